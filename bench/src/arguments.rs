@@ -1,4 +1,4 @@
-//! What a program that measures is told, and what becomes of its table.
+//! Arguments of the programs that measure, and the table that they write.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Puts a table into its document, between two lines, if there is one.
+    /// Writes a table into its document, between two marks, if a document is given.
     ///
     /// # Errors
     /// As [`crate::quote::between`].
@@ -36,10 +36,10 @@ impl Arguments {
     }
 }
 
-/// Saved results.
+/// Reads saved results.
 ///
 /// # Errors
-/// That the file cannot be read, or is not JSON.
+/// If the file cannot be read or is not JSON.
 pub fn saved(path: &Path) -> Result<Value, String> {
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;

@@ -1,16 +1,16 @@
 //! Keeps the processors from sleeping while servers are measured.
 //!
-//! In a virtual machine a processor with nothing to do is given back to the host, and to have it again
-//! takes longer than a request: what is measured then is the host. Processes of the idle class run
-//! only when nobody else wants to, and leave at once; every server has the same of it.
+//! In a virtual machine the host takes an idle processor back, and it needs longer than a request to return it: the
+//! measurement would be one of the host. Processes of the idle class run only when no other process wants to, and yield
+//! at once. They affect every server equally.
 
 use std::process::{Child, Command, Stdio};
 
-/// Processes that fill idle time. They end when it is dropped.
+/// Processes that fill idle time. They are killed on drop.
 pub struct Awake(Vec<Child>);
 
 impl Awake {
-    /// One for each processor.
+    /// Starts one process for each processor.
     pub fn begin() -> Result<Self, String> {
         let mut all = Self(Vec::new());
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {

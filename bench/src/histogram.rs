@@ -1,4 +1,4 @@
-//! Latencies in buckets that grow with the value: 3 % wide, from a nanosecond to an hour.
+//! Latencies in buckets that are 3 % wide, from a nanosecond to an hour.
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ fn bucket_of(ns: u64) -> usize {
     ((u64::from(magnitude) + 1) * STEPS + ((ns >> magnitude) - STEPS)) as usize
 }
 
-/// The least value of a bucket.
+/// Returns the smallest value of a bucket.
 fn least_of(bucket: usize) -> u64 {
     let (row, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
     if row == 0 { step } else { (STEPS + step) << (row - 1) }
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts one duration.
     pub fn add(&mut self, took: Duration) {
         let ns = took.as_nanos() as u64;
         self.counts[bucket_of(ns).min(BUCKETS - 1)] += 1;
@@ -42,7 +42,7 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// The duration below which `share` of all lie, from 0 to 1.
+    /// Returns the duration below which a `share` of all durations lie, from 0 to 1.
     pub fn percentile(&self, share: f64) -> Duration {
         let rank = (self.all as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -55,7 +55,7 @@ impl Histogram {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// The longest.
+    /// Returns the longest duration.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_its_least_value_and_is_narrow() {
+    fn buckets_hold_their_least_value_and_are_narrow() {
         for ns in [0, 1, 31, 32, 33, 1000, 123_456, u64::from(u32::MAX), 1 << 40] {
             let least = least_of(bucket_of(ns));
             assert!(least <= ns && ns - least <= ns / STEPS, "{ns} in the bucket from {least}");
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_of_a_hundred() {
+    fn percentile_finds_rank_among_hundred_values() {
         let mut histogram = Histogram::default();
         (1..=100).for_each(|n| histogram.add(Duration::from_nanos(n)));
         assert_eq!(histogram.percentile(0.5), Duration::from_nanos(50));

@@ -1,8 +1,7 @@
-//! What a hop costs in process: nanoseconds and instructions of a table, a hook, an async device.
+//! Measures the cost of a hop in process: nanoseconds and instructions of a table, a hook, an async device.
 //!
-//! `hops [--json]` measures all; `hops GRAPH OPS` carries out so many requests, for a tool that
-//! counts instructions (which this program runs itself, if it is there). `hops crypt` measures a read
-//! through crypt beside its cipher alone.
+//! `hops [--json]` measures all rows. `hops GRAPH OPS` sends OPS requests, for a tool that counts instructions; this
+//! program runs that tool itself, if it is installed. `hops crypt` measures a read through crypt, and its cipher alone.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
 
 use std::cell::Cell;
@@ -20,7 +19,7 @@ const ROUNDS: usize = 15;
 const OPS: u64 = 300_000;
 const BLOCK: u64 = 4096;
 
-/// A row: what is stacked on a null disk, and how often.
+/// A row: the devices that are stacked on a null disk.
 struct Row {
     name: &'static str,
     hops: u64,
@@ -44,7 +43,7 @@ fn on(top: &str, devices: &str) -> String {
     )
 }
 
-/// `count` devices one on the other; each line names itself and what it stands on.
+/// Returns the spec of `count` stacked devices. `line` makes the line of a device from its number and its lower.
 fn stack(count: u32, line: fn(u32, &str) -> String) -> String {
     let mut below = "d".to_owned();
     let mut lines = String::new();
@@ -56,7 +55,7 @@ fn stack(count: u32, line: fn(u32, &str) -> String) -> String {
 }
 
 fn table(n: u32, below: &str) -> String {
-    // Another odd multiple of 4 KiB each, so that nothing cancels out.
+    // Each starts at another odd multiple of 4 KiB, so that no two cancel out.
     format!(
         "x{n} = {{ kind = \"linear\", on = \"{below}\", start = \"{}KiB\" }}\n",
         4 * (2 * n - 1)
@@ -83,7 +82,7 @@ impl Sink for Last {
     }
 }
 
-/// A graph in this process, and what it takes to send it requests.
+/// A graph in this process, and the means to send requests to it.
 struct Bench {
     engine: Engine,
     graph: Graph,
@@ -106,7 +105,7 @@ impl Bench {
         Ok(Self { engine, graph, last: Rc::new(Last(Cell::new(Some(buf)))), core })
     }
 
-    /// Reads blocks here and there.
+    /// Reads blocks in a scattered order.
     fn read(&self, ops: u64) {
         let export = &self.graph.exports()[0];
         let portal = self.engine.portal(&export.name, export.node);
@@ -135,7 +134,7 @@ impl Bench {
     }
 }
 
-/// Instructions for each request, by two runs under callgrind, side by side; `None` without valgrind.
+/// Counts the instructions for each request, with two concurrent runs under callgrind. Returns `None` without valgrind.
 fn instructions(row: &Row) -> Option<f64> {
     let start = |ops: u64| {
         Command::new("valgrind")
@@ -157,8 +156,8 @@ fn instructions(row: &Row) -> Option<f64> {
     Some((many - few) / 10_000.0)
 }
 
-/// Nanoseconds for 4 KiB of crypt's cipher, and of a whole read through crypt on memory.
-/// `hops crypt` prints them: what a kind may cost beside its own kernel.
+/// Measures the nanoseconds for 4 KiB of crypt's cipher, and of a whole read through crypt on memory. `hops crypt`
+/// prints them: they show the cost of a kind beside its own kernel.
 fn crypt() -> std::result::Result<(), String> {
     const MEMORY: &str = "[disk]\nd = { memory = \"16MiB\" }\n";
     let key = std::env::temp_dir().join(format!("cairn-hops-{}.key", std::process::id()));

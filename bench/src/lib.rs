@@ -1,4 +1,4 @@
-//! The load generator: one client for every server, so that servers are compared and not clients.
+//! The load generator: one client for all servers, so that a comparison measures the servers and not their clients.
 //!
 //! `cairn bench URI`, the suite that writes the README's table and the figures of jobs all use [`load::run`].
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Load on an NBD export, and what came of it.
+//! Load on an NBD export, and its results.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,18 +17,18 @@ const FILL_BYTES: u64 = 1 << 20;
 /// Requests in flight while an export is filled.
 const FILL_DEPTH: u64 = 8;
 
-/// Which requests are sent.
+/// The kind and order of the requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
-    /// Reads anywhere.
+    /// Reads at random addresses.
     RandomRead,
-    /// Writes anywhere.
+    /// Writes at random addresses.
     RandomWrite,
-    /// Anywhere, seven reads for three writes.
+    /// Seven reads for three writes, at random addresses.
     Mixed,
-    /// Reads one after the other, each connection from a place of its own.
+    /// Sequential reads. Each connection starts at an address of its own.
     SequentialRead,
-    /// Writes one after the other, likewise.
+    /// Sequential writes, likewise.
     SequentialWrite,
 }
 
@@ -47,62 +47,62 @@ impl Pattern {
     }
 }
 
-/// Which reads are compared with [`pattern::fill`], which must have been written before. What is written
-/// meanwhile is the same again.
+/// The reads that are compared with the pattern of [`pattern::fill`], which must have been written before. Writes of
+/// the load write the same bytes again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verify {
-    /// None.
+    /// No reads.
     Nothing,
-    /// Those of the warm-up: where the other client looks at no byte either.
+    /// Reads of the warm-up, for a comparison with a client that does not look at the bytes either.
     WarmUp,
-    /// All.
+    /// All reads.
     Everything,
 }
 
-/// What to do to an export.
+/// A load for an export.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// Which requests.
+    /// The kind and order of the requests.
     pub pattern: Pattern,
-    /// Connections.
+    /// Number of connections.
     pub connections: u32,
     /// Requests in flight on each connection.
     pub depth: u32,
     /// Bytes of each request, a multiple of 512.
     pub block: u32,
-    /// Before anything is counted.
+    /// Time before requests are counted.
     pub warm_up: Duration,
-    /// How long is counted.
+    /// Time while requests are counted.
     pub time: Duration,
-    /// Only the first so many bytes of the export, if not all.
+    /// Limits the load to the first bytes of the export.
     pub span: Option<u64>,
-    /// Which reads are compared with what must be there.
+    /// The reads that are compared.
     pub verify: Verify,
-    /// Whether structured replies are asked for; simple ones are the same for every server.
+    /// Whether structured replies are requested. Simple ones are the same for every server.
     pub structured: bool,
 }
 
-/// What came of it.
+/// The results of a load.
 #[derive(Clone, Default)]
 pub struct Outcome {
-    /// How long was counted.
+    /// Time while requests were counted.
     pub seconds: f64,
-    /// Requests that were answered.
+    /// Number of requests that were answered in that time.
     pub ops: u64,
-    /// Reads whose bytes were not those that belong there.
+    /// Number of reads with wrong bytes.
     pub wrong: u64,
-    /// Requests that were answered with an error, and the first one.
+    /// Number of failed requests.
     pub errors: u64,
-    /// See `errors`.
+    /// The first of these errors.
     pub first_error: Option<Error>,
-    /// From the call to the answer.
+    /// Latencies, from the call to the answer.
     pub latency: Histogram,
-    /// The longest wait that ended after the warm-up: of those too that were answered when the time was over.
+    /// The longest wait that ended after the warm-up. Requests that were answered after the end count too.
     pub longest: Duration,
 }
 
 impl Outcome {
-    /// Requests per second.
+    /// Returns the requests per second.
     pub fn iops(&self) -> f64 {
         self.ops as f64 / self.seconds
     }
@@ -117,10 +117,10 @@ struct Run {
     outcome: RefCell<Outcome>,
 }
 
-/// A connection to an export.
+/// Connects to an export.
 ///
 /// # Errors
-/// What connecting says.
+/// Errors of connecting.
 pub async fn connect(env: &Env, uri: &str, structured: bool) -> Result<Client> {
     let target = Target::of(uri)?;
     let config = ClientConfig {
@@ -135,7 +135,7 @@ pub async fn connect(env: &Env, uri: &str, structured: bool) -> Result<Client> {
 /// Puts `load` on the export of `uri`.
 ///
 /// # Errors
-/// What connecting says, or `Invalid` if the load does not fit the export.
+/// Errors of connecting, or `Invalid` if the load does not fit the export.
 pub async fn run(env: &Env, uri: &str, load: &Load) -> Result<Outcome> {
     let mut clients = Vec::new();
     for _ in 0..load.connections {
@@ -160,7 +160,7 @@ pub async fn run(env: &Env, uri: &str, load: &Load) -> Result<Outcome> {
     let run = Rc::new(Run { env, load, size, begin, end, outcome: RefCell::default() });
     let mut workers = Vec::new();
     for (n, client) in clients.iter().enumerate() {
-        // The connection's workers share a place, so that a sequential stream is one stream.
+        // All workers of a connection share a position, so that a sequential stream is one stream.
         let place = Rc::new(std::cell::Cell::new(size / clients.len() as u64 * n as u64));
         for _ in 0..run.load.depth {
             workers.push(start(&run, client.clone(), place.clone()));
@@ -179,7 +179,7 @@ fn too_few(what: &str) -> Error {
     Error::new(ErrorKind::Invalid, format!("0 {what}; at least 1 is needed"))
 }
 
-/// Begins a worker; the future that comes back is done when it is.
+/// Starts a worker. The returned future is done when the worker is.
 fn start(
     run: &Rc<Run>,
     client: Client,
@@ -227,7 +227,7 @@ async fn work(run: &Run, client: &Client, place: &std::cell::Cell<u64>) -> Resul
             Pattern::Mixed if (draw >> 40) % 10 < 7 => Command::Read,
             Pattern::Mixed => Command::Write,
         };
-        // Where nobody compares, any bytes will do, and the client has more time for its sockets.
+        // If no read is compared, any bytes will do, and the client has more time for its sockets.
         if command == Command::Write && load.verify != Verify::Nothing {
             pattern::fill(&mut buf.write(), offset);
         }
@@ -270,10 +270,10 @@ fn count(
     Ok(())
 }
 
-/// Writes what [`Load::verify`] expects over the first `span` bytes of the export, and flushes.
+/// Writes the pattern that [`Load::verify`] expects over the first `span` bytes of the export, and flushes.
 ///
 /// # Errors
-/// What connecting or a write says.
+/// Errors of connecting or of a write.
 pub async fn fill(env: &Env, uri: &str, span: Option<u64>) -> Result<()> {
     let client = connect(env, uri, false).await?;
     let facts = &client.session().facts;

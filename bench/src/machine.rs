@@ -1,9 +1,9 @@
-//! Which machine this is.
+//! Facts about this machine.
 #![allow(clippy::disallowed_methods, reason = "it reads what the kernel says of itself")]
 
 use serde_json::{Value, json};
 
-/// What results say of the machine that they are of.
+/// Returns the facts about the machine for the results.
 pub fn machine() -> Value {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");

@@ -1,6 +1,6 @@
-//! Bytes that say where they belong, so that a read can be checked while it is measured.
+//! Bytes that depend on their address, so that a read can be checked while it is measured.
 
-/// Bytes that share one seed: what the smallest block of any export holds.
+/// Bytes that share one seed: the smallest block of any export.
 const SECTOR_BYTES: usize = 512;
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -12,13 +12,13 @@ fn seed_of(sector: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Word `n` of a sector. An arithmetic progression: the compiler makes vector code of it, and no
-/// two sectors share a word at the same place.
+/// Returns word `n` of a sector. The words form an arithmetic progression: the compiler makes vector code for it, and
+/// no two sectors have the same word at the same place.
 fn word(seed: u64, n: usize) -> u64 {
     seed.wrapping_add((n as u64).wrapping_mul(GOLDEN))
 }
 
-/// Fills `bytes` with what belongs at `offset`; both are whole sectors.
+/// Fills `bytes` with the pattern of `offset`. Both are whole sectors.
 pub fn fill(bytes: &mut [u8], offset: u64) {
     for (n, sector) in bytes.chunks_exact_mut(SECTOR_BYTES).enumerate() {
         let seed = seed_of(offset / SECTOR_BYTES as u64 + n as u64);
@@ -28,7 +28,7 @@ pub fn fill(bytes: &mut [u8], offset: u64) {
     }
 }
 
-/// Whether `bytes` are what belongs at `offset`.
+/// Whether `bytes` have the pattern of `offset`.
 pub fn is_right(bytes: &[u8], offset: u64) -> bool {
     let mut wrong = 0;
     for (n, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flipped_bit_and_a_shifted_block_are_seen() {
+    fn pattern_detects_flipped_bit_and_shifted_block() {
         let mut bytes = vec![0; 4096];
         fill(&mut bytes, 8192);
         assert!(is_right(&bytes, 8192));

@@ -1,26 +1,26 @@
-//! Where everything of a run lies: files on disk, files in memory. Gone with the run.
+//! Files of a run, on disk and in memory. They are removed at its end.
 #![allow(clippy::disallowed_methods, reason = "it lays out files for servers, as a person would")]
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// File systems in memory.
+/// A file system in memory.
 const MEMORY: &str = "/dev/shm";
 
 /// Bytes of a key of AES-256-XTS.
 const KEY_BYTES: u8 = 64;
 
-/// Two directories, removed when it is dropped.
+/// Two directories, removed on drop.
 pub struct Places {
-    /// On the disk of the results.
+    /// Directory on the disk of the results.
     pub dir: PathBuf,
-    /// In memory.
+    /// Directory in memory.
     pub shm: PathBuf,
 }
 
 impl Places {
-    /// Makes them, with a key for crypt.
+    /// Makes the directories, with a key for crypt.
     pub fn new(out: &Path) -> Result<Self, String> {
         let failed = |path: &Path| {
             let path = path.display().to_string();
@@ -41,20 +41,20 @@ impl Places {
         Ok(places)
     }
 
-    /// A word with their paths in it.
+    /// Replaces the placeholders of the directories in a word.
     pub fn fill(&self, word: &str) -> String {
         word.replace("{dir}", &self.dir.display().to_string())
             .replace("{shm}", &self.shm.display().to_string())
     }
 
-    /// A line without their paths: the report is read elsewhere.
+    /// Replaces the directories in a line by placeholders, because the report is read on other machines.
     pub fn hide(&self, line: &str) -> String {
         line.replace(&self.dir.display().to_string(), "DIR")
             .replace(&self.shm.display().to_string(), "SHM")
     }
 
-    /// A file with all its blocks written, so that no round pays for allocation. One that is there already
-    /// still has them: every write of a load puts down what belongs there.
+    /// Makes a file with all its blocks written, so that no round pays for allocation. A file of the right size is
+    /// kept: every write of a load leaves the pattern of its address.
     pub fn allocate(&self, file: &str, size: u64) -> Result<PathBuf, String> {
         let path = PathBuf::from(self.fill(file));
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());

@@ -1,12 +1,12 @@
-//! Tables in documents, between two marks.
+//! Writes tables into documents, between two marks.
 #![allow(clippy::disallowed_methods, reason = "it writes a document, not a disk")]
 
 use std::path::Path;
 
-/// Puts `table` between the marks of a document, in place of what was there.
+/// Puts `table` between the marks of a document, in place of the old one.
 ///
 /// # Errors
-/// That a mark is missing, or what reading and writing say.
+/// If a mark is missing, or the document cannot be read or written.
 pub fn between(document: &Path, marks: (&str, &str), table: &str) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", document.display());
     let text = std::fs::read_to_string(document).map_err(failed)?;

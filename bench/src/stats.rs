@@ -1,6 +1,6 @@
-//! Medians, and how sure they are.
+//! Medians and their confidence intervals.
 
-/// A median with the interval that holds the true one with about 95 %.
+/// A median with an interval that contains the true median with a probability of about 95 %.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Median {
     /// The middle.
@@ -11,11 +11,11 @@ pub struct Median {
     pub high: f64,
 }
 
-/// The median of the values and its interval, by rank: with n values the interval reaches about
+/// Returns the median of the values with its interval. The interval is found by rank: with n values it reaches about
 /// 0.98 times the root of n ranks to both sides, and needs no assumption on their distribution.
 ///
 /// # Panics
-/// If there are none.
+/// If there are no values.
 pub fn median(values: &[f64]) -> Median {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -28,7 +28,7 @@ pub fn median(values: &[f64]) -> Median {
     Median { value, low: sorted[low], high: sorted[high] }
 }
 
-/// The median of the ratios of two servers in the same rounds.
+/// Returns the median of the ratios of two servers in the same rounds.
 pub fn ratio(ours: &[f64], theirs: &[f64]) -> Median {
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
     median(&ratios)
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_and_its_neighbours() {
+    fn median_has_interval_of_neighbours() {
         let values: Vec<f64> = (1..=15).map(f64::from).rev().collect();
         let found = median(&values);
         assert_eq!((found.value, found.low, found.high), (8.0, 4.0, 12.0));

@@ -10,36 +10,36 @@ use crate::graph::{Bed, said};
 use crate::report::Row;
 use crate::window::{Ground, Medium, Visit, Window, alone};
 
-/// Clients are there for so long before anything is counted: a job has begun by then.
+/// Time of the clients before requests are counted. The job has begun by then.
 const WARM_UP: Duration = Duration::from_millis(600);
 
-/// How long clients are counted, with a job and without.
+/// Time while requests are counted, with a job and without.
 const TIME: Duration = Duration::from_millis(1500);
 
-/// A job leaves clients their 99th percentile, times this at most,
+/// With a job, the clients' 99th percentile may be this many times as long as without,
 const TIMES: f64 = 1.5;
 
-/// or this, whichever is more.
+/// or this many microseconds, whichever is more.
 const OR_US: f64 = 2000.0;
 
-/// It gets this share of what it would get alone.
+/// Share of its speed without clients that the job must reach.
 const SHARE: f64 = 0.1;
 
-/// What is done beside clients.
+/// A job beside clients.
 #[derive(Clone, Copy, Debug)]
 pub enum Job {
-    /// A volume is encrypted where it is.
+    /// Encrypt a volume in place.
     Encrypt,
-    /// It moves to another disk.
+    /// Move it to another disk.
     Move,
-    /// A mirror's member is replaced, and copied.
+    /// Replace a member of a mirror, and copy to the new one.
     Rebuild,
-    /// A mirror's copies are compared.
+    /// Compare the copies of a mirror.
     Scrub,
 }
 
 impl Job {
-    /// All of them.
+    /// All jobs.
     pub const ALL: [Self; 4] = [Self::Encrypt, Self::Move, Self::Rebuild, Self::Scrub];
 
     fn words(self) -> (&'static str, &'static str) {
@@ -51,12 +51,12 @@ impl Job {
         }
     }
 
-    /// A word.
+    /// Returns a short name.
     pub fn word(self) -> &'static str {
         self.words().0
     }
 
-    /// Before it and, for what changes the graph by a spec, after it.
+    /// Returns the spec before the job and, for a job that changes the graph by a spec, the spec after it.
     fn specs(self, size: u64) -> (String, Option<String>) {
         let plain = spec(&disk("a", size), "", "a");
         let pair = "pair = { kind = \"mirror\", on = [\"a\", \"b\"] }";
@@ -69,7 +69,8 @@ impl Job {
         }
     }
 
-    /// The file that bytes go to, written before: what a disk takes to find room for it is not looked at.
+    /// Returns the file to which the job writes, if any. It is allocated before, because the time for allocation is not
+    /// measured.
     fn new_disk(self) -> Option<&'static str> {
         match self {
             Self::Move => Some("b.img"),
@@ -105,14 +106,14 @@ impl Job {
     }
 }
 
-/// A labelled disk.
+/// Returns the spec of a labelled disk.
 pub fn disk(name: &str, size: u64) -> String {
     format!(
         "{name} = {{ file = \"{name}.img\", size = \"{size}\", create = true, label = true }}\n"
     )
 }
 
-/// `safe` on `a`; what deriving its key costs.
+/// Returns the spec of `safe` on `a`, with the cost of deriving its key.
 pub fn crypt(memory: &str, passes: u32) -> String {
     format!(
         "safe = {{ kind = \"crypt\", on = \"a\", key = \"file:key\", kdf_memory = \"{memory}\", \
@@ -120,12 +121,12 @@ pub fn crypt(memory: &str, passes: u32) -> String {
     )
 }
 
-/// A spec with one export.
+/// Returns a spec with one export.
 pub fn spec(disks: &str, devices: &str, on: &str) -> String {
     format!("[disk]\n{disks}[device]\n{devices}\n[export]\nvol = {{ on = \"{on}\" }}\n")
 }
 
-/// Bytes of the disks: a round does not come to their end.
+/// Returns the size of the disks: so large that a round does not reach their end.
 fn size(medium: Medium) -> u64 {
     match medium {
         Medium::Memory => 2 << 30,
@@ -140,17 +141,17 @@ struct Round {
     alone_bytes_per_s: f64,
 }
 
-/// Both promises of a job, on a medium.
+/// Measures both promises for a job on a medium.
 pub fn measure(ground: &Ground, job: Job, medium: Medium) -> Result<Vec<Row>, String> {
     let rounds = (0..ground.rounds).map(|_| round(ground, job, medium));
     let rounds = rounds.collect::<Result<Vec<_>, _>>()?;
     Ok(rows(job, medium, &rounds))
 }
 
-/// Everything is new in each, so that each job begins while clients are busy.
+/// Runs one round. Everything is new in each, so that each job begins while clients are busy.
 fn round(ground: &Ground, job: Job, medium: Medium) -> Result<Round, String> {
     let size = size(medium);
-    // Labels take a little of the disk.
+    // Labels take a small part of the disk.
     let span = size - (4 << 20);
     let bed = Bed::new(&medium.place(ground), "beside")?;
     bed.write("key", "correct horse battery staple")?;
@@ -220,7 +221,7 @@ fn round_json(round: &Round) -> serde_json::Value {
     })
 }
 
-/// What clients saw.
+/// Returns the figures of a window as JSON.
 pub fn window_json(window: &Window) -> serde_json::Value {
     json!({
         "iops": window.iops, "p99_us": window.p99_us, "longest_ms": window.longest_ms,

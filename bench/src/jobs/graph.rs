@@ -13,23 +13,23 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::known;
 
-/// How long a server may take until it accepts, and until it has ended in order.
+/// Limit for a server until it accepts connections, and until it has ended in order.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often either is looked for: a start is measured with it.
+/// Interval between two checks of either. It is part of a measured start.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What every spec begins with.
+/// Beginning of every spec.
 const LISTEN: &str = "[nbd]\nlisten = \"unix:nbd.sock\"\n";
 
 /// The name of a graph.
 const NAME: &str = "bench";
 
-/// A directory for disks, specs and sockets; gone when it is dropped.
+/// A directory for disks, specs and sockets, removed on drop.
 pub struct Bed(PathBuf);
 
 impl Bed {
-    /// An empty one. Its path has to be short, as paths of sockets must be.
+    /// Makes an empty directory. Its path must be short, because the path of a socket must.
     pub fn new(parent: &Path, name: &str) -> Result<Self, String> {
         let bed = Self(parent.join(name));
         let _ = std::fs::remove_dir_all(&bed.0);
@@ -37,7 +37,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Where it is.
+    /// Returns the path of a file in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -51,7 +51,7 @@ impl Bed {
         format!("{}: {error}", self.0.display())
     }
 
-    /// The binary beside this one, in this directory.
+    /// Returns a command that runs the binary beside this one in this directory.
     pub fn command(&self, words: &[&str]) -> Result<Command, String> {
         let own = std::env::current_exe().map_err(|error| self.failed(&error))?;
         let mut command = Command::new(own.with_file_name("cairn"));
@@ -67,14 +67,14 @@ impl Bed {
         self.serve_as(NAME, spec)
     }
 
-    /// The same of a graph with another name.
+    /// Does the same for a graph with another name.
     pub fn serve_as(&self, name: &str, spec: &str) -> Result<Served<'_>, String> {
         let file = format!("{name}.toml");
         self.write(&file, &whole(name, spec))?;
         self.start(&["serve", &file])?.wait()
     }
 
-    /// What changes the running graph to `spec`, its bytes moving where they have to.
+    /// Returns the request that changes the running graph to `spec`, and moves bytes if necessary.
     pub fn change_to(&self, spec: &str) -> ApplyRequest {
         ApplyRequest {
             file: "bench.toml".to_owned(),
@@ -88,10 +88,10 @@ impl Bed {
         }
     }
 
-    /// Starts a server, and does not wait.
+    /// Starts a server without waiting for it.
     pub fn start(&self, words: &[&str]) -> Result<Served<'_>, String> {
         let control = self.path("control.sock");
-        // One that was killed has left them.
+        // A killed server has left them.
         for socket in [&control, &self.path("nbd.sock")] {
             let _ = std::fs::remove_file(socket);
         }
@@ -112,7 +112,7 @@ fn whole(name: &str, spec: &str) -> String {
     format!("name = \"{name}\"\n{LISTEN}{spec}")
 }
 
-/// A running server, killed when it is dropped.
+/// A running server, killed on drop.
 pub struct Served<'a> {
     bed: &'a Bed,
     child: Child,
@@ -121,12 +121,12 @@ pub struct Served<'a> {
 }
 
 impl Served<'_> {
-    /// Where its export `vol` is.
+    /// Returns the URI of its export `vol`.
     pub fn uri(&self) -> String {
         self.uri_of("vol")
     }
 
-    /// Where an export is.
+    /// Returns the URI of an export.
     pub fn uri_of(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.bed.path("nbd.sock").display())
     }
@@ -144,7 +144,7 @@ impl Served<'_> {
         Ok(self)
     }
 
-    /// Returns when it has answered a read.
+    /// Waits until it has answered a read.
     pub async fn answers(&mut self, env: &Env) -> Result<(), String> {
         let (begun, uri) = (Instant::now(), self.uri());
         loop {
@@ -157,7 +157,7 @@ impl Served<'_> {
         }
     }
 
-    /// That it has not ended.
+    /// Checks that it has not ended.
     pub fn is_there(&mut self) -> Result<(), String> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -169,18 +169,18 @@ impl Served<'_> {
         }
     }
 
-    /// Its number.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it as a crash would, and waits until it has gone.
+    /// Kills it, and waits until it is gone.
     pub fn kill(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Ends it in order.
+    /// Stops it in order.
     pub fn stop(mut self) -> Result<(), String> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
@@ -213,7 +213,7 @@ async fn first_read(env: &Env, uri: &str) -> block::Result<()> {
     Ok(())
 }
 
-/// Kills a server when it has run for so long.
+/// Kills a server after `time`.
 pub fn kill_after(pid: u32, time: Duration) -> Result<(), String> {
     std::thread::sleep(time);
     kill(pid)
@@ -225,24 +225,24 @@ pub fn kill(pid: u32) -> Result<(), String> {
     kill_process(pid, Signal::KILL).map_err(|error| format!("kill: {error}"))
 }
 
-/// What a server has said, in words.
+/// Formats the error reply of a server.
 pub fn said(problem: Problem) -> String {
     format!("{problem:?}")
 }
 
-/// The one job that is under way, and when that was so; `None` if none is.
+/// Returns the only unfinished job, `None` if there is none, and the time of the reply.
 pub fn job(control: &Client) -> Result<(Instant, Option<Job>), String> {
     let jobs = control.jobs().map_err(said)?;
     Ok((Instant::now(), jobs.into_iter().next()))
 }
 
-/// How far it is.
+/// Returns the progress of the job, and the time of the reply.
 pub fn progress(control: &Client) -> Result<(Instant, Option<Progress>), String> {
     let (at, job) = job(control)?;
     Ok((at, job.map(|job| job.progress)))
 }
 
-/// Waits until no job is under way.
+/// Waits until no job is unfinished.
 pub fn until_over(control: &Client, patience: Duration) -> Result<(), String> {
     let begun = Instant::now();
     while let (_, Some(job)) = job(control)? {

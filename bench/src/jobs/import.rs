@@ -1,4 +1,4 @@
-//! Graphs that are found on disks alone.
+//! Import of graphs that are found on disks alone.
 
 use std::time::Instant;
 
@@ -10,19 +10,19 @@ use crate::graph::Bed;
 use crate::report::Row;
 use crate::window::{Ground, Medium};
 
-/// Disks of the graph.
+/// Number of disks of the graph.
 const DISKS: usize = 64;
 
-/// So many of them have missed its last change.
+/// Number of disks that missed the last change of the graph.
 const STALE: usize = 3;
 
-/// Bytes of each.
+/// Bytes of a disk.
 const DISK_BYTES: u64 = 16 << 20;
 
-/// Finding it takes no longer.
+/// Limit for finding the graph.
 const LONGEST_MS: f64 = 1000.0;
 
-/// A graph of 64 disks, three of them stale, beside a disk of another graph and a copy of one of them.
+/// Measures a graph of 64 disks, three of them stale, beside a disk of another graph and a copy of one disk.
 pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let bed = Bed::new(&Medium::Disk.place(ground), "import")?;
     lay_out(&bed)?;
@@ -67,7 +67,7 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
 
 fn lay_out(bed: &Bed) -> Result<(), String> {
     let disks: String = (0..DISKS).map(|n| disk(&format!("d{n}"), DISK_BYTES)).collect();
-    // Of those that will be stale there is another copy.
+    // Each disk that will become stale has a second copy in a mirror.
     let pairs: String = (0..STALE)
         .map(|n| format!("m{n} = {{ kind = \"mirror\", on = [\"d{n}\", \"d{}\"] }}\n", n + STALE))
         .collect();

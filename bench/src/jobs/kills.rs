@@ -1,4 +1,4 @@
-//! A volume that is encrypted while clients use it, its server killed again and again: nothing is lost.
+//! Encrypts a volume in use while its server is killed again and again, and checks that no write is lost.
 
 use std::time::{Duration, Instant};
 
@@ -11,25 +11,26 @@ use crate::known::Known;
 use crate::report::Row;
 use crate::window::{Ground, Medium};
 
-/// How often it is killed, each time when another random byte has moved.
+/// Number of kills, each when another random number of bytes has moved.
 const KILLS: usize = 50;
 
 /// Bytes that are encrypted.
 const DATA_BYTES: u64 = 1 << 30;
 
-/// Both ends of a labelled disk.
+/// Bytes of both labels of a disk.
 const LABELS_BYTES: u64 = 2 << 20;
 
-/// Bytes a second at most: while a server starts there are no clients, and it would be over too soon.
+/// Limit of the job in bytes per second. Otherwise it would end too soon, because it also runs while there are no
+/// clients.
 const SPEED_BYTES: u64 = 64 << 20;
 
-/// Clients are there before it begins.
+/// Delay of the job after the start of the clients.
 const BEGIN: Duration = Duration::from_millis(50);
 
-/// It is over after so long, or never.
+/// Limit for the end of the job.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Kills, and what is there afterwards.
+/// Kills the server, and checks all blocks afterwards.
 pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let (env, bed) = (ground.core.env(), Bed::new(&Medium::Memory.place(ground), "kills")?);
     bed.write("key", "correct horse battery staple")?;
@@ -59,7 +60,7 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     until_over(&served.control, PATIENCE)?;
     ground.core.block_on(known.check(&env, &served.uri()))?;
     served.stop()?;
-    // And without whatever was left in its memory.
+    // Checks again without the memory of the server.
     let served = bed.serve(&safe)?;
     ground.core.block_on(known.check(&env, &served.uri()))?;
     Ok(vec![Row {
@@ -67,20 +68,20 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
         title: format!("encrypting 1 GiB in place, {}: kills", Medium::Memory.words()),
         aim: format!("nothing lost over {KILLS} kills at random bytes"),
         figure: format!("{KILLS} kills, {} answered writes all there", known.answered),
-        // Anything else is an error, and no figure.
+        // Every other result is an error, and gives no figure.
         holds: Some(true),
         rounds: json!({ "killed_at_byte": points, "started_again_in_ms": starts_ms }),
     }])
 }
 
-/// Kills the server when so many bytes have moved.
+/// Kills the server when `point` bytes have moved. With `begin`, starts the job first.
 fn kill_at(
     control: &Client,
     pid: u32,
     begin: Option<&ApplyRequest>,
     point: u64,
 ) -> Result<(), String> {
-    // Whatever happens here, the clients have to come to their end.
+    // The kill must happen in any case, because the clients wait for it.
     let reached = wait_for(control, begin, point);
     kill(pid)?;
     reached

@@ -1,4 +1,4 @@
-//! What must be in each block of a volume, by what its clients were told.
+//! The expected content of each block of a volume, according to the acknowledged writes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,43 +7,44 @@ use block::{Buf, Env, Error, Result};
 use net::nbd::Client;
 use wire::nbd::{Command, CommandFlags};
 
-/// What is written and looked at as one.
+/// Bytes of a block, which is written and checked as a unit.
 pub const BLOCK: u64 = 4096;
 
-/// Requests on their way.
+/// Requests in flight.
 const DEPTH: usize = 8;
 
-/// Read as one when all of it is looked at.
+/// Bytes of a read when the whole volume is checked.
 const PIECE: u64 = 256 << 10;
 
-/// A pattern is made for this place and the block's generation times this: each is its own.
+/// Offset between the generations of a block. The pattern is made for the block's address plus its generation times
+/// this, so every generation has a pattern of its own.
 const GENERATION: u64 = 1 << 40;
 
-/// How often each block was written, as far as clients were told.
+/// The number of acknowledged writes to each block.
 pub struct Known {
     generations: Vec<u32>,
     /// Blocks with a write that was sent and never answered.
     doubtful: Vec<u64>,
-    /// What random places are drawn from.
+    /// State of the random generator.
     draw: u64,
-    /// Writes that were answered.
+    /// Number of acknowledged writes.
     pub answered: u64,
 }
 
 struct Sent {
     block: u64,
-    /// The generation that was written; none for a read.
+    /// The generation that was written; `None` for a read.
     wrote: Option<u32>,
 }
 
 impl Known {
-    /// Of a volume of so many bytes that was filled with [`load::fill`].
+    /// Returns the state of a volume of `size` bytes that was filled with [`load::fill`].
     pub fn new(size: u64, draw: u64) -> Self {
         let generations = vec![0; (size / BLOCK) as usize];
         Self { generations, doubtful: Vec::new(), draw, answered: 0 }
     }
 
-    /// A number below `most`.
+    /// Draws a number below `most`.
     pub fn draw(&mut self, most: u64) -> u64 {
         self.draw = self
             .draw
@@ -56,10 +57,10 @@ impl Known {
         block * BLOCK + u64::from(generation) * GENERATION
     }
 
-    /// Random reads, each compared, and writes, until the server has gone.
+    /// Sends random reads, each compared, and writes, until the server is gone.
     ///
     /// # Errors
-    /// Wrong bytes, or what connecting says.
+    /// Wrong bytes, or errors of connecting.
     pub async fn use_until_gone(
         &mut self,
         env: &Env,
@@ -99,7 +100,7 @@ impl Known {
         }
     }
 
-    /// What has become of a request; whether the server is still there.
+    /// Records the result of a request. Returns whether the server is still there.
     fn hear(
         &mut self,
         sent: &Sent,
@@ -127,10 +128,10 @@ impl Known {
         Err(format!("block {block} does not hold its write number {generation}"))
     }
 
-    /// Finds out what became of the writes that were never answered, after a restart.
+    /// Finds out after a restart which of the unanswered writes were carried out.
     ///
     /// # Errors
-    /// That one of these blocks holds neither what it held nor what was written.
+    /// If such a block holds neither its old nor its new content.
     pub async fn settle(&mut self, env: &Env, uri: &str) -> std::result::Result<(), String> {
         let client = load::connect(env, uri, false).await.map_err(|error| error.to_string())?;
         for block in std::mem::take(&mut self.doubtful) {
@@ -145,10 +146,10 @@ impl Known {
         Ok(())
     }
 
-    /// Looks at every block.
+    /// Checks every block.
     ///
     /// # Errors
-    /// The first that does not hold what it should.
+    /// The first block with wrong content.
     pub async fn check(&self, env: &Env, uri: &str) -> std::result::Result<(), String> {
         let client = load::connect(env, uri, false).await.map_err(|error| error.to_string())?;
         let size = self.generations.len() as u64 * BLOCK;
@@ -165,7 +166,7 @@ impl Known {
     }
 }
 
-/// Bytes of an export.
+/// Reads bytes of an export.
 pub async fn read(env: &Env, client: &Client, at: u64, len: u64) -> Result<Buf, Error> {
     let buf = env.buf(len as usize)?;
     let outcome = client.start(Command::Read, CommandFlags::NONE, at, len, Some(buf)).await;

@@ -1,15 +1,15 @@
-//! What is promised of changes under load, measured: clients beside jobs, starts after kills, and the like.
+//! Measures the promises about changes under load: clients beside jobs, starts after kills, and the like.
 //!
 //! | file | measures |
 //! | --- | --- |
 //! | `beside.rs` | clients beside a job, and the job beside clients |
 //! | `stall.rs` | the longest wait while a volume is encrypted |
-//! | `kills.rs` | what is left of one whose server is killed meanwhile; `known.rs` has what must be |
-//! | `marks.rs` | what a mirror writes for its map |
+//! | `kills.rs` | the content of a volume whose server is killed during a job; `known.rs` has the expected content |
+//! | `marks.rs` | the writes of a mirror for its bitmap |
 //! | `import.rs` | graphs that are found on disks |
 //! | `starts.rs` | starts after kills |
 //!
-//! `graph.rs` is a graph in a directory, `window.rs` its clients, `report.rs` the rows.
+//! `graph.rs` has a graph in a directory, `window.rs` its clients, `report.rs` the rows.
 #![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
 
 mod beside;
@@ -35,10 +35,10 @@ use clap::Parser;
 use report::Row;
 use window::{Ground, Medium};
 
-/// Rounds, if nothing else is said.
+/// Default number of rounds.
 const ROUNDS: usize = 5;
 
-/// Where the table is in its document.
+/// Marks of the table in its document.
 const BEGIN: &str = "<!-- jobs: begin -->";
 const END: &str = "<!-- jobs: end -->";
 
@@ -59,10 +59,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is measured as one.
+/// Measures some rows together.
 type Measure = Box<dyn Fn(&Ground) -> Result<Vec<Row>, String>>;
 
-/// By its name.
+/// A measurement with its name.
 type Part = (String, Measure);
 
 fn parts() -> Vec<Part> {
@@ -98,7 +98,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     if parts.is_empty() {
         return Err(format!("nothing has {:?} in its name; see main.rs", arguments.only));
     }
-    // The client sleeps when it waits, as clients do.
+    // The client sleeps while it waits, as ordinary clients do.
     let config = runtime::Config { spin_us: 0, ..runtime::Config::default() };
     let core = runtime::Core::new(config).map_err(|error| error.to_string())?;
     let places = Places::new(&arguments.out)?;
@@ -108,7 +108,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let (begun, mut rows) = (Instant::now(), Vec::new());
     for (name, measure) in &parts {
         eprintln!("[{} s] {name}", begun.elapsed().as_secs());
-        // What goes wrong in one says nothing of the others.
+        // An error in one measurement does not affect the others.
         for row in measure(&ground).unwrap_or_else(|error| vec![Row::failed(name, error)]) {
             eprintln!("  {}", row.line());
             rows.push(row);

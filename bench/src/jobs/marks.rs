@@ -1,4 +1,4 @@
-//! What a mirror writes beside its data, to know after a crash where its copies may differ.
+//! The writes of a mirror beside its data: its bitmap, from which it knows after a crash where the copies may differ.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use crate::graph::{Bed, Served, said, until_over};
 use crate::report::Row;
 use crate::window::{Ground, Medium};
 
-/// Writes of labels for each write of data that reaches a member, at most.
+/// Limit of label writes for each data write that reaches a member.
 const SHARE: f64 = 0.03;
 
-/// Bytes of the mirror: 2048 regions.
+/// Size of the mirror: 2048 regions.
 const SIZE: u64 = 2 << 30;
 
-/// Copying one member to the other takes no longer.
+/// Limit for the first resync.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Writes anywhere.
+/// A load of random writes.
 struct Slow {
     name: &'static str,
     words: &'static str,
-    /// So many a second at most.
+    /// Limit of writes per second.
     iops: u64,
-    /// Before they are counted.
+    /// Time before writes are counted.
     warm_up: Duration,
     time: Duration,
 }
 
-/// Every region was written to before. Fast, all stay in the map; slowly, most are left alone for longer than the
-/// mirror waits.
+/// Every region was written before. Under the fast load all regions stay dirty. Under the slow one most are idle for
+/// longer than the mirror waits before it clears them.
 const LOADS: [Slow; 2] = [
     Slow {
         name: "fast",
@@ -49,16 +49,16 @@ const LOADS: [Slow; 2] = [
     },
 ];
 
-/// Writes that members got.
+/// Counts of writes.
 #[derive(Clone, Copy)]
 struct Writes {
-    /// Of the mirror's clients.
+    /// Writes of clients to the mirror.
     data: u64,
-    /// All that reached the member.
+    /// All writes that reached the member.
     member: u64,
 }
 
-/// Labels' writes beside data's.
+/// Measures the share of label writes.
 pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let place = Medium::Memory.place(ground);
     let (below, above) = (Bed::new(&place, "below")?, Bed::new(&place, "above")?);
@@ -69,12 +69,12 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     ))?;
     let graph = |iops| mirror(&members, iops);
     let served = above.serve(&graph(LOADS[0].iops))?;
-    // Nobody has said that its members are alike.
+    // The mirror cannot know yet that its members are equal, so it resyncs them first.
     until_over(&served.control, PATIENCE)?;
     ground.fill(&served, SIZE)?;
     let mut rows = Vec::new();
     for load in &LOADS {
-        // The mirror itself goes on.
+        // The mirror itself keeps running.
         served.control.apply(&above.change_to(&graph(load.iops))).map_err(said)?;
         write(ground, &served.uri(), load.warm_up)?;
         let before = writes(&served, &members)?;
@@ -137,7 +137,7 @@ fn write(ground: &Ground, uri: &str, time: Duration) -> Result<(), String> {
     outcome.first_error.map_or(Ok(()), |error| Err(error.to_string()))
 }
 
-/// Counted by the engines: above, what clients wrote to the mirror, and below, what came to a member.
+/// Returns the engines' counts: the writes of clients to the mirror, and the writes that reached a member.
 fn writes(above: &Served<'_>, below: &Served<'_>) -> Result<Writes, String> {
     Ok(Writes { data: writes_of(above, "pair")?, member: writes_of(below, "a")? })
 }

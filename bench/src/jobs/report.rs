@@ -1,35 +1,35 @@
-//! The rows: as JSON with every round, and as a table.
+//! The rows of the results: as JSON with every round, and as a table.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// What was promised, what was found.
+/// A promise and its measured figure.
 pub struct Row {
     /// A short name.
     pub id: String,
-    /// In words.
+    /// Title.
     pub title: String,
-    /// What is promised.
+    /// The promise.
     pub aim: String,
-    /// What was found.
+    /// The measured figure.
     pub figure: String,
-    /// Whether that is as promised; `None` if it is shown beside another row only.
+    /// Whether the figure meets the promise; `None` for a row that is only shown for comparison.
     pub holds: Option<bool>,
-    /// All that it was made of.
+    /// The data of all rounds.
     pub rounds: Value,
 }
 
 impl Row {
-    /// One that could not be measured, and why.
+    /// Makes a row for a failed measurement.
     pub fn failed(name: &str, error: String) -> Self {
         let (id, title, aim) =
             (name.to_owned(), name.to_owned(), "that it can be measured".to_owned());
         Self { id, title, aim, figure: error, holds: Some(false), rounds: Value::Null }
     }
 
-    /// A line for the terminal.
+    /// Formats a line for the terminal.
     pub fn line(&self) -> String {
         format!("{}: {} (aim: {}) {}", self.title, self.figure, self.aim, said(self.holds))
     }
@@ -43,7 +43,7 @@ fn said(holds: Option<bool>) -> &'static str {
     }
 }
 
-/// All rows, with the machine.
+/// Returns all rows, with the facts about the machine.
 pub fn results(rows: &[Row], took_s: u64) -> Value {
     let row = |row: &Row| {
         json!({
@@ -58,7 +58,7 @@ pub fn results(rows: &[Row], took_s: u64) -> Value {
     })
 }
 
-/// The table for people.
+/// Formats the table.
 pub fn table(results: &Value) -> String {
     let mut text = "| what | aim | found | holds |\n|---|---|---|---|\n".to_owned();
     for row in results["rows"].as_array().into_iter().flatten() {

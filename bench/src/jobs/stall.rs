@@ -1,4 +1,4 @@
-//! A volume that is encrypted while clients use it: the longest that any of them waits.
+//! The longest wait of clients while their volume is encrypted.
 
 use std::time::Duration;
 
@@ -10,39 +10,39 @@ use crate::graph::{Bed, Served, job, said};
 use crate::report::Row;
 use crate::window::{Ground, Medium, Visit, Window};
 
-/// Nobody waits longer than this.
+/// Limit of a wait.
 const LONGEST_MS: f64 = 200.0;
 
-/// With and without the job in turns of so long.
+/// Length of a turn, alternately with and without the job.
 const TIME: Duration = Duration::from_secs(1);
 
-/// Before each: what the client itself begins with is not counted.
+/// Time before each turn. It excludes the start of the client.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// After so many turns a disk is too slow to be waited for, and the row does not hold.
+/// Limit of turns. A disk that needs more is too slow, and the row does not hold.
 const TURNS_MAX: usize = 120;
 
 /// Bytes that are encrypted.
 const DATA_BYTES: u64 = 1 << 30;
 
-/// Both ends of a labelled disk.
+/// Bytes of both labels of a disk.
 const LABELS_BYTES: u64 = 2 << 20;
 
 struct Turns {
     with: Vec<Window>,
     without: Vec<Window>,
-    /// Bytes that were encrypted when it was over.
+    /// Number of bytes encrypted at the end.
     moved: u64,
 }
 
-/// The longest wait, on a medium.
+/// Measures the longest wait on a medium.
 pub fn measure(ground: &Ground, medium: Medium) -> Result<Vec<Row>, String> {
     let bed = Bed::new(&medium.place(ground), "stall")?;
     bed.write("key", "correct horse battery staple")?;
     let disk = disk("a", DATA_BYTES + LABELS_BYTES);
     let served = bed.serve(&spec(&disk, "", "a"))?;
     ground.fill(&served, DATA_BYTES)?;
-    // The key costs what it costs a person who says nothing about that.
+    // Deriving the key costs as much as with the default settings.
     let after = bed.change_to(&spec(&disk, &crypt("256MiB", 4), "safe"));
     let first = |control: &Client| control.apply(&after).map(drop).map_err(said);
     let turns = turns(ground, &served, &first)?;
@@ -78,7 +78,7 @@ fn resume(control: &Client) -> Result<(), String> {
     tell(control, JobCommand::Resume)
 }
 
-/// What is over meanwhile needs no word.
+/// Sends a command to the job. If the job has ended meanwhile, that is no error.
 fn tell(control: &Client, command: JobCommand) -> Result<(), String> {
     let request = JobRequest { job: "safe-move".to_owned(), command, dry_run: false };
     match control.job(&request) {

@@ -1,4 +1,4 @@
-//! Starts after a kill: from the command to the first answer.
+//! Starts after a kill: the time from the command to the first answer.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use crate::graph::{Bed, kill_after};
 use crate::report::Row;
 use crate::window::{Ground, Medium};
 
-/// Longer than this it does not take, and the log besides, at so many bytes a second.
+/// Limit of the time, without the replay of a log; and the speed at which a log must be replayed.
 const LONGEST: Duration = Duration::from_secs(2);
 const LOG_BYTES_PER_S: u64 = 200_000_000;
 
-/// A vault's log is at most as large.
+/// Largest log of a vault.
 const LOG_BYTES: u64 = 16 << 20;
 
-/// What clients do until then: most of it is the first write to a block of a remap.
+/// Load until the kill. Most of its writes are the first to a block of a remap.
 const WRITES: Load = Load {
     pattern: Pattern::RandomWrite,
     connections: 1,
@@ -31,20 +31,20 @@ const WRITES: Load = Load {
     structured: false,
 };
 
-/// Who is killed.
+/// The graph that is killed.
 #[derive(Clone, Copy, Debug)]
 pub enum Graph {
-    /// A mirror with regions all over.
+    /// A mirror with dirty regions everywhere.
     Mirror,
     /// A remap with the largest log.
     Remap,
 }
 
 impl Graph {
-    /// Both.
+    /// Both graphs.
     pub const ALL: [Self; 2] = [Self::Mirror, Self::Remap];
 
-    /// A word.
+    /// Returns a short name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mirror => "mirror",
@@ -68,7 +68,7 @@ impl Graph {
         }
     }
 
-    /// What it is held to.
+    /// Returns the limit of its start.
     fn longest(self) -> Duration {
         match self {
             Self::Mirror => LONGEST,
@@ -79,7 +79,7 @@ impl Graph {
     }
 }
 
-/// Kills under load, each after another time.
+/// Kills the server under load in each round, each time at another moment, and measures its next start.
 pub fn measure(ground: &Ground, graph: Graph) -> Result<Vec<Row>, String> {
     let bed = Bed::new(&Medium::Disk.place(ground), "starts")?;
     let mut served = bed.serve(&graph.spec())?;
@@ -90,7 +90,7 @@ pub fn measure(ground: &Ground, graph: Graph) -> Result<Vec<Row>, String> {
         std::thread::scope(|scope| {
             let killer = scope.spawn(move || kill_after(pid, time));
             let load = Load { time: time * 2, ..WRITES };
-            // It ends with the server, and with an error.
+            // The load ends with an error when the server is killed.
             let _ = ground.core.block_on(load::run(&ground.core.env(), &uri, &load));
             killer.join().map_err(|_| "the killer panicked")?
         })?;

@@ -1,4 +1,4 @@
-//! Clients for a while: what they see, and what a job gets beside them.
+//! A time window with clients: the clients' figures, and those of a job beside them.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,40 +9,39 @@ use bench::places::Places;
 
 use crate::graph::{Served, progress};
 
-/// Clients' requests on their way. Enough to keep a disk busy, and few enough to wait for it and not for each
-/// other.
+/// Requests in flight: enough to keep a disk busy, and few enough to wait for the disk and not for each other.
 const DEPTH: u32 = 8;
 
-/// Bytes of each.
+/// Bytes of a request.
 const BLOCK: u32 = 4096;
 
-/// A job begins so long after the clients.
+/// Delay of a job after the start of the clients.
 const BEGIN: Duration = Duration::from_millis(100);
 
-/// How far a job is, is looked at so long before the clients go: without them it is faster.
+/// Time between the last look at the job and the end of the clients. Without clients the job is faster.
 const MARGIN: Duration = Duration::from_millis(20);
 
-/// Clients count as gone after so long, and a little more.
+/// Time after the last request until a job counts the clients as gone, and a little more.
 const QUIET: Duration = Duration::from_millis(70);
 
-/// A job without clients is looked at for so long, or so many bytes.
+/// A job without clients is measured for this time, or for this number of bytes.
 const ALONE: Duration = Duration::from_millis(600);
 const ALONE_BYTES: u64 = 192 << 20;
 
-/// A disk that others keep busy may show nothing for long.
+/// Limit of that measurement on a disk that other load keeps busy.
 const ALONE_MAX: Duration = Duration::from_secs(10);
 
-/// What measures, and where.
+/// The client, the directories and the rounds of a measurement.
 pub struct Ground {
-    /// Our own client's.
+    /// The core of the client.
     pub core: runtime::Core,
-    /// Where graphs are.
+    /// The directories of the graphs.
     pub places: Places,
-    /// How often everything is measured.
+    /// Number of rounds of each measurement.
     pub rounds: usize,
 }
 
-/// Where disks are.
+/// The storage of the disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Medium {
     /// Files in memory.
@@ -52,10 +51,10 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// Both.
+    /// Both media.
     pub const ALL: [Self; 2] = [Self::Memory, Self::Disk];
 
-    /// A word.
+    /// Returns a short name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -63,7 +62,7 @@ impl Medium {
         }
     }
 
-    /// In words.
+    /// Returns the name for titles.
     pub fn words(self) -> &'static str {
         match self {
             Self::Memory => "files in memory",
@@ -71,7 +70,7 @@ impl Medium {
         }
     }
 
-    /// The directory.
+    /// Returns the directory for disks.
     pub fn place(self, ground: &Ground) -> PathBuf {
         match self {
             Self::Memory => ground.places.shm.clone(),
@@ -80,45 +79,45 @@ impl Medium {
     }
 }
 
-/// What clients saw.
+/// The clients' figures for one window.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Their requests per second.
+    /// Requests per second.
     pub iops: f64,
-    /// Their latency at the 99th percentile, in microseconds.
+    /// Latency at the 99th percentile, in microseconds.
     pub p99_us: f64,
-    /// Their longest wait, in milliseconds.
+    /// The longest wait, in milliseconds.
     pub longest_ms: f64,
-    /// What a job got beside them, in bytes a second; 0 without one.
+    /// Speed of the job beside the clients, in bytes per second; 0 without a job.
     pub job_bytes_per_s: f64,
 }
 
-/// What begins a job.
+/// Starts a job.
 pub type Begin<'a> = &'a (dyn Fn(&Client) -> Result<(), String> + Sync);
 
-/// Clients for a while.
+/// The parameters of a window.
 #[derive(Clone, Copy)]
 pub struct Visit<'a> {
-    /// They use so many bytes, from the first on.
+    /// The clients use this number of bytes, from the first on.
     pub span: u64,
-    /// They are there for so long before anything is counted.
+    /// Time before requests are counted.
     pub warm_up: Duration,
-    /// They are counted for so long.
+    /// Time while requests are counted.
     pub time: Duration,
-    /// The job beside them. It begins soon after they have come.
+    /// The job beside the clients. It starts soon after them.
     pub job: Option<Begin<'a>>,
-    /// Whether it may be over before they go.
+    /// Whether the job may end before the clients.
     pub may_end: bool,
 }
 
 impl Ground {
-    /// Writes what clients expect.
+    /// Writes the pattern that clients expect.
     pub fn fill(&self, served: &Served<'_>, span: u64) -> Result<(), String> {
         let filled = self.core.block_on(load::fill(&self.core.env(), &served.uri(), Some(span)));
         filled.map_err(|error| error.to_string())
     }
 
-    /// What clients see for a while.
+    /// Runs clients for one window, and returns their figures.
     pub fn window(&self, served: &Served<'_>, visit: &Visit<'_>) -> Result<Window, String> {
         let (uri, control) = (served.uri(), &served.control);
         std::thread::scope(|scope| {
@@ -143,7 +142,7 @@ impl Ground {
 }
 
 impl Visit<'_> {
-    /// Seven reads for three writes, anywhere, and every read compared.
+    /// Returns the load: seven reads for three writes at random addresses, with every read compared.
     fn load(&self) -> Load {
         Load {
             pattern: Pattern::Mixed,
@@ -159,12 +158,12 @@ impl Visit<'_> {
     }
 }
 
-/// If nobody was answered in time, all have waited for the longest.
+/// Returns the 99th percentile. Without any answer in time, this is the longest wait.
 fn p99(outcome: &Outcome) -> Duration {
     if outcome.ops == 0 { outcome.longest } else { outcome.latency.percentile(0.99) }
 }
 
-/// Begins a job if that is wanted, and answers what it gets while clients are counted.
+/// Starts a job if there is one, and returns its speed while clients are counted.
 fn watch(control: &Client, visit: &Visit<'_>) -> Result<f64, String> {
     let Some(begin) = visit.job else { return Ok(0.0) };
     let begun = Instant::now();
@@ -184,7 +183,7 @@ fn watch(control: &Client, visit: &Visit<'_>) -> Result<f64, String> {
     }
 }
 
-/// What a job gets when nobody else wants anything, in bytes a second.
+/// Returns the speed of a job without clients, in bytes per second.
 pub fn alone(control: &Client) -> Result<f64, String> {
     std::thread::sleep(QUIET);
     let over =

@@ -1,4 +1,4 @@
-//! Block devices of this machine on what servers offer.
+//! Block devices of this machine on the interfaces of servers.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,15 +20,15 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&stdout).trim().to_owned())
 }
 
-/// A loop device past the page cache. Its file is let go as soon as nobody has it open any more, so it
-/// goes with this process, however that ends.
+/// A loop device without the page cache. It is detached as soon as no process has it open any more, so it disappears
+/// with this process, however that ends.
 pub struct Looped {
     path: PathBuf,
     _open: File,
 }
 
 impl Looped {
-    /// Puts one on a file.
+    /// Puts a loop device on a file.
     pub fn on(file: &Path) -> Result<Self, String> {
         let file = file.display().to_string();
         let path = run("losetup", &["--find", "--show", "--direct-io=on", &file])?;
@@ -44,14 +44,14 @@ impl Looped {
         Err(format!("{} does not go past the page cache on {file}", looped.path.display()))
     }
 
-    /// `/dev/loopN`
+    /// Returns its path, `/dev/loopN`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Where a server is to show that file: a directory of its own for a mount, or the file itself, for those
-/// that mount on a file.
+/// Makes the mount point for a server that shows `file`: a directory for a server that mounts on one, else the file
+/// itself.
 pub fn make_mount_point(file: &Path) -> Result<PathBuf, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
     let directory = file.parent().filter(|parent| parent.ends_with("nbdfuse"));
@@ -62,13 +62,13 @@ pub fn make_mount_point(file: &Path) -> Result<PathBuf, String> {
     Ok(directory.unwrap_or(file).to_owned())
 }
 
-/// What a server that was killed has left mounted.
+/// Removes a mount that a killed server has left.
 pub fn unmount(mount: &Path) {
-    // Not mounted is what is wanted.
+    // An error means that nothing is mounted, which is fine.
     let _ = unmount_now(mount, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
 }
 
-/// Attaches an export of ours.
+/// Attaches an export of our server.
 pub fn attach(export: &str, control: &str) -> Result<PathBuf, String> {
     let name = format!("cairn-bench-{}", std::process::id());
     run("target/release/cairn", &["attach", export, "--name", &name, "--at", control])?;

@@ -1,23 +1,23 @@
-//! fio: its io_uring engine straight on a file, for what the disk itself can do, and on block devices; its
-//! nbd engine on a server, as a second opinion on our own client.
+//! fio: its io_uring engine directly on a file, for the limits of the disk, and on block devices; its nbd engine on a
+//! server, as a second opinion on our own client.
 
 use std::path::Path;
 use std::process::Command;
 
 use bench::load::{Load, Pattern};
 
-/// What fio is put on.
+/// The target of fio.
 pub enum Target<'a> {
-    /// A file, past the page cache.
+    /// A file, without the page cache.
     File(&'a Path),
-    /// A block device that a server is behind, past the page cache.
+    /// A block device of a server, without the page cache.
     Device(&'a Path),
     /// An NBD export.
     Uri(&'a str),
 }
 
-/// Else it measures the processor's clock for a fifth of a second whenever it starts. Where it is held
-/// against us it may.
+/// Without this, fio calibrates the processor's clock for a fifth of a second at each start. Where this works against
+/// us, it may.
 const CLOCK: &str = "--clocksource=clock_gettime";
 
 impl Target<'_> {
@@ -44,8 +44,8 @@ fn past_the_cache(path: &Path) -> Vec<String> {
     ]
 }
 
-/// Fails unless a device gives back what was written to it: 16 MiB here and there, with a checksum in
-/// every block, so many of them at a time.
+/// Checks that a device returns the written bytes: 16 MiB at random addresses, with a checksum in every block, and
+/// `depth` writes in flight.
 pub fn check(device: &Path, depth: u32) -> Result<(), String> {
     let output = Command::new("fio")
         .args(["--name=check", "--rw=randwrite", "--bs=4k", "--size=16M"])
@@ -57,13 +57,13 @@ pub fn check(device: &Path, depth: u32) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    // One line is enough of hundreds.
+    // fio prints hundreds of lines; one is enough.
     let said = String::from_utf8_lossy(&output.stderr);
     let first = said.lines().next().unwrap_or_default();
     Err(format!("{} does not keep what is written: {first}", device.display()))
 }
 
-/// One round of fio: requests per second, and microseconds of its own processor time for each.
+/// Runs one round of fio. Returns the requests per second, and microseconds of its own processor time for each.
 pub fn round(target: &Target<'_>, load: &Load, size: u64) -> Result<(f64, f64), String> {
     let pattern = match load.pattern {
         Pattern::RandomRead => "randread",
@@ -88,7 +88,7 @@ pub fn round(target: &Target<'_>, load: &Load, size: u64) -> Result<(f64, f64), 
     if !output.status.success() {
         return Err(format!("fio: {}", String::from_utf8_lossy(&output.stderr)));
     }
-    // Engines have a word to say before the results.
+    // Engines may print messages before the results.
     let text = String::from_utf8_lossy(&output.stdout);
     let results = text.find('{').map_or("", |begin| &text[begin..]);
     let parsed: serde_json::Value =

@@ -1,4 +1,4 @@
-//! What is measured: groups of servers, and the rows that are made of loads on them.
+//! The measurements: groups of servers, and rows with loads on them.
 
 use std::time::Duration;
 
@@ -6,54 +6,54 @@ use bench::load::{Load, Pattern, Verify};
 
 use crate::server::{Recipe, Serves, words};
 
-/// Servers that are there at the same time, and what is compared of them. A server is started and filled
-/// once for all its rows, and two rows that want the same load on the same server share its rounds.
+/// Servers that run at the same time, and the rows that compare them. A server is started and filled once for all rows,
+/// and two rows with the same load on the same server share its rounds.
 pub struct Group {
     /// The servers.
     pub recipes: Vec<Recipe>,
     /// Bytes of each device.
     pub size: u64,
-    /// Whether they are filled before. Files are made full anyway.
+    /// Whether they are filled before. Files are filled in any case.
     pub filled: bool,
-    /// What is compared.
+    /// The rows.
     pub rows: Vec<Row>,
 }
 
-/// One load on one of ours and on its peers.
+/// One load on one server of ours and on its peers.
 #[derive(Clone)]
 pub struct Row {
     /// A short name.
     pub id: &'static str,
-    /// In words.
+    /// Title.
     pub title: &'static str,
     /// The load.
     pub load: Load,
-    /// The recipe that is judged.
+    /// The recipe of our server.
     pub ours: &'static str,
-    /// The recipes that it is held to: the best of them.
+    /// The recipes of its peers. Our server is compared with the best peer.
     pub peers: &'static [&'static str],
     /// Whether the time of crypt's cipher alone is added to that of the peer.
     pub cipher: bool,
-    /// fio's io_uring engine beside the servers, straight on a file.
+    /// Whether fio's io_uring engine runs directly on a file, too.
     pub direct: bool,
-    /// Whether fio's nbd engine is the client, instead of our own: a second opinion. Processor time
-    /// is the client's then.
+    /// Whether fio's nbd engine is the client instead of ours, as a second opinion. The processor time is that of the
+    /// client then.
     pub by_fio: bool,
-    /// What our figure is held to.
+    /// The target of our figure.
     pub target: Target,
 }
 
-/// What our figure is held to.
+/// The target of our figure.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Target {
-    /// So many times the best peer.
+    /// At least this many times the best peer.
     TimesBest(f64),
-    /// So many times fio on the file itself, with at most this share of the best peer's processor
-    /// time for each request.
+    /// At least this many times fio on the file itself, with at most this share of the best peer's processor time for
+    /// each request.
     TimesDirect(f64, f64),
-    /// So many times the best peer that uses O_DIRECT, at this share of its processor time.
+    /// At least this many times the best peer with O_DIRECT, at this share of its processor time.
     TimesBestAtCpu(f64, f64),
-    /// Shown, held to nothing.
+    /// No target; the figure is only shown.
     Shown,
 }
 
@@ -61,19 +61,19 @@ use Pattern::{Mixed, RandomRead, RandomWrite, SequentialRead, SequentialWrite};
 
 const GIB: u64 = 1 << 30;
 
-/// How long a round counts, if nothing else is said.
+/// Default length of a round.
 pub const ROUND: Duration = Duration::from_secs(1);
 
-/// Before each: forty thousand requests of the fastest, a dozen turns of the slowest.
+/// Time before each round: forty thousand requests of the fastest server, a dozen turns of the slowest.
 const WARM_UP: Duration = Duration::from_millis(75);
 
-/// Everything that is measured beside something.
+/// Returns all groups.
 pub fn all() -> Vec<Group> {
     vec![null(), memory(), tls(), file(), attached()]
 }
 
 impl Group {
-    /// The rows whose names hold `part`, and the servers that they need; each round counts for `time`.
+    /// Selects the rows with `part` in their names, and their servers. Each round counts for `time`.
     pub fn only(mut self, part: &str, time: Duration) -> Self {
         self.rows.retain(|row| row.id.contains(part));
         self.rows.iter_mut().for_each(|row| row.load.time = time);
@@ -91,12 +91,12 @@ impl Row {
         Self { id, title, load, ours, peers, cipher, direct, by_fio, target }
     }
 
-    /// Held to these instead of nbdkit.
+    /// Compares with these peers instead of nbdkit.
     fn beside(self, peers: &'static [&'static str]) -> Self {
         Self { peers, ..self }
     }
 
-    /// Of a graph with one more kind, held to ours without it.
+    /// Compares a graph with one more kind with ours without that kind.
     fn of(self, ours: &'static str) -> Self {
         Self { ours, peers: &["cairn"], ..self }
     }
@@ -116,7 +116,7 @@ fn load(pattern: Pattern, connections: u32, depth: u32, block: u32) -> Load {
     }
 }
 
-/// The same with every read compared.
+/// Compares every read of the load.
 fn verified(load: Load) -> Load {
     Load { verify: Verify::Everything, ..load }
 }
@@ -248,7 +248,7 @@ fn memory_beside_nbdkit() -> Vec<Row> {
     ]
 }
 
-/// Held to 0.9 of one disk, or of one disk and the time of the kind's own work.
+/// Returns the rows with the target of 0.9 of one disk, or of one disk and the time of the kind's own work.
 fn kinds_on_memory() -> Vec<Row> {
     let random = verified(load(RandomRead, 1, 32, 4096));
     let long = verified(load(SequentialRead, 1, 16, 64 << 10));
@@ -287,7 +287,7 @@ fn kinds_on_memory() -> Vec<Row> {
     ]
 }
 
-/// One connection each over this machine's TCP, and the same cipher.
+/// Returns the group for TLS: one connection each over this machine's TCP, with the same cipher.
 fn tls() -> Group {
     let recipes = vec![
         Recipe { serves: Serves::Nbds("vol"), ..cairn("bench/specs/tls-memory.toml") },
@@ -331,8 +331,8 @@ fn file() -> Group {
         let direct = matches!(target, Target::TimesDirect(..));
         Row { direct, ..Row::new(id, title, verified(load), target) }
     };
-    // At one connection of 32 either of its two ways can be the faster one; elsewhere io_uring is, or they
-    // differ by less than 3 %.
+    // On one connection of depth 32 either of its two modes may be faster. Elsewhere io_uring is, or they differ by
+    // less than 3 %.
     let (one, both): (&[_], &[_]) = (&["qsd-io_uring"], &["qsd-io_uring", "qsd-native"]);
     let rows = vec![
         row(
@@ -395,7 +395,7 @@ fn file() -> Group {
     Group { recipes, size: GIB, filled: true, rows }
 }
 
-/// Block devices of this machine, each on a file in memory by way of FUSE and a loop device.
+/// Returns the group for block devices of this machine, each on a file in memory through FUSE and a loop device.
 fn attached() -> Group {
     let recipes = vec![
         Recipe {
@@ -420,7 +420,7 @@ fn attached() -> Group {
                 "qemu-storage-daemon --blockdev driver=file,node-name=n,filename={shm}/qsd.img,aio=io_uring \
                  --export fuse,id=e,node-name=n,mountpoint={shm}/qsd.disk,writable=on",
             ),
-            // QEMU 7.2 mixes up the bytes of writes that are on their way together.
+            // QEMU 7.2 mixes up the bytes of writes that are in flight together.
             serves: Serves::Looped { file: "{shm}/qsd.disk", depth: 1 },
             file: Some("{shm}/qsd.img"),
         },

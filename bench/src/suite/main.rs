@@ -20,10 +20,10 @@ use clap::Parser;
 use group::Group;
 use measure::{Measured, measure};
 
-/// Rounds, if nothing else is said.
+/// Default number of rounds.
 const ROUNDS: usize = 15;
 
-/// Where the README's table is.
+/// Marks of the table in the README.
 const BEGIN: &str = "<!-- bench: begin -->";
 const END: &str = "<!-- bench: end -->";
 
@@ -84,7 +84,7 @@ fn run(Command { arguments, millis }: &Command) -> Result<(), String> {
     arguments.quote((BEGIN, END), &table)
 }
 
-/// Whether everything is there, before anything is measured.
+/// Checks that all programs are installed and that it runs as root if necessary, before anything is measured.
 fn check(groups: &[Group]) -> Result<(), String> {
     let recipes = || groups.iter().flat_map(|group| &group.recipes);
     let programs = recipes().flat_map(|recipe| recipe.serves.tools().iter().copied());
@@ -97,7 +97,7 @@ fn check(groups: &[Group]) -> Result<(), String> {
     Ok(())
 }
 
-/// What hops cost in process, from the program beside this one.
+/// Returns the cost of hops in process, measured by the program beside this one.
 fn hops() -> Result<serde_json::Value, String> {
     let program =
         std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("hops");

@@ -1,4 +1,4 @@
-//! Rounds: every server in turn, again and again, all of them kept.
+//! Rounds: all servers in turn, again and again. Every round is kept.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use crate::server::{At, Server};
 use crate::stream;
 use bench::places::Places;
 
-/// How long crypt's cipher is timed in a round.
+/// Time of a measurement of crypt's cipher in a round.
 const CIPHER_TIME: Duration = Duration::from_millis(20);
 
-/// The unit of the crypt that is measured.
+/// Unit size of the crypt that is measured.
 const CIPHER_UNIT: u32 = 4096;
 
-/// What one server did in every round.
+/// The figures of one server for all rounds.
 #[derive(Clone)]
 pub struct Series {
     /// The server.
@@ -27,7 +27,7 @@ pub struct Series {
     pub iops: Vec<f64>,
     /// Microseconds of its processor time for each request, by round.
     pub cpu_us: Vec<f64>,
-    /// Latency at the 99th percentile in microseconds, by round; empty for other clients than ours.
+    /// Latency at the 99th percentile in microseconds, by round; empty for clients other than ours.
     pub p99_us: Vec<f64>,
 }
 
@@ -35,7 +35,7 @@ pub struct Series {
 pub struct Measured {
     /// Its name.
     pub id: &'static str,
-    /// In words.
+    /// Title.
     pub title: &'static str,
     /// Bytes of a request.
     pub block: u32,
@@ -63,19 +63,19 @@ impl Series {
     }
 }
 
-/// One load and one client, and whoever has its turn in each round.
+/// One load and one client, and the servers that take turns in each round.
 struct Heat {
     load: Load,
     by_fio: bool,
-    /// Servers by number.
+    /// Servers, by index.
     lanes: Vec<(usize, Series)>,
     /// fio on a file of its own.
     direct: Option<Series>,
-    /// Nanoseconds that crypt's cipher takes for the bytes of a request, by round.
+    /// Nanoseconds of crypt's cipher for the bytes of a request, by round.
     cipher_ns: Option<Vec<f64>>,
 }
 
-/// What measures: our own client, and the servers.
+/// The client, and the running servers.
 struct Track<'a> {
     core: runtime::Core,
     servers: Vec<Server>,
@@ -100,7 +100,7 @@ fn is_of(heat: &Heat, row: &Row) -> bool {
     heat.load == row.load && heat.by_fio == row.by_fio
 }
 
-/// The rows' loads, each once, on whoever a row wants them.
+/// Returns the loads of the rows, each once, with the servers that a row needs for it.
 fn heats(group: &Group, servers: &[Server]) -> Vec<Heat> {
     let mut heats: Vec<Heat> = Vec::new();
     for row in &group.rows {
@@ -125,7 +125,7 @@ fn heats(group: &Group, servers: &[Server]) -> Vec<Heat> {
     heats
 }
 
-/// A row's part of what was measured: ours is `cairn`, and ours without the kind that is looked at `plain`.
+/// Returns the figures of a row. Our server is named `cairn`, and our server without the measured kind `plain`.
 fn measured(row: &Row, heats: &[Heat]) -> Result<Measured, String> {
     let heat = heats.iter().find(|heat| is_of(heat, row)).ok_or("a row was not measured")?;
     let of = |name: &str| {
@@ -146,7 +146,7 @@ fn measured(row: &Row, heats: &[Heat]) -> Result<Measured, String> {
     Ok(Measured { id, title, block, target, series, direct })
 }
 
-/// What a server would do if each of its requests took as much longer as the cipher takes.
+/// Returns the figures of a server as if each request took longer by the time of the cipher.
 fn with_cipher(series: &Series, cipher_ns: &[f64]) -> Series {
     let slower = |(iops, ns): (&f64, &f64)| 1e9 / (1e9 / iops + ns);
     let ns = bench::stats::median(cipher_ns).value;
@@ -161,7 +161,8 @@ fn with_cipher(series: &Series, cipher_ns: &[f64]) -> Series {
 impl<'a> Track<'a> {
     /// Starts the servers, and fills them.
     fn new(group: &Group, places: &'a Places) -> Result<Self, String> {
-        // The client sleeps when it waits, as clients do: a spinning one would take the processor from servers.
+        // The client sleeps while it waits, as ordinary clients do. A spinning one would take processor time from
+        // servers.
         let config = runtime::Config { spin_us: 0, ..runtime::Config::default() };
         let core = runtime::Core::new(config).map_err(|error| error.to_string())?;
         for file in group.recipes.iter().filter_map(|recipe| recipe.file) {
@@ -181,7 +182,7 @@ impl<'a> Track<'a> {
         Ok(Self { core, servers, places, size: group.size })
     }
 
-    /// One round.
+    /// Runs one round.
     fn run(&self, heat: &mut Heat, round: usize) -> Result<(), String> {
         let count = heat.lanes.len();
         for turn in 0..count {
@@ -205,7 +206,8 @@ impl<'a> Track<'a> {
             }
         }
         if let Some(series) = &mut heat.direct {
-            // Its writes would undo what the servers' reads are compared with: a file of its own.
+            // It gets a file of its own, because its writes would destroy the pattern that reads from the servers are
+            // compared with.
             let file = self.places.allocate("{dir}/direct.img", self.size)?;
             series.add(fio::round(&fio::Target::File(&file), &heat.load, self.size)?);
         }
@@ -215,7 +217,7 @@ impl<'a> Track<'a> {
         Ok(())
     }
 
-    /// One round of our own client.
+    /// Runs one round of our own client.
     fn ask(
         &self,
         uri: &str,
@@ -223,7 +225,7 @@ impl<'a> Track<'a> {
         load: &Load,
         into: &mut Series,
     ) -> Result<(), String> {
-        // What was filled, and no more: a graph may be larger than its disks.
+        // Only the filled part: a graph may be larger than its disks.
         let load = Load { span: Some(self.size), ..load.clone() };
         let before = server.cpu();
         let outcome = self
@@ -237,7 +239,7 @@ impl<'a> Track<'a> {
         if outcome.wrong > 0 {
             return Err(format!("{}: {} reads had wrong bytes", server.name, outcome.wrong));
         }
-        // Processor time covers the warm-up too, in which requests are not counted.
+        // The processor time includes the warm-up, in which requests are not counted.
         let share = load.time.as_secs_f64() / (load.time + load.warm_up).as_secs_f64();
         let cpu_us = used.as_secs_f64() * share * 1e6 / outcome.ops.max(1) as f64;
         into.add((outcome.iops(), cpu_us));
@@ -246,7 +248,7 @@ impl<'a> Track<'a> {
     }
 }
 
-/// Nanoseconds that crypt's cipher takes for so many bytes, with nothing beside it.
+/// Returns the nanoseconds of crypt's cipher for `bytes` bytes.
 fn cipher(bytes: u32) -> Result<f64, String> {
     let mut kernel = kinds::crypt::kernel(CIPHER_UNIT).map_err(|error| error.to_string())?;
     let (begun, mut units) = (Instant::now(), 0);

@@ -1,4 +1,4 @@
-//! The results: every round as JSON; from that a table for the README and a page with plots.
+//! The results: every round as JSON, and from that a table for the README and a page with plots.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::measure::{Measured, Series};
 use bench::machine::machine;
 use bench::stats::{Median, median, ratio};
 
-/// Our figure, what it is held to, and whether it holds.
+/// Our figure and its target.
 struct Verdict {
     ratio: Median,
     against: String,
@@ -59,7 +59,7 @@ fn amount(iops: f64, block: u32) -> String {
     }
 }
 
-/// A line for the terminal.
+/// Formats a line for the terminal.
 pub fn line(measured: &Measured) -> String {
     let mut text = String::new();
     for series in measured.series.iter().chain(&measured.direct) {
@@ -90,7 +90,7 @@ pub fn line(measured: &Measured) -> String {
     text
 }
 
-/// Everything that was measured.
+/// Returns all results.
 pub fn results(
     all: &[Measured],
     hops: Value,
@@ -160,7 +160,7 @@ fn holds(value: &Value) -> &'static str {
     }
 }
 
-/// How long a round was.
+/// Formats the length of a round.
 fn length(results: &Value) -> String {
     match results["round_seconds"].as_f64() {
         None | Some(1.0) => "a second".to_owned(),
@@ -168,7 +168,7 @@ fn length(results: &Value) -> String {
     }
 }
 
-/// The table that the README quotes.
+/// Formats the table for the README.
 pub fn table(results: &Value) -> String {
     let mut text = format!(
         "{} rounds of {} each, interleaved; medians; {} processors, client and server together.\n\n\
@@ -215,7 +215,8 @@ fn row(cell: &Value) -> String {
     )
 }
 
-/// Tables are held to instructions, hooks and devices to nanoseconds for each hop.
+/// Formats a row for hops. The target for tables is in instructions, those for hooks and devices are nanoseconds for
+/// each hop.
 fn hop_row(hop: &Value, base: &Value, hops: &[Value]) -> String {
     let name = hop["name"].as_str().unwrap_or("");
     let (ns, each) = (number(&hop["ns"]), number(&hop["ns_per_hop"]));
@@ -243,7 +244,7 @@ fn hop_row(hop: &Value, base: &Value, hops: &[Value]) -> String {
     )
 }
 
-/// One plot for each cell: every round of every server as a dot, its median as a bar.
+/// Formats one plot for each cell: every round of every server as a dot, its median as a bar.
 fn page(results: &Value) -> String {
     let mut text = format!(
         "<!doctype html><meta charset=utf-8><title>Cairn beside its peers</title>\

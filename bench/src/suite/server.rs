@@ -1,4 +1,4 @@
-//! Servers under test: how each is started, and what it uses of the processors.
+//! Servers under test: their start, and their use of processor time.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -12,49 +12,49 @@ use crate::device;
 use crate::stream;
 use bench::places::Places;
 
-/// How long a server may take until it accepts.
+/// Limit for a server until it accepts connections.
 const START: Duration = Duration::from_secs(10);
 
-/// How long a server that has a device may take until it has put it away.
+/// Limit for a server with a device until it has removed the device.
 const END: Duration = Duration::from_secs(5);
 
-/// Writes on their way while a device is checked.
+/// Writes in flight while a device is checked.
 const DEPTH: u32 = 32;
 
-/// How often it is looked for either.
+/// Interval between two checks for a start or an end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A server, and how to start it. In every word `{socket}`, `{port}`, `{cipher}`, `{size}` and what
-/// [`Places`] knows are replaced.
+/// A server, and the way to start it. In every word `{socket}`, `{port}`, `{cipher}`, `{size}` and the placeholders of
+/// [`Places`] are replaced.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// A short name: `cairn`, `nbdkit`, `qsd`.
     pub name: &'static str,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// What it offers.
+    /// The interface that it offers.
     pub serves: Serves,
-    /// A file that must be there, filled, before it starts.
+    /// A file that must exist, filled, before it starts.
     pub file: Option<&'static str>,
 }
 
-/// What a server offers.
+/// The interface that a server offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Serves {
-    /// NBD on a unix socket; the name of the export.
+    /// NBD on a Unix socket, with the name of the export.
     Nbd(&'static str),
-    /// NBD on TCP with TLS; the name of the export.
+    /// NBD on TCP with TLS, with the name of the export.
     Nbds(&'static str),
-    /// A long file, by TLS and nothing else.
+    /// A long file over plain TLS.
     Stream,
-    /// A block device, by `cairn attach`.
+    /// A block device, made by `cairn attach`.
     Attached { export: &'static str, control: &'static str },
-    /// A file of a FUSE mount, for a loop device, and how many writes at a time it keeps apart.
+    /// A file of a FUSE mount, for a loop device, and the number of writes that it can handle at a time.
     Looped { file: &'static str, depth: u32 },
 }
 
 impl Serves {
-    /// The programs that it takes beside the server.
+    /// Returns the programs that it needs beside the server.
     pub fn tools(self) -> &'static [&'static str] {
         match self {
             Self::Nbd(_) => &[],
@@ -64,45 +64,45 @@ impl Serves {
         }
     }
 
-    /// How many writes it may have on their way.
+    /// Returns the number of writes that it may have in flight.
     pub fn depth(self) -> u32 {
         if let Self::Looped { depth, .. } = self { depth } else { DEPTH }
     }
 
-    /// Whether only root can have it.
+    /// Whether it needs root.
     pub fn needs_root(self) -> bool {
         matches!(self, Self::Attached { .. } | Self::Looped { .. })
     }
 }
 
-/// Where a running server is found.
+/// The address of a running server.
 pub enum At {
-    /// An NBD export.
+    /// URI of an NBD export.
     Uri(String),
-    /// A stream behind this port.
+    /// TCP port of a stream.
     Port(u16),
-    /// A block device.
+    /// Path of a block device.
     Device(PathBuf),
 }
 
-/// Words of a command line.
+/// Splits a command line into words.
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// A running server. Ended when dropped, with its device.
+/// A running server. It is ended on drop, with its device.
 pub struct Server {
     /// Its recipe's name.
     pub name: &'static str,
-    /// Where it is.
+    /// Its address.
     pub at: At,
     /// The command that was run.
     pub line: String,
-    // Gone before the server is.
+    // Dropped before the server ends.
     looped: Option<device::Looped>,
     child: Child,
     serves: Serves,
-    /// What it has mounted.
+    /// Its mount.
     mount: Option<PathBuf>,
 }
 
@@ -157,7 +157,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Waits for what it offers, and takes it.
+    /// Waits until its interface is ready, and opens it.
     fn settle(
         &mut self,
         fill: &dyn Fn(&str) -> String,
@@ -210,12 +210,12 @@ impl Server {
         Ok(())
     }
 
-    /// Processor time of all its threads so far.
+    /// Returns the processor time of all its threads so far.
     pub fn cpu(&self) -> Duration {
         cpu_of(self.child.id())
     }
 
-    /// Asks it to end, and waits for that.
+    /// Asks it to end, and waits for that. Returns whether it has ended.
     fn ends(&mut self) -> bool {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if pid.is_none_or(|pid| kill_process(pid, Signal::TERM).is_err()) {
@@ -235,7 +235,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.looped = None;
-        // Whoever has a device or a mount takes it away; the others have nothing to lose.
+        // A server with a device or a mount must remove it. The others have nothing to lose.
         if !self.serves.needs_root() || !self.ends() {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -246,10 +246,10 @@ impl Drop for Server {
     }
 }
 
-/// Where a program is: one of the tree's own, or of the system's.
+/// Returns the path of a program: one of this tree, or of the system.
 ///
 /// # Errors
-/// That it is nowhere, with what to do.
+/// If the program does not exist, with the next step.
 pub fn absolute(program: &str) -> Result<PathBuf, String> {
     let here = std::env::current_dir().map_err(|error| error.to_string())?;
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -262,19 +262,19 @@ pub fn absolute(program: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("there is no {program}. Next: tools/setup bench"))
 }
 
-/// A port of this machine that nobody listens on.
+/// Returns a free TCP port of this machine.
 fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind(("127.0.0.1", 0));
     let address = listener.and_then(|listener| listener.local_addr());
     address.map(|address| address.port()).map_err(|error| format!("a free port: {error}"))
 }
 
-/// Processor time of a process, with that of its threads that have ended: nbdkit has some for each
-/// connection. The kernel counts it in hundredths of a second.
+/// Returns the processor time of a process, including its ended threads: nbdkit has some for each connection. The
+/// kernel counts in hundredths of a second.
 pub fn cpu_of(pid: u32) -> Duration {
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name of the program stands in brackets and may hold anything; numbers follow.
+    // The name of the program is in brackets and may contain anything; numbers follow.
     let numbers = stat.rsplit(')').next().unwrap_or_default();
     let ticks: u32 = numbers
         .split_whitespace()

@@ -1,5 +1,5 @@
-//! What openssl's own programs move through one TLS connection: one sends a file, the other takes it and
-//! looks at nothing.
+//! The throughput of openssl's own programs over one TLS connection: one sends a file, the other decrypts it and
+//! ignores the content.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,22 +10,22 @@ use bench::load::Load;
 
 use crate::server::absolute;
 
-/// What Cairn's client and server agree on, for openssl to use the same.
+/// The cipher that Cairn's client and server agree on; openssl must use the same.
 pub const CIPHER: &str = "TLS_AES_256_GCM_SHA384";
 
-/// The file that is sent, in the directory of the server.
+/// Name of the file that is sent, in the directory of the server.
 const FILE: &str = "stream";
 
-/// Its bytes: a few seconds' worth.
+/// Its size: enough for a few seconds.
 const FILE_BYTES: u64 = 1 << 30;
 
-/// How often it is looked how far the client is.
+/// Interval between two looks at the progress of the client.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A client that has nothing after so long gets nothing any more.
+/// Limit for the first bytes at the client.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An authority, and a certificate of it for this machine. Of yesterday's there is nothing.
+/// Makes an authority, and a certificate signed by it for this machine. Existing ones are kept.
 pub fn make_certificates(dir: &Path) -> Result<(), String> {
     let path = |name: &str| dir.join(name).display().to_string();
     if dir.join("server-cert.pem").exists() {
@@ -62,7 +62,7 @@ pub fn make_certificates(dir: &Path) -> Result<(), String> {
     make("server", "/CN=localhost", &server)
 }
 
-/// The file that is sent.
+/// Makes the file that is sent.
 pub fn make_file(shm: &Path) -> Result<(), String> {
     let path = shm.join(FILE);
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -75,7 +75,7 @@ pub fn make_file(shm: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A client that takes the file, until it is dropped.
+/// A client that receives the file, killed on drop.
 struct Client(Child);
 
 impl Client {
@@ -89,7 +89,7 @@ impl Client {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| format!("openssl: {error}"))?;
-        // It stays open with the child: at its end the client would go.
+        // The pipe stays open with the child: at its end the client would exit.
         let asked = child.stdin.as_mut().map(|to| write!(to, "GET /{FILE} HTTP/1.0\r\n\r\n"));
         let client = Self(child);
         match asked {
@@ -98,7 +98,7 @@ impl Client {
         }
     }
 
-    /// Bytes that it has opened and thrown away so far; `None` when it has gone.
+    /// Returns the number of bytes that it has decrypted so far; `None` when it has ended.
     fn taken(&mut self) -> Option<u64> {
         if !matches!(self.0.try_wait(), Ok(None)) {
             return None;
@@ -115,8 +115,8 @@ impl Drop for Client {
     }
 }
 
-/// One round: blocks of the load per second, from the end of its warm-up for as long as it says or until
-/// the file has ended.
+/// Runs one round. Returns blocks of the load per second, from the end of its warm-up for the time of the load or until
+/// the end of the file.
 pub fn round(port: u16, dir: &Path, load: &Load) -> Result<f64, String> {
     let mut client = Client::start(port, dir)?;
     let least = FILE_BYTES / 64;
@@ -133,7 +133,7 @@ pub fn round(port: u16, dir: &Path, load: &Load) -> Result<f64, String> {
     while from.elapsed() < load.time {
         std::thread::sleep(LOOK);
         match client.taken() {
-            // The file has ended, and whatever came since the last look is not counted.
+            // The file has ended. Bytes after the last look are not counted.
             None => break,
             taken if taken == last => {}
             taken => (until, last) = (Instant::now(), taken),

@@ -1,10 +1,10 @@
-//! Values that never move, made when they are first needed, up to a bound.
+//! Values that never move, made on demand, up to a limit.
 
 use std::cell::{Cell, OnceCell};
 
 const CHUNK: usize = 64;
 
-/// A bounded store whose elements stay where they are.
+/// A bounded store. Its elements never move.
 pub(super) struct Arena<T> {
     chunks: Box<[OnceCell<Box<[T]>>]>,
     make: fn() -> T,
@@ -12,24 +12,24 @@ pub(super) struct Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// Room for `max` elements, none of them made yet.
+    /// Makes an arena for `max` elements, without any element.
     pub fn new(max: usize, make: fn() -> T) -> Self {
         let chunks = (0..max.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect();
         Self { chunks, make, made: Cell::new(0) }
     }
 
-    /// The element, made before.
+    /// Returns an element that was made before.
     #[inline]
     pub fn get(&self, index: usize) -> &T {
         &self.chunks[index / CHUNK].get().expect("this element was made before")[index % CHUNK]
     }
 
-    /// How many are made.
+    /// Returns the number of elements that were made.
     pub fn made(&self) -> usize {
         self.made.get()
     }
 
-    /// Makes some more; `None` at the bound. Answers the indices of the new ones.
+    /// Makes more elements, and returns their indices; `None` at the limit.
     pub fn grow(&self) -> Option<std::ops::Range<usize>> {
         let from = self.made.get();
         let chunk = self.chunks.get(from / CHUNK)?;
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_to_its_bound() {
+    fn arena_grows_to_its_bound() {
         let arena = Arena::new(2 * CHUNK, || 5);
         assert_eq!(arena.grow(), Some(0..CHUNK));
         assert_eq!(arena.grow(), Some(CHUNK..2 * CHUNK));

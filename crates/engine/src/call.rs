@@ -1,4 +1,4 @@
-//! One request of a client, as a future.
+//! A client's request as a future.
 
 use std::rc::Rc;
 
@@ -7,15 +7,15 @@ use block::{Done, OneShot, Op, Request, Result};
 use super::{Engine, Portal, Sink};
 
 impl Engine {
-    /// Carries out a client's request: waits until it is admitted, then until it is done. If the future is dropped,
-    /// a request that was admitted goes on.
+    /// Carries out a client's request: waits until it is admitted and done. If the future is dropped, a request that
+    /// was admitted goes on.
     pub async fn call(&self, portal: &Portal, op: Op) -> Done {
         let answer = Rc::new(OneShot::default());
         self.admit(portal, op, &answer, 0).await;
         answer.wait().await
     }
 
-    /// Begins a client's request as [`Engine::submit`] does, as soon as its reserve is there.
+    /// Begins a client's request like [`Engine::submit`], once its reserve is free.
     pub async fn admit(
         &self,
         portal: &Portal,

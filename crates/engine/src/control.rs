@@ -1,8 +1,8 @@
-//! Commands on their way to devices.
+//! Delivers commands to devices.
 //!
-//! The engine finds all places of a command before it carries the command out at any of them. A device that lists the verb
-//! is a place. Tables, hooks and devices that only pass bytes on are no places: the range is followed through them. Nothing
-//! of this takes a slot or counts as a request.
+//! The engine finds all places of a command before it begins the command at any place. A device that lists the verb is a
+//! place. Tables, hooks and devices that only pass bytes on are no places: the range is followed through them. Commands
+//! take no slots and do not count as requests.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,25 +17,25 @@ use block::{ByteRange, Error, ErrorKind, Result, all};
 use super::node::{Node, Power};
 use super::{Engine, NodeId};
 
-/// The most places of one command, those on the way included.
+/// The most places of one command, including nodes that are still to be searched.
 pub const PLACES_MAX: usize = 4096;
 
 /// Places at which a command without a lasting effect is carried out at the same time.
 const AT_ONCE: usize = 16;
 
 impl Engine {
-    /// Carries out a command, at the node itself or where its range lies below. A command without a range is about all
-    /// bytes of the node. Dropping the future withdraws the command everywhere.
+    /// Carries out a command, at the node itself or at the places of its range below. A command without a range covers
+    /// all bytes of the node. Dropping the future withdraws the command everywhere.
     ///
     /// # Errors
-    /// `Unsupported` if a device on the way neither knows the command nor shows where its bytes are, or may move them
+    /// `Unsupported` if a device on the way neither knows the command nor reports where its bytes are, or may move them
     /// under a command with a lasting effect; `Limit` beyond [`PLACES_MAX`] places; else the device's own.
     pub fn control(&self, at: NodeId, command: Command) -> LocalFuture<Result<Reply>> {
         carry_out(self.node(at), command)
     }
 }
 
-/// As [`Engine::control`], at `node`.
+/// Carries out a command like [`Engine::control`], at `node`.
 pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<Reply>> {
     Box::pin(async move {
         let Some(whole) = ByteRange::new(0, node.info.size) else {
@@ -56,9 +56,9 @@ pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<
 /// A device, and the part of the command's range that it holds.
 struct Place {
     node: Rc<Node>,
-    /// In the address space of the node that the command was sent to.
+    /// The range in the address space of the node that the command was sent to.
     above: ByteRange,
-    /// In its own.
+    /// The same range in the address space of this device.
     below: ByteRange,
 }
 
@@ -68,7 +68,7 @@ impl Place {
         device.verbs().iter().any(|verb| verb.name == command.verb().name)
     }
 
-    /// Begins the command here. The place knows it.
+    /// Begins the command at this place. The device must know it.
     fn begin(&self, command: Command) -> LocalFuture<Result<Reply>> {
         match &self.node.power {
             _ if self.node.closed.get() => Box::pin(std::future::ready(Err(self.node.refusal()))),
@@ -81,7 +81,7 @@ impl Place {
         Part { above: self.above, below: self.below, place: self.node.name.clone(), answer }
     }
 
-    /// Returns the places of the command, from here down.
+    /// Returns the places of the command from this node down.
     async fn find(self, command: &Command) -> Result<Vec<Self>> {
         let (mut places, mut open) = (Vec::new(), VecDeque::from([self]));
         while let Some(place) = open.pop_front() {
@@ -108,7 +108,7 @@ impl Place {
         Ok(places)
     }
 
-    /// The places directly below a device that does not know the command.
+    /// Returns the places directly below a device that does not know the command.
     async fn resolve(&self, command: &Command) -> Result<Vec<Self>> {
         let Power::Device { device, lowers, .. } = &self.node.power else {
             unreachable!("only devices resolve ranges")
@@ -132,7 +132,7 @@ impl Place {
         Ok(found)
     }
 
-    /// The place in a lower node, of the bytes from `start` on in this node.
+    /// Returns the place in a lower node for the bytes from `start` on in this node.
     fn below(&self, node: &Rc<Node>, start: u64, below: ByteRange) -> Self {
         let start = self.above.start() + (start - self.below.start());
         let above = ByteRange::new(start, below.len()).expect("it is a part of the range above");
@@ -148,7 +148,7 @@ impl Place {
     }
 }
 
-/// Carries out a command without a lasting effect, some places at a time.
+/// Carries out a command without a lasting effect, at several places at a time.
 async fn at_all(command: &Command, places: Vec<Place>) -> Result<Reply> {
     let mut parts = Vec::with_capacity(places.len());
     for some in places.chunks(AT_ONCE) {
@@ -160,8 +160,8 @@ async fn at_all(command: &Command, places: Vec<Place>) -> Result<Reply> {
     command.merge(parts)
 }
 
-/// Carries out a command with a lasting effect, at one place after the other: in the same order from wherever it comes, so
-/// that two of them never wait for each other. It is done at all places or at none.
+/// Carries out a command with a lasting effect, at one place after the other. The order is the same for all commands,
+/// so two of them never wait for each other. The command is carried out at all places or at none.
 async fn in_order(command: &Command, mut places: Vec<Place>) -> Result<Reply> {
     places.sort_by(|one, other| {
         (&one.node.name, one.below.start()).cmp(&(&other.node.name, other.below.start()))
@@ -178,7 +178,7 @@ async fn in_order(command: &Command, mut places: Vec<Place>) -> Result<Reply> {
     Ok(merged)
 }
 
-/// Places with an effect that is not answered yet. The effect is taken back if this is dropped with any.
+/// Places with an effect that is not reported yet. Dropping this undoes the effect at all of them.
 struct Done<'c> {
     command: &'c Command,
     places: Vec<Place>,
@@ -188,7 +188,7 @@ impl Drop for Done<'_> {
     fn drop(&mut self) {
         for place in self.places.iter().rev() {
             let undo = self.command.at(place.below).undo().expect("its effect lasts");
-            // It goes on by itself from here.
+            // An undo goes on after its future is dropped.
             let begun = pin!(place.begin(undo));
             let _ = begun.poll(&mut Context::from_waker(Waker::noop()));
         }

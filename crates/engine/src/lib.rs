@@ -1,5 +1,5 @@
-//! The engine of one core: it carries requests through nodes, owns every one of them until it is
-//! done, and admits a request only with the slots and buffers that it may need in hand.
+//! The engine of one core. It carries requests through nodes and owns each request until it is done. It admits a
+//! request only when the slots and buffers that the request may need are reserved.
 
 mod arena;
 mod call;
@@ -43,34 +43,34 @@ pub const NODES_MAX: usize = 65_536;
 /// The most requests, children included, in flight in one engine.
 pub const SLOTS_MAX: usize = 1 << 20;
 
-/// Slots kept back for what devices do by themselves: resync, retirement, scrub.
+/// Slots reserved for requests that devices start themselves: resync, retirement, scrub.
 pub const SLOTS_OWN: u32 = (SLOTS_MAX / 8) as u32;
 
-/// Transfers of this length are always possible, or a device is refused.
+/// A device is refused if transfers of this length would not be possible.
 const TRANSFER_MIN_BYTES: u32 = 1 << 20;
 
 /// The most slots that one request may need.
 const REQUEST_SLOTS_MAX: u32 = (SLOTS_MAX / 64) as u32;
 
-/// More slots than there are: taken away, nobody is admitted.
+/// More slots than exist. While this number is subtracted, no request is admitted.
 const HELD: i64 = 1 << 40;
 
-/// Ends the list of free slots.
+/// End of the list of free slots.
 const NONE: u32 = u32::MAX;
 
-/// No request's number.
+/// The number that belongs to no request.
 const NOBODY: u64 = 0;
 
-/// Draws which of so many woken requests is next.
+/// Draws the index of the next request among the woken ones, given their number.
 type Pick = Box<dyn FnMut(usize) -> usize>;
 
-/// Who wants to know what became of a request.
+/// The receiver of the answers to requests.
 pub trait Sink {
-    /// The request with the token is done; its buffers are in it.
+    /// Receives the answer to the request with that token. The request has its buffers.
     fn done(&self, token: u64, request: Request, result: Result<()>);
 }
 
-/// Carries requests through the nodes of one core. A clone is a second handle.
+/// Carries requests through the nodes of one core. A clone is another handle to the same engine.
 #[derive(Clone)]
 pub struct Engine(Rc<Inner>);
 
@@ -78,56 +78,56 @@ struct Inner {
     slots: Arena<Entry>,
     free: Cell<u32>,
     nodes: RefCell<Vec<Option<Rc<Node>>>>,
-    /// Numbers that are free again.
+    /// Numbers of nodes that are free again.
     forgotten: RefCell<Vec<NodeId>>,
     ready: Rc<Ready>,
     pick: RefCell<Option<Pick>>,
-    /// Slots for requests of clients; far below zero while nobody is let in.
+    /// Free slots for requests of clients; far below zero while no request is admitted.
     slots_left: Cell<i64>,
     waiting: Notify,
     next_request: Cell<u64>,
-    /// The request whose device is being driven: what it starts below bears its number.
+    /// Number of the request whose device is being polled. Children that it starts get the same number.
     current: Cell<u64>,
     in_flight: Cell<u64>,
     pool: BufPool,
 }
 
-/// A slot and what the engine knows about the request in it.
+/// A slot and the engine's state for the request in it.
 struct Entry {
     slot: Slot,
     generation: Cell<u16>,
     owner: Cell<Owner>,
     /// The next free slot, while this one is free.
     next: Cell<u32>,
-    /// Of a client: who, under which token, with how many slots and bytes in reserve.
+    /// For a client's request: its sink and token, and the reserved slots and bytes.
     sink: Cell<Option<Rc<dyn Sink>>>,
     token: Cell<u64>,
     need: Cell<u32>,
     scratch: Cell<usize>,
-    /// Of a child: who waits, and the answer until it is fetched.
+    /// For a child: the waiter, and the answer until the parent fetches it.
     waiter: Waiter,
     answer: Cell<Option<Result<()>>>,
-    /// The device that carries it out, while it waits.
+    /// The device that carries the request out, while it waits.
     node: Cell<Option<Rc<Node>>>,
     /// The request's number.
     id: Cell<u64>,
-    /// Where it began in its own address space.
+    /// First byte of the request in the address space where it began.
     start: Cell<u64>,
     watched: Cell<bool>,
     frames: Cell<Vec<Frame>>,
 }
 
-/// Who a request belongs to.
+/// The owner of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// Nobody, or whoever started it and is still inside `start`.
+    /// No owner yet, or the caller that is still inside `start`.
     Nobody,
     Child,
     Abandoned,
     Client,
 }
 
-/// A hook that wants to see the reply, and where the request stood in its address space.
+/// A hook that wants to see the reply, and the first byte of the request in its address space.
 struct Frame {
     hooks: Rc<dyn Hooks>,
     saved: u64,
@@ -157,9 +157,8 @@ impl Entry {
 }
 
 impl Engine {
-    /// An engine without nodes, whose requests keep their buffers back in `pool`. Something must drive
-    /// it: spawn [`Engine::drive`], or call
-    /// [`Engine::turn`].
+    /// Makes an engine without nodes. Its requests reserve their buffers in `pool`. It must be driven: spawn
+    /// [`Engine::drive`], or call [`Engine::turn`].
     pub fn new(pool: &BufPool) -> Self {
         Self(Rc::new(Inner {
             slots: Arena::new(SLOTS_MAX, Entry::new),
@@ -177,8 +176,8 @@ impl Engine {
         }))
     }
 
-    /// Takes woken requests in the order that `pick` draws (given how many there are, which one is
-    /// next), not in the order of waking: every order is legal, so a simulation should see them all.
+    /// Takes woken requests in the order that `pick` draws, not in the order of waking. `pick` gets the number of woken
+    /// requests and returns the index of the next one. Every order is legal, so a simulation should try all.
     pub fn shuffle(&self, pick: impl FnMut(usize) -> usize + 'static) {
         *self.0.pick.borrow_mut() = Some(Box::new(pick));
     }
@@ -197,7 +196,7 @@ impl Engine {
         Ok(nodes.len() - 1)
     }
 
-    /// Adds a device. `lowers` are the nodes that it was given handles to.
+    /// Adds a device. `lowers` are the nodes to which it has handles.
     ///
     /// # Errors
     /// `Limit` if one request through it could need more slots than there are.
@@ -236,7 +235,7 @@ impl Engine {
     ) -> Result<NodeId> {
         let handles = lowers.iter().map(|id| self.lower(*id)).collect();
         let split: Rc<dyn AnyDevice> = Rc::new(Split::new(info.clone(), table.clone(), handles));
-        // The parts of a split add up to the request.
+        // The parts of a split have together the size of the request.
         let reserve = self.reserve(name, &*split, lowers, 1)?;
         let info = self.fitted(&info, reserve, lowers);
         let lowers = lowers.iter().map(|id| self.node(*id)).collect();
@@ -244,8 +243,8 @@ impl Engine {
         self.add(name, info, Power::Table { table, lowers, split, future }, reserve)
     }
 
-    /// What a request through a device over `lowers` may need. It may go down `ways` at once, all of
-    /// it each time.
+    /// Returns the reserve for a request through a device over `lowers`. Up to `ways` copies of the request may be
+    /// below at once.
     fn reserve(
         &self,
         name: &str,
@@ -280,13 +279,13 @@ impl Engine {
         Ok(reserve)
     }
 
-    /// Bytes that one request may keep back: others have to get on beside it.
+    /// Returns the most bytes that one request may reserve. Other requests must have room beside it.
     fn reserve_max(&self) -> usize {
         self.0.pool.limit_bytes() / 2
     }
 
-    /// The facts, with transfers as long as the reserve allows, and those to whom they are passed on
-    /// uncut; longer ones are split above.
+    /// Returns the facts, with `max_transfer` limited to that of `lowers`, to which requests pass uncut, and to the
+    /// reserve. Longer requests are split above.
     fn fitted(&self, info: &Info, reserve: Reserve, lowers: &[NodeId]) -> Info {
         let below = lowers.iter().map(|id| self.node(*id).info.max_transfer).min();
         let mut max_transfer = info.max_transfer.min(below.unwrap_or(u32::MAX));
@@ -301,51 +300,49 @@ impl Engine {
         self.0.nodes.borrow()[id].clone().expect("whoever has a node's number has not forgotten it")
     }
 
-    /// Closes a device: from now on it refuses every request. A handle that outlives the change that replaced
-    /// the device reaches nothing below it any more.
+    /// Closes a device: it refuses every further request. A handle that outlives the device's replacement cannot reach
+    /// anything below it.
     pub fn close(&self, id: NodeId) {
         self.node(id).closed.set(true);
     }
 
-    /// Forgets a node, and gives its number to the next one. Who has a handle to it keeps it.
+    /// Forgets a node and reuses its number. Existing handles keep the node.
     ///
     /// # Panics
-    /// If it was forgotten before.
+    /// If the node was forgotten before.
     pub fn forget(&self, id: NodeId) {
         let node = self.0.nodes.borrow_mut()[id].take();
         drop(node.expect("a node is forgotten once"));
         self.0.forgotten.borrow_mut().push(id);
     }
 
-    /// A handle for whoever stands above the node. It keeps the node, not the engine: what is
-    /// started after the engine is gone answers that it is.
+    /// Returns a handle to the node for a device above. It keeps the node, but not the engine: requests that are
+    /// started after the end of the engine fail.
     pub fn lower(&self, id: NodeId) -> Lower {
         let node = self.node(id);
         let (info, name) = (node.info.clone(), node.name.clone());
         Lower::new(Rc::new(Below { engine: Rc::downgrade(&self.0), node }), id, info, name)
     }
 
-    /// The facts of a node.
+    /// Returns the facts of a node.
     pub fn info(&self, id: NodeId) -> Info {
         self.node(id).info.clone()
     }
 
-    /// Looks at what a node has done.
+    /// Reads the counters of a node.
     pub fn counters<R>(&self, id: NodeId, look: impl FnOnce(&Counters) -> R) -> R {
         look(&self.node(id).counters)
     }
 
-    /// Requests of clients that are not yet answered.
+    /// Returns the number of clients' requests that are not answered yet.
     pub fn in_flight(&self) -> u64 {
         self.0.in_flight.get()
     }
 
-    /// Begins a client's request. It completes exactly once, through `sink`, perhaps before this
-    /// returns.
+    /// Begins a client's request. `sink` gets its answer exactly once, maybe before this returns.
     ///
     /// # Errors
-    /// The request itself, if its reserve is not to be had now: come back after
-    /// [`Engine::wait_capacity`].
+    /// The request itself, if its reserve is not free now. Wait with [`Engine::wait_capacity`] and try again.
     pub fn submit(
         &self,
         portal: &Portal,
@@ -398,8 +395,8 @@ impl Engine {
         .await;
     }
 
-    /// Lets no client's request begin for as long as what this answers is kept; those that come wait
-    /// for room. What devices start themselves goes on.
+    /// Admits no client's request until the returned value is dropped; such requests wait. Requests that devices start
+    /// themselves go on.
     pub fn suspend(&self) -> Suspended {
         self.0.slots_left.set(self.0.slots_left.get() - held_slots());
         Suspended(self.clone())
@@ -410,15 +407,15 @@ impl Engine {
         self.0.waiting.until(|| self.in_flight() == 0).await;
     }
 
-    /// Forgets who waits for answers: its process is at its end, and nobody will drive it again. Who
-    /// waits may have hold of the engine, and then each would keep the other for ever.
+    /// Drops all sinks, at the end of the process, when the engine will not be driven again. A sink may hold the
+    /// engine, and both would keep each other for ever.
     pub fn abandon(&self) {
         for index in 0..self.0.slots.made() {
             drop(self.0.slots.get(index).sink.take());
         }
     }
 
-    /// Drives requests that were woken; ends never. Spawn it on the core.
+    /// Drives woken requests. Never ends. Spawn it on the core.
     pub async fn drive(self) {
         poll_fn(|cx| {
             self.0.ready.drive(cx.waker());
@@ -428,7 +425,7 @@ impl Engine {
         .await
     }
 
-    /// Drives what is woken now, until nothing is.
+    /// Polls woken requests until none is left.
     pub fn turn(&self) {
         while self.0.ready.len() > 0 {
             let n = match &mut *self.0.pick.borrow_mut() {
@@ -443,7 +440,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// A slot for `op`, taken from the free ones.
+    /// Puts `op` into a free slot.
     #[inline(always)]
     fn begin(&self, op: Op) -> (usize, &Entry) {
         if self.free.get() == NONE {
@@ -471,7 +468,7 @@ impl Inner {
         }
     }
 
-    /// Takes the request in the slot down to the first device, and drives that until it first waits.
+    /// Leads the request in the slot down to its first device, and polls that once.
     #[inline(always)]
     fn run(&self, index: usize, entry: &Entry, node: &Rc<Node>) -> Poll<Result<()>> {
         let node = match entry.slot.with(|request| descend(entry, request, node)) {
@@ -486,7 +483,7 @@ impl Inner {
         self.enter(index, entry, node, device, future)
     }
 
-    /// Gives the request in the slot to a device, and drives that until it first waits.
+    /// Passes the request in the slot to a device, and polls that once.
     #[inline(always)]
     fn enter(
         &self,
@@ -512,7 +509,7 @@ impl Inner {
         polled
     }
 
-    /// The slot's waker. It is a number: there is nothing to be dropped.
+    /// Returns the slot's waker. It is a number and needs no drop.
     #[inline]
     fn waker(&self, index: usize, entry: &Entry) -> ManuallyDrop<Waker> {
         let key = Key { index: index as u32, generation: entry.generation.get() };
@@ -538,7 +535,7 @@ impl Inner {
         }
     }
 
-    /// The way up: past the hooks that watch, back to where the request began.
+    /// Leads a reply up: through the hooks that watch, and back to the address where the request began.
     #[inline(always)]
     fn ascend(&self, entry: &Entry, mut result: Result<()>) -> Result<()> {
         entry.slot.with(|request| {
@@ -555,7 +552,7 @@ impl Inner {
         result
     }
 
-    /// Hands the answer to whoever owns the request.
+    /// Passes the answer to the owner of the request.
     fn finish(&self, index: usize, entry: &Entry, result: Result<()>) {
         match entry.owner.get() {
             Owner::Child => {
@@ -579,7 +576,7 @@ impl Inner {
         }
     }
 
-    /// Empties a slot in which nobody works and gives it back.
+    /// Empties a slot without a future and frees it.
     #[inline(always)]
     fn release(&self, index: usize, entry: &Entry) -> Request {
         entry.generation.set(entry.generation.get().wrapping_add(1));
@@ -608,7 +605,7 @@ impl Inner {
     }
 }
 
-/// For as long as it is kept no client's request begins.
+/// Prevents clients' requests from beginning until it is dropped.
 pub struct Suspended(Engine);
 
 impl Drop for Suspended {
@@ -621,20 +618,20 @@ impl Drop for Suspended {
     }
 }
 
-/// What a hold takes of the slots.
+/// Returns the number of slots that a suspension subtracts.
 fn held_slots() -> i64 {
     if seeded::on(Bug::ChangeNotHeld) { 0 } else { HELD }
 }
 
-/// Where the way down has led.
+/// The result of the way down.
 enum Way<'n> {
-    /// To a device, or to the slow side of a table.
+    /// The request reached a device, or a table that must split it.
     Device(&'n Rc<Node>),
-    /// Nowhere: a hook answered.
+    /// A hook answered the request.
     Answered(Result<()>),
 }
 
-/// Past hooks, and through tables as long as the request lies in one run.
+/// Leads a request down: through hooks, and through tables while it lies in one run.
 #[inline]
 fn descend<'n>(entry: &Entry, request: &mut Request, mut node: &'n Rc<Node>) -> Way<'n> {
     loop {
@@ -655,7 +652,7 @@ fn descend<'n>(entry: &Entry, request: &mut Request, mut node: &'n Rc<Node>) -> 
     Way::Device(node)
 }
 
-/// Past hooks that stand one on the other; the answer if one of them gave it.
+/// Leads a request through consecutive hooks. Returns the answer if one of the hooks gave it.
 fn pass_hooks<'n>(
     entry: &Entry,
     request: &mut Request,
@@ -694,8 +691,7 @@ fn rebase(op: &mut Op, start: u64) {
     }
 }
 
-/// Moves `op` to where the table says, if that is one run. A flush goes on in place below a table
-/// with one lower.
+/// Moves `op` to its place in a lower of the table, if that is one run. A flush passes a table with one lower.
 #[inline]
 fn forward(table: &Table, op: &mut Op) -> Option<usize> {
     match op {
@@ -712,7 +708,7 @@ fn forward(table: &Table, op: &mut Op) -> Option<usize> {
     }
 }
 
-/// A node as whoever stands above it sees it.
+/// A handle to a node for the device above it.
 struct Below {
     engine: Weak<Inner>,
     node: Rc<Node>,
@@ -724,7 +720,7 @@ impl Core for Below {
         if let Err(error) = check(&self.node.info, op) {
             return Started::Done(Err(error));
         }
-        // Straight to a device there is nothing to descend through, and nothing to come back up.
+        // A child that goes directly to a device meets no hook or table on its way.
         let straight = match &self.node.power {
             Power::Device { device, future, .. } => Some((device, *future)),
             Power::Hooks { .. } | Power::Table { .. } => None,
@@ -739,7 +735,7 @@ impl Core for Below {
         };
         match polled {
             Poll::Ready(result) => {
-                // What is there is the flush that was put there above: nothing to be dropped.
+                // The old value is the flush that was put there above; it has nothing to drop.
                 std::mem::forget(std::mem::replace(op, engine.release(index, entry).op));
                 rebase(op, entry.start.get());
                 Started::Done(result)

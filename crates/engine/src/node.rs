@@ -1,4 +1,4 @@
-//! Nodes: what a request meets on its way.
+//! Nodes of the running graph.
 
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -8,17 +8,16 @@ use block::{BUF_MAX_BYTES, Error, ErrorKind, Hooks, Info, Op, Table, Verb};
 
 use super::slot::AnyDevice;
 
-/// Which node; the number of a device, table or hook in its engine.
+/// The number of a device, table or hook in its engine.
 pub type NodeId = usize;
 
-/// What a node does with a request.
+/// The function of a node.
 pub(super) enum Power {
-    /// Its future carries the request out.
+    /// A device. Its future carries the request out.
     Device { device: Rc<dyn AnyDevice>, lowers: Box<[Rc<Node>]>, future: Layout },
-    /// It looks on; the request goes to the next node.
+    /// A hook. It looks at the request, which goes on to the next node.
     Hooks { hooks: Rc<dyn Hooks>, next: Rc<Node> },
-    /// It is a lookup: the request goes on in place where it lies in one run, through `split`
-    /// otherwise.
+    /// A table. A request that lies in one run goes on in place, any other through `split`.
     Table { table: Rc<Table>, lowers: Box<[Rc<Node>]>, split: Rc<dyn AnyDevice>, future: Layout },
 }
 
@@ -27,7 +26,7 @@ pub(super) struct Node {
     pub name: Rc<str>,
     pub info: Info,
     pub power: Power,
-    /// What one request takes at most from here down.
+    /// The most that one request needs from here down.
     pub reserve: Reserve,
     pub counters: Counters,
     /// Set when its graph has closed the device.
@@ -40,7 +39,7 @@ impl Node {
         Self { name, info, power, reserve, counters, closed: Cell::new(false) }
     }
 
-    /// The answer to a request that comes after the device was closed.
+    /// Returns the error for a request that arrives after the device was closed.
     #[cold]
     pub fn refusal(&self) -> Error {
         let words = format!("{} was closed by a change of its graph, or by its end", self.name);
@@ -48,19 +47,19 @@ impl Node {
     }
 }
 
-/// What is kept back for a request before it begins.
+/// The resources that are reserved for a request before it begins.
 #[derive(Clone, Copy)]
 pub(super) struct Reserve {
-    /// Slots, its own included.
+    /// Slots, including its own.
     pub slots: u32,
-    /// Buffers beside its own, each as long as it is, to whole blocks.
+    /// Buffers beside its own. Each has the length of the request, rounded up to whole blocks.
     pub copies: u32,
-    /// The largest block on its way: what a request may be widened to.
+    /// The largest block on its way, to which the request may be widened.
     pub block: u32,
 }
 
 impl Reserve {
-    /// Bytes of the pool for a request of `len` bytes.
+    /// Returns the bytes of the pool for a request of `len` bytes.
     #[inline]
     pub fn bytes(&self, len: u64) -> usize {
         if self.copies == 0 {
@@ -71,7 +70,7 @@ impl Reserve {
         self.copies as usize * wide.min(BUF_MAX_BYTES).next_power_of_two()
     }
 
-    /// Likewise, for `op`: what has no payload is worked on in pieces as long as one.
+    /// Returns the same for `op`. A request without payload is processed in pieces of the longest payload.
     #[inline]
     pub fn bytes_for(&self, op: &Op) -> usize {
         match op.range() {
@@ -81,7 +80,7 @@ impl Reserve {
     }
 }
 
-/// What a node has done since it was made. Plain numbers of one core; read them as often as you like.
+/// Counters of a node since it was made. They are plain numbers of one core and cheap to read.
 #[derive(Default, Debug)]
 pub struct Counters {
     ops: [Cell<u64>; Verb::ALL.len()],
@@ -97,7 +96,7 @@ impl Counters {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// One more request that went through in place.
+    /// Counts a request that passed in place.
     #[inline]
     pub(super) fn pass(&self, op: &Op) {
         let verb = op.verb() as usize;
@@ -115,22 +114,22 @@ impl Counters {
         }
     }
 
-    /// Requests begun, by verb.
+    /// Returns the number of requests begun with that verb.
     pub fn ops(&self, verb: Verb) -> u64 {
         self.ops[verb as usize].get()
     }
 
-    /// Bytes that they were about, by verb.
+    /// Returns the number of bytes in the ranges of these requests.
     pub fn bytes(&self, verb: Verb) -> u64 {
         self.bytes[verb as usize].get()
     }
 
-    /// Requests that failed.
+    /// Returns the number of requests that failed.
     pub fn errors(&self) -> u64 {
         self.errors.get()
     }
 
-    /// Requests begun and not yet answered.
+    /// Returns the number of requests begun and not answered yet.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }

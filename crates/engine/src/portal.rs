@@ -10,11 +10,11 @@ use super::node::{Node, Power, Reserve};
 use super::slot::AnyDevice;
 use super::{Engine, NodeId};
 
-/// The refusal of a portal without a target.
+/// The error of a portal that was closed because it has no target.
 const GONE: &str = "it is not offered any more";
 
-/// Where clients' requests enter the engine. A portal leads to a node, and can be led to another one while clients have it.
-/// A clone is another handle to the same portal. A portal lasts until its last handle is dropped.
+/// The entry of clients' requests into the engine. A portal leads to a node, and can be led to another one while clients
+/// use it. A clone is another handle to the same portal. A portal lasts until its last handle is dropped.
 #[derive(Clone)]
 pub struct Portal(Rc<Entrance>);
 
@@ -31,17 +31,17 @@ struct Target {
 }
 
 impl Portal {
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The facts of the node that it leads to now. A closed portal has those of its last node.
+    /// Returns the facts of the node that it leads to now. A closed portal has those of its last node.
     pub fn info(&self) -> Info {
         self.0.to.borrow().node.info.clone()
     }
 
-    /// The node that it leads to now; `None` once it is closed.
+    /// Returns the node that it leads to now; `None` once it is closed.
     pub fn node(&self) -> Option<NodeId> {
         self.0.to.borrow().id
     }
@@ -62,7 +62,7 @@ impl Portal {
         self.0.to.borrow().node.clone()
     }
 
-    /// Whether requests that fit what clients know of the portal fit `new` as well.
+    /// Checks that requests within the limits that clients know fit `new` as well.
     fn fits(&self, new: &Info) -> Result<()> {
         let (known, name) = (self.info(), self.name());
         let refuse = |words: String| {
@@ -74,7 +74,7 @@ impl Portal {
                 known.max_transfer, new.max_transfer
             ));
         }
-        // Connections hand the payloads of their requests on where these arrived.
+        // Connections use the buffer in which a payload arrived, at any address that the portal allows.
         if new.buf_align > known.buf_align {
             return refuse(format!(
                 "{name} took bytes from any address, and would need them at multiples of {}",
@@ -99,28 +99,28 @@ impl Engine {
 /// The node behind each portal of a set, by the portal's name.
 pub type Targets = BTreeMap<String, NodeId>;
 
-/// A set of portals, by name. It is led elsewhere as a whole, and does not depend on the devices behind it.
+/// A set of portals, by name. All are led elsewhere at once. The set does not depend on the devices behind it.
 #[derive(Default)]
 pub struct Portals(RefCell<BTreeMap<String, Portal>>);
 
 impl Portals {
-    /// The portal of that name.
+    /// Returns the portal of that name.
     pub fn get(&self, name: &str) -> Option<Portal> {
         self.0.borrow().get(name).cloned()
     }
 
-    /// Checks that the set can be led to `targets` under clients that stay.
+    /// Checks that the set can be led to `targets` while clients use its portals.
     ///
     /// # Errors
-    /// `Unsupported` if a request that one of them may send would not fit the new node.
+    /// `Unsupported` if a request that one of these clients may send would not fit the new node.
     pub fn fit(&self, engine: &Engine, targets: &Targets) -> Result<()> {
         let portals = self.0.borrow();
         let known = targets.iter().filter_map(|(name, node)| Some((portals.get(name)?, *node)));
         known.into_iter().try_for_each(|(portal, node)| portal.fits(&engine.info(node)))
     }
 
-    /// Leads every portal to the target of its name, makes those that the set lacks, and closes those without a target.
-    /// Requests that were begun go on where they are.
+    /// Leads every portal to the target of its name. Makes the portals that are missing, and closes those without a
+    /// target. Requests that were begun go on where they are.
     pub fn lead(&self, engine: &Engine, targets: &Targets) {
         let mut portals = self.0.borrow_mut();
         let gone = portals.extract_if(.., |name, _| !targets.contains_key(name));

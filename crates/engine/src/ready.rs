@@ -1,7 +1,7 @@
-//! Wakers that cost nothing: a number in a pointer, a queue per core.
+//! Wakers that cost nothing: a number in a pointer, and a queue for each engine.
 //!
-//! A slot's waker names its engine, its index and its generation; to wake is to put that number into
-//! the engine's queue. There is nothing to count and nothing to free, so a clone is a copy.
+//! The waker of a slot consists of its engine, its index and its generation. Waking pushes that number into the queue
+//! of the engine. Nothing is counted or freed, so cloning a waker copies a number.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -14,7 +14,7 @@ thread_local! {
     static ENGINES: RefCell<Vec<Weak<Ready>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Slots that have something to do, in the order in which they were woken.
+/// Slots that were woken, in the order of waking.
 pub(super) struct Ready {
     engine: usize,
     keys: RefCell<VecDeque<Key>>,
@@ -22,7 +22,7 @@ pub(super) struct Ready {
     woken: Cell<bool>,
 }
 
-/// Which slot, in which of its lives: a waker kept too long wakes nobody else.
+/// A slot and its generation. A waker that is kept too long has an old generation and wakes no later request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Key {
     pub index: u32,
@@ -33,7 +33,7 @@ pub(super) struct Key {
 const _: () = assert!(usize::BITS == 64, "wakers are numbers of 64 bits");
 
 impl Ready {
-    /// A queue of this thread's.
+    /// Makes a queue on this thread.
     pub fn new() -> Rc<Self> {
         ENGINES.with_borrow_mut(|engines| {
             let engine = engines.iter().position(|e| e.strong_count() == 0).unwrap_or_else(|| {
@@ -52,25 +52,25 @@ impl Ready {
         })
     }
 
-    /// A waker for the slot.
+    /// Returns a waker for the slot.
     pub fn waker(&self, key: Key) -> Waker {
         let number = self.engine << 48 | (key.generation as usize) << 32 | key.index as usize;
         // SAFETY: the data is a number, never dereferenced; so the contract holds on any thread.
         unsafe { Waker::from_raw(raw(number)) }
     }
 
-    /// The slots woken since, oldest first, up to how many there are now.
+    /// Returns the number of slots in the queue.
     pub fn len(&self) -> usize {
         self.keys.borrow().len()
     }
 
-    /// Takes the `n`-th woken slot out of the queue.
+    /// Removes the `n`-th woken slot from the queue.
     pub fn take(&self, n: usize) -> Option<Key> {
         let mut keys = self.keys.borrow_mut();
         if n == 0 { keys.pop_front() } else { keys.remove(n) }
     }
 
-    /// Wakes `driver` when a slot is woken from now on.
+    /// Sets the waker that is woken when a slot enters the queue.
     pub fn drive(&self, driver: &Waker) {
         self.woken.set(false);
         let mut kept = self.driver.borrow_mut();
@@ -102,8 +102,8 @@ fn raw(number: usize) -> RawWaker {
 fn wake(number: usize) {
     let key = Key { index: number as u32, generation: (number >> 32) as u16 };
     let ready = ENGINES.with_borrow(|engines| engines.get(number >> 48).and_then(Weak::upgrade));
-    // Nobody there: the engine is gone. (Other threads never get a slot's waker: whatever a kind
-    // awaits lives on its core, and `Env::work` comes back there.)
+    // If the engine is gone, there is nothing to wake. Other threads never get a slot's waker: everything that a kind
+    // awaits lives on its core, and `Env::work` returns there.
     if let Some(ready) = ready {
         ready.push(key);
     }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_waker_queues_its_slot_and_wakes_the_driver_once() {
+    fn waker_queues_slot_and_wakes_driver_once() {
         let ready = Ready::new();
         let other = Ready::new();
         let key = Key { index: 70_000, generation: 65_535 };

@@ -1,14 +1,14 @@
-//! The one file that places futures in slots.
+//! The only file that places futures in slots.
 //!
-//! A [`Slot`] holds one request on its way: the request itself, the device that carries it out, and
-//! the device's future, written into room that the slot keeps from one request to the next. So a hop
-//! through a device costs no allocation, and a kind's author writes plain `async` code.
+//! A [`Slot`] holds one request: the request itself, the device that carries it out, and the device's future. The
+//! future is written into memory that the slot keeps from one request to the next. So a hop through a device costs no
+//! allocation, and the author of a kind writes plain `async` code.
 //!
-//! The rules that make it sound, all checked at run time by [`Stage`]:
-//! - while a future lives, it alone touches the request (it holds the `&mut`);
-//! - the device outlives the future (the slot holds an `Rc` of it, dropped after the future);
-//! - a slot never moves (the arena sees to it), so the future is pinned;
-//! - a future is polled by nobody while it is being polled.
+//! These rules make it sound. All are checked at run time by [`Stage`]:
+//! - while a future lives, only the future accesses the request (it holds the `&mut`);
+//! - the device outlives the future (the slot holds an `Rc` to it, dropped after the future);
+//! - a slot never moves (the arena guarantees it), so the future is pinned;
+//! - a future is not polled while it is being polled.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -27,8 +27,8 @@ use block::{ByteRange, Device, Handover, Info, Needs, Report, Request, Result};
 /// The answer of [`AnyDevice::resolve`].
 pub type Resolving<'d> = Pin<Box<dyn Future<Output = Result<Resolved>> + 'd>>;
 
-/// A [`Device`] of any kind: the object-safe twin, implemented for all of them here. It is sealed: callers rely on the
-/// layout and the table of the futures that [`AnyDevice::enter`] places, and only this file can answer for both.
+/// The object-safe form of [`Device`], implemented here for all devices. The trait is sealed: callers rely on the
+/// layout and the table of the futures that [`AnyDevice::enter`] places, and only this file can guarantee both.
 pub trait AnyDevice: sealed::Sealed {
     /// See [`Device::info`].
     fn info(&self) -> &Info;
@@ -54,15 +54,14 @@ pub trait AnyDevice: sealed::Sealed {
     fn share(&self) -> Handover;
     /// See [`Device::close`].
     fn close(&self) -> LocalFuture<Handover>;
-    /// The room that a future of [`Device::submit`] takes.
+    /// Returns the layout of the future of [`Device::submit`].
     fn future_layout(&self) -> Layout;
-    /// Writes the future of `submit` to `room` and polls it. If it is ready at once it is gone
-    /// again; otherwise it lives there, and the table drives it.
+    /// Writes the future of `submit` to `room` and polls it. A future that is ready at once is dropped. Otherwise it
+    /// stays there, and is driven through the returned table.
     ///
     /// # Safety
-    /// `room` is valid for writes of [`AnyDevice::future_layout`]. `self` and `request` stay where
-    /// they are, and nobody else touches `request`, until this has answered [`Entered::Ready`] or
-    /// the future has been dropped through the table.
+    /// `room` is valid for writes of [`AnyDevice::future_layout`]. `self` and `request` do not move, and no other code
+    /// accesses `request`, until this has returned [`Entered::Ready`] or the future has been dropped through the table.
     unsafe fn enter(
         &self,
         request: NonNull<Request>,
@@ -78,17 +77,17 @@ mod sealed {
     impl<D: block::Device> Sealed for D {}
 }
 
-/// How far a request came at once.
+/// The result of the first poll of a request's future.
 pub enum Entered {
-    /// To its end; the future is gone.
+    /// The request is done; the future is gone.
     Ready(Result<()>),
-    /// To its first wait; the future lives in its room.
+    /// The future waits in its room.
     Waiting(&'static FutureTable),
 }
 
-/// How to drive and drop a placed future whose type is forgotten.
+/// Functions that drive and drop a placed future of an erased type.
 pub struct FutureTable {
-    /// Polls the future; when it is ready, it is dropped too.
+    /// Polls the future, and drops it when it is ready.
     poll: unsafe fn(NonNull<u8>, &mut Context<'_>) -> Poll<Result<()>>,
     drop: unsafe fn(NonNull<u8>),
 }
@@ -99,19 +98,19 @@ impl<F: Future<Output = Result<()>>> TableOf<F> {
     const TABLE: FutureTable = FutureTable { poll: Self::poll, drop: Self::drop };
 
     /// # Safety
-    /// `room` holds a live `F` that never moves. Once this is ready, it is gone.
+    /// `room` holds a live `F` that never moves. Once this returns ready, the `F` is dropped.
     unsafe fn poll(room: NonNull<u8>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        // SAFETY: the caller's promise; pinned, since a slot's room stays put while it is taken.
+        // SAFETY: the caller's promise; the future is pinned, because a slot's room does not move while it is in use.
         let polled = unsafe { Pin::new_unchecked(room.cast::<F>().as_mut()) }.poll(cx);
         if polled.is_ready() {
-            // SAFETY: it lives, and the caller does not use it after this.
+            // SAFETY: the future lives, and the caller does not use it after this.
             unsafe { Self::drop(room) };
         }
         polled
     }
 
     /// # Safety
-    /// `room` holds a live `F`, which nobody uses afterwards.
+    /// `room` holds a live `F` that is not used afterwards.
     unsafe fn drop(room: NonNull<u8>) {
         // SAFETY: the caller's promise.
         unsafe { room.cast::<F>().drop_in_place() }
@@ -123,10 +122,10 @@ impl<F: Future<Output = Result<()>>> TableOf<F> {
     unsafe fn enter(room: NonNull<u8>, future: F, cx: &mut Context<'_>) -> Entered {
         // SAFETY: the caller's promise.
         unsafe { room.cast::<F>().write(future) };
-        // SAFETY: it was just written, and stays there.
+        // SAFETY: the future was just written, and does not move.
         match unsafe { Pin::new_unchecked(room.cast::<F>().as_mut()) }.poll(cx) {
             Poll::Ready(result) => {
-                // SAFETY: it lives, and nobody uses it after this.
+                // SAFETY: the future lives, and is not used after this.
                 unsafe { Self::drop(room) };
                 Entered::Ready(result)
             }
@@ -186,11 +185,11 @@ impl<D: Device> AnyDevice for D {
         room: NonNull<u8>,
         cx: &mut Context<'_>,
     ) -> Entered {
-        // SAFETY: the caller keeps the device where it is as long as the future lives.
+        // SAFETY: the caller does not move or drop the device while the future lives.
         let device: &'static D = unsafe { NonNull::from(self).as_ref() };
-        // SAFETY: likewise the request, which nobody else touches meanwhile.
+        // SAFETY: the same holds for the request, which no other code accesses meanwhile.
         let request: &'static mut Request = unsafe { request.as_mut() };
-        // SAFETY: `room` has the layout of this very future, and stays where it is.
+        // SAFETY: `room` has the layout of this very future, and does not move.
         unsafe { enter_in(room, device.submit(request), cx) }
     }
 }
@@ -215,7 +214,7 @@ struct Room {
 
 impl Room {
     fn new(layout: Layout) -> Self {
-        // A future may be empty; memory may not.
+        // A future may have no size, but an allocation may not.
         let layout = Layout::from_size_align(layout.size().max(256), layout.align().max(16))
             .expect("a future's layout, made a little larger")
             .pad_to_align();
@@ -237,14 +236,14 @@ impl Drop for Room {
     }
 }
 
-/// What a slot holds now.
+/// The content of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// Nothing.
     Empty,
-    /// A request, and nobody works on it.
+    /// A request, without a future.
     Resting,
-    /// A request that a closure looks at. (A closure that panics leaves the slot so, for good.)
+    /// A request that a closure accesses. If the closure panics, the slot stays in this stage.
     Lent,
     /// A request and a future.
     Running,
@@ -252,7 +251,7 @@ enum Stage {
     Polling,
 }
 
-/// Room for one request on its way through one device.
+/// A place for one request on its way through one device.
 pub(super) struct Slot {
     stage: Cell<Stage>,
     request: UnsafeCell<MaybeUninit<Request>>,
@@ -262,7 +261,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// An empty slot.
+    /// Makes an empty slot.
     pub fn new() -> Self {
         Self {
             stage: Cell::new(Stage::Empty),
@@ -283,33 +282,33 @@ impl Slot {
     #[inline(always)]
     pub fn put(&self, request: Request) {
         self.expect(Stage::Empty);
-        // SAFETY: the slot is empty: nobody looks, and nothing is there to be dropped.
+        // SAFETY: the slot is empty, so there is no reference to its content, and no content to drop.
         unsafe { (*self.request.get()).write(request) };
         self.stage.set(Stage::Resting);
     }
 
-    /// Takes the request out of a slot in which nobody works.
+    /// Removes the request from a slot without a future.
     #[inline(always)]
     pub fn take(&self) -> Request {
         self.expect(Stage::Resting);
         self.stage.set(Stage::Empty);
-        // SAFETY: it was there until now, and nobody else takes it: the slot says that it is empty.
+        // SAFETY: the request was there until now, and is not taken again: the stage is `Empty`.
         unsafe { (*self.request.get()).assume_init_read() }
     }
 
-    /// Looks at the request, or changes it, while no future works on it.
+    /// Reads or changes the request while no future works on it.
     #[inline(always)]
     pub fn with<R>(&self, look: impl FnOnce(&mut Request) -> R) -> R {
         self.expect(Stage::Resting);
         self.stage.set(Stage::Lent);
-        // SAFETY: it is there, and a closure that came back here would fail in `expect`.
+        // SAFETY: the request is there, and a closure that used this slot again would fail in `expect`.
         let seen = look(unsafe { (*self.request.get()).assume_init_mut() });
         self.stage.set(Stage::Resting);
         seen
     }
 
-    /// Gives the request to `device`, whose future has that layout, and drives it until it first
-    /// waits. If it is ready at once, the slot rests again.
+    /// Passes the request to `device`, whose future has that layout, and polls it once. If it is ready at once, the
+    /// slot rests again.
     #[inline(always)]
     pub fn enter(
         &self,
@@ -320,10 +319,10 @@ impl Slot {
         self.expect(Stage::Resting);
         self.stage.set(Stage::Polling);
         let room = self.room(layout);
-        // SAFETY: `Polling` by us; the reference ends here, the pointer is the future's from now on.
+        // SAFETY: we set `Polling`; the reference ends here, and from now on the pointer belongs to the future.
         let request = NonNull::from(unsafe { (*self.request.get()).assume_init_mut() });
-        // SAFETY: the room fits; the caller's `Rc` keeps the device during this call, ours after it;
-        // the stage keeps everybody else from the request; slots do not move.
+        // SAFETY: the room fits; the caller's `Rc` keeps the device during this call, ours after it; the stage keeps
+        // all other code from the request; slots do not move.
         match unsafe { device.enter(request, room, cx) } {
             Entered::Ready(result) => {
                 self.stage.set(Stage::Resting);
@@ -338,11 +337,11 @@ impl Slot {
         }
     }
 
-    /// The memory for a future of that layout; only while no future lives in it.
+    /// Returns memory for a future of that layout. To be called only while no future lives in it.
     #[inline]
     fn room(&self, layout: Layout) -> NonNull<u8> {
         let room = self.room.as_ptr();
-        // SAFETY: the slot is in our hands (`Polling`), and this reference ends with the statement.
+        // SAFETY: the slot is ours (`Polling`), and this reference ends with the statement.
         if !unsafe { (*room).fits(layout) } {
             self.room.set(Room::new(layout));
         }
@@ -350,12 +349,12 @@ impl Slot {
         unsafe { (*room).memory }
     }
 
-    /// Drives the future. When it is ready it is gone, and the slot rests.
+    /// Polls the future. When it is ready, it is dropped and the slot rests.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.expect(Stage::Running);
         self.stage.set(Stage::Polling);
         let table = self.table.get().expect("a running slot has its table");
-        // SAFETY: nobody changes the room while a future lives in it.
+        // SAFETY: the room does not change while a future lives in it.
         let memory = unsafe { (*self.room.as_ptr()).memory };
         // SAFETY: the table belongs to the future in this room, which has not moved.
         let polled = unsafe { (table.poll)(memory, cx) };
@@ -377,11 +376,11 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // An engine that is dropped with work in flight: the futures go, with what they hold.
+        // If an engine is dropped with work in flight, its futures are dropped with everything that they hold.
         if let Some(table) = self.table.take() {
             let memory = self.room.get_mut().memory;
-            // SAFETY: a future lives in the room as long as there is a table, and nobody polls it
-            // now: that would take a borrow of the slot.
+            // SAFETY: a future lives in the room while there is a table, and it is not being polled: that would need a
+            // borrow of the slot.
             unsafe { (table.drop)(memory) };
         }
         if self.stage.get() != Stage::Empty {
@@ -449,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_goes_in_waits_and_comes_out() {
+    fn slot_returns_request_after_waiting() {
         let pool = BufPool::new(1 << 20, 0);
         let drops = Rc::new(Cell::new(0));
         let slot = Slot::new();
@@ -468,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_slot_drops_its_future_once() {
+    fn dropped_slot_drops_its_future_once() {
         let pool = BufPool::new(1 << 20, 0);
         let drops = Rc::new(Cell::new(0));
         let slot = Slot::new();
@@ -481,7 +480,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "was taken to be Resting")]
-    fn nobody_takes_a_request_from_a_running_future() {
+    fn slot_refuses_take_while_future_runs() {
         let pool = BufPool::new(1 << 20, 0);
         let slot = Slot::new();
         slot.put(read(&pool));

@@ -1,4 +1,4 @@
-//! A request that a table spreads over several runs: its parts, a window of them at a time.
+//! Splits a request that a table maps to several runs. Its parts go down in windows.
 
 use std::rc::Rc;
 
@@ -8,10 +8,10 @@ use block::{
     push_extent,
 };
 
-/// Parts in flight at once; wider requests go in windows of this many.
+/// Most parts in flight at once. A request with more parts is sent in windows of this many.
 pub const WINDOW: usize = 8;
 
-/// The slow side of a table node.
+/// The device of a table node that splits requests.
 pub struct Split {
     info: Info,
     table: Rc<Table>,
@@ -19,12 +19,12 @@ pub struct Split {
 }
 
 impl Split {
-    /// The device that splits what `table` spreads over `lowers`, one for each of its ports.
+    /// Makes the device that splits requests for `table`. `lowers` has one handle for each of its ports.
     pub fn new(info: Info, table: Rc<Table>, lowers: Box<[Lower]>) -> Self {
         Self { info, table, lowers }
     }
 
-    /// A flush has no address: it goes once to every lower.
+    /// Sends a flush once to every lower, because it has no address.
     async fn flush(&self) -> Result<()> {
         let count = if seeded::on(Bug::FlushFirstChild) { 1 } else { self.lowers.len() };
         let mut window = Window::<WINDOW>::new();
@@ -35,7 +35,7 @@ impl Split {
         window.drain().await
     }
 
-    /// Runs in upper order; reads and writes bring their part of the buffer along.
+    /// Sends the runs of a read or write in upper order, each with its part of the buffer.
     async fn transfer(&self, op: &Op, range: ByteRange) -> Result<()> {
         let mut window = Window::<WINDOW>::new();
         for run in self.table.map(range) {
@@ -49,7 +49,7 @@ impl Split {
         window.drain().await
     }
 
-    /// Without payload, runs of one lower that touch go down as one.
+    /// Sends the runs of a request without payload. Adjacent runs of one lower become one request.
     async fn spread(&self, op: &Op, range: ByteRange) -> Result<()> {
         let mut open: Vec<Option<ByteRange>> = vec![None; self.lowers.len()];
         let mut window = Window::<WINDOW>::new();
@@ -85,7 +85,7 @@ impl Split {
         window.start(&self.lowers[port], part);
     }
 
-    /// One run after the other, until one lower knows less than it was asked.
+    /// Asks for the status of one run after the other, until a lower returns less than the whole run.
     async fn status(&self, range: ByteRange) -> Result<Vec<block::Extent>> {
         let mut all = Vec::new();
         for run in self.table.map(range) {
@@ -119,7 +119,7 @@ impl Device for Split {
         &self.info
     }
 
-    /// What is one run from end to end never comes here in parts.
+    /// Returns the most parts at once: 1 for a table of one linear segment, which never splits a request.
     fn needs(&self) -> Needs {
         let mut segments = self.table.segments();
         let whole = segments.len() == 1

@@ -6,7 +6,7 @@ fn range(start: u64, len: u64) -> ByteRange {
     ByteRange::new(start, len).unwrap()
 }
 
-/// Bytes in memory; answers at once, or when told to.
+/// Bytes in memory. Answers at once, or after `let_go`.
 struct Bytes {
     info: Info,
     bytes: RefCell<Vec<u8>>,
@@ -69,7 +69,7 @@ impl Device for Bytes {
     }
 }
 
-/// Passes everything on, as an async device.
+/// Forwards everything, as an async device.
 struct Pass {
     info: Info,
     lower: Lower,
@@ -89,7 +89,7 @@ impl Device for Pass {
     }
 }
 
-/// Writes down what it sees.
+/// Records the requests and replies that it sees.
 #[derive(Default)]
 struct Seen(RefCell<Vec<String>>);
 
@@ -191,7 +191,7 @@ fn stripe(bench: &Bench, chunk: u32) -> ([Rc<Bytes>; 2], NodeId) {
 }
 
 #[test]
-fn a_write_is_read_back_through_devices_and_tables() {
+fn write_is_read_back_through_devices_and_tables() {
     let bench = Bench::new();
     let ([a, b], stripe) = stripe(&bench, 512);
     let top = bench.pass(bench.pass(stripe));
@@ -207,7 +207,7 @@ fn a_write_is_read_back_through_devices_and_tables() {
 }
 
 #[test]
-fn a_read_answered_in_another_buffer_arrives() {
+fn read_answered_in_other_buffer_arrives() {
     let bench = Bench::new();
     let mut disks = Vec::new();
     for fill in [1, 2] {
@@ -223,7 +223,7 @@ fn a_read_answered_in_another_buffer_arrives() {
 }
 
 #[test]
-fn a_flush_reaches_every_lower_once() {
+fn flush_reaches_every_lower_once() {
     let bench = Bench::new();
     let ([a, b], stripe) = stripe(&bench, 512);
     bench.call(stripe, Op::Flush).1.unwrap();
@@ -231,7 +231,7 @@ fn a_flush_reaches_every_lower_once() {
 }
 
 #[test]
-fn a_discard_goes_down_in_one_piece_per_column() {
+fn discard_goes_down_in_one_piece_per_column() {
     let bench = Bench::new();
     let (_, a) = bench.disk("a", 65536);
     let (_, b) = bench.disk("b", 65536);
@@ -260,7 +260,7 @@ fn hooks_see_both_ways_in_their_own_addresses() {
 }
 
 #[test]
-fn a_request_keeps_its_number_all_the_way_down() {
+fn request_keeps_its_number_all_the_way_down() {
     #[derive(Default)]
     struct Numbers(RefCell<Vec<u64>>);
     impl Hooks for Numbers {
@@ -321,11 +321,11 @@ fn a_request_is_admitted_only_with_its_reserve() {
     disk.hold.set(true);
     let mut top = id;
     for _ in 0..4 {
-        // Its lower half comes last: two segments.
+        // Two segments; the lower half comes last.
         let text = "0+2048 linear p0 2048\n2048+2048 linear p0 0";
         top = bench.table(text.parse().unwrap(), &[top]);
     }
-    // Each table could fan out to a window of parts: 1 + 8 * (1 + 8 * ...).
+    // Each table may fan out to a window of parts: 1 + 8 * (1 + 8 * ...).
     let need = 1 + 8 * (1 + 8 * (1 + 8 * (1 + 8)));
     let fit = (SLOTS_MAX as u32 - SLOTS_OWN) / need;
     let tokens: Vec<_> = (0..fit).map(|_| bench.submit(top, Op::Flush)).collect();
@@ -342,7 +342,7 @@ fn a_request_is_admitted_only_with_its_reserve() {
     assert!(tokens.into_iter().all(|token| bench.answer(token).is_some()));
 }
 
-/// Hands every request on, and says that it may need a copy of it.
+/// Forwards every request, and reports that it may need a copy.
 struct Copying(Pass);
 
 impl Device for Copying {
@@ -369,12 +369,12 @@ fn a_request_is_admitted_only_with_its_buffers() {
         let info = Info { max_transfer, ..lower.info().clone() };
         bench.engine.add_device("copying", Rc::new(Copying(Pass { info, lower })), &[id])
     };
-    // Half of the pool is for one request at most: longer ones are split above.
+    // One request may use at most half of the pool. Longer ones are split above.
     let long = copying(BUF_MAX_BYTES as u32).unwrap();
     assert_eq!(bench.engine.info(long).max_transfer, 4 << 20);
     let top = copying(65536).unwrap();
     let zero = || Op::WriteZeroes { range: range(0, 65536), unmap: false, fua: false };
-    // 64 KiB with a block more at either end come out of a buffer of 128 KiB.
+    // 64 KiB with one more block at either end need a buffer of 128 KiB.
     let fit = bench.pool.limit_bytes() >> 17;
     let tokens: Vec<_> = (0..fit).map(|_| bench.submit(top, zero())).collect();
     let refused = bench.engine.submit(&bench.portal(top), zero(), bench.answers.clone(), u64::MAX);
@@ -395,7 +395,7 @@ fn a_request_is_admitted_only_with_its_buffers() {
 }
 
 #[test]
-fn every_order_of_waking_is_taken() {
+fn shuffle_takes_every_order_of_waking() {
     let mut orders = std::collections::BTreeSet::new();
     for seed in 0..24_usize {
         let bench = Bench::new();

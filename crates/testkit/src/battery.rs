@@ -1,4 +1,4 @@
-//! The battery: what every kind has to pass.
+//! The battery: the conformance tests that every kind must pass.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::refusal::{Broken, Refusal};
 use crate::strict::Inject;
 use crate::subject::Subject;
 
-/// Calls of a lower at which an error is injected, spread over all if there are more.
+/// Most calls of a lower at which an error is injected. They are spread over all calls if there are more.
 const POINTS: u64 = 40;
 
-/// What a subject has passed.
+/// Counts of a subject that has passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Passed {
-    /// Worlds that were run.
+    /// Number of worlds that were run.
     pub runs: u64,
-    /// Requests that were answered as they should be.
+    /// Number of requests with correct answers.
     pub requests: u64,
-    /// Errors that lowers were told to give.
+    /// Number of errors injected into lowers.
     pub errors: u64,
 }
 
@@ -33,10 +33,10 @@ fn seeds(subject: &Subject) -> u64 {
     most.unwrap_or(u64::MAX).min(subject.seeds)
 }
 
-/// Judges a subject.
+/// Runs the battery on a subject.
 ///
 /// # Errors
-/// The first rule that it breaks, with the seed that shows it.
+/// The first rule that it breaks, with the seed that shows the violation.
 pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
     let mut passed = Passed::default();
     for fuse in [false, true] {
@@ -69,7 +69,7 @@ pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
 }
 
 impl Passed {
-    /// One world. A panic in it breaks a rule like any other.
+    /// Runs `scene` in a new world. A panic counts as a broken rule. Returns the number of calls of each lower.
     fn run(
         &mut self,
         subject: &Subject,
@@ -93,7 +93,7 @@ impl Passed {
         })
     }
 
-    /// An error at every call of every lower, once and from then on.
+    /// Injects an error at every call of every lower, once and then permanently.
     fn errors(&mut self, subject: &Subject, fuse: bool) -> Result<(), Refusal> {
         let calls = self.run(subject, "errors", 0, fuse, |bench| {
             bench.begin(3, 20, UNDISTURBED);
@@ -113,13 +113,13 @@ impl Passed {
     }
 }
 
-/// Everybody waits for every answer.
+/// No request is abandoned.
 const UNDISTURBED: Mix = Mix { abandon: 0, ..Mix::ALL };
 
-/// Nobody asks for durability, so that what is lost may be.
+/// Few requests ask for durability, so that a power cut may lose many writes.
 const CARELESS: Mix = Mix { flush: 1, fua: 0, ..Mix::ALL };
 
-/// Flushes are frequent, so that what one forgets is found.
+/// Flushes are frequent, so that a write lost by one is found.
 const CAREFUL: Mix = Mix { flush: 25, fua: 300_000, abandon: 0, ..Mix::ALL };
 
 fn facts(bench: &mut Bench) -> Result<(), Refusal> {
@@ -135,7 +135,7 @@ fn facts(bench: &mut Bench) -> Result<(), Refusal> {
     if !honest {
         return Err(Refusal::new(Broken::Facts, format_args!("{info:?}")));
     }
-    // All of it is there, from the first block to the last.
+    // All bytes can be read, from the first block to the last.
     bench.verify()?;
     bench.settle()
 }
@@ -149,7 +149,7 @@ fn overlaps(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Requests as long as it takes, several at once.
+/// Sends requests of maximal length, several at once.
 fn long_requests(bench: &mut Bench) -> Result<(), Refusal> {
     let longest = Some(bench.facts().max_transfer.into());
     bench.begin(6, 10, Mix { longest, ..Mix::ALL });
@@ -166,7 +166,7 @@ fn power_cuts(bench: &mut Bench) -> Result<(), Refusal> {
         match draw.below(4) {
             0 => bench.finish()?,
             1 => bench.pass(Duration::from_nanos(draw.within(1_000, 8_000_000)))?,
-            // At the very moment at which somebody relies on it.
+            // At the very moment at which a client relies on a flush.
             _ => bench.flushes(draw.within(1, 20))?,
         }
         bench.judge()?;
@@ -188,7 +188,7 @@ fn kills(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Closed in order, again and again.
+/// Closes it in order and starts it again, several times.
 fn restarts(bench: &mut Bench) -> Result<(), Refusal> {
     for _ in 0..3 {
         bench.begin(4, 20, UNDISTURBED);
@@ -198,8 +198,8 @@ fn restarts(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Changes of a running graph make it anew, and are carried out or taken back. Before they are it is not sure to stay,
-/// and what it keeps is held back.
+/// Changes a running graph: builds it again, and commits or discards the change. Until then the device is uncommitted,
+/// and its state is held back.
 fn changes(bench: &mut Bench) -> Result<(), Refusal> {
     let draw = Stream::new(bench.world.seed(), "change", 0);
     if draw.below(2) == 0 {
@@ -214,16 +214,16 @@ fn changes(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Somebody takes the labels away, and the bytes stay.
+/// Removes the labels and keeps the bytes.
 fn used_disks(bench: &mut Bench) -> Result<(), Refusal> {
     bench.begin(4, 20, UNDISTURBED);
     bench.refuses_used()
 }
 
-/// A lower fails, and is well again at the next start: what it missed must not be read there.
+/// Lets a lower fail that works again after the next start. The stale bytes on it must not be read.
 fn relapses(bench: &mut Bench) -> Result<(), Refusal> {
     for round in 0..4 {
-        // Copies have to be alike, and known to be, before one of them may fail.
+        // All copies must be equal, and known to be, before a lower may fail.
         bench.verify()?;
         bench.settle()?;
         let draw = Stream::new(bench.world.seed(), "relapse", round);
@@ -233,7 +233,7 @@ fn relapses(bench: &mut Bench) -> Result<(), Refusal> {
         watch.inject.set(Some(Inject { at, sticky: true }));
         bench.begin(6, 30, CAREFUL);
         bench.injected(lower)?;
-        // What it missed may just have been answered, or a while ago.
+        // The writes that it missed may have been acknowledged just now, or some time ago.
         let more = draw.pick(&[1_000_000, 4_000_000, 10_000_000]);
         bench.pass(Duration::from_nanos(draw.within(1_000, more)))?;
         bench.masked()?;
@@ -252,7 +252,7 @@ fn relapses(bench: &mut Bench) -> Result<(), Refusal> {
 
 fn errors(bench: &mut Bench, lower: usize, inject: Inject) -> Result<(), Refusal> {
     if bench.redundancy() > 0 {
-        // Copies have to be alike before one of them may fail.
+        // All copies must be equal before a lower may fail.
         bench.settle()?;
     }
     let watch = bench.members[lower].watch.clone();

@@ -1,4 +1,4 @@
-//! A subject at work: a world, its lowers, clients, and the model that judges them.
+//! A subject at work: a world, its lowers, clients, and the model that checks them.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::refusal::{Broken, Refusal};
 use crate::strict::{Strict, Watch};
 use crate::subject::{LowerSpec, Subject, disk_path};
 
-/// Longer than anything takes that is on its way.
+/// Longer than any operation in flight takes.
 const SETTLE: Duration = Duration::from_secs(120);
 
-/// An injected error is looked for this often.
+/// Interval at which an injected error is looked for.
 const INJECTED_STEP: Duration = Duration::from_micros(20);
 
-/// So many steps are longer than clients are at work.
+/// Number of such intervals: together longer than the clients work.
 const INJECTED_STEPS: u32 = 1000;
 
-/// A lower: its disk and what is known of it.
+/// A lower: its disk and its watch.
 pub(crate) struct Member {
     pub disk: Rc<SimDisk>,
     pub watch: Rc<Watch>,
@@ -43,16 +43,16 @@ pub(crate) struct Bench<'s> {
     fuse: bool,
     starts: u64,
     running: Option<Running>,
-    /// What it reported when it ended last.
+    /// The report at the end of the last start.
     reported: Report,
 }
 
-/// One life of the process.
+/// One start of the subject.
 struct Running {
     graph: Assembly,
     top: PartId,
     client: Client,
-    /// Bytes of buffers that the devices keep for themselves.
+    /// Bytes of buffers that the devices hold permanently.
     kept_bytes: usize,
 }
 
@@ -83,7 +83,7 @@ impl<'s> Bench<'s> {
         Ok(bench)
     }
 
-    /// Reads what is there at first: under an encryption blank bytes are junk, and have to stay so.
+    /// Reads the initial bytes. Under an encryption, blank blocks are junk, and must not change either.
     fn learn(&self) -> Result<(), Refusal> {
         self.world.block_on(self.worker(0, Mix::ALL).learn()).map_err(stuck)
     }
@@ -138,7 +138,7 @@ impl<'s> Bench<'s> {
         self.subject.registry
     }
 
-    /// The facts of the top.
+    /// Returns the facts of the top.
     pub fn facts(&self) -> &block::Info {
         let running = self.running();
         running.graph.info(running.top)
@@ -155,18 +155,18 @@ impl<'s> Bench<'s> {
         }
     }
 
-    /// So many clients send so many requests each; they go on after this returns.
+    /// Starts clients that send `requests` requests each. They go on after this returns.
     pub fn begin(&self, clients: u64, requests: u64, mix: Mix) {
         (0..clients).for_each(|n| self.worker(n, mix).start(requests));
     }
 
-    /// Until no client is at work.
+    /// Waits until all clients have finished.
     pub fn finish(&self) -> Result<(), Refusal> {
         self.world.block_on(self.tally.idle()).map_err(stuck)?;
         self.judge()
     }
 
-    /// Until so many more flushes have succeeded.
+    /// Waits until `more` further flushes have succeeded.
     pub fn flushes(&self, more: u64) -> Result<(), Refusal> {
         let flushes = self.tally.flushes.get() + more;
         self.world.block_on(self.tally.until_flushes(flushes)).map_err(stuck)
@@ -177,14 +177,14 @@ impl<'s> Bench<'s> {
         self.world.run(self.world.env().now().after(time)).map_err(stuck)
     }
 
-    /// Reads everything.
+    /// Reads and checks everything.
     pub fn verify(&self) -> Result<(), Refusal> {
         let worker = self.worker(u64::from(u32::MAX), Mix::ALL);
         self.world.block_on(worker.verify()).map_err(stuck)?;
         self.judge()
     }
 
-    /// What has been found so far.
+    /// Returns the first violation found so far as an error.
     pub fn judge(&self) -> Result<(), Refusal> {
         if let Some(wrong) = &*self.tally.wrong.borrow() {
             return Err(Refusal::new(Broken::Bytes(wrong.rule), &wrong.words));
@@ -201,7 +201,7 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// One lower has failed: with redundancy nobody above is told.
+    /// Checks that an injected error of a lower is masked, if there is redundancy.
     pub fn masked(&self) -> Result<(), Refusal> {
         self.judge()?;
         if self.redundancy() > 0
@@ -213,7 +213,7 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Once all is quiet, nobody holds anything, and copies are alike.
+    /// Waits until no request is in flight. Checks that all requests were answered and all buffers returned.
     pub fn settle(&self) -> Result<(), Refusal> {
         self.pass(SETTLE)?;
         let running = self.running();
@@ -230,7 +230,7 @@ impl<'s> Bench<'s> {
         self.judge()
     }
 
-    /// Until an error has been injected into that lower, or nobody has called it for a while.
+    /// Waits until an error has been injected into that lower, but not longer than the clients work.
     pub fn injected(&self, lower: usize) -> Result<(), Refusal> {
         let before = self.members[lower].watch.injected.get();
         for _ in 0..INJECTED_STEPS {
@@ -242,20 +242,20 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Whether the subject reports that nothing has failed. What it does by itself fails without a client
-    /// to tell: it is not well then, or counts it as `failed`.
+    /// Whether the subject reports no failure. A failure of its own work reaches no client, so it must show in the
+    /// health or in the counter `failed`.
     pub fn is_well(&self) -> bool {
         let report = self.report();
         report.health == Health::Ok
             && !report.counters.iter().any(|(name, n)| *name == "failed" && *n > 0)
     }
 
-    /// How many lowers may fail and nothing is seen.
+    /// Returns the number of lowers that may fail without an error above.
     pub fn redundancy(&self) -> usize {
         self.subject.redundancy
     }
 
-    /// Whether all lowers hold the same, if they should.
+    /// Checks that all lowers hold the same bytes, if they should.
     pub fn compare(&self) -> Result<(), Refusal> {
         if !self.subject.copies {
             return Ok(());
@@ -273,13 +273,13 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// The power goes, everywhere at once, and comes back.
+    /// Cuts the power of all disks at once, and starts the subject again.
     pub fn power_cut(&mut self) -> Result<(), Refusal> {
         let draw = Stream::new(self.world.seed(), "policy", self.starts);
         self.world.drop_tasks();
         self.ended();
         for member in &self.members {
-            // The policy that forgives least comes most often.
+            // The harshest policy is the most frequent.
             let any = draw.pick(&CutPolicy::ALL);
             let policy = if draw.below(2) == 0 { CutPolicy::DropAll } else { any };
             member.disk.power_cut(policy);
@@ -288,13 +288,13 @@ impl<'s> Bench<'s> {
         self.start_again()
     }
 
-    /// It is flushed and closed in order, and another process takes its place.
+    /// Flushes and closes the subject in order, and starts it in a new process.
     pub fn restart(&mut self) -> Result<(), Refusal> {
         self.close()?;
         self.start_again()
     }
 
-    /// It is flushed and closed in order.
+    /// Flushes and closes the subject in order.
     fn close(&mut self) -> Result<(), Refusal> {
         self.finish()?;
         let flushed = self.world.block_on(self.client().send(Op::Flush)).map_err(stuck)?;
@@ -302,13 +302,13 @@ impl<'s> Bench<'s> {
         self.shelf.close(true);
         self.world.drop_tasks();
         self.ended();
-        // What devices do by themselves may be on its way to the disks still.
+        // Operations that devices began by themselves may still be in flight.
         self.pass(SETTLE)?;
         self.model.restarted();
         Ok(())
     }
 
-    /// The process dies, and another takes its place once the disks are free.
+    /// Kills the process, and starts the subject in a new one once the disks are free.
     pub fn kill(&mut self) -> Result<(), Refusal> {
         self.world.kill();
         self.ended();
@@ -317,19 +317,19 @@ impl<'s> Bench<'s> {
         self.start_again()
     }
 
-    /// A change of a running graph makes it anew, and is carried out or taken back.
+    /// Changes a running graph: builds it again, and commits or discards the change.
     pub fn change(&mut self, taken_back: bool, meanwhile: Duration) -> Result<(), Refusal> {
         self.close()?;
         self.shelf.hold_back();
         self.start_again()?;
-        // No client sends anything meanwhile: the change holds them.
+        // The change holds all clients, so there are no requests.
         self.pass(meanwhile)?;
         if !taken_back {
             self.shelf.release();
             return Ok(());
         }
         self.world.drop_tasks();
-        // It was no life of the process: what it reported counts for nothing.
+        // The discarded start does not count, and neither does its report.
         let reported = std::mem::take(&mut self.reported);
         self.ended();
         self.reported = reported;
@@ -338,7 +338,7 @@ impl<'s> Bench<'s> {
         self.start_again()
     }
 
-    /// Its lowers get new labels, with their bytes as they are.
+    /// Gives the lowers new labels and keeps their bytes.
     pub fn relabel(&mut self) -> Result<(), Refusal> {
         self.close()?;
         self.shelf.forget(true);
@@ -350,7 +350,7 @@ impl<'s> Bench<'s> {
         self.learn()
     }
 
-    /// On lowers that are not new and have no state it does not start, and changes no byte.
+    /// Checks that the subject refuses used lowers without a state, and changes no byte.
     pub fn refuses_used(&mut self) -> Result<(), Refusal> {
         self.close()?;
         self.shelf.forget(false);
@@ -365,14 +365,14 @@ impl<'s> Bench<'s> {
         }
     }
 
-    /// The bytes of all lowers.
+    /// Returns the bytes of all lowers.
     fn peek(&self) -> Vec<Vec<u8>> {
         let lowers = self.members.iter().zip(&self.subject.lowers);
         let whole = |size| ByteRange::new(0, size).expect("a lower has bytes");
         lowers.map(|(member, lower)| member.disk.peek(whole(lower.size))).collect()
     }
 
-    /// Builds it in its next life. What it reported before outlives that as the subject promises.
+    /// Starts the subject again, and checks its promise about the reports before and after.
     fn start_again(&mut self) -> Result<(), Refusal> {
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))?;
         let Some(promise) = &self.subject.promise else { return Ok(()) };
@@ -380,7 +380,7 @@ impl<'s> Bench<'s> {
             .map_err(|words| Refusal::new(Broken::Promise, words))
     }
 
-    /// What it reports.
+    /// Returns the current report.
     fn report(&self) -> Report {
         let Running { graph, top, .. } = self.running();
         graph.report(*top)

@@ -1,4 +1,4 @@
-//! Labels in memory: what devices keep, without disks. They take the freedoms that labels on disks have.
+//! Labels in memory: the state of devices, without disks. They have the freedoms of labels on disks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,15 +15,14 @@ use sim::{Labels, PartId};
 
 use crate::strict::Watch;
 
-/// A write of a label takes at most this long: longer than requests do, so that who does not wait for it is
-/// found out.
+/// Longest write of a label: longer than requests take, so that a device which does not wait for it is found.
 const WRITE_NS_MAX: u64 = 8_000_000;
 
-/// The labels of some disks. They outlive the devices: each start looks at them anew.
+/// The labels of some disks. They outlive the devices: each start reads them again.
 pub struct Shelf {
-    /// What devices keep on each disk, by their names.
+    /// The states of devices on each disk, by the name of the device.
     disks: RefCell<BTreeMap<PartId, BTreeMap<String, StoredState>>>,
-    /// Devices that have looked before: for each the disks are new once.
+    /// Devices that were started before. For each device the disks are new once.
     known: RefCell<BTreeSet<String>>,
     clean: Cell<bool>,
     writes: Cell<u64>,
@@ -31,19 +30,19 @@ pub struct Shelf {
     dead: Cell<Option<PartId>>,
     held: Cell<bool>,
     waiting: Notify,
-    /// What was written since no device is sure to stay; `None`: all are.
+    /// Writes since the devices became uncommitted; `None` if they are committed.
     unsure: RefCell<Option<Vec<(PartId, String, StoredState)>>>,
     sure: Notify,
     env: Env,
     draw: Stream,
-    /// Lets writes fail as other calls of a disk do.
+    /// Watches of the disks. They decide which writes fail, as for other calls of a disk.
     watches: Vec<Rc<Watch>>,
 }
 
 impl Shelf {
-    /// An empty store on disks that are new until the first start. A write takes its time and reaches one disk after the
-    /// other, in any order. It is a call of each of `watches`: it fails where that fails, and then the disk has either
-    /// state.
+    /// Makes an empty store on disks that are new until the first start. A write takes some time and reaches the disks
+    /// one after the other, in any order. It counts as a call of each disk's watch, and fails if the watch says so. The
+    /// disk may then have either state.
     pub fn strict(env: &Env, draw: Stream, watches: Vec<Rc<Watch>>) -> Rc<Self> {
         Rc::new(Self {
             disks: RefCell::default(),
@@ -62,51 +61,51 @@ impl Shelf {
         })
     }
 
-    /// All that was answered has been flushed, and nobody has the disks open; or somebody has.
+    /// Records whether the disks are closed after everything acknowledged was flushed.
     pub fn close(&self, clean: bool) {
         self.clean.set(clean);
     }
 
-    /// What is kept on the first disk by the first device, by its name.
+    /// Returns the first state on the first disk.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         let disks = self.disks.borrow();
         let (_, state) = disks.first_key_value()?.1.first_key_value()?;
         (state.sequence > 0).then(|| state.bytes.clone())
     }
 
-    /// Puts something in the place of all that is kept; nothing if `None`.
+    /// Replaces all states with `bytes`. With `None`, all states are removed.
     pub fn put(&self, bytes: Option<Vec<u8>>) {
         for cells in self.disks.borrow_mut().values_mut() {
             for cell in cells.values_mut() {
-                // Nothing has the sequence 0.
+                // The sequence 0 means that there is no state.
                 cell.sequence = u64::from(bytes.is_some());
                 cell.bytes = bytes.clone().unwrap_or_default();
             }
         }
     }
 
-    /// Whether writes fail from now on.
+    /// Sets whether writes fail from now on.
     pub fn fail(&self, fails: bool) {
         self.fails.set(fails);
     }
 
-    /// Whether there is a disk on which writes fail from now on.
+    /// Sets a disk on which writes fail from now on; `None` for no disk.
     pub fn dead(&self, disk: Option<PartId>) {
         self.dead.set(disk);
     }
 
-    /// Whether writes wait from now on; those that waited go on when it ends.
+    /// Sets whether writes wait from now on. Waiting writes go on when this ends.
     pub fn hold(&self, held: bool) {
         self.held.set(held);
         self.waiting.wake();
     }
 
-    /// From now on what devices write is held back, and they are not sure to stay.
+    /// Holds back all writes from now on; devices are uncommitted.
     pub fn hold_back(&self) {
         self.unsure.replace(Some(Vec::new()));
     }
 
-    /// Devices are sure to stay, and what was held back is kept.
+    /// Commits the devices, and keeps the writes that were held back.
     pub fn release(&self) {
         for (disk, device, state) in self.unsure.take().into_iter().flatten() {
             self.place(disk, &device, &state);
@@ -114,12 +113,12 @@ impl Shelf {
         self.sure.wake();
     }
 
-    /// The devices have been taken back, and what they wrote is gone with them.
+    /// Discards the writes that were held back, together with their devices.
     pub fn take_back(&self) {
         self.unsure.take();
     }
 
-    /// Nothing is kept any more; the disks are new, or not.
+    /// Removes all states. With `fresh`, the disks count as new.
     pub fn forget(&self, fresh: bool) {
         self.disks.borrow_mut().clear();
         if fresh {
@@ -127,7 +126,7 @@ impl Shelf {
         }
     }
 
-    /// Writes so far, one for all disks.
+    /// Returns the number of writes so far. A write to several disks counts once.
     pub fn writes(&self) -> u64 {
         self.writes.get()
     }
@@ -155,7 +154,7 @@ impl Shelf {
         disks.entry(disk).or_default().insert(device.to_owned(), state.clone());
     }
 
-    /// The disks in the order in which a write reaches them.
+    /// Returns the disks in the order in which a write reaches them.
     fn order(&self, disks: BTreeSet<PartId>) -> Vec<PartId> {
         let mut disks: Vec<_> = disks.into_iter().collect();
         disks.sort_by_cached_key(|_| self.draw.next());
@@ -172,7 +171,7 @@ impl Shelf {
             return Ok(());
         }
         let fails = self.watches.get(disk).is_some_and(|watch| watch.strikes());
-        // Whoever dies meanwhile has left it, or has not.
+        // If the process dies during the sleep, the disk may have the state or not.
         if self.draw.below(2) == 0 {
             self.place(disk, device, state);
         }
@@ -197,7 +196,7 @@ impl Labels for Shelf {
     }
 }
 
-/// What one device finds when it starts.
+/// The state store of one device, as found at its start.
 struct Look {
     shelf: Rc<Shelf>,
     device: String,

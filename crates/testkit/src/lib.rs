@@ -1,8 +1,8 @@
-//! The judge of a kind: a lower device that exploits every freedom of the contract, and a battery
-//! that every kind has to pass over it.
+//! Tests for kinds: a lower device that uses every freedom of the contract, and a battery that every kind must pass
+//! over it.
 //!
-//! The battery is itself judged: [`wrong`] holds devices that each break one rule, and it must refuse
-//! every one of them by that rule.
+//! The battery is tested too: [`wrong`] has devices that each break one rule, and the battery must refuse each device
+//! by that rule.
 #![forbid(unsafe_code)]
 
 mod battery;

@@ -1,6 +1,6 @@
-//! What NBD options carry, byte by byte: by the protocol's document, and by no codec that a test judges.
+//! The data of NBD options, encoded as the specification describes, and not by the codec that a test checks.
 
-/// The data of `NBD_OPT_INFO` and `NBD_OPT_GO`: an export, and what is asked of it.
+/// Encodes the data of `NBD_OPT_INFO` and `NBD_OPT_GO`: an export, and the requested facts.
 pub fn info_data(name: &str, wanted: &[u16]) -> Vec<u8> {
     let mut data = text(name);
     data.extend((wanted.len() as u16).to_be_bytes());
@@ -8,8 +8,8 @@ pub fn info_data(name: &str, wanted: &[u16]) -> Vec<u8> {
     data
 }
 
-/// The data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`: an export, and the contexts that
-/// are meant.
+/// Encodes the data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`: an export, and the queries for
+/// contexts.
 pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = text(name);
     data.extend((queries.len() as u32).to_be_bytes());
@@ -17,7 +17,7 @@ pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// A text behind its length.
+/// Encodes a text with its length in front.
 fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
 }

@@ -1,4 +1,4 @@
-//! What the battery says to a device that it refuses.
+//! The reasons for which the battery refuses a device.
 
 use std::fmt;
 
@@ -7,47 +7,47 @@ use sim::Rule;
 /// The rule that was broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
-    /// One about bytes.
+    /// A rule about bytes.
     Bytes(Rule),
     /// Every request completes.
     Completes,
-    /// Buffers and slots come back.
+    /// Buffers and slots are returned.
     Returns,
-    /// An error below is told, or masked by redundancy; without one there is none.
+    /// An error of a lower is reported, or masked by redundancy. Without such an error there is none.
     Errors,
-    /// Requests below keep to what the lower says of itself.
+    /// Requests to a lower respect its facts.
     Seam,
-    /// A payload is not changed on its way.
+    /// A payload does not change while its write is in flight.
     Payload,
-    /// Copies are alike when all is quiet.
+    /// Copies are equal once no request is in flight.
     Copies,
-    /// Size, block size and limits hold together.
+    /// Size, block size and limits are consistent.
     Facts,
     /// Nothing panics.
     Panic,
-    /// It can be built.
+    /// The device can be built.
     Builds,
-    /// Disks that are not new and have no state are refused, and keep their bytes.
+    /// Used disks without a state are refused, and their bytes do not change.
     Foreign,
-    /// What the subject itself promises over its report.
+    /// A promise of the subject about its report.
     Promise,
     /// Commands are declared, and cross to other processes unchanged.
     Commands,
 }
 
-/// Why a device was refused.
+/// The refusal of a device.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// The rule.
     pub broken: Broken,
-    /// What happened.
+    /// A description of the violation.
     pub words: String,
-    /// Where: the part of the battery, its seed, fused or not.
+    /// The part of the battery, its seed, and whether the graph was fused.
     pub place: String,
 }
 
 impl Refusal {
-    /// A refusal, its place to be filled in.
+    /// Makes a refusal without a place.
     pub fn new(broken: Broken, words: impl fmt::Display) -> Self {
         Self { broken, words: words.to_string(), place: String::new() }
     }

@@ -1,30 +1,30 @@
-//! A fuzz target's body over seeded inputs: the same few thousand in each `cargo test`.
+//! Runs the body of a fuzz target over seeded inputs, the same few thousand in each `cargo test`.
 
 use sim::draw::Stream;
 
-/// Inputs that a body gets.
+/// Number of inputs for a body.
 pub const INPUTS: u64 = 4000;
 
-/// Every so many inputs, one is noise.
+/// One of this many inputs is noise.
 const NOISE_EVERY: u64 = 4;
 
-/// Bytes of noise.
+/// Most bytes of a noise input.
 const NOISE_BYTES_MAX: u64 = 2000;
 
-/// Wounds of an input that was whole.
+/// Most mutations of a valid input.
 const WOUNDS_MAX: u64 = 4;
 
-/// Bytes of an input: wounds may double it.
+/// Most bytes of an input. Without it, mutations could double the input again and again.
 const INPUT_BYTES_MAX: usize = 32 << 10;
 
-/// What fields are likely to be checked against.
+/// Byte values at the limits that a parser is likely to check.
 const EDGES: [u8; 4] = [0, 1, 0x7f, 0xff];
 
-/// Runs `body` over [`INPUTS`] inputs: one of four is noise, the others are whole ones out of `whole`,
-/// with up to four wounds. No input is empty.
+/// Runs `body` over [`INPUTS`] inputs. One of four is noise, the others are taken from `whole` and get up to four
+/// mutations. No input is empty.
 ///
 /// # Panics
-/// If there is nothing whole; and as the body does.
+/// If `whole` is empty, and when `body` panics.
 pub fn smoke(whole: &[Vec<u8>], mut body: impl FnMut(&[u8])) {
     for number in 0..INPUTS {
         let draw = Stream::new(number, "smoke", 0);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inputs_are_whole_ones_wounded_ones_and_noise() {
+    fn smoke_mixes_valid_mutated_and_noise_inputs() {
         let whole = [vec![7; 100], vec![9; 50]];
         let (mut seen, mut untouched, mut longest) = (0, 0, 0);
         smoke(&whole, |input| {

@@ -1,9 +1,9 @@
-//! A lower device that takes every freedom of the contract and lets nobody else take one.
+//! The strict lower: it uses every freedom of the contract, and allows the device above none.
 //!
-//! It answers in a drawn order, keeps what is not flushed in a volatile cache, fills the buffer of a
-//! read with junk before the answer, sometimes answers in another buffer, tells less by status than
-//! it knows, and fails at a call that it was told. It holds against the device above: what is out of
-//! range, misaligned or too long, a buffer used for two reads at once, and a payload that changes.
+//! It answers in a drawn order, keeps unflushed writes in a volatile cache, and fills the buffer of a read with junk
+//! before the answer. It sometimes answers in another buffer, sometimes reports less in a block status than it knows,
+//! and fails at injected calls. It records these violations of the device above: requests that are out of range,
+//! misaligned or too long, a buffer used for two reads at once, and a payload that changes in flight.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,32 +18,32 @@ use sim::draw::Stream;
 
 use crate::refusal::Broken;
 
-/// The longest read or write that it takes, if the subject names no other: small, so that a limit that is overlooked is found.
+/// The longest read or write that it accepts by default: small, so that ignored limits are found.
 pub const MAX_TRANSFER: u32 = 16 << 10;
 
 const JUNK: u8 = 0xee;
 
-/// Which calls fail.
+/// The calls that fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inject {
-    /// The first that does, counted from zero.
+    /// Number of the first call that fails, counted from zero.
     pub at: u64,
-    /// Whether all after it do, too.
+    /// Whether all later calls fail, too.
     pub sticky: bool,
 }
 
-/// What is known of a lower from outside; outlives the device, as its disk does.
+/// Counters and controls of a lower. They outlive the device, as its disk does.
 #[derive(Default)]
 pub struct Watch {
     /// Requests so far.
     pub calls: Cell<u64>,
     /// Flushes so far.
     pub flushes: Cell<u64>,
-    /// What is to fail.
+    /// The calls that must fail.
     pub inject: Cell<Option<Inject>>,
-    /// What has failed.
+    /// Number of calls that were made to fail.
     pub injected: Cell<u64>,
-    /// What the device above did that it may not.
+    /// The first violation by the device above.
     pub offence: RefCell<Option<(Broken, String)>>,
 }
 
@@ -52,7 +52,7 @@ impl Watch {
         self.offence.borrow_mut().get_or_insert((broken, words));
     }
 
-    /// Counts a call; whether it is to fail.
+    /// Counts a call, and returns whether it must fail.
     pub fn strikes(&self) -> bool {
         let call = self.calls.replace(self.calls.get() + 1);
         let strikes = self
@@ -64,7 +64,7 @@ impl Watch {
     }
 }
 
-/// The device.
+/// The strict lower.
 pub struct Strict {
     info: Info,
     env: Env,
@@ -76,7 +76,7 @@ pub struct Strict {
 }
 
 impl Strict {
-    /// Over an open disk of the world that `env` leads to.
+    /// Makes the device over an open disk.
     pub fn new(
         env: &Env,
         storage: Rc<dyn Storage>,
@@ -144,7 +144,7 @@ impl Strict {
         if fua { self.flush(false).await } else { Ok(()) }
     }
 
-    /// What it says of a range: sometimes less than it knows, never more.
+    /// Returns the block status: sometimes less than the disk knows, never more.
     fn status(&self, range: ByteRange) -> Result<Vec<block::Extent>> {
         let mut extents = self.storage.extents(range, 1 + self.draw.below(8) as usize)?;
         for extent in &mut extents {
@@ -155,7 +155,7 @@ impl Strict {
         Ok(extents)
     }
 
-    /// A failed call takes its time, as any other.
+    /// Fails after some time, like any other call.
     async fn fail(&self, verb: &str) -> Result<()> {
         let delay = std::time::Duration::from_nanos(self.draw.below(300_000));
         self.env.sleep(delay).await;

@@ -1,4 +1,4 @@
-//! What the battery judges.
+//! Subjects: the devices that the battery tests.
 
 use block::Report;
 use kind::Registry;
@@ -6,53 +6,53 @@ use sim::{Assembly, PartId};
 
 use crate::strict::MAX_TRANSFER;
 
-/// A lower that a subject stands on.
+/// A lower of a subject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LowerSpec {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub block_size: u32,
-    /// The longest read or write that it takes.
+    /// The longest read or write that it accepts.
     pub max_transfer: u32,
 }
 
-/// Builds what is to be judged over the lowers, and answers the top of it.
+/// Builds the subject over its lowers, and returns its top.
 pub type Build = dyn Fn(&mut Assembly, &[PartId]) -> block::Result<PartId>;
 
-/// A kind's own promise: what its report before a crash demands of the one after it.
+/// A promise of a kind: checks its report after a restart against the one before.
 pub type Promise = dyn Fn(&Report, &Report) -> Result<(), String>;
 
-/// A kind, or a graph of several, and what it promises beyond the contract.
+/// A kind, or a graph of several, and its promises beyond the contract.
 pub struct Subject {
     /// Its name, for messages.
     pub name: String,
     /// Its kinds.
     pub registry: Registry,
-    /// What it stands on.
+    /// Its lowers.
     pub lowers: Vec<LowerSpec>,
-    /// How it is built.
+    /// Builds it.
     pub build: Box<Build>,
-    /// How many lowers may fail and nothing is seen above.
+    /// Number of lowers that may fail without an error above.
     pub redundancy: usize,
-    /// Whether all lowers hold the same bytes when all is quiet.
+    /// Whether all lowers hold the same bytes once no request is in flight.
     pub copies: bool,
-    /// Whether it is a disk: then it opens its lowers itself, by the paths that [`disk_path`] says.
+    /// Whether it is a disk. A disk opens its lowers itself, by the paths of [`disk_path`].
     pub is_disk: bool,
-    /// Whether its lowers are labelled, so that it can keep something there.
+    /// Whether its lowers have labels, so that it can keep state there.
     pub labelled: bool,
-    /// Whether it begins on disks that were used and have no state of it: their bytes become its own.
+    /// Whether it accepts used disks without a state, and keeps their bytes.
     pub adopts: bool,
-    /// What it promises over its report.
+    /// Its promise about its report.
     pub promise: Option<Box<Promise>>,
     /// Arguments for its commands, right and wrong ones, beside those that the battery has.
     pub arguments: &'static [&'static str],
-    /// Seeds of each part of the battery.
+    /// Number of seeds for each part of the battery.
     pub seeds: u64,
 }
 
 impl Subject {
-    /// A subject without redundancy over `count` lowers of `size` bytes in blocks of 512.
+    /// Makes a subject without redundancy over `count` lowers of `size` bytes in blocks of 512.
     pub fn new(
         name: &str,
         registry: Registry,
@@ -76,7 +76,7 @@ impl Subject {
         }
     }
 
-    /// A disk, as one by itself.
+    /// Makes a subject that is a disk.
     pub fn disk(
         name: &str,
         registry: Registry,
@@ -88,49 +88,49 @@ impl Subject {
         Self { is_disk: true, ..Self::new(name, registry, count, size, build) }
     }
 
-    /// The same, in blocks of 4 KiB.
+    /// Sets blocks of 4 KiB.
     #[must_use]
     pub fn with_blocks_of_4k(mut self) -> Self {
         self.lowers.iter_mut().for_each(|lower| lower.block_size = 4096);
         self
     }
 
-    /// The same, on lowers that take requests so long.
+    /// Sets the longest request of the lowers.
     #[must_use]
     pub fn with_transfers_of(mut self, bytes: u32) -> Self {
         self.lowers.iter_mut().for_each(|lower| lower.max_transfer = bytes);
         self
     }
 
-    /// The same, with so many seeds of each part.
+    /// Sets the number of seeds for each part.
     #[must_use]
     pub fn with_seeds(mut self, seeds: u64) -> Self {
         self.seeds = seeds;
         self
     }
 
-    /// The same, with more arguments for its commands.
+    /// Adds arguments for its commands.
     #[must_use]
     pub fn with_arguments(mut self, arguments: &'static [&'static str]) -> Self {
         self.arguments = arguments;
         self
     }
 
-    /// The same, on labelled lowers: what it keeps there outlives it.
+    /// Gives the lowers labels, so that its state there outlives it.
     #[must_use]
     pub fn on_labels(mut self) -> Self {
         self.labelled = true;
         self
     }
 
-    /// The same; it takes over used disks as they are.
+    /// Makes it accept used disks as they are.
     #[must_use]
     pub fn adopting(mut self) -> Self {
         self.adopts = true;
         self
     }
 
-    /// The same, with a promise of its own.
+    /// Adds a promise about its report.
     #[must_use]
     pub fn promising(
         mut self,
@@ -140,14 +140,14 @@ impl Subject {
         self
     }
 
-    /// The same; so many lowers may fail.
+    /// Sets the number of lowers that may fail.
     #[must_use]
     pub fn with_redundancy(mut self, redundancy: usize) -> Self {
         self.redundancy = redundancy;
         self
     }
 
-    /// The same; so many lowers may fail, and all hold the same.
+    /// Sets the number of lowers that may fail; all lowers hold the same bytes.
     #[must_use]
     pub fn with_copies(mut self, redundancy: usize) -> Self {
         (self.redundancy, self.copies) = (redundancy, true);
@@ -155,7 +155,7 @@ impl Subject {
     }
 }
 
-/// Where the `n`-th lower's disk is plugged in.
+/// Returns the path at which the disk of lower `n` is plugged in.
 pub fn disk_path(n: usize) -> String {
     format!("/lower{n}")
 }

@@ -1,4 +1,4 @@
-//! The battery refuses what is wrong, by the rule that it breaks, and passes what is right.
+//! Tests that the battery refuses each wrong device by the rule that it breaks, and passes correct ones.
 
 use testkit::conformance;
 use testkit::wrong::{Sin, copies, keeper, one, subject};

@@ -1,7 +1,7 @@
 //! Protocol codecs without I/O: no socket, no clock, no task.
 //!
-//! A codec takes bytes and gives values, takes values and gives bytes. Who reads the socket, how
-//! long it may take and what a request does are questions for the caller.
+//! A codec turns bytes into values and values into bytes. The caller reads the socket, sets the time limits, and
+//! carries out requests.
 #![forbid(unsafe_code)]
 
 pub mod fuse;

@@ -1,5 +1,5 @@
-//! The FUSE codec: every message byte by byte, as `linux/fuse.h` lays it out, and what no kernel sends.
-//! The bytes are those of a machine whose numbers begin with the lowest byte.
+//! The FUSE codec: every message byte by byte, as `linux/fuse.h` defines it, and malformed messages. The bytes are
+//! those of a little-endian machine.
 #![cfg(target_endian = "little")]
 
 use wire::fuse::{
@@ -15,7 +15,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// A message: the header of that call on that node, and its arguments.
+/// Encodes a message: a header with that opcode and node, and the arguments.
 fn message(opcode: u8, node: u8, body: &str) -> Vec<u8> {
     let body = hex(body);
     let mut bytes = hex(&format!(
@@ -39,7 +39,7 @@ fn call(opcode: u8, node: u8, body: &str) -> String {
 }
 
 #[test]
-fn what_is_asked() {
+fn request_parses_every_call() {
     let read =
         "0000000000000000 0010000000000000 00020000 00000000 0000000000000000 00000000 00000000";
     assert_eq!(call(15, 2, read), "Some(Volume) Read { offset: 4096, size: 512 }");
@@ -61,7 +61,7 @@ fn what_is_asked() {
 }
 
 #[test]
-fn a_write_is_its_head_and_a_payload() {
+fn write_parses_head_and_checks_payload_length() {
     let head =
         "0000000000000000 0010000000000000 04000000 00000000 0000000000000000 00000000 00000000";
     let bytes = message(16, 2, &format!("{head} 01020304"));
@@ -73,7 +73,7 @@ fn a_write_is_its_head_and_a_payload() {
 }
 
 #[test]
-fn what_is_to_become_zeros() {
+fn fallocate_accepts_modes_that_keep_size() {
     let of = |mode: &str| {
         let body = format!("0000000000000000 0010000000000000 0000010000000000 {mode} 00000000");
         let bytes = message(43, 2, &body);
@@ -91,8 +91,8 @@ fn what_is_to_become_zeros() {
 }
 
 #[test]
-fn what_is_agreed_on() {
-    // 7.45, 128 KiB ahead, everything; in the second word that it can send again.
+fn init_negotiates_version_flags_and_sizes() {
+    // 7.45, 128 KiB of read-ahead, all flags; the second word says that the kernel can send requests again.
     let offer = "07000000 2d000000 00000200 ffffffff 80000000";
     let bytes = message(26, 0, &format!("{offer} {}", "00000000".repeat(11)));
     let Call::Init(init) = parsed(&bytes).call else { panic!("no greeting") };
@@ -103,7 +103,7 @@ fn what_is_agreed_on() {
                   0001 0000 00000000 00000000000000000000000000000000000000000000000000000000";
     assert_eq!(reply.bytes(), hex(agreed));
 
-    // Smaller transfers, and an older kernel, which sends no second word.
+    // Smaller transfers, and an older kernel that sends no second word.
     let old = Init { minor: 31, flags: INIT_FLAGS, has_resend: false, ..init };
     let reply = Reply::init(UNIQUE, &old, 100_000).unwrap();
     assert_eq!(reply.bytes()[20..24], 31u32.to_le_bytes());
@@ -118,7 +118,7 @@ fn what_is_agreed_on() {
 }
 
 #[test]
-fn what_is_answered() {
+fn reply_encodes_every_answer() {
     let bytes = |reply: Reply| reply.bytes().to_vec();
     assert_eq!(bytes(Reply::done(UNIQUE)), hex("10000000 00000000 1000000000000000"));
     assert_eq!(bytes(Reply::error(UNIQUE, 5)), hex("10000000 fbffffff 1000000000000000"));
@@ -127,7 +127,7 @@ fn what_is_answered() {
     assert_eq!(bytes(Reply::written(UNIQUE, 512)), hex(written));
     let opened = "20000000 00000000 1000000000000000 0000000000000000 41000000 00000000";
     assert_eq!(bytes(Reply::opened(UNIQUE, false)), hex(opened));
-    // A year of validity; node 2, 1 MiB, 2048 blocks of 512, a file of mode 0600.
+    // One year of validity; node 2, 1 MiB, 2048 blocks of 512, a file of mode 0600.
     let times = "000000000000000000000000000000000000000000000000 000000000000000000000000";
     let attr = format!(
         "0200000000000000 0000100000000000 0008000000000000 {times}
@@ -150,14 +150,14 @@ fn what_is_answered() {
 }
 
 #[test]
-fn the_names_in_the_directory() {
+fn names_fill_room_from_offset() {
     let all = Reply::names(UNIQUE, 0, 4096);
     let expected = "70000000 00000000 1000000000000000
                     0100000000000000 0100000000000000 01000000 04000000 2e00000000000000
                     0100000000000000 0200000000000000 02000000 04000000 2e2e000000000000
                     0200000000000000 0300000000000000 06000000 08000000 766f6c756d650000";
     assert_eq!(all.bytes(), hex(expected));
-    // One by one, where there is room for one.
+    // The last name alone, in room for one.
     let last = Reply::names(UNIQUE, 2, 40);
     assert_eq!(last.bytes()[16..], all.bytes()[80..]);
     for (offset, room) in [(3, 4096), (u64::MAX, 4096), (0, 31), (0, 0)] {
@@ -166,19 +166,19 @@ fn the_names_in_the_directory() {
 }
 
 #[test]
-fn a_request_that_was_sent_before_says_so() {
+fn request_reports_resent_bit() {
     let mut bytes = message(17, 1, "");
     assert!(!parsed(&bytes).is_resent());
     bytes[15] |= 0x80;
     let request = parsed(&bytes);
     assert!(request.is_resent());
     assert_eq!(request.unique, UNIQUE | RESENT);
-    // The answer bears the very same number.
+    // The answer carries exactly the same number.
     assert_eq!(Reply::done(request.unique).bytes()[8..], bytes[8..16]);
 }
 
 #[test]
-fn what_no_kernel_sends() {
+fn request_rejects_malformed_messages() {
     let good = message(17, 1, "");
     let unique = |bytes: &[u8]| Request::parse(bytes, bytes.len()).unwrap_err().unique;
     assert_eq!(unique(&good[..39]), None);

@@ -8,7 +8,7 @@ use wire::nbd::{
     ReplyStyle, RequestHeader, ServerHandshake, Session,
 };
 
-/// Behind each first byte in turn: it says how a body cuts its input, or in which style it reads it.
+/// Puts a counting first byte before each input: it decides how a body cuts its input, or in which style it parses it.
 fn run(whole: &[Vec<u8>], body: fn(&[u8])) {
     let mut first = 0_u8;
     testkit::smoke(whole, |input| {
@@ -17,7 +17,7 @@ fn run(whole: &[Vec<u8>], body: fn(&[u8])) {
     });
 }
 
-/// Both sides of a complete handshake: what the client sent, what the server sent.
+/// Returns the bytes of a complete handshake: those that the client sent, and those that the server sent.
 fn transcripts() -> (Vec<u8>, Vec<u8>) {
     let mut client = ClientHandshake::new(ClientConfig::connect("disk")).unwrap();
     let mut server = ServerHandshake::new(Limits::default());
@@ -91,7 +91,7 @@ fn reply() {
 }
 
 #[test]
-fn connections_handed_over() {
+fn handed_over_connections() {
     let facts = bodies::OneExport::facts();
     let shown = Shown::of(&facts);
     let all = STYLES.map(|style| {
@@ -125,7 +125,7 @@ fn fuse_request() {
             bytes[..4].copy_from_slice(&len.to_ne_bytes());
             bytes[4..8].copy_from_slice(&opcode.to_ne_bytes());
             bytes[16] = 2;
-            // The size of a read or a write; of a greeting the flags.
+            // The size of a read or a write; the flags of an INIT.
             bytes[56..60].copy_from_slice(&16u32.to_ne_bytes());
             bytes
         })

@@ -1,7 +1,7 @@
 //! An NBD client: any number of requests in flight on one connection, replies in any order.
 //!
-//! The mirror image of the server: requests that are begun in one turn go out with one system call,
-//! and one receive takes all replies that have arrived.
+//! Like the server, it sends requests that begin in one turn with one system call, and takes all arrived replies with
+//! one receive.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -20,10 +20,10 @@ use wire::stream::{HEADS_BYTES, INBOX_BYTES, Inbox, Outbox, drop_front};
 use super::pending::{Follows, Pending, Rest, Slot, nonsense, place_of};
 use super::target::secure;
 
-/// The whole handshake.
+/// Limit of the whole handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Replies with payload from this length on are received straight into their buffer.
+/// Payload of this length or more is received directly into its buffer.
 const STRAIGHT_BYTES: usize = 64 << 10;
 
 /// A connection to an NBD server.
@@ -38,31 +38,31 @@ struct Inner {
     /// Requests that do not fit into the outbox yet, by number.
     queued: RefCell<std::collections::VecDeque<(RequestHeader, Option<Buf>)>>,
     writer: Notify,
-    /// Why the connection is gone.
+    /// The reason why the connection is gone.
     gone: RefCell<Option<Error>>,
-    /// Tasks of this connection that still run: its reader, its writer.
+    /// Number of its tasks that still run: the reader and the writer.
     tasks: Cell<u8>,
     /// Wakes the tasks that wait for the end of both.
     task_ended: Notify,
 }
 
-/// What a connection takes of the pool: its inbox, two batches of heads, a message of the handshake. TLS takes
+/// Bytes of the pool that a connection uses: its inbox, two batches of heads, a message of the handshake. TLS uses
 /// [`tls::CONNECTION_BYTES`] more.
 pub(super) const CONNECTION_BYTES: usize = INBOX_BYTES + 3 * HEADS_BYTES;
 
 impl Client {
-    /// Connects and shakes hands.
+    /// Connects and performs the handshake.
     ///
     /// # Errors
-    /// What the kernel, the handshake or the server says, with the address.
+    /// Errors of the kernel, the handshake or the server, with the address.
     pub async fn connect(env: &Env, to: &Address, config: ClientConfig) -> Result<Self> {
         Self::connect_with(env, to, config, None, Memory::Free).await
     }
 
-    /// As [`Client::connect`]; insists on TLS if it is given, and takes its buffers from `memory`.
+    /// Connects like [`Client::connect`], with buffers from `memory`. Requires TLS if `tls` is given.
     ///
     /// # Errors
-    /// As there; what is wrong with the server's certificate.
+    /// The same, and an invalid certificate of the server.
     pub(super) async fn connect_with(
         env: &Env,
         to: &Address,
@@ -72,7 +72,7 @@ impl Client {
     ) -> Result<Self> {
         let config = ClientConfig { tls: tls.is_some(), ..config };
         let connecting = async {
-            // Its errors name the address themselves.
+            // Errors of `connect` name the address themselves.
             let mut socket = env.connect(to).await?;
             let mut inbox = Inbox::over(memory.buf(env.pool(), INBOX_BYTES).await?);
             let heads = memory.buf(env.pool(), HEADS_BYTES).await?;
@@ -102,33 +102,33 @@ impl Client {
         Ok(client)
     }
 
-    /// What the handshake agreed on.
+    /// Returns the result of the handshake.
     pub fn session(&self) -> &Session {
         &self.0.session
     }
 
-    /// Why the connection is gone, if it is.
+    /// Returns the reason why the connection is gone; `None` while it works.
     pub fn gone(&self) -> Option<Error> {
         self.0.gone.borrow().clone()
     }
 
-    /// Requests that are not answered.
+    /// Returns the number of unanswered requests.
     pub(super) fn depth(&self) -> usize {
         let pending = self.0.pending.borrow();
         pending.slots.len() - pending.free.len()
     }
 
-    /// Ends the connection at once, without good-bye: nothing more is sent.
+    /// Ends the connection at once, without sending anything more.
     pub(super) fn sever(&self, why: Error) {
         self.0.end(why);
     }
 
-    /// Why the connection is gone, as soon as it is and nothing of it touches any buffer any more.
+    /// Waits until the connection is gone and none of its tasks touches a buffer any more. Returns the reason.
     pub(super) async fn ended(&self) -> Error {
         self.0.task_ended.until_some(|| self.gone().filter(|_| self.0.tasks.get() == 0)).await
     }
 
-    /// Begins a request. The outcome of a read has its bytes in the buffer that was given.
+    /// Begins a request. The outcome of a read returns `buf` with the bytes.
     pub fn start(
         &self,
         command: Command,
@@ -143,10 +143,10 @@ impl Client {
         Ticket::new(self.0.clone(), cookie)
     }
 
-    /// What the server says is allocated from `offset` on.
+    /// Asks the server for the block status from `offset` on.
     ///
     /// # Errors
-    /// The server's; `Unsupported` if it has no `base:allocation`.
+    /// Errors of the server; `Unsupported` if it has no `base:allocation`.
     pub async fn status(&self, offset: u64, length: u64) -> Result<Vec<Extent>> {
         if self.0.session.contexts.is_empty() {
             let words = "the server does not say what is allocated";
@@ -159,7 +159,7 @@ impl Client {
         poll_fn(move |cx| inner.poll_status(cookie, cx)).await
     }
 
-    /// Says good-bye. What is in flight is answered with an error.
+    /// Sends a disconnect. Requests in flight fail.
     pub fn close(&self) {
         let (command, flags) = (Command::Disconnect, CommandFlags::NONE);
         self.0.queue(RequestHeader { command, flags, cookie: 0, offset: 0, length: 0 }, None);
@@ -206,7 +206,7 @@ impl Inner {
         }
     }
 
-    /// Ends everything: whoever waits learns why.
+    /// Ends the connection. All requests in flight fail with `why`.
     fn end(&self, why: Error) {
         self.gone.borrow_mut().get_or_insert(why.clone());
         self.socket.shutdown();
@@ -224,7 +224,7 @@ impl Inner {
         self.task_ended.wake();
     }
 
-    /// Takes an answered request out.
+    /// Removes an answered request.
     fn take(&self, cookie: u64, cx: &mut Context<'_>) -> Poll<Slot> {
         let mut pending = self.pending.borrow_mut();
         let slot = &mut pending.slots[place_of(cookie)];
@@ -385,7 +385,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The next reply; `None` at the end of the stream.
+    /// Returns the bytes that follow the next reply; `None` at the end of the stream.
     async fn reply(&mut self) -> Result<Option<Option<Follows>>> {
         let max = self.inner.session.facts.blocks.max_payload();
         let style = self.inner.session.style;
@@ -427,11 +427,11 @@ impl Reader<'_> {
         }
     }
 
-    /// Copied from what has arrived; a long rest is received straight into its place.
+    /// Receives payload. Copies the bytes in the inbox; a long rest is received directly into its buffer.
     async fn payload(&mut self, into: &Buf) -> Result<()> {
         let mut have = self.inbox.take_into(into);
         while have < into.len() {
-            // Whoever severed the connection may read into the same bytes over another.
+            // After the connection was severed, the same buffer may be in use on another one.
             if let Some(why) = &*self.inner.gone.borrow() {
                 return Err(why.clone());
             }

@@ -1,28 +1,28 @@
-//! What of a read has been answered. A server may send the parts in any order, and none of them twice.
+//! Tracks the parts of a read that have been answered. A server may send them in any order, but none twice.
 
 use std::ops::Range;
 
-/// Parts that have come, with others missing before them, at the same time.
+/// Most parts at one time that do not touch each other.
 const APART_MAX: usize = 1024;
 
-/// A beginning, and parts that came before what is between.
+/// A prefix of the read, and parts behind it that came out of order.
 #[derive(Default)]
 pub(super) struct Covered {
     to: usize,
-    /// In their order; none touches the beginning or another.
+    /// The parts in order; none touches the prefix or another part.
     apart: Vec<Range<usize>>,
 }
 
 impl Covered {
-    /// How much of it is there from the beginning.
+    /// Returns the length of the prefix that has arrived.
     pub fn len(&self) -> usize {
         self.to
     }
 
-    /// Another part.
+    /// Adds a part.
     ///
     /// # Errors
-    /// In words, if some of it has been there, or there are too many apart.
+    /// A message, if some of its bytes came before, or there are too many separate parts.
     pub fn add(&mut self, part: Range<usize>) -> Result<(), &'static str> {
         const TWICE: &str = "some of it came before";
         if part.start < self.to {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_come_in_any_order_and_once() {
+    fn covered_takes_parts_in_any_order_once() {
         let orders: [&[Range<usize>]; 4] = [
             &[0..4, 4..6, 6..9],
             &[6..9, 4..6, 0..4],
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_limit() {
+    fn covered_limits_separate_parts() {
         let mut covered = Covered::default();
         (0..APART_MAX).for_each(|n| covered.add(2 * n + 1..2 * n + 2).unwrap());
         let more = 2 * APART_MAX + 1;

@@ -1,13 +1,13 @@
-//! The connections to one export, made again when they are gone.
+//! The connections to one export, made again when they are lost.
 //!
 //! ```text
 //!   up ──a connection is lost──▶ away ──connected, the same export──▶ replaying ──▶ resending ──▶ up
 //!                                  └──── too long, or not the same export ────▶ out
 //! ```
 //!
-//! All connections are one session: when one is lost, all are. While it is `replaying`, what was
-//! answered and not flushed is sent again; while it is `resending`, changes that were on their way;
-//! only then comes anything else. So nobody sees less than was seen before.
+//! All connections form one session: when one is lost, all are. In `replaying`, answered but unflushed changes are sent
+//! again. In `resending`, changes that were in flight are sent again. Only then are other requests sent. So a client
+//! never reads older bytes than before.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -25,42 +25,42 @@ use super::client::{CONNECTION_BYTES, Client};
 use super::ring::{self, Found, Ring};
 use super::unflushed::{Change, Unflushed};
 
-/// The rest between two attempts: from the first, doubled up to the longest, each drawn between its
-/// half and its whole.
+/// The pause between two attempts. It begins with the first value and doubles up to the longest. Each pause is drawn
+/// between half the value and the value.
 const REST_FIRST: Duration = Duration::from_millis(20);
 const REST_LONGEST: Duration = Duration::from_secs(1);
 
-/// A session that has lasted this long was a good one.
+/// A session that has lasted this long counts as good.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// So many sessions in a row that were not: what the server says, or what it is asked, ends each.
+/// Most shorter sessions in a row. After more, either the server's replies or the requests end each session.
 const SHORT_SESSIONS_MAX: u32 = 16;
 
-/// How long connections of a lost session that still work may take to end in order.
+/// Limit for an orderly end of the working connections of a lost session.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Changes that are replayed at once.
+/// Most changes that are replayed at once.
 const REPLAY_WINDOW: usize = 16;
 
-/// What the memory of a log is held as, before the name of the disk.
+/// Prefix of the name under which the memory of a log is kept; the name of the disk follows.
 const RING: &str = "unflushed/";
 
-/// Why another disk of the same name is not opened beside the one in use.
+/// Error message for another disk of the same name beside the one in use.
 const SAME_NAME: &str = "the running graph has a disk of this name on another server, and what that one has not \
                          flushed outlives this process. Next: give the new disk another name";
 
-/// How to reach the export, and how long to try.
+/// The way to reach the export, and how long to try.
 pub(super) struct Reach {
     pub name: String,
-    /// Which export it is.
+    /// URI of the export; identifies it for its ring.
     pub uri: String,
-    /// TLS, and nothing without it.
+    /// TLS settings; `None` for connections without TLS.
     pub tls: Option<tls::Client>,
     pub address: Address,
     pub export: String,
     pub connections: usize,
     pub timeout: Duration,
-    /// How long requests are held while the server is away.
+    /// Time for which requests are held while the server is away.
     pub hold: Duration,
 }
 
@@ -71,17 +71,17 @@ pub(super) struct Link {
     target: Reach,
     facts: ExportFacts,
     state: RefCell<State>,
-    /// Counts the sessions.
+    /// Number of the current session.
     session: Cell<u64>,
-    /// Since when there was no whole session.
+    /// Begin of the outage; `None` while the session works.
     outage: Cell<Option<Mono>>,
     up_since: Cell<Mono>,
     short_sessions: Cell<u32>,
     rest: Cell<Duration>,
-    /// Changes that were sent and not answered.
+    /// Number of changes that were sent and are not answered.
     open_changes: Cell<usize>,
     waiting: Notify,
-    /// For connecting again.
+    /// Buffers for new connections.
     _reserve: Reservation,
     pub(super) deadline: Deadline,
     pub(super) log: Rc<Unflushed>,
@@ -98,15 +98,15 @@ enum State {
     Out(Error),
 }
 
-/// Which session an answer is from.
+/// The session of an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Session(u64);
 
-/// Why an attempt to connect came to nothing.
+/// The reason why an attempt to connect failed.
 enum Refusal {
-    /// The next may do better.
+    /// The next attempt may succeed.
     Now(Error),
-    /// None will.
+    /// No attempt will succeed.
     Ever(String),
 }
 
@@ -125,14 +125,14 @@ impl Refusal {
     }
 }
 
-/// There was a process before this one.
+/// Facts about an earlier process that had this disk.
 struct Before {
-    /// Why what it has left is not all that the server may forget, if it is not.
+    /// The reason why its log lacks unflushed changes of the server, if it does.
     lost: Option<&'static str>,
 }
 
-/// The log of a disk: where somebody outlives this process it does, too, with what a process before this one
-/// has left in it.
+/// Makes the log of a disk. If a supervisor keeps memory for this process, the log outlives the process. It begins with
+/// the changes that an earlier process has left in it.
 fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, Option<Before>)> {
     if log_bytes == 0 || !env.is_kept() {
         return Ok((Unflushed::new(log_bytes, env.pool()), None));
@@ -145,7 +145,7 @@ fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, O
             _ => error,
         })?;
     if !left {
-        // Whoever had it in this process has flushed.
+        // The disk that had this memory in the same process has flushed.
         let ring = Ring::new(memory, identity)?;
         return Ok((Unflushed::lasting(log_bytes, env.pool(), ring, Vec::new()), None));
     }
@@ -154,11 +154,11 @@ fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, O
 }
 
 impl Link {
-    /// Connects for the first time, and sends again what a process before this one has left.
+    /// Connects for the first time, and replays the log of an earlier process.
     ///
     /// # Errors
-    /// What connecting and `log_bytes` say, which makes of the facts how much may be kept; `Limit` if
-    /// the pool has no room for the connections.
+    /// Errors of connecting and of `log_bytes`, which computes the limit of the log from the facts; `Limit` if the pool
+    /// has no room for the connections.
     pub async fn connect(
         env: &Env,
         target: Reach,
@@ -167,7 +167,7 @@ impl Link {
         let clients = SoFar(connect_all(env, &target, Memory::Free).await?);
         let facts = clients.0[0].session().facts.clone();
         let log_bytes = log_bytes(&facts)?;
-        // For connecting again while all buffers are with requests that wait for it.
+        // Buffers for new connections, for the case that all other buffers belong to requests that wait for them.
         let tls_bytes = if target.tls.is_some() { tls::CONNECTION_BYTES } else { 0 };
         let bytes = target.connections * (CONNECTION_BYTES + tls_bytes);
         let bytes = if target.hold.is_zero() { 0 } else { bytes };
@@ -204,18 +204,18 @@ impl Link {
         Ok(link)
     }
 
-    /// What the server said of the export.
+    /// Returns the facts of the export.
     pub fn facts(&self) -> &ExportFacts {
         &self.facts
     }
 
-    /// The name of the disk.
+    /// Returns the name of the disk.
     pub fn name(&self) -> &str {
         &self.target.name
     }
 
-    /// The connection with the fewest requests, as soon as there is one: for `again`, a change that
-    /// was sent before, a little earlier than for others.
+    /// Waits for a working session and returns its connection with the fewest requests. With `again`, for a change that
+    /// was sent before, the wait ends in `resending` already.
     ///
     /// # Errors
     /// `Faulted` when the disk is out of service.
@@ -230,18 +230,18 @@ impl Link {
         Ok((Session(self.session.get()), client))
     }
 
-    /// Whether what that session answered still counts.
+    /// Whether the answers of that session still count.
     pub fn is_current(&self, session: Session) -> bool {
         self.session.get() == session.0
     }
 
-    /// A change is being sent; it counts as open until this is dropped.
+    /// Counts a change as open until the returned value is dropped.
     pub fn open_change(&self) -> OpenChange<'_> {
         self.open_changes.set(self.open_changes.get() + 1);
         OpenChange(self)
     }
 
-    /// A connection of that session is gone, and with it the session.
+    /// Ends that session, after the loss of one of its connections.
     pub fn lost(&self, session: Session, why: &Error) {
         if !self.is_current(session) {
             return;
@@ -249,7 +249,7 @@ impl Link {
         self.session.set(session.0 + 1);
         let clients = match &*self.state.borrow() {
             State::Up(clients) | State::Resending(clients) => clients.clone(),
-            // Whoever replays finds it out, and tries again.
+            // The replay notices the loss itself, and another attempt follows.
             State::Replaying(_) | State::Away(_) | State::Out(_) => return,
         };
         if self.target.hold.is_zero() {
@@ -279,7 +279,7 @@ impl Link {
         self.env.spawn("an NBD disk's reconnect", come_back(link, clients));
     }
 
-    /// The disk does nothing more.
+    /// Takes the disk out of service, and returns the error of all further requests.
     pub fn out(&self, why: impl Into<String>) -> Error {
         let words = format!("out of service: {}", why.into());
         let error = Error::new(ErrorKind::Faulted, words).at(&self.target.name);
@@ -299,7 +299,7 @@ impl Link {
         error
     }
 
-    /// Flushes fail from now on.
+    /// Makes all further flushes fail.
     pub fn flush_failed(&self, error: &Error) {
         self.flush_fault.note(error, &self.target.name);
         self.log.give_up();
@@ -310,7 +310,7 @@ impl Link {
         self.flush_failed(&Error::new(ErrorKind::Io, words));
     }
 
-    /// How it is, in words, and whether it serves; `None` if there is nothing to say.
+    /// Describes the state: whether the disk serves, and a text. Returns `None` in normal operation.
     pub fn story(&self) -> Option<(bool, String)> {
         let ago = |since: Mono| self.env.now().since(since).as_secs();
         let away = self.outage.get().map_or(0, ago);
@@ -329,7 +329,7 @@ impl Link {
         }
     }
 
-    /// Learns when a connection ends, whether or not somebody uses it.
+    /// Watches for the end of each connection, even while no request uses it.
     fn watch(&self, clients: &[Client]) {
         let session = Session(self.session.get());
         for client in clients {
@@ -343,7 +343,7 @@ impl Link {
         }
     }
 
-    /// Connects, finds the same export, and brings it to where the last session was.
+    /// Connects, checks that it is the same export, and replays the log.
     async fn attempt(&self) -> Result<(), Refusal> {
         let clients = connect_all(&self.env, &self.target, Memory::Reserved).await?;
         if let Some(words) = differs(&self.facts, &clients[0].session().facts) {
@@ -362,8 +362,8 @@ impl Link {
         Ok(())
     }
 
-    /// The next state, unless the disk has gone out of service meanwhile, for good: then the connections of that state
-    /// are closed.
+    /// Enters the next state. If the disk has gone out of service meanwhile, fails for good and closes the connections
+    /// of `next`.
     fn becomes(&self, next: State) -> Result<(), Refusal> {
         let mut state = self.state.borrow_mut();
         if let State::Out(error) = &*state {
@@ -378,7 +378,7 @@ impl Link {
         Ok(())
     }
 
-    /// Up, if no change of an earlier session is open any more.
+    /// Enters `Up` if no change of an earlier session is open any more.
     fn resent(&self) {
         let mut state = self.state.borrow_mut();
         if self.open_changes.get() == 0
@@ -392,8 +392,9 @@ impl Link {
         }
     }
 
-    /// Goes on where a process before this one was killed. Beside what is sent again the server may have changes
-    /// that were never answered: who reads them now must not see them go with its power, so all is flushed.
+    /// Goes on after an earlier process was killed. Beside the replayed changes, the server may have changes that were
+    /// never answered. Clients may read them now, so they must not be lost with the server's power: everything is
+    /// flushed.
     async fn go_on(&self, before: Before, clients: &[Client]) -> Result<(), Refusal> {
         self.replay(clients).await?;
         if let Some(why) = before.lost {
@@ -402,7 +403,7 @@ impl Link {
         }
         let (client, stamp) = (&clients[0], self.log.stamp());
         if !self.facts.flags.has(TransmissionFlags::FLUSH) {
-            // It writes through by now: what it has answered is there.
+            // The export has become write-through: every answered change is durable.
             self.log.flushed(stamp);
             return Ok(());
         }
@@ -421,8 +422,8 @@ impl Link {
         Ok(())
     }
 
-    /// Sends again what was answered and not flushed, in an order that keeps overlaps right: those
-    /// that go together touch different bytes.
+    /// Sends answered but unflushed changes again. Overlapping changes keep their order: those in flight together do
+    /// not overlap.
     async fn replay(&self, clients: &[Client]) -> Result<(), Refusal> {
         let mut at = 0;
         loop {
@@ -454,7 +455,7 @@ impl Link {
         }
     }
 
-    /// In words: an answer did not come.
+    /// Returns the message for a missing answer.
     pub fn overdue(&self) -> String {
         format!(
             "no answer within {} s. What was not flushed may be lost",
@@ -462,7 +463,7 @@ impl Link {
         )
     }
 
-    /// The rest before the next attempt; each is longer than the one before.
+    /// Returns the pause before the next attempt. Each is longer than the one before, up to the limit.
     fn rest(&self) -> Duration {
         let rest = self.rest.get();
         self.rest.set((2 * rest).min(REST_LONGEST));
@@ -470,7 +471,7 @@ impl Link {
         Duration::from_nanos(half + self.env.random("nbd reconnect") % (half + 1))
     }
 
-    /// What is left of the time for which requests are held.
+    /// Returns the rest of the time for which requests are held.
     fn left(&self) -> Duration {
         let begun = self.outage.get().unwrap_or_else(|| self.env.now());
         self.target.hold.saturating_sub(self.env.now().since(begun))
@@ -516,7 +517,7 @@ fn replay_refused(client: &Client, range: ByteRange, error: Error) -> Refusal {
     }
 }
 
-/// Connections that are closed again if somebody stops waiting for the rest of them.
+/// Connections that are closed if the attempt to make all of them is abandoned.
 struct SoFar(Vec<Client>);
 
 impl SoFar {
@@ -542,7 +543,7 @@ async fn connect_all(env: &Env, target: &Reach, memory: Memory) -> Result<Vec<Cl
     Ok(so_far.keep())
 }
 
-/// What is not as it was with the export, in words.
+/// Returns a message about the first difference between the facts of an export before and now.
 fn differs(was: &ExportFacts, is: &ExportFacts) -> Option<String> {
     let sizes =
         |facts: &ExportFacts| (facts.blocks.min(), facts.blocks.preferred(), facts.blocks.max());
@@ -560,7 +561,7 @@ fn differs(was: &ExportFacts, is: &ExportFacts) -> Option<String> {
     ))
 }
 
-/// Tries until the server is back, or it has been away for too long.
+/// Tries to connect until the server is back, or it has been away for too long.
 async fn come_back(link: Rc<Link>, gone: Vec<Client>) {
     if link.short_sessions.get() > SHORT_SESSIONS_MAX {
         let why = gone.iter().find_map(Client::gone).unwrap_or_else(lost_words);
@@ -593,9 +594,9 @@ async fn come_back(link: Rc<Link>, gone: Vec<Client>) {
 }
 
 impl Link {
-    /// Waits for the end of a session. Connections that still work are closed in order, and the server
-    /// carries out what it has of them before it closes too: otherwise that could land on top of what
-    /// the next session sends. After this nothing touches a buffer of theirs any more.
+    /// Waits for the end of a session. Working connections are closed in order, so that the server carries out their
+    /// requests before it closes too. Otherwise those requests could land on top of the next session's. After this no
+    /// task touches a buffer of these connections any more.
     async fn bury(&self, session: &[Client]) {
         let ended = async || {
             for client in session {
@@ -607,7 +608,7 @@ impl Link {
         self.env.within(self.left(), ended()).await;
     }
 
-    /// An attempt came to nothing.
+    /// Returns to `Away` after a failed attempt, and closes its connections.
     async fn put_away(&self, why: Error) {
         let state = {
             let mut state = self.state.borrow_mut();

@@ -3,13 +3,13 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the kind: options, plan, maker |
-//! | `target.rs` | where an export is, and what TLS needs |
+//! | `target.rs` | the address of an export, and the files for TLS |
 //! | `client.rs` | one connection |
-//! | `pending.rs` | its requests in flight, and what replies to them say |
-//! | `covered.rs` | what of a read has been answered |
-//! | `link.rs` | the connections of a disk, made again when they are gone |
-//! | `unflushed.rs` | what the server may still forget |
-//! | `ring.rs` | the same, for the next process |
+//! | `pending.rs` | its requests in flight, and the handling of their replies |
+//! | `covered.rs` | the parts of a read that have been answered |
+//! | `link.rs` | the connections of a disk, made again when they are lost |
+//! | `unflushed.rs` | answered changes that the server has not flushed |
+//! | `ring.rs` | the same for the next process |
 //! | `remote.rs` | the disk |
 
 mod client;
@@ -124,19 +124,19 @@ const UNSAFE_REPLICA: OptionSpec = OptionSpec {
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// A server that is restarted is back by then; what has a shorter patience says so.
+/// A restarted server is back within this time. A device with less patience sets its own.
 const RECONNECT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// A quarter of the buffers that a core has.
+/// A quarter of the buffers of a core.
 const REPLAY_DEFAULT: u64 = 64 << 20;
 
-/// As for a file. So no sum of a place on the disk and a length is too large for its number.
+/// The same limit as for a file. So no sum of an offset and a length overflows.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 
-/// Connections of one disk.
+/// Most connections of one disk.
 const CONNECTIONS_MAX: u64 = 16;
 
-/// Where the disk is, and how to get there.
+/// Returns the address of the disk, with the files for TLS.
 fn target(given: &DeviceConfig) -> Result<Target> {
     let mut target = Target::of(given.text(&URI).unwrap_or_default())?;
     let text = |key| given.text_in(&TLS, key);
@@ -173,7 +173,7 @@ fn reach(given: &DeviceConfig, env: &Env) -> Result<Reach> {
     })
 }
 
-/// Bytes of unflushed changes to keep: nothing where nothing is sent again.
+/// Returns the number of bytes of unflushed changes to keep: none if nothing is ever sent again.
 fn log_bytes(given: &DeviceConfig, facts: &ExportFacts) -> u64 {
     let reconnects = given.duration(&RECONNECT) != Some(Duration::ZERO);
     match reconnects && !facts.flags.has(TransmissionFlags::READ_ONLY) {
@@ -209,20 +209,20 @@ fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info>
         volatile_cache: has(TransmissionFlags::FLUSH),
         native_fua: has(TransmissionFlags::FUA),
         native_zeroes: has(TransmissionFlags::WRITE_ZEROES),
-        // Where changes may be sent again, a discard is sent as zeroes.
+        // If changes may be sent again, a discard is sent as zeroes.
         discard: has(TransmissionFlags::TRIM) && (!keeps || has(TransmissionFlags::WRITE_ZEROES)),
         preferred_io: facts.blocks.preferred().max(4096),
         max_transfer,
-        // A payload that is kept has a buffer of its own; any other may lie where it arrived.
+        // A payload that is kept has a buffer of its own. Any other may be used where it arrived.
         buf_align: if keeps { 512 } else { 1 },
-        // What the server has not flushed when both die is with whoever outlives this process.
+        // If this process and the server die, unflushed changes survive in the memory that the supervisor keeps.
         survives_process: env.is_kept() && (keeps || has(TransmissionFlags::READ_ONLY)),
         fenced: !over_tcp || given.switch(&UNSAFE_REPLICA),
         ..Info::disk(size, block_size)
     })
 }
 
-/// Whether the server is fit for the connections that are wanted.
+/// Checks that the server supports the configured number of connections.
 fn check_connections(given: &DeviceConfig, facts: &ExportFacts) -> Result<()> {
     let wanted = given.integer(&CONNECTIONS).unwrap_or(1);
     if wanted == 1 || facts.flags.has(TransmissionFlags::MULTI_CONN) {

@@ -1,4 +1,4 @@
-//! Requests in flight on one connection, and what their replies say. No bytes are sent or received here.
+//! Requests in flight on one connection, and the handling of their replies. No bytes are sent or received here.
 
 use block::{Buf, Error, ErrorKind, Extent, Result, State, Waiter, push_extent};
 use wire::nbd::{AllocationFlags, Body, Command, Extents, ReplyMessage, ReplyStyle};
@@ -8,21 +8,21 @@ use super::covered::Covered;
 #[derive(Default)]
 pub(super) struct Pending {
     pub slots: Vec<Slot>,
-    /// Places that nobody has.
+    /// Indices of unused slots.
     pub free: Vec<usize>,
 }
 
-/// A request in flight: its cookie is its place in the list, and how often the place was taken, so
-/// that a second answer to one request is not taken for the answer to another.
+/// A request in flight. Its cookie consists of its index in the list and the number of times that the slot was used, so
+/// that a second answer to one request is not mistaken for the answer to another.
 #[derive(Default)]
 pub(super) struct Slot {
     pub turn: u32,
     pub busy: bool,
     pub command: Option<Command>,
     pub offset: u64,
-    /// Where a read goes; it comes back with the answer.
+    /// Target of a read. It is returned with the answer.
     pub buf: Option<Buf>,
-    /// What of a read has come, or is just coming.
+    /// Parts of a read that have arrived or are arriving.
     pub covered: Covered,
     pub extents: Vec<Extent>,
     pub failed: Option<Error>,
@@ -31,14 +31,14 @@ pub(super) struct Slot {
     pub waiter: Waiter,
 }
 
-/// What follows a reply in the stream.
+/// The bytes after a reply in the stream.
 pub(super) struct Follows {
     pub cookie: u64,
     pub what: Rest,
     pub last: bool,
 }
 
-/// Payload, or so many bytes that nobody looks at.
+/// Payload, or a number of bytes to skip.
 pub(super) enum Rest {
     Data(Buf),
     Nothing(usize),
@@ -53,7 +53,7 @@ fn turn_of(cookie: u64) -> u32 {
 }
 
 impl Pending {
-    /// The place of an answered request is free again, for another turn.
+    /// Frees the slot of an answered request, and returns its content.
     pub fn vacate(&mut self, cookie: u64) -> Slot {
         let slot = std::mem::take(&mut self.slots[place_of(cookie)]);
         self.slots[place_of(cookie)].turn = slot.turn.wrapping_add(1);
@@ -61,10 +61,10 @@ impl Pending {
         slot
     }
 
-    /// Notes what a reply says, and what follows it.
+    /// Records a reply in the slot of its request. Returns the bytes that follow it in the stream, if any.
     ///
     /// # Errors
-    /// What is nonsense about it: the connection is of no use any more.
+    /// The defect of a reply that makes no sense: the connection must not be used any more.
     pub fn hear(
         &mut self,
         message: &ReplyMessage<'_>,
@@ -114,7 +114,7 @@ impl Pending {
         Ok(None)
     }
 
-    /// All of the answer is there.
+    /// Marks a request as completely answered, and wakes its waiter.
     pub fn finish(&mut self, cookie: u64) {
         let slot = &mut self.slots[place_of(cookie)];
         let missing = slot.buf.as_ref().is_some_and(|buf| slot.covered.len() < buf.len());
@@ -131,7 +131,8 @@ impl Pending {
 }
 
 impl Slot {
-    /// Where in the buffer `len` bytes from `offset` belong, which have not come before.
+    /// Returns the part of the buffer for `len` bytes from `offset` on. Fails if one of them was not asked for or came
+    /// before.
     fn place(&mut self, offset: u64, len: u64) -> Result<Buf> {
         let wrong = |why: &str| nonsense(format!("{len} bytes at {offset}: {why}"));
         let asked = || wrong("they were not asked for");
@@ -152,7 +153,7 @@ fn states(extents: &Extents<'_>) -> Vec<Extent> {
         let state = match (flags.has(AllocationFlags::ZERO), flags.has(AllocationFlags::HOLE)) {
             (true, true) => State::Hole,
             (true, false) => State::Zero,
-            // A hole that may read as anything is data to us.
+            // A hole with undefined content counts as data.
             (false, _) => State::Data,
         };
         push_extent(&mut all, extent.length, state);
@@ -164,8 +165,8 @@ pub(super) fn nonsense(words: String) -> Error {
     Error::new(ErrorKind::Io, format!("the server answers nonsense: {words}"))
 }
 
-/// What comes of a few requests in flight if a server answers with these bytes: how many reads end well. For tests that
-/// try any.
+/// Feeds arbitrary bytes of a server to a few requests in flight. Returns the number of reads that succeed. For tests
+/// and fuzzing.
 #[doc(hidden)]
 pub fn try_any_replies(bytes: &[u8]) -> usize {
     const NOT_COME: u8 = 0xa5;
@@ -178,7 +179,7 @@ pub fn try_any_replies(bytes: &[u8]) -> usize {
         (Command::BlockStatus, 0, 1 << 20),
         (Command::Read, 1 << 20, 64),
     ];
-    // Nobody waits for the last one any more.
+    // The waiter of the last one is gone.
     const ABANDONED: usize = 5;
     let Some((first, mut bytes)) = bytes.split_first() else { return 0 };
     let style = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
@@ -230,8 +231,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_reply_is_too_strange() {
-        // Bytes of all sorts with true heads among them: magic, flags, type, cookie, length; an offset before payload.
+    fn client_survives_any_reply() {
+        // Arbitrary bytes with valid heads among them: magic, flags, type, cookie, length; an offset before payload.
         let mut draw = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = |below: u64| {
             draw ^= draw << 13;
@@ -242,7 +243,7 @@ mod tests {
         let mut well = 0;
         for _ in 0..20_000 {
             let mut bytes = vec![1];
-            // Mostly about one request: what it answers has to come together, or twice.
+            // Mostly about one request, so that its answers come together, or twice.
             let about = next(6);
             for _ in 0..next(6) {
                 let kind = [1_u16, 2, 5, 0x8001][next(4) as usize];

@@ -1,4 +1,4 @@
-//! The disk: requests become commands, and their answers hold, whatever becomes of the connection.
+//! The disk. It turns requests into commands, whose answers stay valid when the connection is lost.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -16,11 +16,11 @@ use super::client::Client;
 use super::link::{Link, Session};
 use super::unflushed::Change;
 
-/// What is not flushed for this long, and at most twice as long, is flushed unasked: buffers are not
-/// kept for ever.
+/// A change that stays unflushed for this long, and at most twice as long, is flushed without a request, so that its
+/// buffer is not kept for ever.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// The longest range of a command without payload where its length has 32 bits.
+/// The longest range of a command without payload if its length has 32 bits.
 const COMPACT_BYTES: u64 = 1 << 30;
 
 /// An export of another server.
@@ -31,10 +31,10 @@ struct Inner {
     env: Env,
     info: Info,
     link: Rc<Link>,
-    /// Changes that overlap go one after the other while they may have to be sent again: their order
-    /// must be known.
+    /// Lock that sends overlapping changes one after the other while they may have to be sent again, because then their
+    /// order must be known.
     order: RangeLock,
-    /// Whether a task looks after the log.
+    /// Whether a task flushes the log.
     flusher: Cell<bool>,
     errors: Cell<u64>,
 }
@@ -54,7 +54,7 @@ impl Remote {
 }
 
 impl Inner {
-    /// Sends a change until it is answered.
+    /// Sends a change, again after each lost connection, until it is answered.
     async fn tell(&self, change: &Change) -> Result<()> {
         let mut open = None;
         loop {
@@ -68,8 +68,8 @@ impl Inner {
         }
     }
 
-    /// What became of a command; `None` if it has to be sent again, because the connection was lost.
-    /// An answer that came just before counts no more: what is replayed does not hold it.
+    /// Waits for the outcome of a command. Returns `None` if the connection was lost and it must be sent again. An
+    /// answer that arrived just before the loss does not count, because the replay does not include it.
     async fn answer(
         &self,
         session: Session,
@@ -79,7 +79,7 @@ impl Inner {
         let Ok(outcome) = self.link.deadline.guard(ticket).await else {
             return match self.link.is_current(session) {
                 true => Err(self.link.out(self.link.overdue())),
-                // Whoever makes the next session waits for it no longer either.
+                // The next session does not wait for this one any longer either.
                 false => Ok(None),
             };
         };
@@ -109,7 +109,7 @@ impl Inner {
         }
     }
 
-    /// FUA where the server knows it, a flush after the change where it does not.
+    /// Carries out a change. `fua` becomes FUA if the server supports it, and else a flush after the change.
     async fn change(&self, mut change: Change, fua: bool) -> Result<()> {
         let native = fua && self.info.native_fua;
         if native {
@@ -119,7 +119,7 @@ impl Inner {
         match changed {
             Ok(()) if fua && !native => self.flush().await,
             Err(error) if fua => {
-                // What it was to keep may be lost.
+                // Changes that it should make durable may be lost.
                 self.link.flush_failed(&error);
                 Err(error)
             }
@@ -146,13 +146,13 @@ impl Inner {
         Ok(())
     }
 
-    /// The command for a discard. A trim that is sent again may take effect where it did not before, and reads have
-    /// shown the old bytes by then; zeroes are the same each time.
+    /// Returns the command for a discard. A trim that is sent again may take effect where it had none before, after
+    /// reads have returned the old bytes. Writing zeroes has the same effect each time.
     fn discarding(&self) -> Command {
         if self.link.log.keeps() { Command::WriteZeroes } else { Command::Trim }
     }
 
-    /// A change as commands that the server can be told.
+    /// Splits a change into commands that the protocol can carry.
     fn pieces(&self, change: &Change) -> impl Iterator<Item = Change> + use<> {
         let whole = change.range;
         let most = if change.data.is_none() { COMPACT_BYTES } else { whole.len() };
@@ -172,11 +172,11 @@ impl Inner {
         let flush =
             async { self.flush_server().await.inspect_err(|error| self.link.flush_failed(error)) };
         fault.flush(self.link.name(), flush).await?;
-        // More may have been forgotten meanwhile.
+        // A change may have been dropped from the log meanwhile.
         fault.check()
     }
 
-    /// Covers what was answered before: if it is sent again, all of that has been replayed by then.
+    /// Flushes everything answered before the call. If the flush is sent again, all of this has been replayed by then.
     async fn flush_server(&self) -> Result<()> {
         let stamp = self.link.log.stamp();
         loop {
@@ -190,7 +190,7 @@ impl Inner {
         }
     }
 
-    /// Sees to it that the log is emptied in time.
+    /// Starts a task that flushes the log in time, unless it is running or the log is empty.
     fn look_after_log(&self) {
         if self.link.log.oldest().is_none() || self.flusher.replace(true) {
             return;
@@ -202,10 +202,10 @@ impl Inner {
                 let pressed = env.within(LINGER, log.pressed()).await.is_some();
                 let Some(inner) = weak.upgrade() else { return };
                 if pressed || log.oldest() == Some(oldest) {
-                    // That it failed is noted; then nothing is kept any more.
+                    // A failure is recorded; then nothing is kept any more.
                     let _ = inner.flush().await;
                     if log.oldest() == Some(oldest) {
-                        // Nothing that a flush would change: the next change looks again.
+                        // A flush changes nothing now. The next change starts the task again.
                         break;
                     }
                 }
@@ -236,7 +236,7 @@ impl Inner {
     }
 }
 
-/// The extents that lie inside the first `len` bytes; data where the server says nothing.
+/// Clips extents to the first `len` bytes. Without any, all bytes count as data.
 fn within(len: u64, told: &[Extent]) -> Vec<Extent> {
     let (mut all, mut left) = (Vec::new(), len);
     for extent in told.iter().take(EXTENTS_MAX).filter(|extent| extent.len > 0) {

@@ -1,9 +1,9 @@
-//! What a server has answered and may still forget, in memory that outlives this process: a ring of
-//! records with checksums. `docs/formats/ring.md` is the document.
+//! The log of answered but unflushed changes, in memory that outlives this process: a ring of records with checksums.
+//! `docs/formats/ring.md` describes the format.
 //!
-//! A record is in the ring, and counted in its head, before the change is answered. Only whole records
-//! are counted, so what is not whole was never answered; what is counted and not whole is damage, and
-//! is told.
+//! Before a change is answered, its record is in the ring and counted in the head. Only complete records are counted.
+//! So an incomplete record that is not counted was never answered; an incomplete record that is counted is damage, and
+//! is reported.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ const HEAD_MAGIC: &[u8; 8] = b"CairnRng";
 const RECORD_MAGIC: u32 = 0x4361_5265;
 const VERSION: u16 = 1;
 
-/// Two heads, by turns.
+/// Two heads, written alternately.
 const HEAD_BYTES: usize = 64;
 const HEADS_BYTES: u64 = 2 * HEAD_BYTES as u64;
 
@@ -30,17 +30,16 @@ pub(super) const RECORD_BYTES: usize = 48;
 /// The longest payload of a record.
 const PAYLOAD_MAX_BYTES: u32 = wire::nbd::MAX_PAYLOAD_BYTES;
 
-/// Copied at once, out of a buffer that may be anybody's.
+/// Bytes copied at a time from a payload, whose buffer may belong to a client.
 const COPY_BYTES: usize = 64 << 10;
 
-/// Something that was answered is not in the ring, and no flush has covered it.
+/// Flag: an answered change is not in the ring, and no flush has covered it.
 const INCOMPLETE: u16 = 1;
 
-/// A flush has failed, or the disk is out of service: nothing is kept any more.
+/// Flag: a flush has failed, or the disk is out of service. Nothing is kept any more.
 const GIVEN_UP: u16 = 2;
 
-/// The place of the next record, and of the oldest: how many bytes from the beginning of time, and how
-/// many records.
+/// Position of the next record, or of the oldest: bytes and records since the ring was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Place {
     bytes: u64,
@@ -61,29 +60,29 @@ pub(super) struct Ring {
     memory: Rc<dyn Lasting>,
     capacity: u64,
     head: Head,
-    /// Of the records from the oldest on.
+    /// Lengths of the records, from the oldest on.
     lengths: VecDeque<u64>,
 }
 
-/// What a process before this one has left in a ring.
+/// Content of a ring that an earlier process has left.
 #[derive(Default)]
 pub(super) struct Found {
-    /// In the order of their answers.
+    /// The changes in the order of their answers.
     pub changes: Vec<Change>,
-    /// Why the next flush cannot succeed, if it cannot.
+    /// The reason why the next flush cannot succeed, if it cannot.
     pub lost: Option<&'static str>,
 }
 
-/// How large the memory has to be to hold records of so many bytes.
+/// Returns the size of the memory for a ring with `capacity` bytes of records.
 pub(super) fn memory_bytes(capacity: u64) -> u64 {
     HEADS_BYTES + capacity
 }
 
 impl Ring {
-    /// An empty one of the export with that number.
+    /// Makes an empty ring for the export with that identity.
     ///
     /// # Errors
-    /// `Invalid` if there is no room for a record; what the memory says.
+    /// `Invalid` if there is no room for a record; errors of the memory.
     pub fn new(memory: Rc<dyn Lasting>, identity: u64) -> Result<Self> {
         let capacity = memory.len().saturating_sub(HEADS_BYTES);
         if capacity < RECORD_BYTES as u64 {
@@ -93,17 +92,17 @@ impl Ring {
         let before = newest(&*memory)?.map_or(0, |head| head.generation);
         let head = Head { identity, generation: before, ..Head::default() };
         let mut ring = Self { memory, capacity, head, lengths: VecDeque::new() };
-        // Both, so that nothing of what was there is taken for a head of this one. In new memory the one in front
-        // comes last.
+        // Both heads are written, so that no old bytes are taken for a head of this ring. In new memory the front one
+        // is written last.
         ring.write_head()?;
         ring.write_head()?;
         Ok(ring)
     }
 
-    /// One that a process before this one has left. Payloads are put into buffers of `buf`.
+    /// Opens a ring that an earlier process has left. `buf` provides buffers for the payloads.
     ///
     /// # Errors
-    /// `InUse` if it is of another export and holds something; what the memory and `buf` say.
+    /// `InUse` if it belongs to another export and is not empty; errors of the memory and of `buf`.
     pub fn open(
         memory: Rc<dyn Lasting>,
         identity: u64,
@@ -140,18 +139,18 @@ impl Ring {
         Ok((ring, found))
     }
 
-    /// Bytes of records that it can hold.
+    /// Returns the number of bytes of records that it can hold.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Puts a change behind all others; it may be answered from then on.
+    /// Appends a change. Once this returns, the change may be answered.
     ///
     /// # Errors
-    /// What the memory says.
+    /// Errors of the memory.
     ///
     /// # Panics
-    /// If there is no room, which the log sees to.
+    /// If there is no room. The log must make room before.
     pub fn append(&mut self, change: &Change) -> Result<()> {
         let payload = change.data.as_ref().map_or(0, Buf::len);
         let len = (RECORD_BYTES + payload) as u64;
@@ -178,16 +177,16 @@ impl Ring {
         self.write_head()
     }
 
-    /// The oldest `count` are not needed any more, and what it lacked is flushed, if `is_whole`.
+    /// Removes the oldest `count` records. If `is_whole`, a flush has covered the changes that the ring lacked.
     ///
     /// # Errors
-    /// What the memory says.
+    /// Errors of the memory.
     pub fn trim(&mut self, count: usize, is_whole: bool) -> Result<()> {
         let bytes: u64 = self.lengths.drain(..count).sum();
         let Place { bytes: was, records } = self.head.tail;
         self.head.tail = Place { bytes: was + bytes, records: records + count as u64 };
         if self.lengths.is_empty() {
-            // Over the same memory again: what is not needed is not touched.
+            // Start at the beginning of the memory again, so that no more pages than needed are touched.
             let next = self.head.next;
             let bytes = next.bytes.next_multiple_of(self.capacity);
             self.head.next = Place { bytes, ..next };
@@ -199,19 +198,19 @@ impl Ring {
         self.write_head()
     }
 
-    /// Something is about to be answered that is not in it.
+    /// Records that a change which is not in the ring is about to be answered.
     ///
     /// # Errors
-    /// What the memory says.
+    /// Errors of the memory.
     pub fn lacks(&mut self) -> Result<()> {
         self.head.flags |= INCOMPLETE;
         self.write_head()
     }
 
-    /// Nothing in it is of use any more, and no flush will succeed.
+    /// Removes all records and records that no flush will succeed any more.
     ///
     /// # Errors
-    /// What the memory says.
+    /// Errors of the memory.
     pub fn give_up(&mut self) -> Result<()> {
         self.head.flags |= GIVEN_UP;
         self.trim(self.lengths.len(), false)
@@ -223,7 +222,7 @@ impl Ring {
         self.memory.write(at, &head_bytes(&self.head))
     }
 
-    /// Every record that is counted; whether all are whole.
+    /// Reads every record that the head counts. Returns whether all are intact.
     fn read_all(
         &mut self,
         changes: &mut Vec<Change>,
@@ -276,7 +275,7 @@ impl Ring {
         Ok((digest.finalize() as u32 == sum).then_some((change, len)))
     }
 
-    /// Where those bytes are: up to the end of the memory, and from its start.
+    /// Returns the place of those bytes in the memory, and how many fit before its end. The rest begins at its start.
     fn split(&self, at: u64, len: usize) -> (u64, usize) {
         let at = at % self.capacity;
         (HEADS_BYTES + at, len.min((self.capacity - at) as usize))
@@ -296,7 +295,7 @@ impl Ring {
     }
 }
 
-/// The head that counts.
+/// Returns the valid head with the highest generation.
 fn newest(memory: &dyn Lasting) -> Result<Option<Head>> {
     let mut both = [0; 2 * HEAD_BYTES];
     if memory.len() < HEADS_BYTES + RECORD_BYTES as u64 {
@@ -308,7 +307,7 @@ fn newest(memory: &dyn Lasting) -> Result<Option<Head>> {
     Ok(heads.max_by_key(|head| head.generation))
 }
 
-/// Whether whoever was to make the ring died before it was done: then nothing was answered.
+/// Whether the process that was making the ring died before it had finished, so that no change was answered.
 fn is_unmade(memory: &dyn Lasting) -> Result<bool> {
     let mut front = [0xff; HEAD_BYTES];
     if memory.len() >= HEADS_BYTES {
@@ -348,7 +347,7 @@ fn parse_head(bytes: &[u8], capacity: u64) -> Option<Head> {
     (good && fits).then_some(head)
 }
 
-/// All of a record but its checksum and its payload.
+/// Encodes a record without its checksum and payload.
 fn record_header(number: u64, change: &Change) -> [u8; RECORD_BYTES - 4] {
     let mut out = [0; RECORD_BYTES - 4];
     out[..4].copy_from_slice(&RECORD_MAGIC.to_be_bytes());
@@ -362,7 +361,7 @@ fn record_header(number: u64, change: &Change) -> [u8; RECORD_BYTES - 4] {
     out
 }
 
-/// The change of a record, the length of its payload, and its checksum.
+/// Parses a record. Returns its change, the length of its payload, and its checksum.
 fn parse_record(bytes: &[u8; RECORD_BYTES], number: u64) -> Option<(Change, u32, u32)> {
     let word = |at: usize| u64::from_be_bytes(*bytes[at..].first_chunk().expect("48 bytes"));
     let int = |at: usize| u32::from_be_bytes(*bytes[at..].first_chunk().expect("48 bytes"));
@@ -382,7 +381,7 @@ fn parse_record(bytes: &[u8; RECORD_BYTES], number: u64) -> Option<(Change, u32,
     agrees.then_some((Change { command, flags, range, data: None }, payload, int(44)))
 }
 
-/// What is left in a ring of these bytes, and again after a change to it; for tests that try any bytes.
+/// Opens a ring of these bytes, changes it, and opens it again. Returns the number of records. For tests and fuzzing.
 #[doc(hidden)]
 pub fn try_any_ring(bytes: &[u8]) -> usize {
     let Some(identity) = bytes.get(20..28).and_then(|bytes| bytes.first_chunk()) else { return 0 };
@@ -401,7 +400,7 @@ pub fn try_any_ring(bytes: &[u8]) -> usize {
     count
 }
 
-/// Memory of this process alone.
+/// Memory of this process only.
 struct Plain(std::cell::RefCell<Vec<u8>>);
 
 impl Lasting for Plain {
@@ -447,7 +446,7 @@ mod tests {
         Change { command: Command::WriteZeroes, flags: CommandFlags::NO_HOLE, range, data: None }
     }
 
-    /// What the next process finds.
+    /// Returns the changes that the next process finds, and its loss.
     fn found(memory: &Rc<Plain>, pool: &BufPool) -> (Vec<(u64, Vec<u8>)>, Option<&'static str>) {
         let memory: Rc<dyn Lasting> = Rc::new(Plain(memory.0.clone()));
         let (_, found) = Ring::open(memory, EXPORT, |len| pool.take(len)).unwrap();
@@ -458,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_the_document_says() {
+    fn ring_matches_documented_bytes() {
         let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
         let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
         ring.append(&write(&pool, 0x200, b"abcd")).unwrap();
@@ -475,11 +474,11 @@ mod tests {
     }
 
     #[test]
-    fn the_next_process_finds_what_was_not_flushed() {
+    fn next_process_finds_unflushed_changes() {
         let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
         let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
         assert_eq!(found(&memory, &pool), (vec![], None));
-        // Often enough that records go over the end of the memory.
+        // So often that records wrap around the end of the memory.
         for round in 0..50_u64 {
             let bytes = [round as u8; 300];
             ring.append(&write(&pool, round * 512, &bytes)).unwrap();
@@ -498,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_all_there_is_told() {
+    fn ring_reports_damaged_or_missing_records() {
         let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
         let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
         ring.append(&write(&pool, 0, &[1; 100])).unwrap();
@@ -510,7 +509,7 @@ mod tests {
             assert!(lost.is_some() && changes.len() < 2, "byte {at}");
             *memory.0.borrow_mut() = whole.clone();
         }
-        // Half of a record that no head counts was not answered.
+        // Part of a record that no head counts was not answered.
         memory.0.borrow_mut()[128 + 2 * 148..][..20].fill(0xff);
         assert_eq!(found(&memory, &pool).1, None);
         ring.lacks().unwrap();
@@ -523,10 +522,10 @@ mod tests {
     }
 
     #[test]
-    fn who_dies_while_it_is_made_has_answered_nothing() {
+    fn ring_unfinished_at_kill_is_empty() {
         let (made, pool) = (memory(), BufPool::new(1 << 20, 0));
         Ring::new(made.clone(), EXPORT).unwrap();
-        // The head in front is written last: a kill leaves of the other one what it has come to.
+        // The head in front is written last: a kill leaves only a part of the other one.
         for len in 0..=HEAD_BYTES {
             let unmade = memory();
             let second = HEAD_BYTES..HEAD_BYTES + len;
@@ -539,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_of_one_export() {
+    fn ring_is_refused_for_other_export() {
         let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
         let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
         let other = || {
@@ -555,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_without_harm() {
+    fn ring_survives_any_bytes() {
         let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
         let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
         ring.append(&write(&pool, 0, &[1; 100])).unwrap();

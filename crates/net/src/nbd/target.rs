@@ -1,4 +1,4 @@
-//! Where an export is, and what it takes to get there.
+//! The address of an export, and the files for TLS.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -11,40 +11,41 @@ use wire::nbd::uri::{Address as UriAddress, NbdUri};
 
 use super::Client;
 
-/// Longest file of certificates that is read.
+/// Longest certificate file that is read.
 pub const PEM_MAX_BYTES: usize = 1 << 20;
 
-/// What a unix socket's server is called if nobody says.
+/// Default name for the certificate of a server on a Unix socket.
 const LOCAL: &str = "localhost";
 
-/// Where an export is, and what it takes to get there.
+/// The address of an export, and the files for TLS.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Where the server is.
+    /// The address of the server.
     pub address: Address,
     /// The name of the export.
     pub export: String,
-    /// TLS, and nothing without it.
+    /// The files for TLS; `None` for a connection without TLS.
     pub tls: Option<TlsFiles>,
 }
 
-/// Whom to trust as what, and who we are.
+/// Files and names for TLS.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificates of the authorities that sign servers.
+    /// Certificates of the authorities that sign server certificates.
     pub ca: Option<PathBuf>,
-    /// Our certificate.
+    /// The client's certificate.
     pub cert: Option<PathBuf>,
-    /// Its key.
+    /// The key of the client's certificate.
     pub key: Option<PathBuf>,
-    /// Whether ours may be missing: a directory without them is that of a client which needs none.
+    /// Whether the client's certificate may be missing. A directory without one belongs to a client that needs none.
     pub anonymous: bool,
     /// The name that the server's certificate must have.
     pub hostname: String,
 }
 
 impl TlsFiles {
-    /// The files that the NBD URI specification has in a directory; ours only if they are there.
+    /// Returns the files that the NBD URI specification puts into a directory. The client's certificate and key are
+    /// optional.
     fn of_directory(directory: Option<&str>, hostname: String) -> Self {
         let Some(directory) = directory.map(Path::new) else {
             return Self { ca: None, cert: None, key: None, anonymous: true, hostname };
@@ -59,10 +60,10 @@ impl TlsFiles {
         Ok(Pem { path: path.display().to_string(), bytes })
     }
 
-    /// Reads them.
+    /// Reads the files.
     ///
     /// # Errors
-    /// What is missing, unreadable or wrong, with the file.
+    /// A missing, unreadable or invalid file, with its path.
     pub fn client(&self, env: &Env) -> Result<tls::Client> {
         let ca = self.ca.as_deref().ok_or_else(|| {
             let words = "TLS needs to know whom to trust; add tls-certificates=DIR to the URI, or \
@@ -99,10 +100,10 @@ impl TlsFiles {
 }
 
 impl Target {
-    /// What a URI names.
+    /// Parses a URI.
     ///
     /// # Errors
-    /// `Invalid`, with the place, for what is no URI.
+    /// `Invalid`, with the URI, if it cannot be parsed.
     pub fn of(uri: &str) -> Result<Self> {
         let parsed: std::result::Result<NbdUri, _> = uri.parse();
         let NbdUri { tls, address, export, certificates, hostname } =
@@ -116,7 +117,7 @@ impl Target {
         Ok(Self { address, export, tls })
     }
 
-    /// The files that TLS needs, read; `None` without TLS.
+    /// Reads the files for TLS. Returns `None` without TLS.
     ///
     /// # Errors
     /// As [`TlsFiles::client`].
@@ -124,7 +125,7 @@ impl Target {
         self.tls.as_ref().map(|files| files.client(env)).transpose()
     }
 
-    /// Connects, in the way that `config` asks for.
+    /// Connects with `config`.
     ///
     /// # Errors
     /// As [`Client::connect`] and [`Target::client`].
@@ -134,10 +135,11 @@ impl Target {
     }
 }
 
-/// Secures a connection whose server has agreed to it, with buffers from `memory`.
+/// Starts TLS on a connection whose server has agreed to it, with buffers from `memory`.
 ///
 /// # Errors
-/// As [`tls::Client::connect`]; `Io` if something followed in `left`, which anybody could have put there.
+/// As [`tls::Client::connect`]; `Io` if bytes are left in the inbox (`left`), because any third party could have sent
+/// them.
 pub async fn secure(
     env: &Env,
     socket: &Rc<dyn Socket>,

@@ -1,7 +1,8 @@
-//! What a server has answered and may still forget: kept until a flush, to be sent again.
+//! Log of the changes that a server has answered but not flushed. They are kept until a flush, so that they can be sent
+//! again.
 //!
-//! The order of the entries is the order of the answers. Changes that overlap are sent one after the
-//! other, so this order is right wherever it matters.
+//! The order of the entries is the order of the answers. Changes that overlap are sent one after the other, so this
+//! order is right wherever it matters.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,16 +15,16 @@ use wire::nbd::{Command, CommandFlags};
 
 use super::ring::{RECORD_BYTES, Ring};
 
-/// What an entry counts for beside its payload, so that payloads of nothing are bounded too.
+/// Cost of an entry beside its payload, so that changes without payload are limited too.
 const ENTRY_BYTES: u64 = 256;
 
 const _: () =
     assert!(RECORD_BYTES as u64 <= ENTRY_BYTES, "a ring of the log's limit holds the log");
 
-/// While the pool has less than this part of its bytes free, the log is emptied early.
+/// The log is flushed early while less than one part in this many of the pool is free,
 const POOL_SHORT: usize = 4;
 
-/// ... if it holds at least so much: a flush for less gives nobody room.
+/// ... and it holds at least this much: flushing less would free too little to matter.
 const SHORT_LEAST_BYTES: u64 = 1 << 20;
 
 /// A change of the export: a write, zeros, or a trim.
@@ -36,7 +37,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// What it counts for in the log.
+    /// Returns the number of bytes by which it fills the log.
     fn cost(&self) -> u64 {
         let payload = self.data.as_ref().map_or(0, |data| data.len().next_multiple_of(BUF_ALIGN));
         payload as u64 + ENTRY_BYTES
@@ -47,25 +48,25 @@ impl Change {
 pub(super) struct Unflushed {
     limit_bytes: u64,
     pool: BufPool,
-    /// Bytes of the entries and of the room that is promised.
+    /// Bytes of the entries and of the reserved room.
     used_bytes: Cell<u64>,
     kept_bytes: Cell<u64>,
     entries: RefCell<VecDeque<(u64, Change)>>,
-    /// The entries once more, for the next process.
+    /// A copy of the entries for the next process.
     ring: RefCell<Option<Ring>>,
     /// The number of the next answer.
     next: Cell<u64>,
-    /// The number of the last change that makes the log incomplete, and that no flush has covered: it
-    /// found no room, or was refused on top of another.
+    /// Number of the last change that makes the log incomplete and that no flush has covered. The change found no room,
+    /// or it was refused on top of an entry.
     forgotten: Cell<Option<u64>>,
-    /// Nothing is kept any more: it would be of no use.
+    /// Whether the log keeps nothing any more, because it would be of no use.
     given_up: Cell<bool>,
     waiting: Notify,
     flusher: Notify,
 }
 
 impl Unflushed {
-    /// At most `limit_bytes` of payload in buffers of `pool`; with 0 nothing is kept.
+    /// Makes an empty log of at most `limit_bytes`, with buffers of `pool`. With 0 it keeps nothing.
     pub fn new(limit_bytes: u64, pool: &BufPool) -> Rc<Self> {
         Rc::new(Self {
             limit_bytes,
@@ -82,7 +83,7 @@ impl Unflushed {
         })
     }
 
-    /// The same with a ring, and with what a process before this one has left in it.
+    /// Makes a log with a ring, and with the changes that an earlier process has left in the ring.
     pub fn lasting(limit_bytes: u64, pool: &BufPool, ring: Ring, left: Vec<Change>) -> Rc<Self> {
         let log = Self::new(limit_bytes.min(ring.capacity()), pool);
         let bytes = left.iter().map(Change::cost).sum();
@@ -94,18 +95,18 @@ impl Unflushed {
         log
     }
 
-    /// Whether it keeps anything.
+    /// Whether it keeps changes.
     pub fn keeps(&self) -> bool {
         self.limit_bytes > 0 && !self.given_up.get()
     }
 
-    /// Bytes that it keeps now.
+    /// Returns the number of bytes that it keeps now.
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes.get()
     }
 
-    /// Room for a change that is about to be sent, as soon as flushes have made some. A change that
-    /// can never fit gets a place that keeps nothing.
+    /// Waits until flushes have made room for a change that is about to be sent, and reserves it. A change that can
+    /// never fit gets a `Room` that keeps nothing.
     pub async fn room(self: &Rc<Self>, change: &Change) -> Room {
         let cost = change.cost();
         poll_fn(|cx| {
@@ -123,12 +124,12 @@ impl Unflushed {
         .await
     }
 
-    /// What a flush that is submitted now will cover: all that was answered before.
+    /// Returns a stamp for a flush that is submitted now. The flush covers everything answered before.
     pub fn stamp(&self) -> u64 {
         self.next.get()
     }
 
-    /// A flush that was submitted at `stamp` is done.
+    /// Removes the entries covered by a flush that was submitted at `stamp` and has succeeded.
     pub fn flushed(&self, stamp: u64) {
         let mut entries = self.entries.borrow_mut();
         let mut count = 0;
@@ -150,25 +151,25 @@ impl Unflushed {
         self.wake();
     }
 
-    /// Changes the ring, if there is one. One that cannot be changed keeps what it has, which is at worst
-    /// sent once more than it need be.
+    /// Changes the ring, if there is one. Returns whether this succeeded. A ring that cannot be changed keeps its old
+    /// records; at worst they are sent again needlessly.
     fn record(&self, change: impl FnOnce(&mut Ring) -> block::Result<()>) -> bool {
         self.ring.borrow_mut().as_mut().is_none_or(|ring| change(ring).is_ok())
     }
 
-    /// The server was told something that is not kept, and a flush is due.
+    /// Records that the server has answered a change that is not kept, so that a flush is due.
     fn forget(&self) {
         self.forgotten.set(Some(self.next.replace(self.next.get() + 1)));
-        // That takes no memory which was not there before.
+        // This takes no new memory.
         self.record(Ring::lacks);
     }
 
-    /// Whether the server was told something that is not kept here, and may forget it.
+    /// Whether the server has unflushed changes that are not kept here.
     pub fn has_forgotten(&self) -> bool {
         self.forgotten.get().is_some()
     }
 
-    /// No flush will succeed any more: nothing is kept from now on.
+    /// Stops keeping changes, because no flush will succeed any more.
     pub fn give_up(&self) {
         self.given_up.set(true);
         for (_, change) in self.entries.take() {
@@ -180,23 +181,22 @@ impl Unflushed {
         self.wake();
     }
 
-    /// Keeps nothing for the next process any more: all is flushed, and another disk may have that memory.
+    /// Drops the ring: everything is flushed, and another disk may get its memory.
     pub fn leave_ring(&self) {
         *self.ring.borrow_mut() = None;
     }
 
-    /// The `at`-th entry from the oldest on.
+    /// Returns entry number `at`, counted from the oldest.
     pub fn entry(&self, at: usize) -> Option<Change> {
         self.entries.borrow().get(at).map(|(_, change)| change.clone())
     }
 
-    /// The number of the oldest entry; `None` if there is none.
+    /// Returns the number of the oldest entry; `None` if the log is empty.
     pub fn oldest(&self) -> Option<u64> {
         self.entries.borrow().front().map(|(number, _)| *number)
     }
 
-    /// Waits until it should be emptied by a flush: it is half full, somebody waits for room, or the
-    /// pool is short.
+    /// Waits until a flush should empty the log: it is half full, a change waits for room, or the pool is short.
     pub async fn pressed(&self) {
         self.flusher.until(|| self.is_pressed() || self.given_up.get()).await;
     }
@@ -226,7 +226,7 @@ impl Unflushed {
     }
 }
 
-/// Room in the log for one change; given back when dropped.
+/// Room in the log for one change. Dropping it frees the room.
 pub(super) struct Room {
     log: Rc<Unflushed>,
     cost: u64,
@@ -234,8 +234,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The change was answered. One that is durable is kept only as long as something older that
-    /// overlaps it is: sent again, that would undo it.
+    /// Keeps the answered change. A durable change is kept only while an older entry overlaps it, because sending that
+    /// entry again would undo the change.
     pub fn answered(mut self, change: Change, durable: bool) {
         let log = self.log.clone();
         if log.given_up.get() || durable && !log.overlaps(change.range) {
@@ -254,9 +254,8 @@ impl Room {
 }
 
 impl Room {
-    /// The server has refused the change, and may have done part of it. If something older that
-    /// overlaps it were sent again, bytes would change that somebody has read: a flush is due, and
-    /// until then the log is not whole.
+    /// Handles a refusal: the server may have done part of the change. If an older entry overlaps it, sending that
+    /// entry again would change bytes that were already read. So a flush is due, and until then the log is incomplete.
     pub fn refused(self, range: ByteRange) {
         let log = &self.log;
         if log.overlaps(range) {
@@ -307,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_what_was_answered_before_it_was_submitted() {
+    fn flush_covers_changes_answered_before_its_submission() {
         let pool = BufPool::new(1 << 20, 0);
         let log = Unflushed::new(1 << 20, &pool);
         answer(&log, &change(&pool, 0, 512), false);
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_durable_is_kept_only_on_top_of_what_is_not() {
+    fn log_keeps_durable_change_only_over_volatile_one() {
         let pool = BufPool::new(1 << 20, 0);
         let log = Unflushed::new(1 << 20, &pool);
         answer(&log, &change(&pool, 0, 512), true);
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_says_what_it_forgot() {
+    fn log_is_bounded_and_reports_dropped_change() {
         let pool = BufPool::new(1 << 20, 0);
         let log = Unflushed::new(2 * (4096 + ENTRY_BYTES), &pool);
         answer(&log, &change(&pool, 0, 4096), false);
@@ -354,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_on_top_of_something_asks_for_a_flush() {
+    fn log_needs_flush_after_refused_overlapping_change() {
         let pool = BufPool::new(1 << 20, 0);
         let log = Unflushed::new(1 << 20, &pool);
         let (one, apart) = (change(&pool, 0, 1024), change(&pool, 1024, 512));
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_failed_gives_its_room_back() {
+    fn log_frees_room_of_failed_change() {
         let pool = BufPool::new(1 << 20, 0);
         let log = Unflushed::new(4096 + ENTRY_BYTES, &pool);
         let one = change(&pool, 0, 4096);

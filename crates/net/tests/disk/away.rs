@@ -1,4 +1,4 @@
-//! While the server is away requests are held, and no longer than was asked for.
+//! Tests that requests are held while the server is away, for the configured time and no longer.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn loses_one() -> Fake {
 }
 
 #[test]
-fn requests_are_held_and_then_carried_out() {
+fn requests_are_held_until_reconnect() {
     let fake = loses_one();
     let volume = Volume::new(&fake.uri(), &[]);
     volume.write(0, 4096, 5, false).unwrap();
@@ -38,7 +38,7 @@ fn requests_are_held_and_then_carried_out() {
 }
 
 #[test]
-fn an_idle_disk_finds_out_by_itself() {
+fn idle_disk_notices_lost_connection() {
     let fake = loses_one();
     let volume = Volume::new(&fake.uri(), &[]);
     drop(volume.client.send(Op::read(crate::volume::range(0, 512), volume.filled(512, 0))));
@@ -47,7 +47,7 @@ fn an_idle_disk_finds_out_by_itself() {
 }
 
 #[test]
-fn they_fail_when_it_is_away_for_too_long() {
+fn requests_fail_when_server_is_away_too_long() {
     let fake = loses_one();
     let hold = Duration::from_millis(400);
     let volume = Volume::new(&fake.uri(), &[("reconnect", time(hold))]);
@@ -57,7 +57,7 @@ fn they_fail_when_it_is_away_for_too_long() {
     says(volume.read(0, 512), "far: out of service: the server has been away for 0.4 s (");
     let took = begun.elapsed();
     assert!(took >= hold && took < hold + Duration::from_secs(5), "{took:?}");
-    // The last attempt of before is turned away, too.
+    // The server refuses the last attempt that was already under way, too.
     volume.pass(Duration::from_millis(100));
     fake.seen().shut = false;
     volume.pass(Duration::from_millis(100));
@@ -67,7 +67,7 @@ fn they_fail_when_it_is_away_for_too_long() {
 }
 
 #[test]
-fn without_patience_the_disk_is_out_at_once() {
+fn disk_without_reconnect_fails_at_once() {
     let fake = loses_one();
     let volume = Volume::new(&fake.uri(), &[("reconnect", time(Duration::ZERO))]);
     let begun = Instant::now();
@@ -77,7 +77,7 @@ fn without_patience_the_disk_is_out_at_once() {
 }
 
 #[test]
-fn it_comes_back_although_every_buffer_waits_for_it() {
+fn disk_reconnects_with_exhausted_pool() {
     let fake = loses_one();
     let volume = Volume::new(&fake.uri(), &[]);
     fake.seen().shut = true;

@@ -1,4 +1,4 @@
-//! A server that does what a test tells it: it keeps its word, forgets, lies or falls silent.
+//! A server under the control of a test: it follows the protocol, loses writes, lies, or stops answering.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,7 +15,7 @@ pub const TRIM: u16 = 4;
 pub const WRITE_ZEROES: u16 = 6;
 pub const BLOCK_STATUS: u16 = 7;
 
-/// Flags of an export that flushes, and knows FUA, trim and zeroes.
+/// Flags of an export that supports flush, FUA, trim and zeroes.
 pub const FLAGS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6;
 pub const READ_ONLY: u16 = 1 << 1;
 pub const MULTI_CONN: u16 = 1 << 8;
@@ -25,33 +25,33 @@ const STRUCTURED: u32 = 8;
 const SET_META_CONTEXT: u32 = 10;
 const EINVAL: u32 = 22;
 
-/// How long a slow request takes.
+/// Duration of a slow request.
 pub const SLOW: Duration = Duration::from_millis(400);
 
-/// What is done with a request.
+/// The treatment of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
-    /// As a good server does.
+    /// Serve it correctly.
     Serve,
-    /// It is answered twice.
+    /// Answer it twice.
     Twice,
-    /// Bytes that mean nothing.
+    /// Answer with garbage.
     Garbage,
-    /// No answer, for ever.
+    /// Never answer.
     Hang,
-    /// The connection ends, nothing is done.
+    /// End the connection without carrying it out.
     Lose,
-    /// It is carried out, and the connection ends before the answer.
+    /// Carry it out, and end the connection before the answer.
     ServeAndLose,
-    /// The server dies with all that was not flushed.
+    /// Die, and lose everything that was not flushed.
     Die,
-    /// It takes its time.
+    /// Serve it slowly.
     Slow,
-    /// It says yes, and does nothing.
+    /// Report success without carrying it out.
     Pretend,
-    /// A read is answered with these pieces, in a structured session.
+    /// Answer a read with these pieces, in a structured session.
     Pieces(&'static [Piece]),
-    /// A status is answered with so many extents of 512 bytes, data and holes by turns, in a structured session.
+    /// Answer a status with this number of extents of 512 bytes, alternately data and holes, in a structured session.
     Extents(u32),
 }
 
@@ -63,10 +63,10 @@ pub struct Piece {
     pub hole: bool,
 }
 
-/// What is in pieces that are no holes.
+/// Content of pieces that are no holes.
 pub const PIECE_BYTE: u8 = 0x5a;
 
-/// A request as it came.
+/// A request as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
     pub connection: u32,
@@ -76,19 +76,19 @@ pub struct Asked {
     pub len: u32,
 }
 
-/// What an export claims to be, by the number of the connection.
+/// Size and flags that an export claims, by the number of the connection.
 pub type Claim = fn(u32) -> (u64, u16);
 
 #[derive(Default)]
 pub struct Seen {
-    /// The bytes, and those that would survive.
+    /// The current bytes. `durable` has those that would survive a crash.
     pub bytes: Vec<u8>,
     durable: Vec<u8>,
     pub asked: Vec<Asked>,
     pub connections: u32,
-    /// Says good-bye to whoever comes, before a word.
+    /// Whether new connections are closed before the handshake.
     pub shut: bool,
-    /// Speaks structured replies with whoever comes.
+    /// Whether structured replies are offered.
     pub structured: bool,
 }
 
@@ -120,7 +120,7 @@ impl Fake {
                 };
                 std::thread::spawn(move || {
                     let mut peer = Peer { stream: stream.unwrap(), connection, shared };
-                    // Whoever leaves, leaves.
+                    // An error only ends this connection.
                     let _ = peer.shake(claim).and_then(|()| peer.serve(&*act));
                     let _ = peer.stream.shutdown(std::net::Shutdown::Both);
                 });
@@ -137,7 +137,7 @@ impl Fake {
         self.seen.lock().unwrap()
     }
 
-    /// How often that was asked.
+    /// Returns how often a command was received.
     pub fn count(&self, command: u16) -> usize {
         self.seen().asked.iter().filter(|asked| asked.command == command).count()
     }
@@ -188,7 +188,7 @@ impl Peer {
                 reply(4, b"\0\0\0\x01base:allocation")?;
             }
             let structured = structured && [STRUCTURED, SET_META_CONTEXT].contains(&option);
-            // Any other extension is not known.
+            // No other extension is supported.
             reply(if structured { 1 } else { 1 << 31 | 1 }, &[])?;
         }
     }
@@ -258,14 +258,14 @@ fn chunk(flags: u16, kind: u16, cookie: &[u8], data: &[u8]) -> Vec<u8> {
     [&magic[..], &words, cookie, &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// A status of the one context that there is.
+/// Encodes a status of the only context.
 fn in_extents(count: u32, cookie: &[u8]) -> Vec<u8> {
     let extents = (0..count).flat_map(|n| [512, n % 2 * 3]);
     let words = std::iter::once(1).chain(extents).flat_map(u32::to_be_bytes);
     chunk(1, 5, cookie, &words.collect::<Vec<_>>())
 }
 
-/// Chunks of a structured reply, and one that says that it is done.
+/// Encodes chunks of a structured reply, and a last one that ends it.
 fn in_pieces(pieces: &[Piece], cookie: &[u8]) -> Vec<u8> {
     let chunk = |flags, kind, data: &[u8]| chunk(flags, kind, cookie, data);
     let piece = |piece: &Piece| {

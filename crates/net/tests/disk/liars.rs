@@ -1,4 +1,4 @@
-//! Servers that lie, say things twice, or say nothing.
+//! Servers that lie, repeat answers, or stop answering.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ fn good(_: u32) -> (u64, u16) {
 }
 
 #[test]
-fn one_that_answers_twice_is_left_and_goes_on() {
+fn disk_reconnects_after_server_answers_twice() {
     let fake = Fake::new(good, |asked| match asked.connection == 1 && asked.command == READ {
         true => Act::Twice,
         false => Act::Serve,
@@ -31,7 +31,7 @@ fn one_that_answers_twice_is_left_and_goes_on() {
     assert_eq!(volume.counter("reconnects"), 1);
 }
 
-/// It is asked again and again, more and more slowly, and then no more.
+/// Checks that the disk tries again and again, more and more slowly, and then gives up.
 fn is_given_up(act: Act) {
     let fake = Fake::new(good, move |asked| if asked.command == READ { act } else { Act::Serve });
     let volume = Volume::new(&fake.uri(), &[]);
@@ -46,17 +46,17 @@ fn is_given_up(act: Act) {
 }
 
 #[test]
-fn one_that_never_makes_sense_is_given_up() {
+fn disk_gives_up_server_that_sends_garbage() {
     is_given_up(Act::Garbage);
 }
 
 #[test]
-fn one_that_always_answers_twice_is_given_up() {
+fn disk_gives_up_server_that_always_answers_twice() {
     is_given_up(Act::Twice);
 }
 
 #[test]
-fn one_that_a_request_kills_every_time_is_given_up() {
+fn disk_gives_up_server_that_always_disconnects() {
     is_given_up(Act::Lose);
 }
 
@@ -70,7 +70,8 @@ const fn hole(offset: u64, len: u32) -> Piece {
 
 const WHOLE: &[Piece] = &[data(0, 4096)];
 
-/// A read of 4 KiB at 0 that the first connection answers in these pieces, and the next one as it should.
+/// Reads 4 KiB at 0 from a server that answers with these pieces on the first connection, and correctly on the next
+/// one.
 fn in_pieces(pieces: &'static [Piece]) -> (Vec<u8>, u64) {
     let fake = Fake::new(good, move |asked| match asked.command {
         READ => Act::Pieces(if asked.connection == 1 { pieces } else { WHOLE }),
@@ -82,7 +83,7 @@ fn in_pieces(pieces: &'static [Piece]) -> (Vec<u8>, u64) {
 }
 
 #[test]
-fn pieces_of_a_read_may_come_in_any_order() {
+fn read_takes_pieces_in_any_order() {
     const ALL: [&[Piece]; 3] = [
         &[data(0, 4096)],
         &[hole(3072, 1024), data(0, 1024), data(1024, 2048)],
@@ -100,14 +101,14 @@ fn pieces_of_a_read_may_come_in_any_order() {
 }
 
 #[test]
-fn pieces_that_make_no_read_end_the_connection() {
+fn read_with_wrong_pieces_ends_connection() {
     const ALL: [&[Piece]; 8] = [
-        // As much as was asked for, and not all of it.
+        // As many bytes as were asked for, but not all of them.
         &[data(0, 2048), data(0, 2048)],
         &[data(0, 2048), hole(0, 2048)],
         &[hole(2048, 2048), data(2048, 2048)],
         &[data(0, 2048), data(2047, 2048)],
-        // What was not asked for.
+        // Bytes that were not asked for.
         &[data(0, 4096), data(4096, 512)],
         &[data(4095, 512)],
         &[data(u64::MAX, 16)],
@@ -121,8 +122,8 @@ fn pieces_that_make_no_read_end_the_connection() {
 }
 
 #[test]
-fn a_status_may_be_longer_than_what_one_receive_takes() {
-    // The last is as many as a server may send.
+fn status_may_be_longer_than_one_receive() {
+    // The last one is the most that a server may send.
     for count in [1, EXTENTS_MAX as u32 + 1, 33_000, 131_072] {
         let fake = Fake::new(
             |_| (1 << 30, FLAGS),
@@ -146,7 +147,7 @@ fn a_status_may_be_longer_than_what_one_receive_takes() {
 }
 
 #[test]
-fn a_structured_session_has_no_simple_answer_to_a_read() {
+fn structured_session_rejects_simple_reply_to_read() {
     let fake = Fake::new(good, |asked| match asked.connection {
         1 => Act::Serve,
         _ if asked.command == READ => Act::Pieces(WHOLE),
@@ -159,7 +160,7 @@ fn a_structured_session_has_no_simple_answer_to_a_read() {
 }
 
 #[test]
-fn one_that_falls_silent_is_out_of_service() {
+fn disk_fails_when_server_stops_answering() {
     let fake = Fake::new(good, |asked| match asked.command {
         WRITE => Act::Hang,
         _ => Act::Serve,
@@ -173,7 +174,7 @@ fn one_that_falls_silent_is_out_of_service() {
 }
 
 #[test]
-fn one_that_is_smaller_than_it_says_fails_what_is_behind_its_end() {
+fn requests_fail_past_real_end_of_export() {
     let fake = Fake::new(|_| (4 << 20, FLAGS), |_| Act::Serve);
     let volume = Volume::new(&fake.uri(), &[]);
     says(volume.read(3 << 20, 4096), "far: ");
@@ -182,7 +183,7 @@ fn one_that_is_smaller_than_it_says_fails_what_is_behind_its_end() {
 }
 
 #[test]
-fn one_that_is_larger_than_any_disk_is_refused() {
+fn open_refuses_export_above_size_limit() {
     let claims: [Claim; 3] =
         [|_| (i64::MAX as u64 - 511, FLAGS), |_| (1 << 63, FLAGS), |_| (u64::MAX, FLAGS)];
     for (n, claim) in claims.into_iter().enumerate() {
@@ -191,7 +192,7 @@ fn one_that_is_larger_than_any_disk_is_refused() {
             _ => Act::Serve,
         });
         match Volume::try_new(&fake.uri(), &[]) {
-            // Its last bytes, in two commands.
+            // The last bytes of the disk, in two commands.
             Ok(volume) if n == 0 => volume.zero(claim(1).0 - (3 << 29), 3 << 29).unwrap(),
             Ok(_) => panic!("{} bytes are taken", claim(1).0),
             refused => {
@@ -202,7 +203,7 @@ fn one_that_is_larger_than_any_disk_is_refused() {
 }
 
 #[test]
-fn one_that_comes_back_as_another_export_is_refused() {
+fn reconnect_refuses_changed_export() {
     let claims: [(Claim, &str); 3] = [
         (
             |n| (if n == 1 { 1 << 20 } else { 1 << 19 }, FLAGS),
@@ -225,7 +226,7 @@ fn one_that_comes_back_as_another_export_is_refused() {
 }
 
 #[test]
-fn connections_are_shared_only_where_a_flush_covers_them() {
+fn connections_are_shared_only_with_multi_conn() {
     let fake = Fake::new(|_| (1 << 20, FLAGS | MULTI_CONN), |_| Act::Serve);
     let four = [("connections", Value::Integer(4))];
     let volume = Volume::new(&fake.uri(), &four);
@@ -248,7 +249,7 @@ fn connections_are_shared_only_where_a_flush_covers_them() {
 }
 
 #[test]
-fn long_zeroes_go_in_pieces_that_the_header_can_say() {
+fn long_zeroes_are_split_to_fit_header() {
     let fake = Fake::new(
         |_| (5 << 30, FLAGS),
         |asked| match asked.command {
@@ -263,8 +264,8 @@ fn long_zeroes_go_in_pieces_that_the_header_can_say() {
 }
 
 #[test]
-fn what_a_server_still_does_for_a_lost_session_comes_before_the_next() {
-    // The first connection is lost at a read; the other works, on a write that takes long.
+fn lost_session_ends_before_next_one_writes() {
+    // The first connection is lost at a read; the other one still works, on a slow write.
     let fake = Fake::new(
         |_| (1 << 20, FLAGS | MULTI_CONN),
         |asked| match (asked.connection, asked.command) {

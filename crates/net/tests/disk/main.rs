@@ -1,4 +1,4 @@
-//! The disk against servers that do not keep their word.
+//! The disk against servers that break the protocol.
 #![allow(clippy::disallowed_methods, reason = "the servers are threads of this process")]
 
 mod fake;

@@ -1,9 +1,9 @@
-//! The manual names every option, and no other.
+//! Checks that the manual names every option, and no other.
 
 use net::nbd::KIND;
 
 #[test]
-fn every_option_is_documented_and_no_other() {
+fn manual_lists_exactly_the_options() {
     let (_, options) = KIND.manual.split_once("\n## Options\n").unwrap();
     let table = options.split("\n\n| URI").next().unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));

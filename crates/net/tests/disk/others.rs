@@ -1,4 +1,4 @@
-//! Other people's servers: what they offer is used, and they may be restarted under load.
+//! Servers of other projects: the features that they offer are used, and they may be restarted under load.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -29,11 +29,11 @@ impl Drop for Dir {
     }
 }
 
-/// A server that runs, and is killed at the end.
+/// A running server, killed when dropped.
 struct Server(Child);
 
 impl Server {
-    /// `None` where the program is not there.
+    /// Starts a server. Returns `None` if the program is not installed.
     fn start(line: &str, socket: &str) -> Option<Self> {
         let _ = std::fs::remove_file(socket);
         let mut words = line.split_whitespace();
@@ -56,7 +56,7 @@ impl Drop for Server {
     }
 }
 
-/// The servers, as command lines.
+/// Returns the command lines of the servers.
 fn lines(dir: &Dir) -> [String; 3] {
     let (disk, socket) = (dir.path("disk"), dir.path("sock"));
     [
@@ -73,7 +73,7 @@ fn lines(dir: &Dir) -> [String; 3] {
 }
 
 #[test]
-fn they_are_spoken_with_and_may_be_killed() {
+fn other_servers_may_be_killed_under_load() {
     for n in 0..3 {
         let dir = Dir::new(&n.to_string());
         let (line, socket) = (&lines(&dir)[n], dir.path("sock"));
@@ -117,11 +117,11 @@ fn they_are_spoken_with_and_may_be_killed() {
 }
 
 #[test]
-fn one_over_tcp_may_be_killed_too() {
+fn tcp_server_may_be_killed() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let dir = Dir::new("tcp");
     let disk = dir.path("disk");
-    // Its pid file stands for a socket: it is there when the server listens.
+    // The pid file replaces the socket: it exists once the server listens.
     let pid = dir.path("pid");
     let line =
         format!("nbdkit --foreground --pidfile {pid} --ipaddr 127.0.0.1 --port {port} file {disk}");

@@ -1,4 +1,4 @@
-//! What was answered is there, although the server has forgotten it.
+//! Tests that answered changes are replayed after the server has lost them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ fn good(_: u32) -> (u64, u16) {
     (1 << 20, FLAGS)
 }
 
-/// Dies at the first read after `armed`; all else is served.
+/// Dies at the first read after `armed` is set, and serves everything else.
 fn mortal(armed: &Arc<AtomicBool>) -> impl Fn(&Asked) -> Act + Send + Sync + 'static {
     let armed = armed.clone();
     move |asked| match asked.command == 0 && armed.swap(false, Ordering::Relaxed) {
@@ -25,7 +25,7 @@ fn mortal(armed: &Arc<AtomicBool>) -> impl Fn(&Asked) -> Act + Send + Sync + 'st
 }
 
 #[test]
-fn writes_zeroes_and_their_order_come_back() {
+fn replay_restores_writes_and_zeroes_in_order() {
     let armed = Arc::default();
     let fake = Fake::new(good, mortal(&armed));
     let volume = Volume::new(&fake.uri(), &[]);
@@ -39,7 +39,7 @@ fn writes_zeroes_and_their_order_come_back() {
     armed.store(true, Ordering::Relaxed);
     assert!(volume.read(0, 64 << 10).unwrap() == expected[..64 << 10], "before anything is read");
     assert!(fake.seen().bytes == expected);
-    // What was flushed is not sent again, nor what was durable with nothing older beneath it.
+    // Flushed changes are not sent again, nor durable ones without an older overlapping entry.
     assert_eq!((volume.counter("replayed"), volume.counter("reconnects")), (3, 1));
     volume.flush().unwrap();
     assert_eq!(volume.counter("unflushed_bytes"), 0);
@@ -49,7 +49,7 @@ fn writes_zeroes_and_their_order_come_back() {
 }
 
 #[test]
-fn discard_is_sent_as_zeroes_where_it_may_be_sent_again() {
+fn discard_is_sent_as_zeroes_if_it_may_be_replayed() {
     for (replay, command) in [(64 << 10, WRITE_ZEROES), (0, TRIM)] {
         let fake = Fake::new(good, |_| Act::Serve);
         let volume = Volume::new(&fake.uri(), &[("replay", Value::Size(replay))]);
@@ -71,7 +71,7 @@ fn disk_has_no_discard_where_server_lacks_zeroes() {
 }
 
 #[test]
-fn what_was_on_its_way_is_sent_again() {
+fn changes_in_flight_are_sent_again() {
     for act in [Act::Lose, Act::ServeAndLose, Act::Die] {
         for command in [WRITE, WRITE_ZEROES, FLUSH] {
             let done = AtomicBool::new(false);
@@ -96,7 +96,7 @@ fn what_was_on_its_way_is_sent_again() {
 }
 
 #[test]
-fn the_log_is_bounded_by_flushes_of_its_own() {
+fn log_is_bounded_by_its_own_flushes() {
     let fake = Fake::new(good, |_| Act::Serve);
     let volume = Volume::new(&fake.uri(), &[("replay", Value::Size(64 << 10))]);
     for n in 0..256 {
@@ -104,7 +104,7 @@ fn the_log_is_bounded_by_flushes_of_its_own() {
         assert!(volume.counter("unflushed_bytes") <= 64 << 10);
     }
     assert!(fake.count(FLUSH) >= 16, "{} flushes", fake.count(FLUSH));
-    // Many at once wait for room, and get it.
+    // Many writes at once wait for room, and get it.
     let calls: Vec<_> = (0..64)
         .map(|n| {
             let data = volume.filled(16 << 10, 7);
@@ -117,7 +117,7 @@ fn the_log_is_bounded_by_flushes_of_its_own() {
 }
 
 #[test]
-fn more_than_is_kept_fails_the_next_flush_for_good() {
+fn flush_fails_after_loss_of_changes_not_kept() {
     let armed = Arc::default();
     let fake = Fake::new(good, mortal(&armed));
     let volume = Volume::new(&fake.uri(), &[("replay", Value::Size(8192))]);
@@ -130,10 +130,10 @@ fn more_than_is_kept_fails_the_next_flush_for_good() {
     volume.write(0, 512, 2, false).unwrap();
 }
 
-/// A connection is lost while a request hangs on the other one, past its time: that request belongs to the session
-/// that is gone, and says nothing of the next one.
+/// One connection is lost while a request on the other one exceeds its time limit. That request belongs to the lost
+/// session, so its timeout says nothing about the next one.
 #[test]
-fn what_hangs_on_the_rest_of_a_lost_session_is_sent_again() {
+fn hung_change_of_lost_session_is_sent_again() {
     const HANGS: u64 = 8192;
     let fake = Fake::new(
         |_| (1 << 20, FLAGS | MULTI_CONN),
@@ -150,7 +150,7 @@ fn what_hangs_on_the_rest_of_a_lost_session_is_sent_again() {
     let data = volume.filled(4096, 2);
     let hung = volume.client.send(Op::write(range(HANGS, 4096), data));
     volume.pass(limit / 20);
-    // Goes over the other connection, and the server forgets what was not flushed.
+    // This read uses the other connection, and the server loses the unflushed changes.
     assert!(volume.read(0, 4096).unwrap() == [1; 4096], "what was answered is sent again");
     volume.core.block_on(hung).result.unwrap();
     assert!(volume.read(HANGS, 4096).unwrap() == [2; 4096]);

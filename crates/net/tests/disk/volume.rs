@@ -1,4 +1,4 @@
-//! The disk on an engine, driven from the test.
+//! An NBD disk on an engine, driven by a test.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -115,13 +115,13 @@ impl Volume {
         report.counters.iter().find(|(known, _)| *known == name).expect("a known counter").1
     }
 
-    /// Lets it work.
+    /// Lets time pass.
     pub fn pass(&self, time: Duration) {
         self.core.block_on(self.env().sleep(time));
     }
 }
 
-/// The error of something that must fail, which must say that.
+/// Returns the error, which must contain `words`.
 pub fn says<T>(result: Result<T>, words: &str) -> Error {
     let error = result.err().expect("it fails");
     assert!(error.to_string().contains(words), "{words:?} is not in {error}");

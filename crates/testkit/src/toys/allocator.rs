@@ -1,4 +1,4 @@
-//! A device that finds free space.
+//! A device that allocates free space.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ pub struct Release;
 /// The length of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bytes {
-    /// A multiple of [`UNIT_BYTES`].
+    /// Its length, a multiple of [`UNIT_BYTES`].
     pub bytes: u64,
 }
 
-/// A run.
+/// An allocated run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Allocated {
     /// Its first byte.
@@ -44,7 +44,7 @@ impl Verb for Allocate {
     type Args = Bytes;
     type Answer = Allocated;
 
-    /// The run above, if all places hold the same one.
+    /// Returns the run above, if it is the same for all parts.
     fn merge(parts: Vec<Part<Allocated>>) -> Result<Allocated> {
         let above = |Part { above, below, answer, .. }: Part<Allocated>| Allocated {
             start: above.start() + (answer.start - below.start()),
@@ -70,23 +70,23 @@ impl Verb for Release {
     }
 }
 
-/// Origin, number and begin of a command.
+/// Origin, number and first byte of a command.
 type Key = (u32, u64, u64);
 
 /// Passes requests on, and allocates its space.
 pub struct Allocator {
     lower: Lower,
-    /// By origin, number and begin of the command.
+    /// The runs by the command that allocated them.
     runs: RefCell<BTreeMap<Key, Allocated>>,
 }
 
 impl Allocator {
-    /// A device over `lower`, all of it free.
+    /// Makes a device over `lower`, with all space free.
     pub fn new(lower: Lower) -> Self {
         Self { lower, runs: RefCell::default() }
     }
 
-    /// The runs that are allocated.
+    /// Returns the allocated runs.
     pub fn runs(&self) -> Vec<Allocated> {
         self.runs.borrow().values().copied().collect()
     }

@@ -7,7 +7,7 @@ use block::control::{Command, Nothing, Part, Reach, Reply, Resolved, Verb, VerbI
 use block::env::LocalFuture;
 use block::{ByteRange, Device, Info, Lower, Notify, Request, Result};
 
-/// Locks a range for the origin of the command, as soon as no other origin holds a part of it.
+/// Locks a range for the origin of the command, once no other origin holds a part of the range.
 pub struct Lock;
 
 /// Releases a range.
@@ -47,12 +47,12 @@ pub struct Locker {
 }
 
 impl Locker {
-    /// A device over `lower`, without locks.
+    /// Makes a device over `lower`, without locks.
     pub fn new(lower: Lower) -> Self {
         Self { lower, locks: RefCell::default(), released: Notify::default() }
     }
 
-    /// Its locks: the ranges, and the origins that hold them.
+    /// Returns its locks: the ranges, and the origins that hold them.
     pub fn locks(&self) -> Vec<(ByteRange, u32)> {
         self.locks.borrow().clone()
     }

@@ -16,7 +16,7 @@ impl Pool {
     /// The names of the volumes, in order.
     pub const NAMES: [&str; 2] = ["left", "right"];
 
-    /// A pool over `lower`.
+    /// Makes a pool over `lower`.
     pub fn new(lower: Lower) -> Self {
         Self { lower, open: Rc::default() }
     }
@@ -31,7 +31,7 @@ impl Pool {
         Some(Volume { lower, info, start: place as u64 * size, open })
     }
 
-    /// The number of volumes that are open now.
+    /// Returns the number of volumes that are open now.
     pub fn open_count(&self) -> usize {
         self.open.get()
     }

@@ -8,7 +8,8 @@ use block::env::LocalFuture;
 use block::{Device, Info, Request, Result};
 use engine::{Engine, NodeId};
 
-/// Requests and commands go to a node of another engine. Commands cross as bytes. It knows the verbs that both sides know.
+/// A disk that forwards requests and commands to a node of another engine. Commands cross as bytes. It supports the
+/// verbs known to both sides.
 pub struct Remote {
     engine: Engine,
     node: NodeId,
@@ -19,13 +20,13 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// A disk that shows `node` of `engine`, with `verbs` known to both sides.
+    /// Makes a disk for `node` of `engine`, with `verbs` known to both sides.
     pub fn new(engine: &Engine, node: NodeId, verbs: &'static [&'static VerbInfo]) -> Self {
         let (engine, info) = (engine.clone(), engine.info(node));
         Self { engine, node, info, verbs, crossed: Rc::default() }
     }
 
-    /// Bytes of commands and answers so far.
+    /// Returns the number of bytes of commands and answers so far.
     pub fn crossed(&self) -> usize {
         self.crossed.get()
     }

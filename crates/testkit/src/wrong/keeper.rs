@@ -1,4 +1,4 @@
-//! One lower, and a number that is kept there, with room for sins.
+//! A device that keeps a number on its only lower, and can break rules on request.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,11 +10,11 @@ use block::{
 
 use super::Sin;
 
-/// Counts its starts, durably, and passes everything on.
+/// Counts its starts, durably, and forwards all requests.
 pub(super) struct Stateful {
     lower: Lower,
     kept: Rc<dyn StateStore>,
-    /// The number that is durable.
+    /// The durable number of starts.
     starts: Cell<u64>,
     opened: RefCell<Option<Result<()>>>,
     waiting: Notify,
@@ -57,7 +57,7 @@ impl Stateful {
         if self.sin != Some(Sin::NeverStores) {
             let written = self.kept.write(&[0], next.to_le_bytes().to_vec()).await;
             written.into_iter().try_for_each(|(_, answer)| answer)?;
-            // What is held back may go again: it is reported by the next life, if it has stayed.
+            // A write that is held back may be discarded. If it is kept, the next start reports it.
             if !self.kept.is_committed() {
                 return Ok(());
             }

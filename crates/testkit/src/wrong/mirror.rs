@@ -1,4 +1,4 @@
-//! Two copies of everything, with room for sins.
+//! A mirror of two members that can break rules on request.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,11 +13,12 @@ use super::Sin;
 pub(super) struct Copies {
     info: Info,
     members: Vec<Lower>,
-    /// Members that failed: they miss writes.
+    /// Members that failed and so miss writes.
     failed: Vec<Cell<bool>>,
-    /// Where that outlives the process; without labels it does not, which a real mirror may not bear.
+    /// The record of failed members that outlives the process. Without labels it does not; a real mirror could not work
+    /// so.
     kept: Rc<dyn StateStore>,
-    /// What the labels say of that, and whose turn it is to change it.
+    /// The last record written to the labels. `marking` orders the writes.
     marked: RefCell<Vec<u8>>,
     marking: Mutex,
     env: Env,
@@ -73,7 +74,7 @@ impl Copies {
         (0..self.members.len()).filter(|n| !self.failed[*n].get())
     }
 
-    /// Puts the member out of service, unless it is the last.
+    /// Marks the member as failed, unless it is the last one in service.
     fn eject(&self, member: usize, error: Error) -> Result<()> {
         if self.failed[member].get() {
             return Ok(());
@@ -87,7 +88,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Who has failed is durable on the others before anything is answered that it missed.
+    /// Records failed members durably on the others, before any request that they missed is acknowledged.
     async fn remember(&self) -> Result<()> {
         let _turn = self.marking.lock().await;
         let state: Vec<_> = self.failed.iter().map(|failed| u8::from(failed.get())).collect();
@@ -105,7 +106,7 @@ impl Copies {
         answers.find_map(|(_, answer)| answer.err()).map_or(Ok(()), Err)
     }
 
-    /// After a start nobody knows which member got what was in flight: the first one is right.
+    /// Resyncs all members from the first one: after a start it is unknown which members got the writes in flight.
     async fn resync(&self) -> Result<()> {
         if self.resynced.replace(true) || self.has(Sin::NeverResyncs) {
             return Ok(());
@@ -127,20 +128,20 @@ impl Copies {
             }
             at = range.end();
         }
-        // What is shown from now on may not go again, nor what a member has caught up with.
+        // The bytes that reads show from now on must survive, and so must the copies made by the resync.
         for member in &self.members {
             member.flush().await?;
         }
         self.revive().await
     }
 
-    /// All members have everything again.
+    /// Marks all members as in sync.
     async fn revive(&self) -> Result<()> {
         self.failed.iter().for_each(|failed| failed.set(false));
         self.remember().await
     }
 
-    /// Reads from the member whose turn it is, or from another.
+    /// Reads from the member selected by `turn`, or from another one if it fails.
     async fn read_any(&self, op: &mut Op, turn: usize) -> Result<()> {
         loop {
             let live: Vec<_> = self.live().collect();
@@ -187,7 +188,7 @@ impl Copies {
             Op::WriteZeroes { range, unmap, fua } => {
                 Op::WriteZeroes { range, unmap, fua: fua && durable }
             }
-            // Members may differ in what they make of a discard; of zeros they may not.
+            // The members may differ in the effect of a discard, but not of zeroes.
             Op::Discard { range, fua } if !self.has(Sin::DiscardsCopies) => {
                 Op::WriteZeroes { range, unmap: true, fua: fua && durable }
             }
@@ -237,7 +238,7 @@ impl Device for Copies {
                 self.read_any(&mut request.op, self.next()).await
             }
             Op::Status { extents, .. } => {
-                // Copies that were written together may still tell of zeros differently.
+                // Equal copies may still report zeros differently.
                 push_extent(extents, range.len(), State::Data);
                 Ok(())
             }

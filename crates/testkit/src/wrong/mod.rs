@@ -1,6 +1,6 @@
-//! Devices that each break one rule. The battery must refuse them all, or it is worth nothing.
+//! Devices that each break one rule. The battery must refuse them all, or its verdicts are worthless.
 //!
-//! Each is a correct device but for one [`Sin`]; without any, the two of them pass.
+//! Each is correct except for one [`Sin`]. Without a sin all devices pass.
 
 mod keeper;
 mod mirror;
@@ -15,74 +15,74 @@ use sim::Rule;
 use crate::refusal::Broken;
 use crate::subject::Subject;
 
-/// What a wrong device does.
+/// The violation of a wrong device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Sin {
-    /// Answers a write before its members have.
+    /// Acknowledges a write before its members do.
     AcknowledgesEarly,
-    /// Flushes all members but the last.
+    /// Flushes all members but the first.
     FlushSkipsMember,
-    /// Answers a flush and sends none.
+    /// Acknowledges a flush and sends none.
     IgnoresFlush,
-    /// Forgets FUA on the way.
+    /// Drops FUA from the requests to its members.
     IgnoresFua,
-    /// Sends overlapping writes to each member in another order.
+    /// Sends overlapping writes to the members in different orders.
     ReordersOverlaps,
-    /// Says that all is well when a member has failed, and goes on using it.
+    /// Reports success when a member has failed, and goes on using the member.
     SwallowsErrors,
-    /// After a start it leaves members as different as they are.
+    /// Leaves differences between the members after a start.
     NeverResyncs,
-    /// Forgets with the process that a member has failed.
+    /// Does not keep the failure of a member across a start.
     ForgetsStale,
-    /// Answers before the labels say that a member has failed.
+    /// Acknowledges a write before the labels record that a member has failed.
     MarksLate,
-    /// Says that a member has everything again before it has.
+    /// Records that a member is in sync before its resync is done.
     RevivesEarly,
-    /// Passes a discard on to members that make of it what each likes.
+    /// Passes a discard on to members, where its effect differs.
     DiscardsCopies,
-    /// Tries a failed flush again, and says that it worked.
+    /// Retries a failed flush, and reports success.
     RetriesFlush,
-    /// Tells of a failed flush once, and not again.
+    /// Reports a failed flush once, and not again.
     ForgetsFailedFlush,
-    /// Joins a flush that is on its way already.
+    /// Lets a flush share the result of one that is already in flight.
     JoinsFlush,
-    /// Leaves the last block of longer writes out.
+    /// Leaves the last block of a longer write out.
     WritesPart,
-    /// Fills the last block of longer reads with junk.
+    /// Fills the last block of a longer read with junk.
     JunkAtEdge,
-    /// Answers a read with the bytes of an earlier one.
+    /// Answers some reads with the bytes of an earlier one.
     AnswersStale,
-    /// Is off by one block past the middle.
+    /// Reads from one block too low in the second half.
     OffByOne,
-    /// Answers a write of zeros and writes none.
+    /// Acknowledges a write of zeroes and writes nothing.
     ZeroesNothing,
-    /// Lets discarded bytes read as those of another place.
+    /// Returns bytes of another place in reads of discarded ranges.
     DiscardExposes,
-    /// Reads something else each time after a discard.
+    /// Returns changing bytes in reads of discarded ranges.
     DiscardFlickers,
-    /// Says that all is zero.
+    /// Reports every range as zeros.
     StatusLies,
-    /// Changes the payload that it was given.
+    /// Changes the payload of a write.
     ChangesPayload,
-    /// Keeps a buffer for ever.
+    /// Keeps buffers for ever.
     LeaksBuffer,
-    /// Never answers a write of one place.
+    /// Never answers some writes.
     NeverCompletes,
-    /// Sends more below than the lower takes at once.
+    /// Sends longer requests than the lower accepts.
     IgnoresLimit,
-    /// Reads twice at once into one buffer.
+    /// Starts two reads into one buffer at once.
     SharesBuffer,
-    /// Says that it is larger than what it stands on.
+    /// Reports a larger size than its lower has.
     Boasts,
     /// Panics when a lower fails.
     Panics,
-    /// Fails now and then, for no reason.
+    /// Fails now and then, without a reason.
     FailsAtRandom,
-    /// Reports as durable what it never stores.
+    /// Reports a number as durable that it never stores.
     NeverStores,
-    /// Formats a disk that is not new and has no state.
+    /// Formats a used disk without a state.
     FormatsUsed,
-    /// Changes bytes below before it is sure to stay.
+    /// Changes bytes of the lower before the device is committed.
     ActsUnsure,
     /// Panics at a member's name that it does not know.
     PanicsAtCommand,
@@ -91,7 +91,7 @@ pub enum Sin {
 }
 
 impl Sin {
-    /// All of them.
+    /// All sins.
     pub const ALL: [Self; 35] = [
         Self::AcknowledgesEarly,
         Self::FlushSkipsMember,
@@ -130,7 +130,7 @@ impl Sin {
         Self::HidesCommand,
     ];
 
-    /// The rules by any of which the battery may refuse it.
+    /// Returns the rules by which the battery may refuse the device.
     pub fn breaks(self) -> &'static [Broken] {
         use Broken::{Builds, Foreign, Promise};
         use Broken::{Bytes, Completes, Copies, Errors, Facts, Panic, Payload, Returns, Seam};
@@ -146,7 +146,7 @@ impl Sin {
             Self::MarksLate => &[Bytes(Order), Bytes(Durable), Builds],
             Self::RevivesEarly => &[Bytes(Order), Bytes(Durable)],
             Self::DiscardsCopies => &[Bytes(Order), Copies],
-            // Of a read that it swallows the buffer shows what it held before.
+            // After a swallowed read error, the buffer shows its old content.
             Self::SwallowsErrors => &[Errors, Bytes(Order), Bytes(Whole), Bytes(Place)],
             Self::RetriesFlush => &[Errors, Bytes(Sticky)],
             Self::ForgetsFailedFlush => &[Bytes(Sticky)],
@@ -199,7 +199,7 @@ impl Sin {
 
 const SIZE: u64 = 48 << 10;
 
-/// A device with that sin.
+/// Returns a device with that sin.
 pub fn subject(sin: Sin) -> Subject {
     match sin {
         _ if sin.is_of_a_state() => keeper(Some(sin)),
@@ -209,7 +209,7 @@ pub fn subject(sin: Sin) -> Subject {
     }
 }
 
-/// A device that writes to two and reads from either.
+/// Returns a device that writes to two members and reads from either.
 pub fn copies(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("two copies".to_owned(), |sin| format!("two copies, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 2, SIZE, move |graph, lowers| {
@@ -221,7 +221,7 @@ pub fn copies(sin: Option<Sin>) -> Subject {
     subject.with_copies(1)
 }
 
-/// A device that keeps a number on its lower.
+/// Returns a device that keeps a number on its lower.
 pub fn keeper(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("a keeper".to_owned(), |sin| format!("a keeper, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
@@ -236,7 +236,7 @@ pub fn keeper(sin: Option<Sin>) -> Subject {
     })
 }
 
-/// A device that passes everything on to one.
+/// Returns a device that forwards everything to one lower.
 pub fn one(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("one lower".to_owned(), |sin| format!("one lower, {sin:?}"));
     Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {

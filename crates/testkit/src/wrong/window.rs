@@ -1,4 +1,4 @@
-//! One lower, everything passed on, with room for sins.
+//! A device that forwards everything to one lower, and can break rules on request.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -94,7 +94,7 @@ impl Window {
         Ok(())
     }
 
-    /// What was discarded reads as something else.
+    /// Corrupts reads of discarded ranges.
     fn expose(&self, range: ByteRange, into: &Buf) {
         let discarded = self.discarded.borrow().iter().any(|other| other.overlaps(range));
         if !discarded || into.len() < 1024 {

@@ -1,34 +1,34 @@
-//! Numbers of the protocol (`linux/fuse.h`), and the limits that are agreed on at the start.
+//! Numbers of the protocol (`linux/fuse.h`), and the limits that are agreed on in the INIT exchange.
 
-/// The part of a message that says what it is about: the header (40 bytes) and the longest arguments of
-/// a call that is answered with more than a number (40 bytes). What follows is the payload of a write.
+/// Bytes of a message that are read before its payload: the header (40 bytes) and the longest arguments of a call with
+/// more than a number in its answer (40 bytes). The payload of a write follows.
 pub const HEAD_BYTES: usize = 80;
 
-/// The longest payload of a write, and the longest read: what the kernel is told.
+/// The longest payload of a write, and the longest read. INIT announces it to the kernel.
 pub const MAX_WRITE_BYTES: u32 = 1 << 20;
 
 /// The kernel's page, as the protocol counts it here.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Room for any message: a read of the device with less is refused.
+/// Room for any message. The kernel refuses a read of its device with a smaller buffer.
 pub const MESSAGE_MAX_BYTES: usize = HEAD_BYTES + MAX_WRITE_BYTES as usize;
 
-/// Asynchronous requests that the kernel has under way at once.
+/// The number of asynchronous requests that the kernel may have in flight.
 pub const MAX_BACKGROUND: u16 = 256;
 
-/// From so many on it says that it is busy.
+/// The number of asynchronous requests in flight from which the kernel reports congestion.
 pub(super) const CONGESTION: u16 = 192;
 
-/// The version that is spoken, 7.41; an older kernel's own if it is older.
+/// The newest minor version of protocol 7 that is spoken. With an older kernel its own version is used.
 pub const MINOR_SPOKEN: u32 = 41;
 
-/// The oldest version that does: 7.28 (Linux 4.20), for messages of more than 32 pages.
+/// The oldest minor version that is accepted: 7.28 (Linux 4.20), for messages of more than 32 pages.
 pub const MINOR_MIN: u32 = 28;
 
 pub(super) const MAJOR: u32 = 7;
 
-/// Of the kernel's offer, what is taken: reads at once, writes of more than a page, direct I/O that
-/// does not wait, direct requests of one file side by side, `max_pages`, the second word of flags.
+/// The flags that are accepted if the kernel offers them: asynchronous reads, writes of more than a page, direct I/O
+/// that does not wait, parallel direct requests of one file, and `max_pages`.
 pub const INIT_FLAGS: u32 = ASYNC_READ | BIG_WRITES | ASYNC_DIO | PARALLEL_DIROPS | MAX_PAGES_FLAG;
 
 const ASYNC_READ: u32 = 1;
@@ -37,28 +37,28 @@ const ASYNC_DIO: u32 = 1 << 15;
 const PARALLEL_DIROPS: u32 = 1 << 18;
 const MAX_PAGES_FLAG: u32 = 1 << 22;
 
-/// There is a second word of flags.
+/// Flag: the message has a second word of flags.
 pub(super) const INIT_EXT: u32 = 1 << 30;
 
-/// In the second word: the kernel can be told to send again what is not answered.
+/// Flag in the second word: the kernel can send unanswered requests again when asked to.
 pub(super) const HAS_RESEND: u32 = 1 << 7;
 
-/// In the number of a request: it has been sent before, perhaps to another process.
+/// Bit in the number of a request: the request was sent before, perhaps to another process.
 pub const RESENT: u64 = 1 << 63;
 
-/// Of an open: past the page cache, and writes to one file side by side.
+/// Flags in the reply to an open: bypass the page cache, and allow parallel direct writes to one file.
 pub(super) const OPEN_FLAGS: u32 = 1 | 1 << 6;
 
-/// How long names and facts hold, in seconds: they never change while it is mounted.
+/// Validity of names and attributes, in seconds. They never change during a mount.
 pub(super) const VALID_S: u64 = 365 * 24 * 60 * 60;
 
-/// What the one file is called.
+/// Name of the only file.
 pub const VOLUME_NAME: &str = "volume";
 
-/// A node, by the number that the kernel knows it by.
+/// A node, identified by its number in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Node {
-    /// The root directory: 1, as the protocol has it.
+    /// The root directory. The protocol fixes its number, 1.
     Root,
     /// The volume: 2.
     Volume,
@@ -81,7 +81,7 @@ impl Node {
     }
 }
 
-/// What is asked for, by number. Those that are left out are answered "not implemented".
+/// Opcodes of the requests. A request with any other opcode is answered with "not implemented".
 pub(super) mod opcode {
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;

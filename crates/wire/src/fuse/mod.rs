@@ -1,11 +1,11 @@
 //! The FUSE protocol, as much of it as one file needs: a root directory with a volume in it.
 //!
-//! The kernel is the client. What it asks comes as messages, one for each read of its device, and is
-//! answered with one write each. Numbers are in the machine's own byte order, as in `linux/fuse.h`.
-//! `docs/formats/fuse.md` says what is spoken and why so little.
+//! The kernel is the client. Each read of its device returns one message, and each answer is one write. Numbers are in
+//! the machine's byte order, as in `linux/fuse.h`. `docs/formats/fuse.md` describes the part of the protocol that is
+//! used, and why it is so small.
 //!
-//! Everything is fixed: two nodes, no handles, facts that hold for a year. So nothing has to be
-//! remembered between two requests, and another process can answer what this one was asked.
+//! Everything is fixed: two nodes, no handles, attributes that are valid for a year. So no state is kept between two
+//! requests, and another process can answer a request that was sent to this one.
 
 mod constants;
 mod reply;

@@ -1,4 +1,4 @@
-//! What the kernel is answered.
+//! Replies to the kernel.
 
 use super::constants::{
     CONGESTION, INIT_EXT, INIT_FLAGS, MAJOR, MAX_BACKGROUND, MAX_WRITE_BYTES, MINOR_MIN,
@@ -6,23 +6,23 @@ use super::constants::{
 };
 use super::request::Init;
 
-/// The longest answer but for what was read: a header (16 bytes) and an entry (128).
+/// The longest reply without the bytes of a read: a header (16 bytes) and an entry (128).
 pub const REPLY_MAX_BYTES: usize = HEADER_BYTES + 128;
 
 const HEADER_BYTES: usize = 16;
 
-/// The facts of the volume.
+/// Attributes of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// Bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// What requests should be multiples of; and what space is given back in.
+    /// Preferred alignment of requests, and the unit in which space is freed.
     pub block_bytes: u32,
-    /// Whether it may only be read.
+    /// Whether writes are refused.
     pub read_only: bool,
 }
 
-/// An answer, as it is written to the device. The bytes of a read follow it.
+/// A reply in the form in which it is written to the device. The bytes of a read follow it.
 #[derive(Clone, Copy)]
 pub struct Reply {
     bytes: [u8; REPLY_MAX_BYTES],
@@ -38,20 +38,20 @@ impl Reply {
         reply
     }
 
-    /// The bytes.
+    /// Returns the encoded reply.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// It is done.
+    /// Makes a reply of success without data.
     pub fn done(unique: u64) -> Self {
         Self::new(unique).sealed(0)
     }
 
-    /// It is not done, for the reason of that number (an errno, above zero).
+    /// Makes a reply of failure with `errno` (above zero).
     ///
     /// # Panics
-    /// For an errno that is not one: the kernel would take the connection for broken.
+    /// If `errno` is no valid error number: the kernel would close the connection as broken.
     pub fn error(unique: u64, errno: i32) -> Self {
         assert!((1..512).contains(&errno), "errno {errno}");
         let mut reply = Self::new(unique);
@@ -59,12 +59,12 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// The head of `len` bytes that were read.
+    /// Makes the head of the reply to a read; the `len` bytes follow it.
     pub fn read(unique: u64, len: u32) -> Self {
         Self::new(unique).sealed(len)
     }
 
-    /// So many bytes are written.
+    /// Makes the reply to a write of `len` bytes.
     pub fn written(unique: u64, len: u32) -> Self {
         let mut reply = Self::new(unique);
         reply.u32(len);
@@ -72,11 +72,11 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// What is agreed on, with reads and writes of at most `max_bytes`, whole pages and at most
-    /// [`MAX_WRITE_BYTES`]; `None` if the kernel is too old.
+    /// Makes the reply to INIT. It limits reads and writes to `max_bytes`, rounded down to pages, and to
+    /// [`MAX_WRITE_BYTES`]. Returns `None` if the kernel's protocol is too old.
     ///
     /// # Panics
-    /// For less than a page.
+    /// If `max_bytes` is less than a page.
     pub fn init(unique: u64, init: &Init, max_bytes: u32) -> Option<Self> {
         let pages = max_bytes.min(MAX_WRITE_BYTES) as usize / PAGE_BYTES;
         assert!(pages > 0, "{max_bytes} bytes are less than a page");
@@ -91,14 +91,14 @@ impl Reply {
         reply.u16(MAX_BACKGROUND);
         reply.u16(CONGESTION);
         reply.u32((pages * PAGE_BYTES) as u32);
-        // Times are in nanoseconds.
+        // Granularity of times: one nanosecond.
         reply.u32(1);
         reply.u16(pages as u16);
         reply.zeros(2 + 4 + 7 * 4);
         Some(reply.sealed(0))
     }
 
-    /// The facts of a node.
+    /// Makes a reply with the attributes of a node.
     pub fn attributes(unique: u64, node: Node, facts: &Facts) -> Self {
         let mut reply = Self::new(unique);
         reply.u64(VALID_S);
@@ -107,11 +107,11 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// The volume, found by its name.
+    /// Makes the reply to a successful lookup of the volume.
     pub fn entry(unique: u64, facts: &Facts) -> Self {
         let mut reply = Self::new(unique);
         reply.u64(Node::Volume.number());
-        // Its generation: the number is never given to another node.
+        // Generation: zero, because the number never belongs to another node.
         reply.u64(0);
         reply.u64(VALID_S);
         reply.u64(VALID_S);
@@ -120,7 +120,7 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Opened: past the page cache if it is the volume. There are no handles.
+    /// Makes the reply to an open. The volume bypasses the page cache. There are no handles.
     pub fn opened(unique: u64, directory: bool) -> Self {
         let mut reply = Self::new(unique);
         reply.u64(0);
@@ -129,11 +129,11 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Facts of the file system: as large as the volume, and full.
+    /// Makes a reply with the facts of the file system: as large as the volume, and full.
     pub fn statfs(unique: u64, facts: &Facts) -> Self {
         let mut reply = Self::new(unique);
         reply.u64(facts.size_bytes / u64::from(facts.block_bytes));
-        // Free blocks, for whom, nodes, free nodes.
+        // Free blocks, blocks free for ordinary users, nodes, free nodes.
         reply.zeros(16);
         reply.u64(1);
         reply.u64(0);
@@ -144,7 +144,7 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// The names in the root from number `offset` on, as far as there is room for them.
+    /// Makes a reply with the names in the root directory from number `offset` on, as many as fit in `room` bytes.
     pub fn names(unique: u64, offset: u64, room: u32) -> Self {
         const DIRECTORY: u32 = 4;
         const FILE: u32 = 8;
@@ -180,7 +180,7 @@ impl Reply {
         self.u64(node.number());
         self.u64(size);
         self.u64(size.div_ceil(512));
-        // Three times, in seconds and in nanoseconds: nobody keeps any.
+        // Three times, in seconds and in nanoseconds: none is kept.
         self.zeros(3 * 8 + 3 * 4);
         self.u32(mode);
         self.u32(links);
@@ -211,7 +211,7 @@ impl Reply {
         self.len += count;
     }
 
-    /// Says its length, with so many bytes that follow.
+    /// Writes the total length into the header: this reply and `following` bytes after it.
     fn sealed(mut self, following: u32) -> Self {
         let len = self.len as u32 + following;
         self.bytes[..4].copy_from_slice(&len.to_ne_bytes());

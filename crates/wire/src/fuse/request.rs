@@ -1,109 +1,110 @@
-//! What the kernel asks.
+//! Requests of the kernel.
 
 use super::constants::{HAS_RESEND, HEAD_BYTES, INIT_EXT, Node, RESENT, opcode};
 
 /// Bytes of the header of every message.
 const HEADER_BYTES: usize = 40;
 
-/// A request: its number, the node that it is about, and what is asked.
+/// A request: its number, its node, and its call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request<'a> {
-    /// The answer bears the same number, [`RESENT`] included.
+    /// Number of the request. The reply carries the same number, [`RESENT`] included.
     pub unique: u64,
-    /// Whose; `None` for a node that there is not.
+    /// The node; `None` if no node has that number.
     pub node: Option<Node>,
-    /// What.
+    /// The call and its arguments.
     pub call: Call<'a>,
 }
 
-/// What is asked of a node.
+/// A call on a node, with its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call<'a> {
     /// The first message.
     Init(Init),
-    /// A name in a directory; cut off behind the head of the message.
+    /// A look-up of a name in a directory. The name is truncated at the end of the message's head.
     Lookup(&'a [u8]),
-    /// The facts of a node.
+    /// A request for the attributes of a node.
     Getattr,
-    /// A file or a directory is opened.
+    /// The opening of a file or a directory.
     Open {
         /// Whether it is a directory.
         directory: bool,
     },
-    /// Bytes of the volume.
+    /// A read of the volume.
     Read {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         size: u32,
     },
-    /// Bytes for the volume; they follow the head of the message.
+    /// A write to the volume; its payload follows the head of the message.
     Write {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         size: u32,
     },
-    /// What completed before is to be durable.
+    /// A request to make durable everything that completed before.
     Fsync,
-    /// A range is to read as zeros.
+    /// A request to make a range read as zeros.
     Fallocate {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         length: u64,
-        /// How; `None` for what nobody asks of a volume.
+        /// The mode; `None` for a mode that a volume does not support.
         mode: Option<Zeroing>,
     },
-    /// Facts of the file system.
+    /// A request for the facts of the file system.
     Statfs,
-    /// Names in a directory.
+    /// A listing of names in a directory.
     Readdir {
-        /// The name after this one; 0 at first.
+        /// Number of the first name to list; 0 at first.
         offset: u64,
-        /// Room for them in bytes.
+        /// Room for the names, in bytes.
         size: u32,
     },
-    /// A handle is done with, or may somebody do something: nothing depends on it.
+    /// The end of a handle, a flush of a file, or a check of access. The answer is always success, and nothing depends
+    /// on it.
     Agreed,
-    /// Has no answer: counts of names, and interruptions.
+    /// A message without an answer: forgotten nodes and interruptions.
     Unanswered,
-    /// The end.
+    /// The end of the session.
     Destroy,
-    /// Something else, by number.
+    /// Any other call, by its opcode.
     Unknown(u32),
 }
 
-/// The kernel's offer.
+/// The kernel's offer in the INIT message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Init {
     /// Major version.
     pub major: u32,
     /// Minor version.
     pub minor: u32,
-    /// How far it reads ahead, in bytes.
+    /// Bytes that the kernel reads ahead.
     pub max_readahead: u32,
-    /// What it can do.
+    /// Flags of the features that the kernel supports.
     pub flags: u32,
-    /// Whether it can send again what is not answered, to another process that has the connection.
+    /// Whether the kernel can send unanswered requests again to another process that has the connection.
     pub has_resend: bool,
 }
 
-/// How a range is to become zeros.
+/// The way in which a range becomes zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Zeroing {
-    /// Its space is given back.
+    /// Free its space.
     Punch,
-    /// Its space is kept.
+    /// Keep its space.
     Keep,
 }
 
-/// A message that no kernel sends.
+/// A message that breaks the protocol; no kernel sends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed {
-    /// The request that can be answered with an error, if its number can be told.
+    /// The number of the request, for an error reply, if the header could be read.
     pub unique: Option<u64>,
-    /// Bytes that came.
+    /// Bytes that were received.
     pub came_bytes: usize,
 }
 
@@ -116,11 +117,11 @@ impl std::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl<'a> Request<'a> {
-    /// Reads the head of a message of `came_bytes` bytes: its first [`HEAD_BYTES`], or all of it if it is
+    /// Parses the head of a message of `came_bytes` bytes: its first [`HEAD_BYTES`], or the whole message if it is
     /// shorter.
     ///
     /// # Errors
-    /// [`Malformed`] if the message is not as long as it says, or its arguments are cut off.
+    /// [`Malformed`] if the message does not have the length in its header, or its arguments are truncated.
     pub fn parse(head: &'a [u8], came_bytes: usize) -> Result<Self, Malformed> {
         let head = &head[..head.len().min(HEAD_BYTES).min(came_bytes)];
         let malformed = |unique| Malformed { unique, came_bytes };
@@ -136,7 +137,7 @@ impl<'a> Request<'a> {
         Ok(Self { unique, node, call })
     }
 
-    /// Whether it was sent before: what it asks for may have been done already.
+    /// Whether the request was sent before, so that it may have been carried out already.
     pub fn is_resent(&self) -> bool {
         self.unique & RESENT != 0
     }
@@ -187,7 +188,7 @@ fn init(body: &[u8]) -> Option<Init> {
     })
 }
 
-/// The mode of `fallocate(2)`. Only what keeps the size of the file can be asked of a volume.
+/// Converts a mode of `fallocate(2)`. A volume supports only modes that keep the size of the file.
 fn zeroing(mode: u32) -> Option<Zeroing> {
     const KEEP_SIZE: u32 = 1;
     const PUNCH_HOLE: u32 = 2;

@@ -2,7 +2,7 @@
 
 use super::constants::MAX_STRING_BYTES;
 
-/// A position in received bytes. Every `take` answers `None` when too few are left.
+/// A position in received bytes. Each method that takes bytes returns `None` if too few are left.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -46,8 +46,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The bytes as a string of the protocol: UTF-8, no NUL, at most [`MAX_STRING_BYTES`]
-/// (section "Conventions").
+/// Returns the bytes as a string of the protocol: UTF-8, no NUL, at most [`MAX_STRING_BYTES`] (section "Conventions").
 pub(crate) fn text(bytes: &[u8]) -> Option<&str> {
     if bytes.len() > MAX_STRING_BYTES || bytes.contains(&0) {
         return None;
@@ -55,7 +54,7 @@ pub(crate) fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// The longest beginning of `text` that is at most `max` bytes.
+/// Returns the longest prefix of `text` that has at most `max` bytes.
 pub(crate) fn truncated(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }

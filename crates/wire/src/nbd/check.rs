@@ -1,10 +1,10 @@
-//! Whether a request may be carried out.
+//! Checks whether a request may be carried out.
 
 use super::constants::{Command, CommandFlags, Errno, TransmissionFlags};
 use super::export::{ReplyStyle, Session};
 use super::request::RequestHeader;
 
-/// Why a request is refused: what to answer and the reason in words.
+/// The refusal of a request: the error to answer with, and the reason in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// The error to answer with.
@@ -17,12 +17,11 @@ const fn refusal(errno: Errno, reason: &'static str) -> Result<(), Refusal> {
     Err(Refusal { errno, reason })
 }
 
-/// Whether the request keeps the rules of the protocol and the limits of the export.
+/// Checks the rules of the protocol and the limits of the export.
 ///
-/// A request that passes has a known command which the export offers, only flags that command may
-/// carry, and, where it has a range, one that is not empty, inside the export, aligned to the
-/// minimum block size, and for reads and writes no longer than the largest payload.
-/// A disconnect always passes, because it has no reply.
+/// A request that passes has a known command that the export offers, and only flags allowed on that command. If it has
+/// a range, the range is not empty, lies inside the export, and is aligned to the minimum block size. Reads and writes
+/// are no longer than the largest payload. A disconnect always passes, because it has no reply.
 pub fn check(request: &RequestHeader, session: &Session) -> Result<(), Refusal> {
     if request.command == Command::Disconnect {
         return Ok(());
@@ -30,7 +29,7 @@ pub fn check(request: &RequestHeader, session: &Session) -> Result<(), Refusal> 
     check_offered(request.command, session)?;
     check_flags(request, session)?;
     if request.command == Command::Flush {
-        // Section "Request types": reserved, must be zero.
+        // These fields are reserved and must be zero (section "Request types").
         if request.offset != 0 || request.length != 0 {
             return refusal(Errno::EINVAL, "a flush has no offset and no length");
         }
@@ -39,7 +38,7 @@ pub fn check(request: &RequestHeader, session: &Session) -> Result<(), Refusal> 
     check_range(request, session)
 }
 
-/// A command is refused unless the transmission flags said it is there.
+/// Refuses a command that the transmission flags do not offer.
 fn check_offered(command: Command, session: &Session) -> Result<(), Refusal> {
     let flags = session.facts.flags;
     if command.modifies() && flags.has(TransmissionFlags::READ_ONLY) {
@@ -65,8 +64,8 @@ fn check_offered(command: Command, session: &Session) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Section "Command flags": a flag not documented for the command is an error. FUA is allowed on
-/// every command once offered; payload belongs to extended writes and to nothing else.
+/// Refuses flags that are not documented for the command (section "Command flags"). FUA is allowed on every command
+/// once it is offered. Only an extended write may announce payload, and it must.
 fn check_flags(request: &RequestHeader, session: &Session) -> Result<(), Refusal> {
     let offered = session.facts.flags;
     let when = |offer, flag| if offered.has(offer) { flag } else { CommandFlags::NONE };
@@ -99,7 +98,7 @@ fn check_range(request: &RequestHeader, session: &Session) -> Result<(), Refusal
         return refusal(Errno::EINVAL, "offset and length together pass 64 bits");
     };
     if end > facts.size_bytes {
-        // Section "Error values": ENOSPC for writes, EINVAL for the rest.
+        // ENOSPC for writes, EINVAL for the rest (section "Error values").
         let errno = match request.command {
             Command::Write | Command::WriteZeroes => Errno::ENOSPC,
             _ => Errno::EINVAL,

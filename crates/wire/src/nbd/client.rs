@@ -12,30 +12,30 @@ use super::option::{
     take_info,
 };
 
-/// Largest data of one option reply: two strings of the longest kind and their lengths fit.
+/// Largest data of one option reply: two strings of maximal length and their lengths fit.
 const MAX_OPTION_REPLY_BYTES: usize = 16 << 10;
 
-/// Most bytes of option replies a client accepts: lists of tens of thousands of exports fit.
+/// Most bytes of option replies that a client accepts: lists of tens of thousands of exports fit.
 pub const MAX_HANDSHAKE_REPLY_BYTES: usize = 4 << 20;
 
-/// What the client wants of the server.
+/// The purpose of a client's handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
     /// Enter transmission.
     Connect,
-    /// Learn the facts of the export, then leave.
+    /// Get the facts of the export, then leave.
     Describe,
-    /// Learn which exports there are, then leave.
+    /// List the exports, then leave.
     List,
 }
 
-/// What a client asks for. Everything but the goal is given up quietly if the server refuses it;
-/// the [`Session`] tells what was agreed.
+/// The requests of a client. If the server refuses an extension, the handshake goes on without it, and the [`Session`]
+/// records what was agreed. Only the goal and TLS are required.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientConfig {
     /// The name of the export; empty for the default one.
     pub export: String,
-    /// What to do with it.
+    /// The purpose of the handshake.
     pub goal: Goal,
     /// Ask for structured replies.
     pub structured: bool,
@@ -43,12 +43,12 @@ pub struct ClientConfig {
     pub extended: bool,
     /// The metadata contexts to select, by full name.
     pub contexts: Vec<String>,
-    /// Insist on TLS before anything is asked.
+    /// Whether TLS is required before any other option.
     pub tls: bool,
 }
 
 impl ClientConfig {
-    /// Connect to an export with every extension this crate speaks.
+    /// Returns the configuration of a connection to `export` with every extension that this crate speaks.
     pub fn connect(export: impl Into<String>) -> Self {
         Self {
             export: export.into(),
@@ -61,18 +61,17 @@ impl ClientConfig {
     }
 }
 
-/// What a call of [`ClientHandshake::advance`] came to.
+/// The result of a call of [`ClientHandshake::advance`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ClientProgress {
-    /// The input ends inside a message: call again with what is left of it and more.
+    /// The input ends inside a message. Call again with the untaken bytes and more.
     NeedMore,
     /// One message was handled. Send the output, then call again with the rest of the input.
     Advanced,
-    /// See that nothing follows in the input, make the stream a TLS one, and call
-    /// [`ClientHandshake::secured`].
+    /// Check that no input is left, start TLS on the stream, and call [`ClientHandshake::secured`].
     StartTls,
-    /// What follows in the stream are replies of this session.
+    /// The rest of the stream consists of replies of this session.
     Connected(Box<Session>),
     /// The facts of the export. Send the output, then close.
     Described(Box<ExportFacts>),
@@ -82,13 +81,12 @@ pub enum ClientProgress {
 
 /// The client's side of a fixed newstyle handshake.
 ///
-/// It asks, one after the other and each only if configured, for structured replies, extended
-/// headers and metadata contexts, then for the goal. On an error send the output too, which takes
-/// leave in the way the protocol wants, before closing.
+/// It asks for structured replies, extended headers and metadata contexts, in this order and only if configured, then
+/// for the goal. On an error, send the output before closing: it ends the session as the protocol requires.
 #[derive(Debug)]
 pub struct ClientHandshake {
     config: ClientConfig,
-    /// The options still to send, last first.
+    /// The options that are not sent yet, in reverse order.
     plan: Vec<OptionCode>,
     phase: Phase,
     reply_bytes: usize,
@@ -116,7 +114,7 @@ enum Phase {
 type Step = Result<ClientProgress, ProtocolError>;
 
 impl ClientHandshake {
-    /// A handshake at its start; refuses names that the protocol cannot carry.
+    /// Starts a handshake. Refuses names that the protocol cannot carry.
     pub fn new(config: ClientConfig) -> Result<Self, ProtocolError> {
         for name in config.contexts.iter().chain([&config.export]) {
             require_within("length of a name", name.len(), MAX_STRING_BYTES)?;
@@ -150,8 +148,8 @@ impl ClientHandshake {
         })
     }
 
-    /// Handles at most one message at the start of `input`, appends what is to be sent to `out`,
-    /// and says how many bytes of the input it took.
+    /// Handles at most one message at the start of `input`, and appends its answer to `out`. Returns the number of
+    /// bytes that it took, and the progress.
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -171,16 +169,16 @@ impl ClientHandshake {
         result
     }
 
-    /// The stream is a TLS one now: appends what is to be asked next.
+    /// Appends the next option. To be called when TLS protects the stream.
     ///
     /// # Panics
-    /// If [`ClientProgress::StartTls`] was not the last answer.
+    /// If the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
         assert!(matches!(self.phase, Phase::StartTls), "TLS was not agreed");
         self.send_next(out);
     }
 
-    /// Section "Newstyle negotiation"; anything but fixed newstyle is refused by name.
+    /// Takes the greeting (section "Newstyle negotiation"). Refuses every handshake but fixed newstyle, by its name.
     fn take_greeting(
         &mut self,
         input: &[u8],
@@ -210,7 +208,7 @@ impl ClientHandshake {
         Ok((18, ClientProgress::Advanced))
     }
 
-    /// Sends the next option of the plan; the goal is the last and never left out.
+    /// Sends the next option of the plan. The goal is the last one and is never left out.
     fn send_next(&mut self, out: &mut Vec<u8>) {
         while let Some(option) = self.plan.pop() {
             let export = &self.config.export;
@@ -262,7 +260,7 @@ impl ClientHandshake {
         Ok((total, progress))
     }
 
-    /// One of the replies that precede the last.
+    /// Takes a reply before the last one.
     fn take_item(&mut self, option: OptionCode, code: ReplyCode, data: &[u8]) -> Step {
         match (option, code) {
             (OptionCode::GO | OptionCode::INFO, ReplyCode::INFO) => {
@@ -282,7 +280,7 @@ impl ClientHandshake {
         Ok(ClientProgress::Advanced)
     }
 
-    /// Accepts only contexts that were asked for, each once: this also bounds their number.
+    /// Takes a context. Accepts only contexts that were asked for, each once, which also limits their number.
     fn take_context(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
         let mut reader = Reader::new(data);
         let (Some(id), Some(name)) = (reader.u32(), text(reader.rest())) else {
@@ -332,7 +330,8 @@ impl ClientHandshake {
         Ok(ClientProgress::Advanced)
     }
 
-    /// Goes on without an extension, falls back to the option every server knows, or gives up.
+    /// Handles a refusal: goes on without the extension, falls back to `NBD_OPT_EXPORT_NAME`, which every server
+    /// supports, or fails.
     fn refused(
         &mut self,
         option: OptionCode,
@@ -340,7 +339,7 @@ impl ClientHandshake {
         data: &[u8],
         out: &mut Vec<u8>,
     ) -> Step {
-        // Whoever asked for TLS does not go on without it.
+        // A client with `tls` does not go on without TLS.
         let last = matches!(
             option,
             OptionCode::STARTTLS | OptionCode::GO | OptionCode::INFO | OptionCode::LIST
@@ -356,7 +355,7 @@ impl ClientHandshake {
             return Err(ProtocolError::Refused { option, reply: code, message: words(data) });
         }
         if option == OptionCode::SET_META_CONTEXT {
-            // What came before the error does not count.
+            // Contexts before the error do not count.
             self.contexts.clear();
         }
         self.send_next(out);
@@ -387,7 +386,7 @@ impl ClientHandshake {
     }
 }
 
-/// A server's message as it may be shown: no control characters, no more than a string's length.
+/// Returns a server's message for display: without control characters, and no longer than a string of the protocol.
 fn words(data: &[u8]) -> String {
     let message = String::from_utf8_lossy(data);
     let shown = truncated(&message, MAX_STRING_BYTES).chars();

@@ -1,4 +1,4 @@
-//! The numbers of the protocol, under names. Section "Values" of the specification.
+//! Named constants of the protocol. Section "Values" of the specification.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
@@ -10,7 +10,7 @@ pub const DEFAULT_PORT: u16 = 10809;
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Second magic of the newstyle greeting and magic of every option, ASCII `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Second magic of the oldstyle greeting, recognised only to refuse it by name.
+/// Second magic of the oldstyle greeting. It is known only for a precise error message.
 pub const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 /// Magic of every option reply.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -39,11 +39,11 @@ pub const EXTENDED_REPLY_BYTES: usize = 32;
 /// Longest string of the protocol: names, descriptions, messages (section "Conventions").
 pub const MAX_STRING_BYTES: usize = 4096;
 
-/// Largest payload of one read or write. The specification asks that 32 MiB never count as an
-/// attack, and peers assume no more unless told.
+/// Largest payload of one read or write. According to the specification, 32 MiB must never count as an attack, and
+/// peers assume no higher limit without negotiation.
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 
-/// Zero bytes that end the answer to `NBD_OPT_EXPORT_NAME` unless both sides agreed otherwise.
+/// Zero bytes at the end of the answer to `NBD_OPT_EXPORT_NAME` unless both sides agreed to omit them.
 pub(crate) const EXPORT_NAME_ZEROES: usize = 124;
 
 /// Declares a set of bits as a newtype with named members.
@@ -63,7 +63,7 @@ macro_rules! bits {
                 self.0 & other.0 == other.0
             }
 
-            /// These bits without those of `other`.
+            /// Returns these bits without those of `other`.
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
             }
@@ -91,17 +91,17 @@ macro_rules! bits {
 }
 
 bits! {
-    /// What the server says of itself in the greeting ("Handshake flags").
+    /// Features that the server offers in the greeting ("Handshake flags").
     HandshakeFlags: u16 {
-        /// `NBD_FLAG_FIXED_NEWSTYLE`: options can be answered one by one.
+        /// `NBD_FLAG_FIXED_NEWSTYLE`: every option gets a reply.
         FIXED_NEWSTYLE = 0;
-        /// `NBD_FLAG_NO_ZEROES`: the padding after `NBD_OPT_EXPORT_NAME` can be left out.
+        /// `NBD_FLAG_NO_ZEROES`: the padding after `NBD_OPT_EXPORT_NAME` can be omitted.
         NO_ZEROES = 1;
     }
 }
 
 bits! {
-    /// What the client answers to the greeting ("Client flags").
+    /// The client's answer to the greeting ("Client flags").
     ClientFlags: u32 {
         /// `NBD_FLAG_C_FIXED_NEWSTYLE`.
         FIXED_NEWSTYLE = 0;
@@ -111,35 +111,35 @@ bits! {
 }
 
 bits! {
-    /// What an export can do ("Transmission flags").
+    /// Features of an export ("Transmission flags").
     TransmissionFlags: u16 {
         /// `NBD_FLAG_HAS_FLAGS`: always set on the wire.
         HAS_FLAGS = 0;
         /// `NBD_FLAG_READ_ONLY`.
         READ_ONLY = 1;
-        /// `NBD_FLAG_SEND_FLUSH`: flush is understood.
+        /// `NBD_FLAG_SEND_FLUSH`: flush is supported.
         FLUSH = 2;
-        /// `NBD_FLAG_SEND_FUA`: the FUA command flag is honoured.
+        /// `NBD_FLAG_SEND_FUA`: the FUA command flag is supported.
         FUA = 3;
-        /// `NBD_FLAG_ROTATIONAL`: seeking costs time.
+        /// `NBD_FLAG_ROTATIONAL`: seeks are slow.
         ROTATIONAL = 4;
-        /// `NBD_FLAG_SEND_TRIM`: trim is understood.
+        /// `NBD_FLAG_SEND_TRIM`: trim is supported.
         TRIM = 5;
-        /// `NBD_FLAG_SEND_WRITE_ZEROES`: write-zeroes is understood.
+        /// `NBD_FLAG_SEND_WRITE_ZEROES`: write-zeroes is supported.
         WRITE_ZEROES = 6;
-        /// `NBD_FLAG_SEND_DF`: "don't fragment" is honoured; needs structured replies.
+        /// `NBD_FLAG_SEND_DF`: "don't fragment" is supported; needs structured replies.
         DF = 7;
         /// `NBD_FLAG_CAN_MULTI_CONN`: a flush on one connection covers all of them.
         MULTI_CONN = 8;
-        /// `NBD_FLAG_SEND_CACHE`: cache is understood.
+        /// `NBD_FLAG_SEND_CACHE`: cache is supported.
         CACHE = 10;
-        /// `NBD_FLAG_SEND_FAST_ZERO`: write-zeroes can be asked to fail rather than be slow.
+        /// `NBD_FLAG_SEND_FAST_ZERO`: a client can ask that write-zeroes fails if it would be slow.
         FAST_ZERO = 11;
     }
 }
 
 bits! {
-    /// How a request is to be carried out ("Command flags").
+    /// Modifiers of a request ("Command flags").
     CommandFlags: u16 {
         /// `NBD_CMD_FLAG_FUA`: reply only when the effect is on stable storage.
         FUA = 0;
@@ -165,7 +165,7 @@ bits! {
 }
 
 bits! {
-    /// What `base:allocation` says of an extent.
+    /// Flags of an extent in the context `base:allocation`.
     AllocationFlags: u32 {
         /// `NBD_STATE_HOLE`: no storage is allocated.
         HOLE = 0;
@@ -174,10 +174,10 @@ bits! {
     }
 }
 
-/// The metadata context every server of this protocol knows.
+/// The metadata context that every server with block status supports.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
-/// Declares a number with named values; any other value can be held and is kept.
+/// Declares a number with named values. Unknown values are kept as they are.
 macro_rules! numbers {
     ($(#[$doc:meta])* $name:ident: $int:ty { $($(#[$item_doc:meta])* $item:ident = $value:expr, $text:literal;)* }) => {
         $(#[$doc])*
@@ -239,7 +239,7 @@ numbers! {
         INFO = 3, "NBD_REP_INFO";
         /// One metadata context.
         META_CONTEXT = 4, "NBD_REP_META_CONTEXT";
-        /// The option is not known.
+        /// The option is unknown.
         ERR_UNSUP = REP_ERR | 1, "NBD_REP_ERR_UNSUP";
         /// Forbidden by policy.
         ERR_POLICY = REP_ERR | 2, "NBD_REP_ERR_POLICY";
@@ -304,13 +304,13 @@ numbers! {
 }
 
 impl ChunkKind {
-    /// Whether the chunk reports an error, be its kind known or not.
+    /// Whether the chunk reports an error, even one of an unknown kind.
     pub const fn is_error(self) -> bool {
         self.0 & (1 << 15) != 0
     }
 }
 
-/// What a request asks for ("Request types").
+/// The operation of a request ("Request types").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     /// Read bytes.
@@ -329,12 +329,12 @@ pub enum Command {
     WriteZeroes,
     /// Report the extents of the selected metadata contexts.
     BlockStatus,
-    /// A number this crate gives no meaning to.
+    /// A number that this crate does not know.
     Unknown(u16),
 }
 
 impl Command {
-    /// The command of a number on the wire.
+    /// Converts a number of the wire.
     pub const fn from_wire(number: u16) -> Self {
         match number {
             0 => Self::Read,
@@ -349,7 +349,7 @@ impl Command {
         }
     }
 
-    /// Its number on the wire.
+    /// Returns its number on the wire.
     pub const fn to_wire(self) -> u16 {
         match self {
             Self::Read => 0,
@@ -393,8 +393,8 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The error of a non-zero number. A number outside the protocol reads as `EINVAL`, as the
-    /// specification asks of clients.
+    /// Converts a non-zero number of the wire. An unknown number becomes `EINVAL`, as the specification requires of
+    /// clients.
     pub const fn from_wire(number: u32) -> Self {
         match number {
             1 => Self::EPERM,
@@ -408,7 +408,7 @@ impl Errno {
         }
     }
 
-    /// Its number on the wire.
+    /// Returns its number on the wire.
     pub const fn to_wire(self) -> u32 {
         self as u32
     }

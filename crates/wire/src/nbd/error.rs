@@ -1,20 +1,19 @@
-//! What can be wrong with a stream.
+//! Errors of a stream.
 
 use std::fmt;
 
 use super::constants::{OptionCode, ReplyCode};
 
-/// The peer broke the protocol or a limit, or refused what cannot be done without.
+/// A violation of the protocol or a limit by the peer, or its refusal of a required option.
 ///
-/// The position in the stream is lost or worthless: send what is in the output buffer, then close
-/// the connection. Bad input after which the stream can still be followed is never reported this
-/// way; it is answered with an error reply.
+/// The position in the stream is lost or useless: send the output buffer, then close the connection. Bad input after
+/// which the stream can still be followed is never reported this way; it gets an error reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ProtocolError {
     /// A message does not start with its magic number.
     BadMagic {
-        /// Which message.
+        /// The message.
         what: &'static str,
         /// The number found.
         found: u64,
@@ -23,7 +22,7 @@ pub enum ProtocolError {
     },
     /// A count or length passes a limit.
     OverLimit {
-        /// What was counted.
+        /// The count or length.
         what: &'static str,
         /// Its value.
         value: u64,
@@ -32,40 +31,40 @@ pub enum ProtocolError {
     },
     /// A value that no rule of the protocol allows.
     Invalid {
-        /// Which field.
+        /// The field.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What it must be.
+        /// The rule for its value.
         rule: &'static str,
     },
     /// Text that is not UTF-8 or holds a NUL.
     BadText {
-        /// Which text.
+        /// The text.
         what: &'static str,
     },
-    /// The peer does not speak fixed newstyle, the only handshake spoken here.
+    /// The peer does not speak fixed newstyle, the only supported handshake.
     NotFixedNewstyle {
-        /// What it offered.
+        /// The handshake that it offered.
         found: &'static str,
     },
     /// `NBD_OPT_EXPORT_NAME` named an export that does not exist; the option has no error reply.
     UnknownExport {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// `NBD_OPT_EXPORT_NAME` while nobody gets an export; the option has no error reply.
+    /// `NBD_OPT_EXPORT_NAME` was refused by [`super::Exports`]; the option has no error reply.
     NotServed {
-        /// Why, in the words of [`super::Exports::refusal`].
+        /// The reason, from [`super::Exports`].
         why: String,
     },
-    /// The server refused an option that the session needs.
+    /// The server refused an option that the client cannot do without.
     Refused {
         /// The option.
         option: OptionCode,
         /// The kind of refusal.
         reply: ReplyCode,
-        /// The server's words; may be empty.
+        /// The server's message; may be empty.
         message: String,
     },
     /// The handshake had already ended.

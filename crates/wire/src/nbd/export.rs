@@ -1,4 +1,4 @@
-//! What both sides know of an export, and what a handshake agrees on.
+//! Facts about an export, and the result of a handshake.
 
 use super::constants::{MAX_PAYLOAD_BYTES, TransmissionFlags};
 
@@ -13,8 +13,8 @@ pub struct BlockSizes {
 }
 
 impl BlockSizes {
-    /// Sizes that keep the rules: `min` is a power of two up to 64 KiB, `preferred` is a power of
-    /// two not below 512 and `min`, `max` is `u32::MAX` or a multiple of `min` not below it.
+    /// Checks the rules: `min` is a power of two up to 64 KiB, `preferred` is a power of two not below 512 and `min`,
+    /// `max` is `u32::MAX` or a multiple of `min` not below it. Returns `None` if one is broken.
     pub const fn new(min: u32, preferred: u32, max: u32) -> Option<Self> {
         let good = min.is_power_of_two()
             && min <= 1 << 16
@@ -25,29 +25,28 @@ impl BlockSizes {
         if good { Some(Self { min, preferred, max }) } else { None }
     }
 
-    /// Every offset and length must be a multiple of this.
+    /// Returns the minimum. Every offset and length must be a multiple of it.
     pub const fn min(self) -> u32 {
         self.min
     }
 
-    /// Multiples of this are served without read-modify-write.
+    /// Returns the preferred size. Requests in multiples of it need no read-modify-write.
     pub const fn preferred(self) -> u32 {
         self.preferred
     }
 
-    /// The largest payload of one request, as told to the peer.
+    /// Returns the largest payload of one request, as announced to the peer.
     pub const fn max(self) -> u32 {
         self.max
     }
 
-    /// The largest payload accepted: [`BlockSizes::max`], even if unlimited no more than
-    /// [`MAX_PAYLOAD_BYTES`].
+    /// Returns the largest payload that is accepted: [`BlockSizes::max`], but no more than [`MAX_PAYLOAD_BYTES`].
     pub fn max_payload(self) -> u32 {
         self.max.min(MAX_PAYLOAD_BYTES)
     }
 }
 
-/// What holds when the sizes are not told: any alignment, 4 KiB preferred, 32 MiB at most.
+/// The sizes without negotiation: any alignment, 4 KiB preferred, 32 MiB at most.
 impl Default for BlockSizes {
     fn default() -> Self {
         Self { min: 1, preferred: 4096, max: MAX_PAYLOAD_BYTES }
@@ -59,20 +58,20 @@ impl Default for BlockSizes {
 pub struct ExportEntry {
     /// The name to connect with.
     pub name: String,
-    /// Words for people; may be empty.
+    /// A text for people; may be empty.
     pub description: String,
 }
 
-/// What a server says of one export.
+/// The facts of one export, as a server announces them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ExportFacts {
     /// The canonical name, also of an export that was found under an alias such as "".
     pub name: String,
-    /// Words for people; may be empty.
+    /// A text for people; may be empty.
     pub description: String,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// What it can do. Set a flag only if it is honoured.
+    /// Its features. Set a flag only if the export supports it.
     pub flags: TransmissionFlags,
     /// Its block sizes.
     pub blocks: BlockSizes,
@@ -81,8 +80,8 @@ pub struct ExportFacts {
 }
 
 impl ExportFacts {
-    /// The flags as they may be sent: `HAS_FLAGS` always, `DF` only with structured replies,
-    /// `FAST_ZERO` only with `WRITE_ZEROES` (section "Transmission flags").
+    /// Returns the flags as they may be sent: `HAS_FLAGS` always, `DF` only with structured replies, `FAST_ZERO` only
+    /// with `WRITE_ZEROES` (section "Transmission flags").
     pub fn wire_flags(&self, structured: bool) -> TransmissionFlags {
         let mut flags = self.flags | TransmissionFlags::HAS_FLAGS;
         if !structured {
@@ -95,7 +94,7 @@ impl ExportFacts {
     }
 }
 
-/// The exports of a server, as a handshake asks for them. The peer has proved nothing yet: a look-up must be cheap.
+/// The exports of a server, for its handshakes. The peer has proved nothing yet, so a look-up must be cheap.
 pub trait Exports {
     /// Lists every export that the client may see.
     ///
@@ -118,7 +117,7 @@ pub trait Exports {
 /// A metadata context that was selected for a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Context {
-    /// The number that stands for it in replies.
+    /// The number that identifies it in replies.
     pub id: u32,
     /// Its name.
     pub name: String,
@@ -129,19 +128,19 @@ pub struct Context {
 pub enum ReplyStyle {
     /// Compact requests, simple replies.
     Simple,
-    /// Compact requests, structured replies; simple ones still possible except to reads.
+    /// Compact requests, structured replies. Simple replies are possible except to reads.
     Structured,
     /// Extended requests and replies.
     Extended,
 }
 
-/// What a handshake agreed on; it governs the transmission phase.
+/// The result of a handshake. It governs the transmission phase.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Session {
     /// The form of the messages.
     pub style: ReplyStyle,
     /// The selected metadata contexts.
     pub contexts: Vec<Context>,
-    /// The export. Its flags are those that were sent.
+    /// The facts of the export. The flags are those that were sent.
     pub facts: ExportFacts,
 }

@@ -1,5 +1,5 @@
-//! Connections on their way from one process to the next: what the next one has to know of each, beside
-//! its socket. `docs/formats/keeper.md` is the document.
+//! State of connections that are handed over from one process to the next: everything about a connection but its
+//! socket. `docs/formats/keeper.md` describes the format.
 
 use std::fmt;
 
@@ -13,31 +13,31 @@ const MAGIC: &[u8; 8] = b"CairnNBD";
 const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 24;
 
-/// Connections in one state. A process is left 512 descriptors, and listeners and mounts are among them.
+/// Most connections in one state. A process inherits up to 512 descriptors, and listeners and mounts are among them.
 pub const HANDED_MAX: usize = 384;
 
-/// The longest state: what clients have sent of requests that are not whole yet is most of it.
+/// Most bytes of a state. The largest part is unread input: incomplete requests of clients.
 pub const HANDED_MAX_BYTES: usize = 64 << 20;
 
-/// Bytes of one connection that nobody has looked at yet: a whole request, and what one receive takes.
+/// Most bytes of unread input of one connection: a whole request, and one receive.
 pub const UNREAD_MAX_BYTES: usize = MAX_PAYLOAD_BYTES as usize + (512 << 10);
 
-/// Metadata contexts of one connection.
+/// Most metadata contexts of one connection.
 const CONTEXTS_MAX: usize = 64;
 
-/// What an export shows, whoever asks.
+/// Facts of an export that are the same for every client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shown {
-    /// Bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// What it can do.
+    /// Its features.
     pub flags: TransmissionFlags,
     /// Its block sizes.
     pub blocks: BlockSizes,
 }
 
 impl Shown {
-    /// What those facts show.
+    /// Returns that part of `facts`.
     pub fn of(facts: &ExportFacts) -> Self {
         Self { size_bytes: facts.size_bytes, flags: facts.flags, blocks: facts.blocks }
     }
@@ -46,17 +46,17 @@ impl Shown {
 /// A connection between two requests, without its socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handed {
-    /// Which device stands behind the export: see [`identity`].
+    /// Identity of the device behind the export: see [`identity`].
     pub identity: u64,
-    /// What its handshake agreed on. Of the facts: name, size, flags and block sizes, as they were told.
+    /// The result of its handshake. Of the facts it has the name, size, flags and block sizes that were sent.
     pub session: Session,
-    /// What the export shows now.
+    /// The current facts of the export.
     pub shown: Shown,
-    /// What has arrived and is not answered: no whole request, or whole ones that were not begun.
+    /// Unread input: part of a request, or whole requests that were not begun.
     pub unread: Vec<u8>,
 }
 
-/// Why a state cannot be used.
+/// The reason why a state cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadState(&'static str);
 
@@ -66,16 +66,16 @@ impl fmt::Display for BadState {
     }
 }
 
-/// A number for what stands behind the exports of a graph: its name, and the spec it is made from.
+/// Returns a number that identifies the devices behind the exports of a graph, from its name and its spec.
 pub fn identity(graph: &str, spec: &str) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, format!("{graph}\n{spec}").as_bytes())
 }
 
-/// The state of these connections, in their order.
+/// Encodes the state of these connections, in their order.
 ///
 /// # Panics
-/// If there are more than [`HANDED_MAX`], or they have more than [`HANDED_MAX_BYTES`]: [`encoded_bytes`]
-/// tells beforehand.
+/// If there are more than [`HANDED_MAX`], or they need more than [`HANDED_MAX_BYTES`]. Check with [`encoded_bytes`]
+/// before.
 pub fn encode(all: &[Handed]) -> Vec<u8> {
     assert!(all.len() <= HANDED_MAX, "{} connections", all.len());
     let mut body = Vec::new();
@@ -92,7 +92,7 @@ pub fn encode(all: &[Handed]) -> Vec<u8> {
     out
 }
 
-/// How many bytes one of them takes in a state, at most.
+/// Returns the number of bytes that one connection takes in a state.
 pub fn encoded_bytes(one: &Handed) -> usize {
     let mut out = Vec::new();
     let unread = one.unread.len();
@@ -100,10 +100,10 @@ pub fn encoded_bytes(one: &Handed) -> usize {
     out.len() + unread
 }
 
-/// The connections of a state.
+/// Decodes the connections of a state.
 ///
 /// # Errors
-/// What is wrong with it; none of it is used then.
+/// The defect of the state. No connection is returned then.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Handed>, BadState> {
     const CUT: BadState = BadState("it is cut short");
     if bytes.len() > HANDED_MAX_BYTES {
@@ -190,7 +190,7 @@ fn take(reader: &mut Reader<'_>) -> Option<Handed> {
     };
     let contexts = (0..contexts).map(|_| context(reader)).collect::<Option<Vec<_>>>()?;
     let unread = reader.u32()? as usize;
-    // An export never shrinks below what its clients were told.
+    // An export never becomes smaller than its clients know it.
     if unread > UNREAD_MAX_BYTES || told.size_bytes > shown.size_bytes {
         return None;
     }

@@ -1,19 +1,18 @@
 //! Network Block Device, fixed newstyle, both directions.
 //!
-//! The specification is `doc/proto.md` of the NetworkBlockDevice project; comments cite its section
-//! titles. What of it is spoken here, with every limit and the answer to every kind of bad input, is
-//! in `docs/formats/nbd.md`.
+//! The specification is `doc/proto.md` of the NetworkBlockDevice project; comments cite its section titles.
+//! `docs/formats/nbd.md` describes the part that is implemented, every limit, and the answer to every kind of bad
+//! input.
 //!
 //! A connection has two phases:
 //!
-//! 1. *Handshake*: [`ServerHandshake`] or [`ClientHandshake`] is fed the bytes that arrive and
-//!    writes the bytes to send, until it yields a [`Session`].
-//! 2. *Transmission*: the client sends a [`RequestHeader`], maybe with payload; the server
-//!    [`check`]s it and answers through [`Reply`]; the client reads the answer with
-//!    [`ReplyMessage::parse`].
+//! 1. *Handshake*: [`ServerHandshake`] or [`ClientHandshake`] takes the received bytes and writes the bytes to send,
+//!    until it yields a [`Session`].
+//! 2. *Transmission*: the client sends a [`RequestHeader`], maybe with payload; the server [`check`]s it and answers
+//!    through [`Reply`]; the client parses the answer with [`ReplyMessage::parse`].
 //!
-//! Nothing here waits, buffers payload, or panics on what a peer sends. A [`ProtocolError`] always
-//! means that the stream cannot be trusted any more and the connection must be closed.
+//! The codec never waits, buffers no payload, and does not panic on any input. After a [`ProtocolError`] the stream
+//! cannot be trusted any more, and the connection must be closed.
 
 mod bytes;
 mod check;

@@ -12,7 +12,7 @@ pub(crate) const OPTION_HEADER_BYTES: usize = 16;
 /// Bytes of an option reply before its data.
 pub(crate) const OPTION_REPLY_HEADER_BYTES: usize = 20;
 
-/// Appends an option. Its data comes from this crate and is far below 4 GiB.
+/// Appends an option. Its data comes from this crate and is far smaller than 4 GiB.
 pub(crate) fn put_option(out: &mut Vec<u8>, option: OptionCode, data: &[u8]) {
     out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.0.to_be_bytes());
@@ -32,7 +32,7 @@ pub(crate) fn put_reply(out: &mut Vec<u8>, option: OptionCode, reply: ReplyCode,
     }
 }
 
-/// Appends an error reply with words for people.
+/// Appends an error reply with a message for people.
 pub(crate) fn put_refusal(out: &mut Vec<u8>, option: OptionCode, code: ReplyCode, words: &str) {
     put_reply(out, option, code, &[truncated(words, MAX_STRING_BYTES).as_bytes()]);
 }
@@ -46,8 +46,8 @@ pub(crate) fn put_server(out: &mut Vec<u8>, entry: &ExportEntry) {
     put_reply(out, OptionCode::LIST, ReplyCode::SERVER, &parts);
 }
 
-/// Appends the facts of an export that were asked for; size and flags always
-/// (section "Option reply types", `NBD_REP_INFO`).
+/// Appends the requested facts of an export. Size and flags are always sent (section "Option reply types",
+/// `NBD_REP_INFO`).
 pub(crate) fn put_infos(
     out: &mut Vec<u8>,
     option: OptionCode,
@@ -78,12 +78,12 @@ pub(crate) fn put_infos(
 /// The data of `NBD_OPT_INFO` and `NBD_OPT_GO`.
 pub(crate) struct InfoRequest<'a> {
     pub(crate) name: &'a str,
-    /// Two bytes for every fact asked for.
+    /// Codes of the requested facts, two bytes each.
     wanted: &'a [u8],
 }
 
 impl<'a> InfoRequest<'a> {
-    /// `None` if the lengths do not add up or the name is no string.
+    /// Parses the data. Returns `None` if the lengths are inconsistent or the name is not a valid string.
     pub(crate) fn parse(data: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(data);
         let name = take_string(&mut reader)?;
@@ -96,7 +96,7 @@ impl<'a> InfoRequest<'a> {
         self.wanted.chunks_exact(2).any(|two| two == code.0.to_be_bytes())
     }
 
-    /// The data that asks for `wanted` of the export `name`.
+    /// Encodes a request for the facts `wanted` of the export `name`.
     pub(crate) fn data(name: &str, wanted: &[InfoCode]) -> Vec<u8> {
         let mut data = string(name);
         data.extend_from_slice(&(wanted.len() as u16).to_be_bytes());
@@ -113,10 +113,11 @@ pub(crate) struct MetaRequest<'a> {
 }
 
 impl<'a> MetaRequest<'a> {
-    /// `None` if the lengths do not add up, a string is none, or a query has no namespace.
+    /// Parses the data. Returns `None` if the lengths are inconsistent, a string is invalid, or a query has no
+    /// namespace.
     ///
-    /// The queries are checked here and read again by [`MetaRequest::queries`], so that the number
-    /// the peer claims never decides an allocation.
+    /// The queries are checked here and parsed again by [`MetaRequest::queries`], so that no allocation depends on the
+    /// count that the peer claims.
     pub(crate) fn parse(data: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(data);
         let name = take_string(&mut reader)?;
@@ -132,13 +133,13 @@ impl<'a> MetaRequest<'a> {
         reader.is_empty().then_some(Self { name, count, queries })
     }
 
-    /// The queries, in order.
+    /// Iterates over the queries, in order.
     pub(crate) fn queries(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let mut reader = self.queries;
         std::iter::from_fn(move || take_string(&mut reader))
     }
 
-    /// The data that asks for `queries` of the export `name`.
+    /// Encodes a request for the contexts `queries` of the export `name`.
     pub(crate) fn data(name: &str, queries: &[String]) -> Vec<u8> {
         let mut data = string(name);
         data.extend_from_slice(&(queries.len() as u32).to_be_bytes());
@@ -147,7 +148,7 @@ impl<'a> MetaRequest<'a> {
     }
 }
 
-/// A 32-bit length, then a string of that length.
+/// Takes a 32-bit length, then a string of that length.
 fn take_string<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
     let len = reader.u32()?;
     text(reader.bytes(usize::try_from(len).ok()?)?)
@@ -167,7 +168,7 @@ pub(crate) struct ReplyHeader {
 }
 
 impl ReplyHeader {
-    /// `None` if more bytes are needed.
+    /// Parses the header. Returns `None` if more bytes are needed.
     pub(crate) fn parse(input: &[u8]) -> Result<Option<Self>, ProtocolError> {
         let mut reader = Reader::new(input);
         let Some(found) = reader.u64() else { return Ok(None) };
@@ -179,7 +180,7 @@ impl ReplyHeader {
     }
 }
 
-/// Takes one `NBD_REP_INFO` into the facts; a kind this crate does not know is ignored.
+/// Copies one `NBD_REP_INFO` into the facts. An unknown kind is ignored.
 pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode, ProtocolError> {
     let mut reader = Reader::new(data);
     let wrong = ProtocolError::Invalid {
@@ -220,7 +221,7 @@ pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode
     Ok(code)
 }
 
-/// The export in one `NBD_REP_SERVER`.
+/// Parses the export in one `NBD_REP_SERVER`.
 pub(crate) fn parse_server(data: &[u8]) -> Result<ExportEntry, ProtocolError> {
     let mut reader = Reader::new(data);
     let name = take_string(&mut reader);

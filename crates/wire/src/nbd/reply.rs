@@ -1,4 +1,4 @@
-//! Writing the replies of the transmission phase.
+//! Encodes the replies of the transmission phase.
 
 use std::ops::Deref;
 
@@ -16,12 +16,11 @@ pub const MAX_STATUS_EXTENTS: usize = 1 << 17;
 /// The largest head: an extended chunk header, an offset and the size of a hole.
 const MAX_HEAD_BYTES: usize = EXTENDED_REPLY_BYTES + 12;
 
-/// Longest extent sent in 32 bits. The end of a longer one is left out, which the protocol allows,
-/// at a boundary that suits every block size.
+/// Longest extent sent in 32 bits, a multiple of every block size. The protocol allows to leave out the end of a longer
+/// one.
 const MAX_COMPACT_EXTENT: u64 = 0xffff_0000;
 
-/// The bytes of a reply that precede its payload, kept on the stack: put them and the payload into
-/// one vectored write.
+/// The bytes of a reply before its payload, kept on the stack. Send the head and the payload in one vectored write.
 #[derive(Clone, Copy)]
 pub struct Head {
     bytes: [u8; MAX_HEAD_BYTES],
@@ -47,9 +46,9 @@ impl Deref for Head {
     }
 }
 
-/// The answer to one request.
+/// The reply to one request.
 ///
-/// What every style can say is here; what only chunks can say is behind [`Reply::chunks`].
+/// It has the replies of every style. [`Reply::chunks`] has those that need chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reply {
     style: ReplyStyle,
@@ -58,12 +57,12 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The answer to `request`.
+    /// Makes the reply to `request`.
     pub const fn new(request: &RequestHeader, style: ReplyStyle) -> Self {
         Self { style, cookie: request.cookie, offset: request.offset }
     }
 
-    /// The way to reply in pieces, if the session has structured replies.
+    /// Returns the reply in pieces, if the session has structured replies.
     pub const fn chunks(self) -> Option<Chunks> {
         match self.style {
             ReplyStyle::Simple => None,
@@ -72,7 +71,7 @@ impl Reply {
         }
     }
 
-    /// Success of a request that returns no payload.
+    /// Encodes success of a request that returns no payload.
     pub fn done(self) -> Head {
         match self.chunks() {
             None => self.simple(0),
@@ -80,8 +79,7 @@ impl Reply {
         }
     }
 
-    /// Success of a whole read: exactly the `len` bytes that were asked for follow, and nothing can
-    /// fail any more.
+    /// Encodes success of a whole read. Exactly the requested `len` bytes follow, so the read must not fail any more.
     pub fn whole_read(self, len: u32) -> Head {
         match self.chunks() {
             None => self.simple(0),
@@ -89,7 +87,7 @@ impl Reply {
         }
     }
 
-    /// Appends failure. The message is for people; a simple reply has no room for it.
+    /// Appends a failure. The message is for people; a simple reply has no room for it.
     pub fn error(self, errno: Errno, message: &str, out: &mut Vec<u8>) {
         match self.chunks() {
             None => out.extend_from_slice(&self.simple(errno.to_wire())),
@@ -97,7 +95,7 @@ impl Reply {
         }
     }
 
-    /// Section "Simple reply message".
+    /// Encodes a simple reply (section "Simple reply message").
     fn simple(self, error: u32) -> Head {
         Head::new()
             .with(&SIMPLE_REPLY_MAGIC.to_be_bytes())
@@ -106,20 +104,19 @@ impl Reply {
     }
 }
 
-/// A run of bytes of one status.
+/// A run of bytes with one status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// Bytes, not zero.
+    /// Number of bytes, not zero.
     pub length: u64,
-    /// What the metadata context says of them.
+    /// The status of these bytes in the metadata context.
     pub status: u64,
 }
 
-/// The answer to one request in pieces.
+/// The reply to one request in pieces.
 ///
-/// Exactly one piece of an answer has `last` set, and it is sent last. Data and holes may come in
-/// any order but must not overlap and must stay inside the request
-/// (section "Structured reply chunk message").
+/// Set `last` on exactly one piece, the one that is sent last. Data and holes may come in any order but must not
+/// overlap and must stay inside the request (section "Structured reply chunk message").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunks {
     reply: Reply,
@@ -127,21 +124,21 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Bytes read: `len` of them, not zero, follow and belong at `offset`. Set `last` only if
-    /// nothing can fail any more.
+    /// Encodes a piece of data: `len` bytes, not zero, follow and belong at `offset`. Set `last` only if the request
+    /// cannot fail any more.
     pub fn data(self, offset: u64, len: u32, last: bool) -> Head {
         let payload = u64::from(len) + 8;
         self.head(ChunkKind::OFFSET_DATA, last, payload).with(&offset.to_be_bytes())
     }
 
-    /// Bytes read that are all zero: `len` of them, not zero, none of which follows.
+    /// Encodes a hole: `len` bytes at `offset`, not zero, that read as zeros. No bytes follow.
     pub fn hole(self, offset: u64, len: u32, last: bool) -> Head {
         self.head(ChunkKind::OFFSET_HOLE, last, 12)
             .with(&offset.to_be_bytes())
             .with(&len.to_be_bytes())
     }
 
-    /// Appends failure at an offset: what was sent of other offsets stays valid.
+    /// Appends a failure at an offset. Pieces that were sent for other offsets stay valid.
     pub fn error_at(self, errno: Errno, message: &str, offset: u64, last: bool, out: &mut Vec<u8>) {
         let tail = offset.to_be_bytes();
         self.put_error(ChunkKind::ERROR_OFFSET, errno, message, &tail, last, out);
@@ -149,8 +146,8 @@ impl Chunks {
 
     /// Appends the extents of one metadata context, from the offset of the request on.
     ///
-    /// No more than [`MAX_STATUS_EXTENTS`] are sent, and without extended headers none after one
-    /// of 4 GiB or more; the client asks again from where the answer ends.
+    /// Sends at most [`MAX_STATUS_EXTENTS`]. Without extended headers, stops after the first extent of 4 GiB or more.
+    /// The client asks again from the end of the answer.
     ///
     /// # Panics
     ///
@@ -181,7 +178,7 @@ impl Chunks {
         }
     }
 
-    /// Ends the answer after pieces none of which was the last.
+    /// Ends the reply after pieces without `last`.
     pub fn done(self) -> Head {
         self.reply.done()
     }
@@ -204,7 +201,7 @@ impl Chunks {
         out.extend_from_slice(tail);
     }
 
-    /// Sections "Structured reply chunk message" and "Extended reply chunk message".
+    /// Encodes a chunk header (sections "Structured reply chunk message" and "Extended reply chunk message").
     fn head(self, kind: ChunkKind, last: bool, payload: u64) -> Head {
         let magic = if self.extended { EXTENDED_REPLY_MAGIC } else { STRUCTURED_REPLY_MAGIC };
         let flags = if last { ReplyFlags::DONE } else { ReplyFlags::NONE };

@@ -1,4 +1,4 @@
-//! Reading the replies of the transmission phase.
+//! Parses the replies of the transmission phase.
 
 use block::EXTENTS_MAX;
 
@@ -11,17 +11,15 @@ use super::error::ProtocolError;
 use super::export::ReplyStyle;
 use super::reply::{Extent, MAX_STATUS_EXTENTS};
 
-/// Longest payload of an error chunk: the longest message, an offset, and room for fields of error
-/// kinds that are not known.
+/// Longest payload of an error chunk: the longest message, an offset, and room for fields of unknown error kinds.
 const MAX_ERROR_BYTES: u64 = MAX_STRING_BYTES as u64 + 1024;
 
-/// One message of the server.
+/// One message of a server.
 ///
-/// The codec sees one message at a time. These rules span several and are the caller's to keep:
-/// the cookie is that of a request in flight; after the message with `done` no other has it; data
-/// and holes lie inside the request, do not overlap, and cover it by the time a read succeeds; a
-/// read of a session with structured replies is not answered by [`Body::Simple`]; an extended
-/// reply repeats the offset of its request.
+/// The codec sees one message at a time. The caller must enforce the rules that span several messages: the cookie is
+/// that of a request in flight; no message with that cookie follows the one with `done`; data and holes lie inside the
+/// request, do not overlap, and cover it by the time a read succeeds; [`Body::Simple`] does not answer a read in a
+/// session with structured replies; an extended reply repeats the offset of its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplyMessage<'a> {
     /// The client's number for the request.
@@ -30,29 +28,29 @@ pub struct ReplyMessage<'a> {
     pub offset: Option<u64>,
     /// Whether this is the last message about the request.
     pub done: bool,
-    /// What it says.
+    /// The content of the message.
     pub body: Body<'a>,
 }
 
-/// What a message of the server says.
+/// The content of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
     /// Success, in a simple reply: if the request was a read, its whole payload follows.
     Simple,
     /// The end of the answer; success if no error came before.
     None,
-    /// `len` bytes follow in the stream and belong at `offset`.
+    /// The end of the reply; success if no error came before.
     Data {
-        /// Where they belong.
+        /// First byte of the data.
         offset: u64,
-        /// How many, not zero.
+        /// Number of bytes, not zero.
         len: u32,
     },
     /// `len` bytes at `offset` are zero; nothing follows.
     Hole {
-        /// Where they belong.
+        /// First byte of the hole.
         offset: u64,
-        /// How many, not zero.
+        /// Number of bytes, not zero.
         len: u32,
     },
     /// The extents of a metadata context, from the offset of the request on.
@@ -61,16 +59,16 @@ pub enum Body<'a> {
         context: u32,
         /// The extents, at least one and at most [`EXTENTS_MAX`].
         extents: Extents<'a>,
-        /// Bytes of more extents than that, which follow in the stream and are to be passed over.
+        /// Bytes of extents beyond that limit, which follow in the stream and must be skipped.
         more: u32,
     },
     /// The request failed.
     Error {
-        /// How.
+        /// The kind of failure.
         errno: Errno,
-        /// The server's words; may be empty.
+        /// The server's message; may be empty.
         message: &'a str,
-        /// Where, if the server knows.
+        /// First byte that failed, if the server reports it.
         offset: Option<u64>,
     },
 }
@@ -83,7 +81,7 @@ pub struct Extents<'a> {
 }
 
 impl Extents<'_> {
-    /// The extents in order.
+    /// Iterates over the extents, in order.
     pub fn iter(&self) -> impl Iterator<Item = Extent> + use<'_> {
         let mut reader = Reader::new(self.bytes);
         let wide = self.wide;
@@ -98,7 +96,7 @@ impl Extents<'_> {
     }
 }
 
-/// The header of a chunk of either form.
+/// The header of a structured or extended chunk.
 struct ChunkHeader {
     flags: ReplyFlags,
     kind: ChunkKind,
@@ -109,11 +107,11 @@ struct ChunkHeader {
 }
 
 impl<'a> ReplyMessage<'a> {
-    /// The message at the start of `input` and the bytes it took, `None` if more are needed.
+    /// Parses the message at the start of `input`. Returns it and its length, or `None` if more bytes are needed.
     ///
-    /// The bytes of data are not part of the message, so that they can be read straight to where
-    /// they belong, nor is the rest of a long status; everything else is, so that no message is longer than
-    /// 128 KiB. `max_payload` bounds the data and holes accepted.
+    /// The bytes of data are not part of the message, so that they can be received directly into their final buffer.
+    /// The extents of a status beyond [`EXTENTS_MAX`] are not part of it either. Everything else is, and no message is
+    /// longer than 128 KiB. Data and holes of more than `max_payload` bytes are an error.
     pub fn parse(
         input: &'a [u8],
         style: ReplyStyle,
@@ -137,7 +135,7 @@ impl<'a> ReplyMessage<'a> {
         Err(ProtocolError::BadMagic { what: "reply", found, expected })
     }
 
-    /// `None` if more bytes are needed.
+    /// Parses a simple reply. Returns `None` if more bytes are needed.
     fn parse_simple(input: &[u8]) -> Option<(Self, usize)> {
         let mut reader = Reader::new(input);
         let (_magic, error, cookie) = (reader.u32()?, reader.u32()?, reader.u64()?);
@@ -154,7 +152,7 @@ impl<'a> ReplyMessage<'a> {
         max_payload: u32,
     ) -> Result<Option<(Self, usize)>, ProtocolError> {
         let Some(header) = ChunkHeader::parse(input, style) else { return Ok(None) };
-        // Other flags are to be ignored (section "Structured reply flags").
+        // Unknown flags must be ignored (section "Structured reply flags").
         let done = header.flags.has(ReplyFlags::DONE);
         let inline = header.inline_bytes(style, done)?;
         let Some(payload) = Reader::new(&input[header.len..]).bytes(inline) else {
@@ -167,7 +165,7 @@ impl<'a> ReplyMessage<'a> {
 }
 
 impl ChunkHeader {
-    /// `None` if more bytes are needed.
+    /// Parses a chunk header. Returns `None` if more bytes are needed.
     fn parse(input: &[u8], style: ReplyStyle) -> Option<Self> {
         let mut reader = Reader::new(input);
         let _magic = reader.u32()?;
@@ -181,8 +179,8 @@ impl ChunkHeader {
         Some(Self { flags, kind, cookie, offset, payload, len })
     }
 
-    /// How much of the payload is read together with the header; checks everything the header
-    /// alone can show, so that no more than is allowed is ever waited for.
+    /// Returns the number of payload bytes that are read together with the header. Checks everything that the header
+    /// alone shows, so that the caller never waits for more bytes than allowed.
     fn inline_bytes(&self, style: ReplyStyle, done: bool) -> Result<usize, ProtocolError> {
         let extended = style == ReplyStyle::Extended;
         let (least, most, step) = match self.kind {
@@ -194,7 +192,7 @@ impl ChunkHeader {
                 });
             }
             ChunkKind::NONE => (0, 0, 1),
-            // The data itself is bounded when its length is known.
+            // The length of the data itself is checked with its offset, in `content_length`.
             ChunkKind::OFFSET_DATA => return self.length_within(9, u64::MAX, 1).map(|()| 8),
             ChunkKind::OFFSET_HOLE => (12, 12, 1),
             ChunkKind::BLOCK_STATUS if !extended => (12, 4 + 8 * MAX_STATUS_EXTENTS as u64, 8),
@@ -213,7 +211,7 @@ impl ChunkHeader {
         Ok(self.payload.min(self.heard_bytes()) as usize)
     }
 
-    /// What is read of a payload at most: of extents as many as anybody looks at.
+    /// Returns the most payload bytes that are read: of a block status, no more than [`EXTENTS_MAX`] extents.
     fn heard_bytes(&self) -> u64 {
         match self.kind {
             ChunkKind::BLOCK_STATUS => 4 + 8 * EXTENTS_MAX as u64,
@@ -237,7 +235,7 @@ impl ChunkHeader {
         Ok(())
     }
 
-    /// What the payload says; of data only the offset is in it.
+    /// Parses the payload. A data chunk has only its offset there.
     fn body<'a>(
         &self,
         mut payload: Reader<'a>,
@@ -270,7 +268,7 @@ impl ChunkHeader {
         let context = payload.u32().unwrap_or_default();
         let count = if wide { payload.u32().unwrap_or_default() } else { 0 };
         let extents = Extents { bytes: payload.rest(), wide };
-        // Zero means that the length alone gives the count.
+        // A count of zero means that only the length gives the number of extents.
         if count != 0 && u64::from(count) * 16 + 8 != self.payload {
             return Err(ProtocolError::Invalid {
                 what: "number of extents",
@@ -289,8 +287,7 @@ impl ChunkHeader {
         Ok(Body::Status { context, extents, more })
     }
 
-    /// An error of a kind that is not known is an error all the same
-    /// (section "Structured reply types").
+    /// Parses an error chunk. An unknown error kind is an error too (section "Structured reply types").
     fn error<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>, ProtocolError> {
         let number = payload.u32().unwrap_or_default();
         if number == 0 {
@@ -314,13 +311,13 @@ impl ChunkHeader {
             })?),
             _ => None,
         };
-        // A message that is no string is not worth the connection.
+        // An invalid message text is dropped; it does not justify closing the connection.
         let message = text(message).unwrap_or_default();
         Ok(Body::Error { errno: Errno::from_wire(number), message, offset })
     }
 }
 
-/// The length of data or of a hole.
+/// Checks the length of data or of a hole against `max_payload`.
 fn content_length(len: u64, max_payload: u32) -> Result<u32, ProtocolError> {
     if len == 0 {
         return Err(ProtocolError::Invalid {

@@ -11,24 +11,24 @@ use super::export::ReplyStyle;
 /// A request without its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestHeader {
-    /// What to do.
+    /// The operation.
     pub command: Command,
-    /// How to do it. `PAYLOAD_LEN` is as it came from the wire.
+    /// Its modifiers. `PAYLOAD_LEN` is as received.
     pub flags: CommandFlags,
     /// The client's number for the request, returned in every reply.
     pub cookie: u64,
-    /// First byte concerned.
+    /// First byte of the range.
     pub offset: u64,
-    /// Number of bytes concerned, or of payload bytes where `PAYLOAD_LEN` says so.
+    /// Length of the range, or of the payload if `PAYLOAD_LEN` is set.
     pub length: u64,
 }
 
 impl RequestHeader {
-    /// The request at the start of `input` and the bytes it took, `None` if more are needed.
+    /// Parses the request at the start of `input`. Returns it and its length, or `None` if more bytes are needed.
     ///
-    /// Only what makes the stream unreadable is an error. Whether the request may be carried out
-    /// is for [`super::check`] to say, and in either case
-    /// [`payload_bytes`](Self::payload_bytes) of payload follow and must be taken off the stream.
+    /// Only a defect that makes the stream unreadable is an error. [`super::check`] decides whether the request may be
+    /// carried out. In either case [`payload_bytes`](Self::payload_bytes) of payload follow and must be taken off the
+    /// stream.
     pub fn parse(input: &[u8], style: ReplyStyle) -> Result<Option<(Self, usize)>, ProtocolError> {
         let mut reader = Reader::new(input);
         let Some(magic) = reader.u32() else { return Ok(None) };
@@ -60,11 +60,11 @@ impl RequestHeader {
         Some((Self { command, flags, cookie, offset, length }, len))
     }
 
-    /// How many bytes of payload follow the header, at most [`MAX_PAYLOAD_BYTES`] for a header that
-    /// was parsed.
+    /// Returns the number of payload bytes after the header: at most [`MAX_PAYLOAD_BYTES`] for a header that was
+    /// parsed.
     ///
-    /// Compact: the length of a write. Extended: the length of any request that sets
-    /// `PAYLOAD_LEN` (section "Request message").
+    /// Compact: the length of a write. Extended: the length of any request with `PAYLOAD_LEN` (section "Request
+    /// message").
     pub fn payload_bytes(&self, style: ReplyStyle) -> u32 {
         u32::try_from(self.payload_length(style)).unwrap_or(u32::MAX)
     }
@@ -77,8 +77,8 @@ impl RequestHeader {
         if has_payload { self.length } else { 0 }
     }
 
-    /// Writes the header and returns how many bytes it has. An extended write gets its
-    /// `PAYLOAD_LEN`; a length that a compact header cannot hold is an error.
+    /// Encodes the header and returns its length. An extended write gets `PAYLOAD_LEN`. A length that does not fit a
+    /// compact header is an error.
     pub fn encode(
         &self,
         style: ReplyStyle,

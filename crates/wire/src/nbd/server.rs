@@ -11,15 +11,15 @@ use super::option::{
     InfoRequest, MetaRequest, OPTION_HEADER_BYTES, put_infos, put_refusal, put_reply, put_server,
 };
 
-/// What a client may spend before it is served; it has proved nothing yet.
+/// Limits of a client during the handshake, before it has proved anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Options in one handshake. A client that knows what it wants sends about five.
+    /// Options in one handshake. An ordinary client sends about five.
     pub options: u32,
-    /// Option data read in one handshake. Fits several options with the longest of names.
+    /// Option data read in one handshake. Several options with names of maximal length fit.
     pub option_bytes: u32,
-    /// Data of refused options that is skipped in one handshake, so that a client which asks for
-    /// too much can be told so and go on.
+    /// Data of refused options that is skipped in one handshake, so that a client which sends too much gets an error
+    /// reply and can go on.
     pub skipped_bytes: u32,
     /// Queries in one request for metadata contexts; a server here knows a handful of contexts.
     pub queries: u32,
@@ -31,40 +31,39 @@ impl Default for Limits {
     }
 }
 
-/// What a call of [`ServerHandshake::advance`] came to.
+/// The result of a call of [`ServerHandshake::advance`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ServerProgress {
-    /// The input ends inside a message: call again with what is left of it and more.
+    /// The input ends inside a message. Call again with the untaken bytes and more.
     NeedMore,
     /// One message was handled. Send the output, then call again with the rest of the input.
     Advanced,
-    /// Send the output; what follows in the stream are requests of this session.
+    /// Send the output. The rest of the stream consists of requests of this session.
     Ready(Box<Session>),
-    /// Send the output, see that nothing follows in the input, make the stream a TLS one, and call
-    /// [`ServerHandshake::secured`].
+    /// Send the output, check that no input is left, start TLS on the stream, and call [`ServerHandshake::secured`].
     StartTls,
-    /// The client took its leave: send the output, then close.
+    /// The client aborted the handshake: send the output, then close.
     Aborted,
 }
 
-/// Whether TLS is for this connection.
+/// The state of TLS on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ServerTls {
-    /// It is not spoken: `NOTLS` of the specification.
+    /// TLS is not offered: `NOTLS` of the specification.
     #[default]
     Absent,
-    /// Nothing is answered before it: `FORCEDTLS`.
+    /// No other option is carried out before TLS: `FORCEDTLS`.
     Required,
-    /// It protects the stream.
+    /// TLS protects the stream.
     Done,
 }
 
 /// The server's side of a fixed newstyle handshake.
 ///
-/// It holds no bytes: the caller keeps what was not consumed, never more than one option, which is
-/// [`Limits::option_bytes`] and a header. One call handles at most one message, so the caller can
-/// stop feeding a client that does not read its answers.
+/// It holds no bytes. The caller keeps the input that was not taken: at most one option, which is
+/// [`Limits::option_bytes`] and a header. One call handles at most one message, so the caller can stop feeding a client
+/// that does not read its answers.
 #[derive(Debug)]
 pub struct ServerHandshake {
     limits: Limits,
@@ -77,13 +76,13 @@ pub struct ServerHandshake {
     agreed: Agreed,
 }
 
-/// What options have set. An upgrade to TLS must forget exactly this
-/// (section "Option types", `NBD_OPT_STARTTLS`).
+/// The settings that options have made. An upgrade to TLS must discard exactly these (section "Option types",
+/// `NBD_OPT_STARTTLS`).
 #[derive(Debug, Default)]
 struct Agreed {
     structured: bool,
     extended: bool,
-    /// The canonical name the contexts were selected for, and the contexts.
+    /// The canonical name of the export for which contexts were selected, and the contexts.
     contexts: Option<(String, Vec<Context>)>,
 }
 
@@ -116,7 +115,7 @@ fn unsupported(words: &str) -> Answer {
     Refuse(ReplyCode::ERR_UNSUP, words.to_owned())
 }
 
-/// The export of that name, or the answer to the client that asks for it.
+/// Finds the export of that name, or returns the answer to the client.
 async fn find(exports: &impl Exports, name: &str) -> Result<ExportFacts, Answer> {
     if let Some(why) = exports.refusal() {
         return Err(Refuse(ReplyCode::ERR_POLICY, why));
@@ -127,7 +126,7 @@ async fn find(exports: &impl Exports, name: &str) -> Result<ExportFacts, Answer>
 }
 
 impl ServerHandshake {
-    /// A handshake at its start.
+    /// Starts a handshake without TLS.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -141,15 +140,16 @@ impl ServerHandshake {
         }
     }
 
-    /// A handshake at its start that nothing but `NBD_OPT_STARTTLS` leads on from.
+    /// Starts a handshake that requires `NBD_OPT_STARTTLS` before any other option.
     pub fn with_tls(limits: Limits) -> Self {
         Self { tls: ServerTls::Required, ..Self::new(limits) }
     }
 
-    /// The stream is a TLS one now. What was agreed before is forgotten: it came from anybody.
+    /// Records that TLS protects the stream. Discards everything agreed on before, because any third party could have
+    /// sent it.
     ///
     /// # Panics
-    /// If [`ServerProgress::StartTls`] was not the last answer.
+    /// If the last progress was not [`ServerProgress::StartTls`].
     pub fn secured(&mut self) {
         assert!(matches!(self.phase, Phase::StartTls), "TLS was not agreed");
         self.phase = Phase::Option;
@@ -189,7 +189,8 @@ impl ServerHandshake {
         result
     }
 
-    /// Section "Client flags": an unknown flag, or one not offered, ends the connection.
+    /// Takes the client flags. An unknown flag, or one that was not offered, ends the connection (section "Client
+    /// flags").
     fn take_client_flags(
         &mut self,
         input: &[u8],
@@ -260,7 +261,7 @@ impl ServerHandshake {
         Ok((OPTION_HEADER_BYTES + len as usize, progress))
     }
 
-    /// Refuses an option whose data would pass the limit, and passes over the data.
+    /// Refuses an option whose data would exceed the limit, and skips the data.
     fn refuse_size(
         &mut self,
         option: OptionCode,
@@ -315,7 +316,7 @@ impl ServerHandshake {
         }
         let answer = match option {
             OptionCode::EXPORT_NAME => return self.export_name(data, exports, out).await,
-            // Data is ignored, as the specification asks.
+            // Its data is ignored, as the specification requires.
             OptionCode::ABORT => Leave,
             OptionCode::LIST => list(data, exports, out).await,
             OptionCode::INFO | OptionCode::GO => self.info(option, data, exports, out).await,
@@ -331,7 +332,8 @@ impl ServerHandshake {
         Ok(answer)
     }
 
-    /// Section "Option types", `NBD_OPT_EXPORT_NAME`: no error reply exists, every refusal closes.
+    /// Handles `NBD_OPT_EXPORT_NAME` (section "Option types"). It has no error reply, so every refusal closes the
+    /// connection.
     async fn export_name(
         &mut self,
         data: &[u8],
@@ -423,14 +425,14 @@ impl ServerHandshake {
         for name in &facts.contexts {
             let asked = request.count == 0 || request.queries().any(|query| lists(query, name));
             if asked {
-                // The number is reserved in a list and SHOULD be zero.
+                // In a list the number is reserved and SHOULD be zero.
                 put_context(out, OptionCode::LIST_META_CONTEXT, 0, name);
             }
         }
         Ack
     }
 
-    /// Replaces the selection, also when it fails (section "Option types").
+    /// Replaces the selection, even if the option fails (section "Option types").
     async fn set_contexts(
         &mut self,
         data: &[u8],
@@ -454,7 +456,7 @@ impl ServerHandshake {
         Ack
     }
 
-    /// What listing and selecting contexts have in common.
+    /// Parses and checks an option that lists or selects contexts.
     async fn meta_request<'a>(
         &self,
         data: &'a [u8],
@@ -474,7 +476,8 @@ impl ServerHandshake {
         Ok((request, facts))
     }
 
-    /// Contexts count only for the export they were selected for (section "Metadata querying").
+    /// Makes the session. Contexts count only for the export for which they were selected (section "Metadata
+    /// querying").
     fn session(&mut self, mut facts: ExportFacts) -> Session {
         let agreed = std::mem::take(&mut self.agreed);
         let contexts = match agreed.contexts {
@@ -491,13 +494,13 @@ impl ServerHandshake {
     }
 }
 
-/// What a client gets before TLS, where it is required.
+/// Answers an option before TLS, where TLS is required.
 fn plain(option: OptionCode, data: &[u8]) -> Result<Answer, ProtocolError> {
     match option {
         OptionCode::STARTTLS if data.is_empty() => Ok(Secure),
         OptionCode::STARTTLS => Ok(invalid("STARTTLS takes no data")),
         OptionCode::ABORT => Ok(Leave),
-        // It has no error reply.
+        // This option has no error reply.
         OptionCode::EXPORT_NAME => {
             Err(ProtocolError::NotServed { why: "this address wants TLS first".to_owned() })
         }
@@ -519,7 +522,7 @@ async fn list(data: &[u8], exports: &impl Exports, out: &mut Vec<u8>) -> Answer 
     Ack
 }
 
-/// Whether a query of a list means the context: by name, or by its namespace and colon alone.
+/// Whether a query of a list matches the context: by its name, or by its namespace and colon alone.
 fn lists(query: &str, name: &str) -> bool {
     query == name || (query.find(':') == Some(query.len() - 1) && name.starts_with(query))
 }

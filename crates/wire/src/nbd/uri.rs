@@ -1,31 +1,31 @@
-//! NBD URIs: where a server is and which of its exports is meant.
+//! NBD URIs: the address of a server and the name of an export.
 //!
 //! ```text
 //! nbd://host[:port]/export               nbds://host[:port]/export
 //! nbd+unix:///export?socket=/path        nbds+unix:///export?socket=/path
 //! ```
 //!
-//! The export is everything after the slash that ends the authority; it may itself hold slashes
-//! and may be empty. `nbds` takes the parameters `tls-certificates=DIR` and `tls-hostname=NAME`. `%` and two hexadecimal digits stand for a byte everywhere but in the scheme
-//! and the port.
+//! The export is everything after the slash that ends the authority; it may itself hold slashes and may be empty.
+//! `nbds` takes the parameters `tls-certificates=DIR` and `tls-hostname=NAME`. `%` and two hexadecimal digits represent
+//! a byte everywhere but in the scheme and the port.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::constants::{DEFAULT_PORT, MAX_STRING_BYTES};
 
-/// Longest URI accepted: an export name and a path of full length, every byte escaped.
+/// Longest URI accepted: an export name and a path of maximal length, every byte escaped.
 pub const MAX_URI_BYTES: usize = 32 << 10;
 
-/// The parameters of a URI: of unix sockets the first, of TLS the others.
+/// The parameters of a URI: the first one for Unix sockets, the others for TLS.
 const PARAMETERS: [&str; 3] = ["socket", "tls-certificates", "tls-hostname"];
 
-/// Where a server is and which of its exports is meant.
+/// The address of a server and the name of an export.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NbdUri {
     /// Whether TLS must be used.
     pub tls: bool,
-    /// Where the server is.
+    /// The address of the server.
     pub address: Address,
     /// The export; empty for the default one.
     pub export: String,
@@ -35,7 +35,7 @@ pub struct NbdUri {
     pub hostname: Option<String>,
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// A host name or address and a port.
@@ -52,7 +52,7 @@ pub enum Address {
     },
 }
 
-/// Why a text is no NBD URI this crate can use.
+/// The reason why a text is no usable NBD URI.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum UriError {
@@ -63,32 +63,32 @@ pub enum UriError {
     },
     /// The scheme is missing or not one of those listed in the module documentation.
     Scheme {
-        /// What stands where the scheme should be.
+        /// The text in place of a scheme.
         found: String,
     },
     /// A TCP URI names no host, or a host that is malformed.
     Host {
-        /// What stands where the host should be.
+        /// The text in place of a host.
         found: String,
     },
     /// The port is no number from 1 to 65535.
     Port {
-        /// What stands where the port should be.
+        /// The text in place of a port.
         found: String,
     },
     /// A Unix URI names a host, which it cannot have.
     UnixHost {
-        /// What stands where nothing should be.
+        /// The host.
         found: String,
     },
     /// A Unix URI has no `socket` parameter, or an empty one.
     NoSocket,
-    /// A parameter that is not known, or not for this kind of URI, or given twice.
+    /// A parameter that is unknown, repeated, or not for this kind of URI.
     Parameter {
         /// The parameter.
         found: String,
     },
-    /// A `%` that no two hexadecimal digits follow, or bytes that are not UTF-8 or hold a NUL.
+    /// A `%` without two hexadecimal digits after it, or bytes that are not UTF-8 or hold a NUL.
     Escape {
         /// The part of the URI.
         found: String,
@@ -180,7 +180,7 @@ impl FromStr for NbdUri {
     }
 }
 
-/// The values of the parameters that are known, as far as they are possible here, each at most once.
+/// Parses the parameters. `possible` gives the parameters that this kind of URI may have, each at most once.
 fn parameters(query: &str, possible: [bool; 3]) -> Result<[Option<String>; 3], UriError> {
     let mut values = [None, None, None];
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -207,7 +207,7 @@ fn unix_address(authority: &str, socket: Option<String>) -> Result<Address, UriE
 
 fn tcp(authority: &str) -> Result<Address, UriError> {
     let bad_host = || UriError::Host { found: authority.to_owned() };
-    // An IPv6 address holds colons and stands in brackets.
+    // An IPv6 address holds colons, so it needs brackets.
     let (host, port) = match authority.strip_prefix('[') {
         Some(inner) => {
             let (host, after) = inner.split_once(']').ok_or_else(bad_host)?;
@@ -278,7 +278,7 @@ fn escape(f: &mut fmt::Formatter<'_>, text: &str, also: &[u8]) -> fmt::Result {
     Ok(())
 }
 
-/// The canonical form, which parses to the same value.
+/// Writes the canonical form, which parses to the same value.
 impl fmt::Display for NbdUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = if self.tls { "s" } else { "" };

@@ -1,13 +1,13 @@
-//! Bytes that have arrived and are not yet taken.
+//! Received bytes that are not taken yet.
 
 use std::ops::Deref;
 
 use block::{Buf, BufPool, Ref, Result};
 
-/// What one receive takes at most: a deep queue of small messages in one system call.
+/// Most bytes of one receive: a deep queue of small messages in one system call.
 pub const INBOX_BYTES: usize = 256 << 10;
 
-/// Bytes that have arrived and are not yet taken.
+/// Received bytes that are not taken yet.
 pub struct Inbox {
     buf: Buf,
     start: usize,
@@ -15,38 +15,38 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// An empty one.
+    /// Makes an empty inbox with a buffer of the pool.
     ///
     /// # Errors
-    /// `Limit` if the pool can never hold it.
+    /// `Limit` if the pool can never provide the buffer.
     pub async fn new(pool: &BufPool) -> Result<Self> {
         Ok(Self::over(pool.wait_for(INBOX_BYTES).await?))
     }
 
-    /// An empty one in `buf`.
+    /// Makes an empty inbox in `buf`.
     ///
     /// # Panics
-    /// If it has not [`INBOX_BYTES`].
+    /// If `buf` does not have [`INBOX_BYTES`].
     pub fn over(buf: Buf) -> Self {
         assert_eq!(buf.len(), INBOX_BYTES, "an inbox has its length");
         Self { buf, start: 0, end: 0 }
     }
 
-    /// The bytes that wait to be taken.
+    /// Returns the bytes that wait.
     pub fn bytes(&self) -> impl Deref<Target = [u8]> + '_ {
         Arrived { all: self.buf.read(), from: self.start, to: self.end }
     }
 
-    /// Takes `n` of them off.
+    /// Removes the first `n` bytes.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If fewer bytes wait.
     pub fn take(&mut self, n: usize) {
         self.start += n;
         assert!(self.start <= self.end, "more was taken than had arrived");
     }
 
-    /// Moves as many as fit into the front of `into`; answers how many.
+    /// Moves as many bytes as fit into the front of `into`. Returns their number.
     pub fn take_into(&mut self, into: &Buf) -> usize {
         let n = self.len().min(into.len());
         if n > 0 {
@@ -56,26 +56,26 @@ impl Inbox {
         n
     }
 
-    /// Takes the first `n` without moving them. As long as the part is held the inbox cannot receive:
-    /// see [`Inbox::renew`].
+    /// Takes the first `n` bytes without copying them. The inbox cannot receive while this part is held: see
+    /// [`Inbox::renew`].
     ///
     /// # Panics
-    /// If `n` is zero, or more than there are.
+    /// If `n` is zero, or fewer bytes wait.
     pub fn take_part(&mut self, n: usize) -> Buf {
         let part = self.buf.slice(self.start..self.start + n);
         self.take(n);
         part
     }
 
-    /// Whether parts of it are held.
+    /// Whether parts of the buffer are held.
     pub fn is_held(&self) -> bool {
         self.buf.is_shared()
     }
 
-    /// Goes on in a buffer of its own, if parts of this one are held.
+    /// Moves the bytes that wait to a fresh buffer if parts of this one are held.
     ///
     /// # Errors
-    /// `Limit` if the pool can never hold it.
+    /// `Limit` if the pool can never provide the buffer.
     pub async fn renew(&mut self, pool: &BufPool) -> Result<()> {
         if self.is_held() {
             let mut fresh = Self::new(pool).await?;
@@ -85,21 +85,21 @@ impl Inbox {
         Ok(())
     }
 
-    /// How many wait.
+    /// Returns the number of bytes that wait.
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Whether none wait.
+    /// Whether no bytes wait.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where to receive: what is left is moved to the front, so there is room as long as no message
-    /// is longer than [`INBOX_BYTES`].
+    /// Returns the buffer to receive into. Moves the bytes that wait to the front, so there is room as long as no
+    /// message is longer than [`INBOX_BYTES`].
     ///
     /// # Panics
-    /// If parts of it are held.
+    /// If parts of the buffer are held.
     pub fn room(&mut self) -> Buf {
         assert!(!self.is_held(), "bytes that somebody holds would be overwritten");
         if self.start > 0 {
@@ -110,7 +110,7 @@ impl Inbox {
         self.buf.slice(self.end..INBOX_BYTES)
     }
 
-    /// `n` more bytes are in the room.
+    /// Records that `n` more bytes were received into the room.
     pub fn arrived(&mut self, n: usize) {
         self.end += n;
     }

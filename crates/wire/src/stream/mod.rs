@@ -1,4 +1,4 @@
-//! Both ends of a byte stream, as buffers: what has arrived, and what is to be sent. No I/O.
+//! Buffers for both directions of a byte stream: received bytes, and messages to send. No I/O.
 
 mod inbox;
 mod outbox;

@@ -1,38 +1,38 @@
-//! Messages that wait to be sent: heads side by side in one buffer, payloads where they are.
+//! Messages that wait to be sent. Heads share one buffer; payloads stay in their own buffers.
 
 use block::{Buf, BufPool, Result};
 
 /// Room for the heads of one batch.
 pub const HEADS_BYTES: usize = 16 << 10;
 
-/// Parts in one send; the kernel takes 1024.
+/// Parts in one send; the kernel accepts 1024.
 const PARTS_MAX: usize = 1000;
 
 /// A batch of messages under construction.
 pub struct Outbox {
     heads: Buf,
-    /// How much of `heads` is used, and from where on it is not yet among the parts.
+    /// Used bytes of `heads`; and the offset from which on they are not among the parts yet.
     used: usize,
     open: usize,
     parts: Vec<Buf>,
-    /// For whoever builds the batch: bytes to account for when it is sent.
+    /// Bytes that the builder of the batch accounts for when it is sent.
     held: usize,
-    /// What the next batch is built in.
+    /// Buffer for the heads of the next batch.
     spare: Option<Buf>,
     spare_parts: Vec<Buf>,
 }
 
-/// What one send takes. Give it back with [`Outbox::sent`].
+/// The content of one send. Give it back with [`Outbox::sent`].
 pub struct Batch {
     /// The bytes, in order.
     pub parts: Vec<Buf>,
-    /// What was put down with [`Outbox::hold`].
+    /// The sum of [`Outbox::hold`] for this batch.
     pub held: usize,
     heads: Buf,
 }
 
 impl Outbox {
-    /// An empty one.
+    /// Makes an empty outbox with buffers of the pool.
     ///
     /// # Errors
     /// `Limit` if the pool is exhausted.
@@ -40,10 +40,10 @@ impl Outbox {
         Ok(Self::over(pool.take(HEADS_BYTES)?, pool.take(HEADS_BYTES)?))
     }
 
-    /// An empty one, its heads in these buffers by turns.
+    /// Makes an empty outbox that uses these two buffers in turn for its heads.
     ///
     /// # Panics
-    /// If they have not [`HEADS_BYTES`].
+    /// If a buffer does not have [`HEADS_BYTES`].
     pub fn over(heads: Buf, spare: Buf) -> Self {
         assert_eq!((heads.len(), spare.len()), (HEADS_BYTES, HEADS_BYTES), "room for a batch");
         Self {
@@ -57,12 +57,12 @@ impl Outbox {
         }
     }
 
-    /// Whether `parts` buffers and heads of `len` bytes still fit.
+    /// Whether `parts` more buffers and heads of `len` bytes fit.
     pub fn fits(&self, len: usize, parts: usize) -> bool {
         self.used + len <= HEADS_BYTES && self.parts.len() + parts + 2 <= PARTS_MAX
     }
 
-    /// Adds bytes that need no buffer of their own.
+    /// Copies bytes into the shared buffer.
     ///
     /// # Panics
     /// If they do not fit.
@@ -72,18 +72,18 @@ impl Outbox {
         self.used = end;
     }
 
-    /// Adds payload.
+    /// Adds a payload without copying it.
     pub fn payload(&mut self, payload: Buf) {
         self.close();
         self.parts.push(payload);
     }
 
-    /// Puts down `bytes` for the batch.
+    /// Adds `bytes` to the number that is accounted for when the batch is sent.
     pub fn hold(&mut self, bytes: usize) {
         self.held += bytes;
     }
 
-    /// What was put down for the batch so far.
+    /// Returns the sum of [`Outbox::hold`] so far.
     pub fn held(&self) -> usize {
         self.held
     }
@@ -103,7 +103,7 @@ impl Outbox {
     /// Takes the batch.
     ///
     /// # Panics
-    /// If the one before has not come back.
+    /// If the batch before was not given back.
     pub fn take(&mut self) -> Batch {
         self.close();
         let next = self.spare.take().expect("one batch is sent at a time");
@@ -113,7 +113,7 @@ impl Outbox {
         Batch { parts, held: std::mem::take(&mut self.held), heads }
     }
 
-    /// The batch is sent: its buffers are used again.
+    /// Takes the buffers of a batch back after its send.
     pub fn sent(&mut self, mut batch: Batch) {
         batch.parts.clear();
         self.spare = Some(batch.heads);
@@ -121,7 +121,7 @@ impl Outbox {
     }
 }
 
-/// Takes the first `sent` bytes off `parts`: a send may take less than it was given.
+/// Removes the first `sent` bytes of `parts`, after a send that took only some of them.
 pub fn drop_front(parts: &mut Vec<Buf>, mut sent: usize) {
     let mut whole = 0;
     while let Some(part) = parts.get(whole)
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_and_payloads_keep_their_order() {
+    fn outbox_keeps_order_of_heads_and_payloads() {
         let pool = BufPool::new(1 << 20, 0);
         let payload = pool.take(3).unwrap();
         payload.write().copy_from_slice(b"xyz");

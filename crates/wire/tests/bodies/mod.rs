@@ -1,8 +1,8 @@
-//! What the fuzz targets run. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every body over
-//! a few thousand inputs in each `cargo test`.
+//! Bodies of the fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every body over a few thousand
+//! inputs in each `cargo test`.
 //!
-//! Beyond "no panic", each body checks that no more is consumed than was given, that every step
-//! which is not a wait makes progress, and that the result does not depend on how the bytes were cut.
+//! Besides panics, each body checks that no more is taken than was given, that every step makes progress unless it
+//! waits for input, and that the result does not depend on how the bytes were cut.
 
 use wire::fuse;
 use wire::nbd::handed;
@@ -14,7 +14,7 @@ use wire::nbd::{
     TransmissionFlags, check,
 };
 
-/// One export that offers everything.
+/// A single export with every feature.
 pub struct OneExport;
 
 impl OneExport {
@@ -41,7 +41,7 @@ impl Exports for OneExport {
     }
 }
 
-/// Returns the answer of a codec whose exports are at hand.
+/// Polls a codec once and returns its answer. Its exports must answer at once.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
     {
@@ -50,8 +50,8 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Gives `data` to `advance` in pieces of `piece` bytes until it ends the handshake or the data is
-/// used up. `advance` says how much it took, whether it waits for more, and whether it is at the end.
+/// Gives `data` to `advance` in pieces of `piece` bytes until the handshake or the data ends. `advance` returns how
+/// many bytes it took, whether it waits for more, and whether the handshake has ended.
 fn feed(data: &[u8], piece: usize, mut advance: impl FnMut(&[u8]) -> (usize, bool, bool)) {
     let mut pending = Vec::new();
     for part in data.chunks(piece.max(1)) {
@@ -144,7 +144,7 @@ pub fn request(data: &[u8]) {
     let mut bytes = [0; 32];
     let len = header.encode(style, &mut bytes).expect("what was parsed can be encoded");
     if style == ReplyStyle::Extended && header.command == Command::Write {
-        // The encoder announces the payload even if the peer forgot to.
+        // The encoder announces the payload even if the peer did not.
         let flags = (header.flags | CommandFlags::PAYLOAD_LEN).0.to_be_bytes();
         assert_eq!((&bytes[..4], &bytes[4..6]), (&data[..4], &flags[..]));
         assert_eq!(bytes[6..len], data[6..taken]);
@@ -173,7 +173,8 @@ pub fn reply(data: &[u8]) {
     }
 }
 
-/// What was read is what would be written; with the checksum put right, or nothing but it would be tried.
+/// Checks that a decoded state encodes to the same bytes. The checksum is corrected first, because otherwise only the
+/// checksum would be tested.
 pub fn handed(data: &[u8]) {
     let mut state = data.to_vec();
     if let Some((header, body)) = state.split_at_mut_checked(24) {
@@ -198,7 +199,7 @@ pub fn uri(data: &[u8]) {
 
 pub fn fuse_request(data: &[u8]) {
     let Some((first, data)) = data.split_first() else { return };
-    // A head that is cut off where the kernel's never is.
+    // A head that is truncated where the kernel never truncates it.
     let head = &data[..data.len().min(usize::from(*first))];
     if let Ok(request) = fuse::Request::parse(head, data.len()) {
         answer(request.unique, &request.call, data.len());
@@ -214,7 +215,7 @@ pub fn fuse_request(data: &[u8]) {
     }
 }
 
-/// What a server would do first with the arguments.
+/// Uses the arguments as a server would first.
 fn answer(unique: u64, call: &fuse::Call<'_>, came_bytes: usize) {
     let reply = match call {
         fuse::Call::Init(init) => fuse::Reply::init(unique, init, fuse::MAX_WRITE_BYTES),

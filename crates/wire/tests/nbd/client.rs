@@ -1,4 +1,4 @@
-//! The client's handshake against servers that refuse, lie, or are of another age.
+//! The client's handshake against servers that refuse, break the protocol, or are old.
 
 use wire::nbd::{
     ClientConfig, ClientHandshake, ClientProgress, ExportFacts, Goal, OptionCode, ProtocolError,
@@ -15,7 +15,7 @@ struct Client {
 type Step = Result<ClientProgress, ProtocolError>;
 
 impl Client {
-    /// A client that has taken a greeting and sent its first option.
+    /// Returns a client that has taken a greeting and sent its first option.
     fn greeted(config: ClientConfig) -> Self {
         let mut client = Self::new(config);
         let mut greeting = Vec::new();
@@ -28,7 +28,7 @@ impl Client {
         Self { handshake: ClientHandshake::new(config).unwrap(), out: Vec::new() }
     }
 
-    /// Gives one message, which must be taken whole; the output is that of this step alone.
+    /// Gives one message, which must be taken whole. Afterwards `out` has only the output of this step.
     fn give(&mut self, input: &[u8]) -> Step {
         self.out.clear();
         let (taken, progress) = self.handshake.advance(input, &mut self.out)?;
@@ -58,7 +58,7 @@ fn invalid(step: Step) -> &'static str {
 }
 
 #[test]
-fn other_handshakes_are_refused_by_name() {
+fn client_refuses_other_handshakes_by_name() {
     let greet = |tail: &[u8]| Client::new(plain()).give(&[b"NBDMAGIC", tail].concat());
     let oldstyle = [0x00, 0x00, 0x42, 0x02, 0x81, 0x86, 0x12, 0x53];
     let not_fixed = |found| Err(ProtocolError::NotFixedNewstyle { found });
@@ -71,7 +71,7 @@ fn other_handshakes_are_refused_by_name() {
 }
 
 #[test]
-fn flags_of_the_greeting_are_answered_and_unknown_ones_ignored() {
+fn client_ignores_unknown_greeting_flags() {
     for (server, client) in [(1, 1), (3, 3), (0x8001, 1)] {
         let mut subject = Client::new(plain());
         subject.give(&[b"NBDMAGICIHAVEOPT", &u16::to_be_bytes(server)[..]].concat()).unwrap();
@@ -80,11 +80,11 @@ fn flags_of_the_greeting_are_answered_and_unknown_ones_ignored() {
 }
 
 #[test]
-fn refused_extensions_are_given_up() {
+fn client_goes_on_without_refused_extensions() {
     let mut client = Client::greeted(ClientConfig::connect("disk"));
     client.answer(OptionCode::STRUCTURED_REPLY, ReplyCode::ERR_UNSUP, b"").unwrap();
     client.answer(OptionCode::EXTENDED_HEADERS, ReplyCode::ERR_POLICY, b"no").unwrap();
-    // No contexts without structured replies: the next option is GO.
+    // There are no contexts without structured replies, so the next option is GO.
     client.answer(OptionCode::GO, ReplyCode::INFO, &export_info()).unwrap();
     let Ok(ClientProgress::Connected(session)) = client.answer(OptionCode::GO, ReplyCode::ACK, b"")
     else {
@@ -100,7 +100,7 @@ fn refused_extensions_are_given_up() {
 }
 
 #[test]
-fn a_failed_selection_of_contexts_selects_nothing() {
+fn failed_context_selection_selects_nothing() {
     let config = ClientConfig { extended: false, ..ClientConfig::connect("disk") };
     let mut client = Client::greeted(config);
     let set = OptionCode::SET_META_CONTEXT;
@@ -116,7 +116,7 @@ fn a_failed_selection_of_contexts_selects_nothing() {
 }
 
 #[test]
-fn contexts_that_were_not_asked_for_are_wrong() {
+fn client_rejects_contexts_not_asked_for() {
     let set = OptionCode::SET_META_CONTEXT;
     let selecting = || {
         let config = ClientConfig { extended: false, ..ClientConfig::connect("disk") };
@@ -136,7 +136,7 @@ fn contexts_that_were_not_asked_for_are_wrong() {
 }
 
 #[test]
-fn a_server_without_go_is_asked_the_old_way() {
+fn client_falls_back_to_export_name_without_go() {
     for (flags, zeroes) in [(1u16, 124), (3, 0)] {
         let mut client = Client::new(plain());
         client.give(&[b"NBDMAGICIHAVEOPT", &flags.to_be_bytes()[..]].concat()).unwrap();
@@ -155,7 +155,7 @@ fn a_server_without_go_is_asked_the_old_way() {
 }
 
 #[test]
-fn the_old_way_is_closed_once_extended_headers_are_agreed() {
+fn client_never_falls_back_with_extended_headers() {
     let mut client = Client::greeted(ClientConfig { extended: true, ..plain() });
     client.answer(OptionCode::EXTENDED_HEADERS, ReplyCode::ACK, b"").unwrap();
     let refused = client.answer(OptionCode::GO, ReplyCode::ERR_UNSUP, b"");
@@ -164,7 +164,7 @@ fn the_old_way_is_closed_once_extended_headers_are_agreed() {
 }
 
 #[test]
-fn refusals_that_end_the_session_take_leave_and_say_why() {
+fn client_aborts_and_reports_final_refusal() {
     let abort = option(OptionCode::ABORT, &[]);
     let cases = [
         (OptionCode::STRUCTURED_REPLY, ReplyCode::ERR_TLS_REQD, "; connect with TLS"),
@@ -189,7 +189,7 @@ fn refusals_that_end_the_session_take_leave_and_say_why() {
 }
 
 #[test]
-fn replies_out_of_order_are_wrong() {
+fn client_rejects_replies_out_of_order() {
     let client = || Client::greeted(plain());
     let other_option = client().answer(OptionCode::LIST, ReplyCode::ACK, b"");
     assert_eq!(invalid(other_option), "option of an option reply");
@@ -204,7 +204,7 @@ fn replies_out_of_order_are_wrong() {
 }
 
 #[test]
-fn facts_of_a_wrong_length_or_value_are_wrong() {
+fn client_rejects_malformed_info() {
     let info = |data: &[u8]| Client::greeted(plain()).answer(OptionCode::GO, ReplyCode::INFO, data);
     let good = export_info();
     for data in [&[][..], &[0], &good[..11], &[&good[..], &[0]].concat(), b"\0\x03", &[0, 3, 1]] {
@@ -223,7 +223,7 @@ fn facts_of_a_wrong_length_or_value_are_wrong() {
 }
 
 #[test]
-fn entries_of_a_list_must_be_text() {
+fn client_rejects_list_entry_without_valid_text() {
     let entry = |data: &[u8]| {
         let mut client = Client::greeted(ClientConfig { goal: Goal::List, ..plain() });
         client.answer(OptionCode::LIST, ReplyCode::SERVER, data)

@@ -1,4 +1,4 @@
-//! Every message byte by byte, written down by hand from the specification.
+//! Every message byte by byte, written by hand from the specification.
 
 use wire::nbd::{
     Body, Chunks, ClientConfig, ClientHandshake, Command, CommandFlags, Errno, Extent, OptionCode,
@@ -28,7 +28,7 @@ fn chunks(style: ReplyStyle) -> Chunks {
     Reply::new(&request(Command::Read, CommandFlags::NONE), style).chunks().unwrap()
 }
 
-/// The message in `bytes`, which it must fill but for `follows` bytes of data.
+/// Parses the message in `bytes`, which must fill them except for `follows` bytes of data.
 fn parsed(bytes: &[u8], style: ReplyStyle, follows: usize) -> ReplyMessage<'_> {
     let (message, taken) = ReplyMessage::parse(bytes, style, 1 << 20).unwrap().unwrap();
     assert_eq!(taken + follows, bytes.len());
@@ -43,14 +43,14 @@ fn greeting() {
 }
 
 #[test]
-fn first_words_of_the_client() {
+fn client_options() {
     let mut client = ClientHandshake::new(ClientConfig::connect("disk")).unwrap();
     let (mut greeting, mut out) = (Vec::new(), Vec::new());
     ServerHandshake::greeting(&mut greeting);
     client.advance(&greeting, &mut out).unwrap();
     assert_eq!(out, hex("00000003 49484156454f5054 00000008 00000000"));
 
-    // The answer to STRUCTURED_REPLY brings EXTENDED_HEADERS, then SET_META_CONTEXT, then GO.
+    // The answer to STRUCTURED_REPLY makes the client send EXTENDED_HEADERS, then SET_META_CONTEXT, then GO.
     let mut next = |option: &str, kind: &str| {
         out.clear();
         let answer = hex(&format!("0003e889045565a9 {option} {kind} 00000000"));
@@ -77,7 +77,7 @@ fn replies_to_go() {
     let mut server = Server::new();
     let input = [hex("49484156454f5054 00000007 00000011"), info_data("first", &[3, 1, 2])];
     server.give(&input.concat()).unwrap();
-    // Structured replies were not asked for, so the flags are without DF (bit 7).
+    // Structured replies were not agreed, so the flags lack DF (bit 7).
     let expected = "0003e889045565a9 00000007 00000003 0000000c 0000 0000000000100000 0d6d
          0003e889045565a9 00000007 00000003 00000007 0001 6669727374
          0003e889045565a9 00000007 00000003 0000000b 0002 746865206669727374
@@ -184,7 +184,7 @@ fn structured_error() {
 fn structured_block_status() {
     let extents = [Extent { length: 0x200, status: 3 }, Extent { length: 1 << 33, status: 0 }];
     let mut status = Vec::new();
-    // The third extent is not sent: what precedes it had to be cut.
+    // The third extent is not sent, because the second one is shortened.
     let given = [extents[0], extents[1], extents[0]];
     chunks(ReplyStyle::Structured).block_status(7, &given, true, &mut status);
     let bytes = "668e33ef 0001 0005 0102030405060708 00000014 00000007

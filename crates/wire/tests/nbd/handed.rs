@@ -1,4 +1,4 @@
-//! Connections on their way to the next process, byte by byte as `docs/formats/keeper.md` has them.
+//! The state of handed-over connections, byte by byte as `docs/formats/keeper.md` describes it.
 
 use wire::nbd::handed::{
     HANDED_MAX_BYTES, Handed, Shown, UNREAD_MAX_BYTES, decode, encode, encoded_bytes, identity,
@@ -38,17 +38,17 @@ fn handed() -> Handed {
 }
 
 #[test]
-fn a_state_is_what_the_document_says() {
+fn state_matches_documented_bytes() {
     assert_eq!(encode(&[handed()]), hex(GOLDEN));
     assert_eq!(decode(&hex(GOLDEN)), Ok(vec![handed()]));
     assert_eq!(24 + encoded_bytes(&handed()), hex(GOLDEN).len());
     assert_eq!(decode(&encode(&[])), Ok(Vec::new()));
-    // CRC-64/NVME of the name, a line end, and the spec.
+    // CRC-64/NVME of the name, a newline, and the spec.
     assert_eq!(identity("home", "[disk]\n"), 0xc266_de1e_2c67_06bb);
 }
 
 #[test]
-fn what_is_damaged_or_breaks_a_rule_is_not_used() {
+fn decode_rejects_damaged_or_invalid_state() {
     let golden = hex(GOLDEN);
     for at in 0..golden.len() {
         let mut damaged = golden.clone();

@@ -1,4 +1,4 @@
-//! Every limit at its value and one past it.
+//! Tests every limit at its value and one above it.
 
 use wire::nbd::uri::{MAX_URI_BYTES, NbdUri, UriError};
 use wire::nbd::{
@@ -10,7 +10,7 @@ use wire::nbd::{
 
 use crate::pair::{Server, info_data, meta_data, option, reply};
 
-/// The value and the limit of an error that is about a limit.
+/// Returns the value and the limit of an [`ProtocolError::OverLimit`].
 fn over<T: std::fmt::Debug>(result: Result<T, ProtocolError>) -> (u64, u64) {
     match result {
         Err(ProtocolError::OverLimit { value, limit, .. }) => (value, limit),
@@ -19,7 +19,7 @@ fn over<T: std::fmt::Debug>(result: Result<T, ProtocolError>) -> (u64, u64) {
 }
 
 #[test]
-fn options_of_a_handshake() {
+fn handshake_limits_options() {
     let mut server = Server::new();
     for _ in 0..32 {
         server.ask(OptionCode(999), &[]);
@@ -28,11 +28,11 @@ fn options_of_a_handshake() {
 }
 
 #[test]
-fn option_bytes_of_a_handshake() {
+fn handshake_limits_option_bytes() {
     let unknown = OptionCode(999);
     assert_eq!(Server::new().kinds(unknown, &[0; 65536]), [ReplyCode::ERR_UNSUP]);
 
-    // One byte more is refused as soon as the header is there, then passed over in any pieces.
+    // One byte more is refused once the header has arrived, then skipped in pieces of any size.
     let mut server = Server::new();
     let input = option(unknown, &[0; 65537]);
     assert_eq!(server.give(&input[..16]), Ok((16, ServerProgress::Advanced)));
@@ -41,7 +41,7 @@ fn option_bytes_of_a_handshake() {
     assert_eq!(server.give(&[0, b'I']), Ok((1, ServerProgress::Advanced)));
     server.go("first");
 
-    // All options of a handshake count together.
+    // The limit counts all options of a handshake together.
     let mut server = Server::new();
     server.ask(unknown, &[0; 65535]);
     server.ask(unknown, &[0; 1]);
@@ -51,7 +51,7 @@ fn option_bytes_of_a_handshake() {
 }
 
 #[test]
-fn option_bytes_that_are_skipped() {
+fn handshake_limits_skipped_bytes() {
     let header = |len: u32| [&option(OptionCode(999), &[])[..12], &len.to_be_bytes()].concat();
     let step = |len| Server::new().give(&header(len));
     assert_eq!(step(256 << 10), Ok((16, ServerProgress::Advanced)));
@@ -68,7 +68,7 @@ fn option_bytes_that_are_skipped() {
 }
 
 #[test]
-fn queries_for_contexts() {
+fn handshake_limits_context_queries() {
     for (count, kind) in [(64, ReplyCode::ACK), (65, ReplyCode::ERR_TOO_BIG)] {
         let mut server = Server::new();
         server.ask(OptionCode::STRUCTURED_REPLY, &[]);
@@ -78,7 +78,7 @@ fn queries_for_contexts() {
 }
 
 #[test]
-fn names_of_exports() {
+fn handshake_limits_export_names() {
     let longest = "n".repeat(MAX_STRING_BYTES);
     let too_long = "n".repeat(MAX_STRING_BYTES + 1);
     let kinds = |name| Server::new().kinds(OptionCode::INFO, &info_data(name, &[]));
@@ -97,7 +97,7 @@ fn names_of_exports() {
 }
 
 #[test]
-fn replies_a_client_accepts() {
+fn client_limits_option_replies() {
     let client = || {
         let mut client = ClientHandshake::new(ClientConfig::connect("")).unwrap();
         let mut greeting = Vec::new();
@@ -113,7 +113,7 @@ fn replies_a_client_accepts() {
     assert_eq!(longest, Ok((20 + (16 << 10), ClientProgress::Advanced)));
     assert_eq!(over(give(&mut client(), code, unsup, (16 << 10) + 1)), (16_385, 16_384));
 
-    // All replies together: the two refusals, then facts of an unknown kind without end.
+    // All replies together: the two refusals, then facts of an unknown kind until the limit.
     let mut client = client();
     let mut spent = 40;
     give(&mut client, code, unsup, 0).unwrap();
@@ -131,7 +131,7 @@ fn replies_a_client_accepts() {
 }
 
 #[test]
-fn payload_of_requests() {
+fn request_limits_payload() {
     let parse = |hex: [u8; 8], length: u64, style| {
         let mut bytes = hex.to_vec();
         bytes.extend([0; 16]);
@@ -145,11 +145,11 @@ fn payload_of_requests() {
     let compact_write = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1];
     assert!(parse(compact_write, most, ReplyStyle::Simple).is_ok());
     assert_eq!(over(parse(compact_write, most + 1, ReplyStyle::Simple)), (most + 1, most));
-    // Any extended command can claim a payload.
+    // Every extended command can announce a payload.
     let extended_trim = [0x21, 0xe4, 0x1c, 0x71, 0, 0x20, 0, 4];
     assert!(parse(extended_trim, most, ReplyStyle::Extended).is_ok());
     assert_eq!(over(parse(extended_trim, u64::MAX, ReplyStyle::Extended)), (u64::MAX, most));
-    // Without the flag the length is one of effect, which no payload follows.
+    // Without the flag the length is that of the range, and no payload follows.
     let no_payload = [0x21, 0xe4, 0x1c, 0x71, 0, 0, 0, 1];
     assert!(parse(no_payload, u64::MAX, ReplyStyle::Extended).is_ok());
 }
@@ -164,7 +164,7 @@ fn chunk(kind: u16, payload_len: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn content_of_replies() {
+fn reply_limits_data_and_holes() {
     let parse = |bytes: &[u8]| {
         ReplyMessage::parse(bytes, ReplyStyle::Structured, 1000)
             .map(|found| found.map(|(message, _)| format!("{:?}", message.body)))
@@ -177,7 +177,7 @@ fn content_of_replies() {
 }
 
 #[test]
-fn errors_and_extents_of_replies() {
+fn reply_limits_errors_and_extents() {
     let parse = |bytes: &[u8]| {
         ReplyMessage::parse(bytes, ReplyStyle::Structured, 1000).map(|found| found.is_some())
     };
@@ -185,7 +185,7 @@ fn errors_and_extents_of_replies() {
     assert_eq!(parse(&chunk(5, most_extents, &[])), Ok(false), "waits for the extents");
     let value = u64::from(most_extents);
     assert_eq!(over(parse(&chunk(5, most_extents + 8, &[]))), (value + 8, value));
-    // What nobody looks at stays in the stream.
+    // Extents beyond the limit stay in the stream.
     let heard = 4 + 8 * block::EXTENTS_MAX as u32;
     for (payload, left) in [(heard - 8, 0), (heard, 0), (heard + 8, 8), (most_extents, 1_015_808)] {
         let bytes = chunk(5, payload, &vec![1; payload.min(heard) as usize]);
@@ -197,7 +197,7 @@ fn errors_and_extents_of_replies() {
     assert_eq!(parse(&chunk(0x8001, 4096 + 1024, &[])), Ok(false), "waits for the message");
     assert_eq!(over(parse(&chunk(0x8001, 4096 + 1025, &[]))), (5121, 5120));
 
-    // A message may fill its chunk and no more.
+    // A message may fill its chunk, but not exceed it.
     let error = |len: u16| [&[0, 0, 0, 5][..], &len.to_be_bytes(), b"full"].concat();
     let bytes = chunk(0x8001, 10, &error(4));
     let (message, _) =

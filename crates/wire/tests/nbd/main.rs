@@ -1,4 +1,4 @@
-//! Tests of the NBD codec through its public face.
+//! Tests of the NBD codec through its public interface.
 
 mod client;
 mod golden;

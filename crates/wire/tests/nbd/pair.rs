@@ -1,4 +1,4 @@
-//! A server, a client and the bytes between them, under the control of a test.
+//! A server, a client and the bytes between them, controlled by a test.
 
 use std::task::{Context, Poll, Waker};
 
@@ -9,10 +9,10 @@ use wire::nbd::{
     ServerHandshake, ServerProgress, Session, TransmissionFlags,
 };
 
-/// Every feature, of a disk that is writable and does not rotate.
+/// Every feature of a writable disk that does not rotate.
 pub const ALL_FLAGS: TransmissionFlags = TransmissionFlags(0b1101_1110_1100);
 
-/// Two exports; the empty name means the first.
+/// Two exports. The empty name selects the first.
 pub struct TwoExports;
 
 pub fn facts(name: &str) -> ExportFacts {
@@ -42,7 +42,7 @@ impl Exports for TwoExports {
     }
 }
 
-/// Returns the answer of a codec whose exports are at hand.
+/// Polls a codec once and returns its answer. Its exports must answer at once.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -50,7 +50,7 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A server past its greeting and the client's flags, and what it has said since.
+/// A server after its greeting and the client's flags, and its output.
 pub struct Server {
     pub handshake: ServerHandshake,
     pub out: Vec<u8>,
@@ -114,7 +114,7 @@ pub fn reply(code: OptionCode, kind: ReplyCode, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Splits option replies, all of which must be to `code`.
+/// Splits option replies, which must all answer `code`.
 fn replies(mut bytes: &[u8], code: OptionCode) -> Vec<(ReplyCode, Vec<u8>)> {
     let word = |bytes: &[u8], at: usize| {
         u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
@@ -130,11 +130,11 @@ fn replies(mut bytes: &[u8], code: OptionCode) -> Vec<(ReplyCode, Vec<u8>)> {
     found
 }
 
-/// How each side of a handshake ended, if it did.
+/// The result of each side of a handshake, if it ended.
 pub struct Ends {
     pub client: Option<Result<ClientProgress, ProtocolError>>,
     pub server: Option<Result<ServerProgress, ProtocolError>>,
-    /// Bytes that one side sent and the other had not taken by its end.
+    /// Bytes sent to the client, and to the server, that were not taken.
     pub left: (usize, usize),
 }
 

@@ -1,4 +1,4 @@
-//! The server's handshake against clients that do things out of order or wrong.
+//! The server's handshake against clients that send options out of order or malformed.
 
 use wire::nbd::{
     Context, ExportEntry, ExportFacts, Exports, Limits, OptionCode, ProtocolError, ReplyCode,
@@ -32,7 +32,7 @@ fn export_name(server: &mut Server, name: &str) -> Result<Session, ProtocolError
     }
 }
 
-/// A server that lets nobody in.
+/// Exports that refuse every client.
 struct Nobody;
 
 impl Exports for Nobody {
@@ -50,7 +50,7 @@ impl Exports for Nobody {
 }
 
 #[test]
-fn who_is_not_let_in_is_told_why() {
+fn server_sends_reason_when_exports_refuse() {
     let asked = |code, data: &[u8]| {
         let (mut server, mut out) = (structured(), Vec::new());
         let step = now(server.handshake.advance(&option(code, data), &Nobody, &mut out));
@@ -74,7 +74,7 @@ fn who_is_not_let_in_is_told_why() {
 }
 
 #[test]
-fn client_flags_are_checked() {
+fn server_checks_client_flags() {
     let step = |flags: u32| {
         let mut handshake = ServerHandshake::new(Limits::default());
         now(handshake.advance(&flags.to_be_bytes(), &TwoExports, &mut Vec::new()))
@@ -109,7 +109,7 @@ fn export_name_has_no_error_reply() {
     assert_eq!(export_name(&mut Server::new(), "third"), Err(unknown));
     let text = ProtocolError::BadText { what: "name of the export" };
     assert_eq!(export_name(&mut Server::new(), "a\0b"), Err(text));
-    // Forbidden once extended headers are agreed.
+    // The option is forbidden once extended headers are agreed.
     let refused = export_name(&mut extended(), "first");
     assert!(matches!(refused, Err(ProtocolError::Invalid { .. })), "{refused:?}");
     assert_eq!(export_name(&mut structured(), "first").unwrap().style, ReplyStyle::Structured);
@@ -121,7 +121,7 @@ fn info_does_not_end_the_handshake() {
     let kinds = server.kinds(OptionCode::INFO, &info_data("second", &[1, 2, 3, 999]));
     let info = ReplyCode::INFO;
     assert_eq!(kinds, [info, info, info, info, ReplyCode::ACK]);
-    // Asked for nothing, it tells size and flags alone.
+    // Without information requests the reply has only size and flags.
     assert_eq!(server.kinds(OptionCode::INFO, &info_data("", &[])), [info, ReplyCode::ACK]);
     let unknown = server.kinds(OptionCode::INFO, &info_data("third", &[3]));
     assert_eq!(unknown, [ReplyCode::ERR_UNKNOWN]);
@@ -129,7 +129,7 @@ fn info_does_not_end_the_handshake() {
 }
 
 #[test]
-fn go_with_a_wrong_length_is_invalid_and_can_be_repeated() {
+fn go_can_be_repeated_after_wrong_length() {
     let mut server = Server::new();
     let good = info_data("first", &[3]);
     let mut long_name = good.clone();
@@ -164,7 +164,7 @@ fn options_without_data_refuse_data() {
 }
 
 #[test]
-fn unknown_options_and_tls_are_unsupported_and_the_stream_goes_on() {
+fn server_goes_on_after_unsupported_option() {
     let mut server = Server::new();
     for code in [0, 4, 12, 999, u32::MAX].map(OptionCode) {
         assert_eq!(server.kinds(code, b"some data"), [ReplyCode::ERR_UNSUP], "{code}");
@@ -175,7 +175,7 @@ fn unknown_options_and_tls_are_unsupported_and_the_stream_goes_on() {
 }
 
 #[test]
-fn abort_is_acknowledged_with_or_without_data() {
+fn abort_is_answered_with_or_without_data() {
     for data in [&b""[..], b"bye"] {
         let mut server = Server::new();
         let input = option(OptionCode::ABORT, data);
@@ -186,7 +186,7 @@ fn abort_is_acknowledged_with_or_without_data() {
 }
 
 #[test]
-fn nothing_belongs_to_the_handshake_after_its_end() {
+fn server_rejects_input_after_end_of_handshake() {
     let mut server = Server::new();
     server.go("first");
     assert_eq!(server.give(&option(OptionCode::LIST, &[])), Err(ProtocolError::HandshakeOver));
@@ -196,7 +196,7 @@ fn nothing_belongs_to_the_handshake_after_its_end() {
 }
 
 #[test]
-fn what_is_agreed_twice_is_invalid() {
+fn option_is_invalid_once_agreed() {
     assert_eq!(structured().kinds(OptionCode::STRUCTURED_REPLY, &[]), INVALID);
     assert_eq!(extended().kinds(OptionCode::EXTENDED_HEADERS, &[]), INVALID);
     let late = extended().kinds(OptionCode::STRUCTURED_REPLY, &[]);
@@ -232,7 +232,7 @@ fn contexts_are_bound_to_their_export() {
 }
 
 #[test]
-fn the_last_selection_counts_even_if_it_failed() {
+fn last_context_selection_counts_even_if_failed() {
     let mut server = structured();
     let names = |session: Session| -> Vec<String> {
         session.contexts.into_iter().map(|context| context.name).collect()
@@ -292,7 +292,7 @@ fn malformed_context_queries_are_invalid() {
 }
 
 #[test]
-fn flags_are_sent_only_where_they_mean_something() {
+fn df_is_sent_only_with_structured_replies() {
     let flags = structured().go("first").facts.flags;
     assert_eq!(flags, ALL_FLAGS | TransmissionFlags::HAS_FLAGS);
     let flags = Server::new().go("first").facts.flags;

@@ -1,4 +1,4 @@
-//! Both state machines against each other, however the bytes are cut.
+//! Both state machines against each other, with the bytes cut in any way.
 
 use proptest::prelude::*;
 use wire::nbd::{
@@ -8,7 +8,7 @@ use wire::nbd::{
 
 use crate::pair::{ALL_FLAGS, Ends, facts, shake};
 
-/// The sessions of both sides, which must have met in one session with no byte left over.
+/// Returns the sessions of both sides. Panics unless both handshakes succeeded and took every byte.
 fn sessions(ends: Ends) -> (Session, Session) {
     assert_eq!(ends.left, (0, 0));
     match (ends.client, ends.server) {
@@ -45,20 +45,20 @@ fn assert_agree(config: &ClientConfig, ends: Ends) {
 }
 
 #[test]
-fn byte_by_byte() {
+fn handshake_works_byte_by_byte() {
     let config = ClientConfig::connect("second");
     assert_agree(&config, shake(config.clone(), || 1));
 }
 
 #[test]
-fn the_default_export_has_a_name() {
+fn default_export_gets_canonical_name() {
     let (client, server) = sessions(shake(ClientConfig::connect(""), || 1000));
     assert_eq!(client.facts.name, "first");
     assert_eq!(server.facts.name, "first");
 }
 
 #[test]
-fn an_unknown_export_is_refused_and_the_client_takes_leave() {
+fn client_aborts_after_unknown_export() {
     let ends = shake(ClientConfig::connect("third"), || 1000);
     let Some(Err(ProtocolError::Refused { reply, message, .. })) = ends.client else {
         panic!("the client came to {:?}", ends.client);
@@ -69,7 +69,7 @@ fn an_unknown_export_is_refused_and_the_client_takes_leave() {
 }
 
 #[test]
-fn describe_tells_the_facts_and_leaves() {
+fn describe_returns_facts_and_aborts() {
     let ends = shake(ClientConfig { goal: Goal::Describe, ..ClientConfig::connect("") }, || 3);
     let Some(Ok(ClientProgress::Described(told))) = ends.client else {
         panic!("the client came to {:?}", ends.client);
@@ -82,7 +82,7 @@ fn describe_tells_the_facts_and_leaves() {
 }
 
 #[test]
-fn list_tells_the_exports_and_leaves() {
+fn list_returns_exports_and_aborts() {
     let ends = shake(ClientConfig { goal: Goal::List, ..ClientConfig::connect("") }, || 3);
     let entry = |name: &str, description: &str| ExportEntry {
         name: name.to_owned(),

@@ -23,7 +23,7 @@ impl Forced {
         Ok((progress, out))
     }
 
-    /// The kind of the only reply.
+    /// Sends one option. Returns the progress and the kind of the only reply.
     fn kind(&mut self, code: OptionCode, data: &[u8]) -> (ServerProgress, ReplyCode) {
         let (progress, out) = self.give(&option(code, data)).unwrap();
         (progress, ReplyCode(u32::from_be_bytes(out[12..16].try_into().unwrap())))
@@ -31,7 +31,7 @@ impl Forced {
 }
 
 #[test]
-fn nothing_but_starttls_leads_on_where_tls_is_required() {
+fn server_with_tls_refuses_options_before_starttls() {
     let go = info_data("first", &[]);
     let asked: [(OptionCode, &[u8]); 6] = [
         (OptionCode::LIST, b""),
@@ -56,11 +56,11 @@ fn nothing_but_starttls_leads_on_where_tls_is_required() {
 }
 
 #[test]
-fn after_starttls_the_stream_goes_on_once_it_is_secured() {
+fn server_goes_on_after_tls_is_started() {
     let mut forced = Forced::new();
     let started = (ServerProgress::StartTls, ReplyCode::ACK);
     assert_eq!(forced.kind(OptionCode::STARTTLS, b""), started);
-    // Whoever goes on without securing it gets nothing.
+    // A client that goes on without TLS gets no reply.
     let plain = forced.give(&option(OptionCode::LIST, b""));
     assert_eq!(plain, Err(ProtocolError::HandshakeOver));
 
@@ -84,7 +84,7 @@ fn client() -> ClientHandshake {
 }
 
 #[test]
-fn a_client_goes_on_with_tls_or_not_at_all() {
+fn client_with_tls_fails_when_refused() {
     let answer = |kind| {
         let (mut client, mut out) = (client(), Vec::new());
         let step = client.advance(&reply(OptionCode::STARTTLS, kind, b""), &mut out);

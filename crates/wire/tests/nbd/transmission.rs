@@ -1,4 +1,4 @@
-//! Requests, their rules, and the replies that break rules.
+//! Requests, the rules for them, and replies that break rules.
 
 use proptest::prelude::*;
 use wire::nbd::{
@@ -20,7 +20,7 @@ const RANGED: [Command; 6] = [
     Command::BlockStatus,
 ];
 
-/// An export of 1 MiB, blocks of 512, payload up to 64 KiB, that offers everything.
+/// Returns a session with an export of 1 MiB, blocks of 512, payload up to 64 KiB, and these flags.
 fn session(flags: TransmissionFlags) -> Session {
     let contexts = vec![Context { id: 0, name: "base:allocation".to_owned() }];
     let mut facts = facts("first");
@@ -37,7 +37,7 @@ fn errno(request: RequestHeader, session: &Session) -> Option<Errno> {
 }
 
 #[test]
-fn what_the_export_does_not_offer_is_refused() {
+fn check_refuses_commands_not_offered() {
     let needs = [
         (Command::Flush, TransmissionFlags::FLUSH),
         (Command::Trim, TransmissionFlags::TRIM),
@@ -60,8 +60,8 @@ fn what_the_export_does_not_offer_is_refused() {
 }
 
 #[test]
-fn a_read_only_export_refuses_every_change() {
-    // Also one whose flags do not offer the command: EPERM says more than EINVAL.
+fn check_refuses_changes_of_read_only_export() {
+    // This holds even for a command that the flags do not offer: EPERM is more informative than EINVAL.
     for more in [ALL_FLAGS, TransmissionFlags::NONE] {
         let session = session(more | TransmissionFlags::READ_ONLY);
         for command in RANGED {
@@ -75,7 +75,7 @@ fn a_read_only_export_refuses_every_change() {
 }
 
 #[test]
-fn flags_belong_to_commands() {
+fn check_refuses_flags_of_other_commands() {
     let (fua, no_hole) = (CommandFlags::FUA, CommandFlags::NO_HOLE);
     let (df, one, fast) = (CommandFlags::DF, CommandFlags::REQ_ONE, CommandFlags::FAST_ZERO);
     let own = [
@@ -108,7 +108,7 @@ fn flags_belong_to_commands() {
 }
 
 #[test]
-fn payload_belongs_to_extended_writes_and_to_nothing_else() {
+fn payload_is_allowed_only_on_extended_writes() {
     let extended = Session { style: ReplyStyle::Extended, ..session(ALL_FLAGS) };
     for command in RANGED {
         for (flags, announced) in [(CommandFlags::PAYLOAD_LEN, true), (CommandFlags::NONE, false)] {
@@ -116,7 +116,7 @@ fn payload_belongs_to_extended_writes_and_to_nothing_else() {
             let good = announced == (command == Command::Write);
             let expected = if good { None } else { Some(Errno::EINVAL) };
             assert_eq!(errno(subject, &extended), expected, "{command:?} {flags:?}");
-            // Refused or not, the stream stays in step.
+            // Refused or not, the length of the payload is known.
             let follows = if announced { 512 } else { 0 };
             assert_eq!(subject.payload_bytes(ReplyStyle::Extended), follows);
         }
@@ -124,7 +124,7 @@ fn payload_belongs_to_extended_writes_and_to_nothing_else() {
 }
 
 #[test]
-fn ranges_lie_inside_the_export() {
+fn check_refuses_ranges_outside_export() {
     let (session, size) = (session(ALL_FLAGS), 1 << 20);
     for command in RANGED {
         let past_end = match command {
@@ -150,7 +150,7 @@ fn ranges_lie_inside_the_export() {
 }
 
 #[test]
-fn only_payload_is_limited_in_length() {
+fn check_limits_length_of_payload_only() {
     let session = session(ALL_FLAGS);
     for command in RANGED {
         let limited = matches!(command, Command::Read | Command::Write);
@@ -170,7 +170,7 @@ fn flush_has_no_range_and_disconnect_always_passes() {
 }
 
 #[test]
-fn a_compact_header_holds_32_bits_of_length() {
+fn compact_header_holds_32_bits_of_length() {
     let encode = |length, style| {
         let mut bytes = [0; 32];
         request(Command::Trim, 0, length).encode(style, &mut bytes)
@@ -183,7 +183,7 @@ fn a_compact_header_holds_32_bits_of_length() {
 }
 
 #[test]
-fn a_magic_of_another_style_is_wrong() {
+fn parse_rejects_magic_of_other_style() {
     for sent in STYLES {
         let mut bytes = [0; 32];
         let len = request(Command::Read, 0, 512).encode(sent, &mut bytes).unwrap();
@@ -193,7 +193,7 @@ fn a_magic_of_another_style_is_wrong() {
             let good = extended(sent) == extended(expected);
             let parsed = RequestHeader::parse(&bytes[..len], expected);
             assert_eq!(parsed.is_ok(), good, "{sent:?} as {expected:?}");
-            // A simple reply is allowed where structured ones are agreed.
+            // A simple reply is allowed in a session with structured replies.
             let simple = (sent, expected) == (ReplyStyle::Simple, ReplyStyle::Structured);
             let parsed = ReplyMessage::parse(&reply, expected, 0);
             assert_eq!(parsed.is_ok(), sent == expected || simple, "{sent:?} as {expected:?}");
@@ -201,7 +201,7 @@ fn a_magic_of_another_style_is_wrong() {
     }
 }
 
-/// A structured chunk with the given flags, kind and payload.
+/// Encodes a structured chunk with these flags, kind and payload.
 fn chunk(flags: u16, kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x66, 0x8e, 0x33, 0xef];
     bytes.extend(flags.to_be_bytes());
@@ -219,7 +219,7 @@ fn body(bytes: &[u8]) -> Result<Body<'_>, ProtocolError> {
 }
 
 #[test]
-fn chunks_that_break_a_rule_are_wrong() {
+fn parse_rejects_malformed_chunks() {
     let zero = [0; 32];
     let error = |number: u32, len: u16| [&number.to_be_bytes()[..], &len.to_be_bytes()].concat();
     let status = |length: u32| [&[0; 4][..], &length.to_be_bytes(), &[0; 4]].concat();
@@ -246,8 +246,8 @@ fn chunks_that_break_a_rule_are_wrong() {
 }
 
 #[test]
-fn what_a_client_must_tolerate() {
-    // Unknown flags, unknown errors, unknown error kinds with more fields, text that is none.
+fn client_tolerates_unknown_values() {
+    // Unknown flags, unknown errors, unknown error kinds with more fields, invalid text.
     assert_eq!(body(&chunk(0xffff, 0, b"")), Ok(Body::None));
     let einval = Body::Error { errno: Errno::EINVAL, message: "", offset: None };
     assert_eq!(body(&chunk(1, 0x8001, &[0, 0, 0, 200, 0, 0])), Ok(einval));
@@ -256,7 +256,7 @@ fn what_a_client_must_tolerate() {
 }
 
 #[test]
-fn a_wide_status_may_leave_its_count_out_but_not_lie() {
+fn wide_status_count_must_be_zero_or_exact() {
     let status = |count: u8| {
         let mut bytes = vec![0x6e, 0x8a, 0x27, 0x8c, 0, 1, 0, 6];
         bytes.extend([0; 16]);
@@ -274,7 +274,7 @@ fn a_wide_status_may_leave_its_count_out_but_not_lie() {
 }
 
 #[test]
-fn a_narrow_status_does_not_answer_an_extended_request() {
+fn parse_rejects_narrow_status_in_extended_session() {
     let mut bytes = vec![0x6e, 0x8a, 0x27, 0x8c, 0, 1, 0, 5];
     bytes.extend([0; 16]);
     bytes.extend(12u64.to_be_bytes());
@@ -284,7 +284,7 @@ fn a_narrow_status_does_not_answer_an_extended_request() {
 }
 
 #[test]
-fn long_messages_are_cut_between_characters() {
+fn long_messages_are_truncated_between_characters() {
     let reply = Reply::new(&request(Command::Read, 0, 512), ReplyStyle::Structured);
     let mut out = Vec::new();
     reply.error(Errno::EIO, &format!("x{}", "é".repeat(3000)), &mut out);

@@ -14,7 +14,7 @@ fn unix(tls: bool, path: &str, export: &str) -> NbdUri {
 }
 
 #[test]
-fn good_uris_and_their_canonical_form() {
+fn uri_parses_and_prints_canonical_form() {
     let cases = [
         ("nbd://host", tcp(false, "host", 10809, ""), "nbd://host/"),
         ("nbd://host:/", tcp(false, "host", 10809, ""), "nbd://host/"),
@@ -39,7 +39,7 @@ fn good_uris_and_their_canonical_form() {
 }
 
 #[test]
-fn uris_of_tls_name_its_files() {
+fn uri_takes_tls_parameters_only_with_tls() {
     let text = "nbds://h/d?tls-certificates=/etc/a%20b&tls-hostname=other";
     let uri: NbdUri = text.parse().unwrap();
     assert_eq!(uri.certificates.as_deref(), Some("/etc/a b"));
@@ -53,7 +53,7 @@ fn uris_of_tls_name_its_files() {
 }
 
 #[test]
-fn bad_uris_say_what_is_wrong() {
+fn uri_reports_reason_of_refusal() {
     let cases = [
         ("", "the scheme is \"\""),
         ("host:10809", "the scheme is \"host:10809\""),
