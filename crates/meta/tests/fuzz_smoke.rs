@@ -1,4 +1,4 @@
-//! Runs the bodies of the fuzz targets over seeded inputs: what is right with wounds, and noise.
+//! Runs the bodies of the fuzz targets over seeded inputs: damaged valid ones, and noise.
 
 mod bodies;
 
@@ -61,7 +61,7 @@ fn superblocks() {
         sent: [Epoch::default(); COPIES_MAX],
         unknown_read_only: 0,
     };
-    // What counts is in front, and wounds are to meet it.
+    // All fields are at the front. Most of the damage must hit them.
     testkit::smoke(&[superblock.encode()[..320].to_vec()], bodies::superblock);
 }
 
