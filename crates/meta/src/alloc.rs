@@ -93,7 +93,7 @@ impl Drop for Promise {
 struct Free {
     /// No place before this one is free, except reserved ones.
     full_before: Cell<u64>,
-    /// How often places were given back.
+    /// Number of times that places were given back.
     given_back: Cell<u64>,
 }
 

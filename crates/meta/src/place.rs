@@ -133,7 +133,7 @@ pub(crate) fn is_first_torn(areas: [&[u8]; 2]) -> bool {
     areas.iter().all(|area| area[second.clone()].iter().all(|byte| *byte == 0))
 }
 
-/// Returns the number of the copies for the next generation: not the one that holds the last generation.
+/// Returns the number of the copies for the next generation: not the number of the last generation.
 pub(crate) fn next_copy(last: usize) -> usize {
     if seeded::on(Bug::LabelOverActive) { last } else { 1 - last }
 }

@@ -68,7 +68,7 @@ impl Store {
         Ok(inspect(env, lower).await?.into())
     }
 
-    /// Makes the store of a disk whose label was found in the copies `number`. With `None` the disk has no label yet:
+    /// Makes the store of a disk with a label in the copies `number`. With `None` the disk has no label yet:
     /// the first update writes it, and the sequence of `label` does not count.
     ///
     /// # Errors

@@ -263,7 +263,7 @@ impl Inner {
 }
 
 /// Reserves buffers for one record, and for the pages that are read and written at once. So a commit never waits for
-/// a pool whose buffers are held by requests that wait for this commit.
+/// a pool that requests have exhausted which wait for this commit.
 fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     let record = (geometry.record_bytes_max() as usize).next_power_of_two();
     let bytes = record + (WINDOW + 1 + READS_MAX + COPIES_MAX) * PAGE_BYTES;
