@@ -1,11 +1,11 @@
 //! The buffer pool: aligned memory, counted handles, a bound.
 //!
-//! A [`Buf`] is a handle to a run of bytes in a block of the pool. Handles are cheap to clone and to
-//! slice, and the block goes back to the pool when the last handle is gone. So a request that the
-//! kernel still works on keeps its bytes, whoever has stopped waiting for it.
+//! A [`Buf`] is a handle to a run of bytes in a block of the pool. Handles are cheap to clone and to slice. The block
+//! returns to the pool when its last handle is dropped. So a request that the kernel still works on keeps its bytes,
+//! even if its caller has stopped waiting.
 //!
-//! One of the named places of unsafe code: it turns the pool's raw memory into slices. The rule that
-//! makes this sound is counted at run time: any number of [`Ref`]s or one [`RefMut`] per block.
+//! One of the named places of unsafe code: it turns the pool's raw memory into slices. The rule that makes this sound
+//! is counted at run time: any number of [`Ref`]s or one [`RefMut`] per block.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -18,10 +18,10 @@ use std::task::{Context, Poll};
 
 use crate::{Error, ErrorKind, Notify, Result};
 
-/// Every block begins at a multiple of this many bytes: enough for O_DIRECT on any disk.
+/// Alignment of every block in bytes: enough for O_DIRECT on any disk.
 pub const BUF_ALIGN: usize = 4096;
 
-/// The longest buffer, and so the longest single read or write: what NBD clients may assume.
+/// Longest buffer, and so the longest single read or write. NBD clients may assume this limit.
 pub const BUF_MAX_BYTES: usize = 32 << 20;
 
 const CLASSES: usize = (BUF_MAX_BYTES / BUF_ALIGN).ilog2() as usize + 1;
@@ -43,7 +43,7 @@ struct Pool {
 struct Block {
     memory: NonNull<u8>,
     class: usize,
-    // -1: one writer; 0: nobody; n: n readers.
+    // -1: one writer; 0: unused; n: n readers.
     borrows: Cell<isize>,
 }
 
@@ -56,8 +56,8 @@ pub struct Buf {
     len: u32,
 }
 
-/// A reserve that lasts longer than one request: of who must be able to write while all other buffers
-/// are with requests that wait for it.
+/// A reserve that lasts longer than one request. It is for a component that must be able to write while requests that
+/// wait for it hold all other buffers.
 pub struct Reservation {
     pool: BufPool,
     bytes: usize,
@@ -69,17 +69,17 @@ impl Drop for Reservation {
     }
 }
 
-/// Where the buffers of something that outlives requests come from: a connection's.
+/// Source of the buffers of an object that outlives requests, such as a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
-    /// From what nobody has in reserve.
+    /// The part of the pool that is not reserved.
     Free,
-    /// From a reserve that whoever begins it has made ([`BufPool::reserve`]).
+    /// A reserve that the creator of the object has made ([`BufPool::reserve`]).
     Reserved,
 }
 
 impl Memory {
-    /// A buffer of `len` bytes, as soon as there is room for it.
+    /// Waits for room, and returns a buffer of `len` bytes.
     ///
     /// # Errors
     /// As [`BufPool::wait_for`].
@@ -92,8 +92,8 @@ impl Memory {
 }
 
 impl BufPool {
-    /// A pool of at most `limit_bytes` in use at once, which keeps up to `keep_bytes` of what comes
-    /// back for the next request and gives the rest back to the system.
+    /// Creates a pool with at most `limit_bytes` in use at once. It caches up to `keep_bytes` of returned blocks for
+    /// later requests, and gives the others back to the system.
     pub fn new(limit_bytes: usize, keep_bytes: usize) -> Self {
         Self(Rc::new(Pool {
             limit_bytes,
@@ -106,9 +106,8 @@ impl BufPool {
         }))
     }
 
-    /// A buffer of `len` bytes, out of what nobody has in reserve. Its contents are those of an earlier
-    /// request of this process, or
-    /// zeros: whoever hands it on fills it first.
+    /// Returns a buffer of `len` bytes out of the part that is not reserved. Its contents are those of an earlier
+    /// request of this process, or zeros. The caller must fill it before passing it on.
     ///
     /// # Errors
     /// `Limit` if the pool is exhausted, `Invalid` if `len` is zero or above [`BUF_MAX_BYTES`].
@@ -122,7 +121,7 @@ impl BufPool {
         self.give(len, self.0.reserved_bytes.get())
     }
 
-    /// A block with `len` bytes of it, if `kept` bytes remain then.
+    /// Takes a block for `len` bytes, if `kept` bytes remain free afterwards.
     fn give(&self, len: usize, kept: usize) -> Result<Buf> {
         let class = class_of(len);
         let bytes = class_bytes(class);
@@ -144,7 +143,7 @@ impl BufPool {
         Ok(Buf { block: Some(block), pool: self.0.clone(), start: 0, len: len as u32 })
     }
 
-    /// A buffer of `len` bytes, as soon as there is room for it.
+    /// Waits for room, and returns a buffer of `len` bytes.
     ///
     /// # Errors
     /// `Invalid` as for [`BufPool::take`]; `Limit` if it would not fit into an empty pool.
@@ -152,8 +151,8 @@ impl BufPool {
         std::future::poll_fn(|cx| self.or_wait(self.take(len), cx)).await
     }
 
-    /// A buffer for a device's own work on a request that was admitted: out of the reserve that was
-    /// kept for it, so that it need not wait for requests that wait for this one.
+    /// Returns a buffer for a device's own work on an admitted request. It comes out of the reserve for that request,
+    /// so that the device need not wait for requests that wait for this one.
     ///
     /// # Errors
     /// As [`BufPool::wait_for`].
@@ -178,12 +177,12 @@ impl BufPool {
         }
     }
 
-    /// Wakes the task when bytes come back.
+    /// Wakes the task when buffers are returned.
     pub fn wake_later(&self, cx: &Context<'_>) {
         self.0.waiting.wake_later(cx);
     }
 
-    /// Keeps back `bytes` for [`BufPool::scratch`], if nobody has them; whether it did.
+    /// Reserves `bytes` for [`BufPool::scratch`], if they are free. Returns whether it did.
     pub fn reserve(&self, bytes: usize) -> bool {
         let free =
             self.0.used_bytes.get() + self.0.reserved_bytes.get() + bytes <= self.0.limit_bytes;
@@ -193,16 +192,16 @@ impl BufPool {
         free
     }
 
-    /// Gives back what was reserved.
+    /// Releases a reserve.
     pub fn unreserve(&self, bytes: usize) {
         self.0.reserved_bytes.set(self.0.reserved_bytes.get() - bytes);
         self.0.waiting.wake();
     }
 
-    /// Keeps back `bytes` for [`BufPool::scratch`] for as long as what it gives is kept.
+    /// Reserves `bytes` for [`BufPool::scratch`] until the returned reservation is dropped.
     ///
     /// # Errors
-    /// `Limit` if others have them.
+    /// `Limit` if they are not free.
     pub fn standing(&self, bytes: usize) -> Result<Reservation> {
         if self.reserve(bytes) {
             return Ok(Reservation { pool: self.clone(), bytes });
@@ -212,18 +211,18 @@ impl BufPool {
         Err(Error::new(ErrorKind::Limit, words))
     }
 
-    /// Bytes that are in somebody's hands now.
+    /// Returns the bytes that are in use now.
     pub fn used_bytes(&self) -> usize {
         self.0.used_bytes.get()
     }
 
-    /// Bytes that may be taken now.
+    /// Returns the bytes that may be taken now.
     pub fn free_bytes(&self) -> usize {
         let Pool { limit_bytes, used_bytes, reserved_bytes, .. } = &*self.0;
         limit_bytes.saturating_sub(used_bytes.get() + reserved_bytes.get())
     }
 
-    /// The most bytes that may be in use at once.
+    /// Returns the most bytes that may be in use at once.
     pub fn limit_bytes(&self) -> usize {
         self.0.limit_bytes
     }
@@ -253,7 +252,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this very layout, and nobody holds a handle any more.
+        // SAFETY: allocated in `new` with this very layout, and no handle is left.
         unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.class)) };
     }
 }
@@ -263,13 +262,13 @@ impl Buf {
         self.block.as_ref().expect("a live buffer has its block")
     }
 
-    /// Length in bytes.
+    /// Returns its length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a buffer is never empty")]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// A handle to part of the same bytes.
+    /// Returns a handle to a part of the same bytes.
     ///
     /// # Panics
     /// If `part` is empty or not inside.
@@ -287,10 +286,10 @@ impl Buf {
         }
     }
 
-    /// The bytes, to read.
+    /// Returns the bytes for reading.
     ///
     /// # Panics
-    /// If somebody holds a [`RefMut`] of the same block.
+    /// If a [`RefMut`] of the same block exists.
     pub fn read(&self) -> Ref<'_> {
         let block = self.block();
         let borrows = block.borrows.get();
@@ -299,10 +298,11 @@ impl Buf {
         Ref(self)
     }
 
-    /// The bytes, to change. Only for whoever made the buffer: a payload is immutable below the export.
+    /// Returns the bytes for writing. Only the creator of the buffer may call this: a payload is immutable below the
+    /// export.
     ///
     /// # Panics
-    /// If somebody holds a [`Ref`] or [`RefMut`] of the same block.
+    /// If a [`Ref`] or [`RefMut`] of the same block exists.
     pub fn write(&self) -> RefMut<'_> {
         let block = self.block();
         assert!(block.borrows.get() == 0, "a buffer is written while somebody uses it");
@@ -310,7 +310,7 @@ impl Buf {
         RefMut(self)
     }
 
-    /// Whether other handles to the same block are about.
+    /// Whether other handles to the same block exist.
     pub fn is_shared(&self) -> bool {
         Rc::strong_count(self.block()) > 1
     }
@@ -320,9 +320,9 @@ impl Buf {
         self.as_ptr() == other.as_ptr() && self.len == other.len
     }
 
-    /// Where the bytes are, for the kernel. They stay there as long as a handle lives.
+    /// Returns the address of the bytes, for the kernel. It stays valid as long as a handle exists.
     pub fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: `start` lies inside the block: `take` and `slice` see to it.
+        // SAFETY: `start` lies inside the block: `take` and `slice` ensure that.
         unsafe { self.block().memory.as_ptr().add(self.start as usize) }
     }
 }
@@ -410,7 +410,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comes_back_and_is_bounded() {
+    fn pool_reuses_blocks_within_limit() {
         let pool = BufPool::new(3 * BUF_ALIGN, BUF_ALIGN);
         let a = pool.take(1).unwrap();
         let part = a.slice(0..1);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_see_the_same_bytes() {
+    fn buf_slices_share_bytes() {
         let pool = BufPool::new(1 << 20, 0);
         let whole = pool.take(8192).unwrap();
         whole.slice(4096..8192).write().fill(7);
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "while somebody writes it")]
-    fn never_read_and_written_at_once() {
+    fn buf_read_panics_during_write() {
         let pool = BufPool::new(1 << 20, 0);
         let buf = pool.take(16).unwrap();
         let _writing = buf.write();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_sizes_that_no_block_has() {
+    fn pool_rejects_sizes_out_of_bounds() {
         let pool = BufPool::new(usize::MAX, 0);
         assert_eq!(pool.take(0).unwrap_err().kind(), ErrorKind::Invalid);
         assert_eq!(pool.take(BUF_MAX_BYTES + 1).unwrap_err().kind(), ErrorKind::Invalid);

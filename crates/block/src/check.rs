@@ -1,9 +1,9 @@
-//! The seam: every request is checked once, before any device sees it.
+//! The check of every request, made once before a device sees it.
 
 use crate::{Error, ErrorKind, Info, Op, Result};
 
-/// Whether `op` may be given to a device with these facts. A device may then take for granted that
-/// ranges are inside and aligned, that buffers have the range's length, and that it may write.
+/// Checks that a device with this info may receive `op`. After it a device may rely on this: ranges are inside and
+/// aligned, buffers have the range's length, and writes are permitted.
 ///
 /// # Errors
 /// `OutOfRange`, `Invalid` or `ReadOnly`, with the value and the limit.

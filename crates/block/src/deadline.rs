@@ -1,7 +1,7 @@
 //! Deadlines for many waits at once, without a timer for each.
 //!
-//! A wait is noted with its beginning; one watcher looks at them while there are any, and goes away
-//! when there are none. So a request costs a few stores, and an idle device no wake-up.
+//! A wait is noted with its start time. One watcher task checks all waits while there are any, and ends when there
+//! are none. So a request costs a few stores, and an idle device causes no wake-up.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use crate::{Env, Mono, Waiter};
 
-/// How often the watcher looks, in parts of the limit; a wait ends at most one part late.
+/// The watcher checks this many times within the limit. So a wait ends late by at most one such part.
 const LOOKS: u32 = 8;
 
-/// A limit on how long some waits may last.
+/// A limit on the duration of waits.
 #[derive(Clone)]
 pub struct Deadline(Rc<Watch>);
 
@@ -35,7 +35,7 @@ struct Wait {
 }
 
 impl Deadline {
-    /// Waits may last `limit`.
+    /// Creates a deadline with this limit.
     pub fn new(env: &Env, limit: Duration) -> Self {
         Self(Rc::new(Watch {
             env: env.clone(),
@@ -47,13 +47,13 @@ impl Deadline {
         }))
     }
 
-    /// The limit.
+    /// Returns the limit.
     pub fn limit(&self) -> Duration {
         self.0.limit
     }
 
-    /// Returns the answer of `future`; once it has lasted longer than the limit, the future itself, which may be awaited
-    /// elsewhere. Dropping it ends the waiting for a request below, and not the work.
+    /// Returns the answer of `future`. After the limit it returns the future itself, which may be awaited elsewhere.
+    /// Dropping the future only ends the wait for a request below; the request goes on.
     pub fn guard<F: Future + Unpin>(&self, future: F) -> Guard<F> {
         let watch = self.0.clone();
         let free = watch.free.borrow_mut().pop();
@@ -96,7 +96,7 @@ impl Watch {
     }
 }
 
-/// A wait with a limit; its answer is `Err` with the future if the limit has passed.
+/// A wait with a limit. After the limit its answer is `Err` with the future.
 pub struct Guard<F> {
     future: Option<F>,
     watch: Rc<Watch>,

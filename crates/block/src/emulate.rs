@@ -1,5 +1,5 @@
-//! Promises that the device below does not keep by itself, kept here, in one place: zeros where it
-//! can only write, nothing where it cannot discard, small blocks where its own are larger.
+//! Features that the device below lacks, emulated in one place: zeros written as data, a discard that does nothing,
+//! blocks smaller than its own.
 
 use crate::control::Resolved;
 use crate::{
@@ -7,10 +7,10 @@ use crate::{
     Result, State, push_extent,
 };
 
-/// Zeros are written from a buffer of this length.
+/// Length of the buffer of zeros.
 const ZEROS_BYTES: usize = 256 << 10;
 
-/// Does what the device below cannot do.
+/// A device that emulates features which the device below lacks.
 pub struct Emulate {
     lower: Lower,
     info: Info,
@@ -20,7 +20,8 @@ pub struct Emulate {
 }
 
 impl Emulate {
-    /// Over `lower`, in blocks of `block_size` bytes, its own or a smaller power of two from 512.
+    /// Creates the device over `lower`, with blocks of `block_size` bytes: the size of the lower, or a smaller power
+    /// of two from 512.
     ///
     /// # Errors
     /// `Limit` if the pool has no room for a buffer of zeros.
@@ -30,18 +31,18 @@ impl Emulate {
         let below = lower.info();
         let mut info = Info { block_size: block_size.min(below.block_size), ..below.clone() };
         if info.block_size < below.block_size {
-            // Widened to whole blocks, a request may grow at both ends.
+            // A request widened to whole blocks may grow at both ends.
             info.max_transfer = below.max_transfer - 2 * below.block_size;
         }
         Ok(Self { lower, info, env: env.clone(), zeros, lock: RangeLock::new() })
     }
 
-    /// Whether there is anything that `info` does not do by itself in blocks of `block_size`.
+    /// Whether a device with this `info` lacks a feature, with blocks of `block_size`.
     pub fn is_needed(info: &Info, block_size: u32) -> bool {
         !info.read_only && (!info.native_zeroes || !info.discard) || block_size < info.block_size
     }
 
-    /// The whole blocks below that hold `range`, if `range` is not whole blocks itself.
+    /// Returns the whole blocks below that hold `range`, if `range` does not consist of whole blocks.
     fn widened(&self, range: ByteRange) -> Option<ByteRange> {
         let block = self.lower.info().block_size;
         if range.is_aligned(block) {
@@ -61,7 +62,7 @@ impl Emulate {
         Ok(())
     }
 
-    /// Writes that share a block below go one after the other, so that none undoes another.
+    /// Writes the data. Writes that share a block below run one after the other, so that none undoes another.
     async fn write(&self, range: ByteRange, data: Buf, fua: bool) -> Result<()> {
         let Some(wide) = self.widened(range) else {
             let _shared = self.lock.lock(range, Mode::Shared).await;
@@ -91,7 +92,7 @@ impl Emulate {
         Ok(())
     }
 
-    /// Only whole blocks are discarded; the edges keep their bytes, which the contract allows.
+    /// Discards whole blocks only. The edges keep their bytes, which the contract allows.
     async fn discard(&self, range: ByteRange, fua: bool) -> Result<()> {
         let block = u64::from(self.lower.info().block_size);
         let whole = ByteRange::between(

@@ -1,5 +1,8 @@
-//! The doors to the world: disks, network, clock and timers, randomness. Nothing else of Cairn may
-//! touch time, threads, files or sockets. `runtime` is the real side, `sim` the seeded one.
+//! Access to the world: disks, network, clock and timers, randomness. No other part of Cairn may touch time, threads,
+//! files or sockets. `runtime` implements the real world, `sim` the seeded simulation.
+//!
+//! Some methods hand state over to the next process. The *supervisor* is the process that outlives this one and keeps
+//! descriptors, memory and keys for it: Cairn's own, or a service manager.
 
 use std::fmt;
 use std::future::Future;
@@ -19,85 +22,86 @@ mod ticket;
 pub use storage::{CacheMode, DiskIo, Open, Place, Storage, StorageFacts, StorageNow};
 pub use ticket::{Outcome, Ticket, Tickets};
 
-/// A future of one core, boxed; for what happens once, not once per request.
+/// A boxed future of one core, for work that is done once and not for each request.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// The world, as a handle that is cheap to clone.
+/// A handle to the world, cheap to clone.
 #[derive(Clone)]
 pub struct Env(Rc<dyn World>);
 
-/// A point on the monotonic clock: time since some fixed past.
+/// A point on the monotonic clock: the time since some fixed past.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Mono(pub Duration);
 
 impl Mono {
-    /// The time from `earlier` to this, zero if it is not later.
+    /// Returns the time from `earlier` to this point; zero if it is not later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The point `delay` later.
+    /// Returns the point `delay` later.
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(delay))
     }
 }
 
-/// One side of the doors. Implemented twice.
+/// An implementation of the world. There are two.
 pub trait World {
-    /// Now, read once per turn of the core.
+    /// Returns the present time, read once per turn of the core.
     fn now(&self) -> Mono;
-    /// Now, read anew: for who measures work, which may be over within a turn.
+    /// Returns the present time, read anew. It is for measuring work that may be over within a turn.
     fn clock(&self) -> Mono {
         self.now()
     }
-    /// The wall clock since 1970: for labels and messages, never for decisions.
+    /// Returns the wall clock since 1970: for labels and messages, never for decisions.
     fn wall(&self) -> Duration;
     /// Wakes `waker` at `at` or soon after.
     fn set_timer(&self, at: Mono, waker: &Waker) -> TimerId;
-    /// Forgets a timer.
+    /// Clears a timer.
     fn clear_timer(&self, timer: TimerId);
-    /// A random number from the stream of that name.
+    /// Returns a random number from the stream of that name.
     fn random(&self, stream: &'static str) -> u64;
     /// Runs a task on this core until it ends.
     fn spawn(&self, name: &'static str, task: LocalFuture<()>);
-    /// Runs a job that may hold a core for long on another thread; resolves when it has run.
+    /// Runs a job that may occupy a core for long on another thread. Resolves when the job has run.
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
-    /// Fills `into` with random bytes that are good for keys, and keeps no copy of them.
+    /// Fills `into` with random bytes that are good for keys, and keeps no copy.
     fn random_secret(&self, into: &mut [u8]) {
         for word in into.chunks_mut(8) {
             let random = self.random("secret").to_le_bytes();
             word.copy_from_slice(&random[..word.len()]);
         }
     }
-    /// Gets a key or a passphrase, as it is: at most [`crate::SECRET_BYTES_MAX`] bytes, and one at
-    /// least. May hold the core while a person types.
+    /// Returns a key or a passphrase, unchanged: 1 to [`crate::SECRET_BYTES_MAX`] bytes. May block the core while a
+    /// person types.
     ///
     /// # Errors
-    /// `Denied` in all that a person can put right, with what to do; `Unsupported` in a world
-    /// without secrets.
+    /// `Denied`, with the next step, for every failure that a person can correct; `Unsupported` in a world without
+    /// secrets.
     fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
         let why = format!("{}: there are no secrets in this world", wanted.prompt);
         Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, why))))
     }
-    /// Has the key of an open device held for the next process, which cannot get it where this one did:
-    /// nobody types it again. Nobody is there to hold it, or it can be had again: nothing happens.
+    /// Gives the key of an open device to the supervisor, for the next process, which may be unable to get it from
+    /// its source: no person types it again. Does nothing if there is no supervisor, or if the next process can get
+    /// the key by itself.
     ///
     /// # Errors
-    /// `Unsupported` where there is no memory for it; what the system says.
+    /// `Unsupported` where memory for it is not available; errors of the system.
     fn keep_secret(&self, _who: &str, _key: &Secret) -> Result<()> {
         Ok(())
     }
-    /// The key that a process before this one has had held for `who`.
+    /// Returns the key that an earlier process gave to the supervisor for `who`.
     ///
     /// # Errors
-    /// `Corrupt` if it is no key; what the system says.
+    /// `Corrupt` if it is no key; errors of the system.
     fn kept_secret(&self, _who: &str) -> Result<Option<Secret>> {
         Ok(None)
     }
-    /// The buffers of this core.
+    /// Returns the buffer pool of this core.
     fn pool(&self) -> &BufPool;
-    /// The facts that [`World::open`] would find; changes nothing and takes no lock.
+    /// Returns the facts that [`World::open`] would find, without changes and without a lock.
     ///
     /// # Errors
     /// `NotFound` (not for a file that would be created), `Denied`, `Unsupported`.
@@ -110,88 +114,85 @@ pub trait World {
     /// Listens for connections.
     ///
     /// # Errors
-    /// `InUse`, `Denied`, and what else the kernel says.
+    /// `InUse`, `Denied`, and other errors of the kernel.
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>>;
-    /// Connects.
+    /// Connects to an address.
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>>;
-    /// Mounts a file system on a directory; its requests come as messages through the channel. It is
-    /// dead once the channel is gone, and stays mounted until somebody unmounts it.
+    /// Mounts a file system on a directory. Its requests come as messages through the channel. After the channel has
+    /// ended the mount is dead, and remains until it is unmounted.
     ///
     /// # Errors
-    /// `Denied` without the right to mount; `NotFound`, and what else the kernel says; `Unsupported`
-    /// where there are no mounts.
+    /// `Denied` without the right to mount; `NotFound`, and other errors of the kernel; `Unsupported` where there are
+    /// no mounts.
     fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
         let why = format!("{}: nothing can be mounted here", at.display());
         Err(Error::new(ErrorKind::Unsupported, why))
     }
-    /// The names of what a process before this one has entrusted ([`Channel::entrust`]) and nobody has
-    /// taken over yet.
+    /// Returns the names of all state that an earlier process gave to the supervisor ([`Channel::entrust`]) and that
+    /// was not taken over yet.
     fn left(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Gives up what was left under `name`, and has whoever holds it close it.
+    /// Gives up the state under `name`: the supervisor closes it.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     fn forsake(&self, _name: &str) -> Result<()> {
         Ok(())
     }
-    /// Has `bytes` held under `name` for the next process, by whoever outlives this one; whether there is
-    /// somebody.
+    /// Gives `bytes` to the supervisor under `name`, for the next process. Returns whether there is a supervisor.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     fn leave(&self, _name: &str, _bytes: &[u8]) -> Result<bool> {
         Ok(false)
     }
-    /// Takes the bytes that were left under `name`. Nobody gets them a second time, whatever becomes of
-    /// this process.
+    /// Takes the bytes that an earlier process left under `name`. They cannot be taken a second time, even if this
+    /// process dies.
     ///
     /// # Errors
-    /// `NotFound` if nothing was left under that name; `Limit` if it is more than `most` bytes; what the
-    /// system says.
+    /// `NotFound` if nothing was left under that name; `Limit` if it is more than `most` bytes; errors of the system.
     fn take_bytes(&self, name: &str, _most: usize) -> Result<Vec<u8>> {
         Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
     }
-    /// Takes over the connection that was entrusted under `name` ([`Socket::entrust`]).
+    /// Takes over the connection under `name` ([`Socket::entrust`]).
     ///
     /// # Errors
-    /// `NotFound` if nothing was left under that name; what the system says.
+    /// `NotFound` if nothing was left under that name; errors of the system.
     fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
         Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
     }
-    /// Whether somebody outlives this process, and holds for the next one what it is entrusted with.
+    /// Whether a supervisor outlives this process, and keeps state for the next one.
     fn is_kept(&self) -> bool {
         false
     }
-    /// Memory that outlives this process, held under `name`: what was left under that name, whatever size it
-    /// has; else `bytes` of zeros. Within one process a name is always the same memory, and one has it at a
-    /// time: until it is dropped.
+    /// Returns memory that outlives this process, under `name`: the memory that an earlier process left there, of
+    /// whatever size; otherwise `bytes` of zeros. Within one process a name always stands for the same memory. Only
+    /// one user may have it at a time, until it drops the memory.
     ///
     /// # Errors
-    /// `Unsupported` where nobody holds anything; `InUse` if somebody has it; what the system says.
+    /// `Unsupported` without a supervisor; `InUse` if the memory has a user; errors of the system.
     fn remains(&self, name: &str, _bytes: u64) -> Result<Remains> {
         let words = format!("{name}: nobody outlives this process");
         Err(Error::new(ErrorKind::Unsupported, words))
     }
-    /// Has all such memory held once more, by whoever does so now; and keys of open devices.
+    /// Gives all such memory, and the keys of open devices, to the present supervisor once more.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     fn entrust_remains(&self) -> Result<()> {
         Ok(())
     }
-    /// Nothing of such memory is of use any more, nor are keys of open devices: they go with this
-    /// process.
+    /// Gives up all such memory and the keys of open devices: they end with this process.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     fn forsake_remains(&self) -> Result<()> {
         Ok(())
     }
-    /// Takes over the channel of a mount that was entrusted under `name`: nothing is asked again by
-    /// itself ([`Channel::resend`]). `at` is where it is mounted; `counts` is a file that keeps what
-    /// [`Channel::came_again`] counts: without it nothing is counted.
+    /// Takes over the channel of a mount under `name`. Unanswered requests come again only after [`Channel::resend`].
+    /// `at` is the mount point. `counts` is the file with the counts of [`Channel::came_again`]; without it nothing
+    /// is counted.
     ///
     /// # Errors
     /// `NotFound` if nothing was left under that name.
@@ -199,14 +200,14 @@ pub trait World {
         Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
     }
 
-    /// Something has happened to a device. Nobody need hear of it.
+    /// Records an event of a device. It need not reach a reader.
     fn tell(&self, _event: Event) {}
-    /// What was told lately, where that is kept.
+    /// Returns the recent events, where they are kept.
     fn events(&self) -> Option<Rc<Events>> {
         None
     }
 
-    /// A whole small file, such as a certificate. A world without files has none.
+    /// Reads a whole small file, such as a certificate. A world without files has none.
     ///
     /// # Errors
     /// `NotFound`, `Denied`; `Limit` if it is longer than `most` bytes.
@@ -214,10 +215,10 @@ pub trait World {
         Err(no_files(path))
     }
 
-    /// As [`World::read_file`], into locked memory, such as the key of a certificate.
+    /// Reads a file as [`World::read_file`] does, into locked memory: such as the key of a certificate.
     ///
     /// # Errors
-    /// As there.
+    /// As [`World::read_file`].
     fn read_secret(&self, path: &Path, _most: usize) -> Result<Secret> {
         Err(no_files(path))
     }
@@ -231,37 +232,36 @@ fn no_files(path: &Path) -> Error {
 pub struct Remains {
     /// The memory.
     pub memory: Rc<dyn Lasting>,
-    /// Whether a process before this one has left it.
+    /// Whether an earlier process left it.
     pub left: bool,
 }
 
-/// Memory that outlives a process, though not the machine's power. What is written is in it when the call
-/// returns.
+/// Memory that outlives a process, but not a loss of power. A write is complete when its call returns.
 pub trait Lasting {
-    /// Bytes of it.
+    /// Returns its length in bytes.
     fn len(&self) -> u64;
-    /// Whether it has none.
+    /// Whether it has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Fills `into` from `at`.
+    /// Reads from `at` on into `into`.
     ///
     /// # Errors
-    /// What the system says; past its end.
+    /// Errors of the system; a range past the end.
     fn read(&self, at: u64, into: &mut [u8]) -> Result<()>;
-    /// Puts `bytes` at `at`.
+    /// Writes `bytes` at `at`.
     ///
     /// # Errors
-    /// What the system says, which may have no memory; past its end.
+    /// Errors of the system, which may lack memory; a range past the end.
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()>;
 }
 
-/// A timer that was set.
+/// Handle of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TimerId(pub Mono, pub u64);
 
 impl Env {
-    /// A handle to `world`.
+    /// Creates a handle to `world`.
     pub fn new(world: Rc<dyn World>) -> Self {
         Self(world)
     }
@@ -325,7 +325,7 @@ impl Env {
         self.0.kept_secret(who)
     }
 
-    /// A buffer of `len` bytes from this core's pool.
+    /// Returns a buffer of `len` bytes from this core's pool.
     ///
     /// # Errors
     /// As [`BufPool::take`].
@@ -375,7 +375,7 @@ impl Env {
     /// See [`World::connect`].
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, and what else the kernel says.
+    /// `NotFound`, `Denied`, and other errors of the kernel.
     pub async fn connect(&self, to: &Address) -> Result<Rc<dyn Socket>> {
         self.0.connect(to).await
     }
@@ -486,7 +486,7 @@ impl Env {
         Sleep { env: self.clone(), at, timer: None }
     }
 
-    /// Lets whoever else is ready go first. Background passes call it between their steps.
+    /// Lets all other ready tasks run first. Background passes call it between their steps.
     pub async fn give_way(&self) {
         let mut gave = false;
         std::future::poll_fn(|cx| {
@@ -499,14 +499,14 @@ impl Env {
         .await;
     }
 
-    /// What `future` answers within `limit`; `None` past it. Work below that the future has started
-    /// goes on: only the waiting ends.
+    /// Returns the output of `future`; `None` if it takes longer than `limit`. Requests below that the future has
+    /// started go on: only the wait ends.
     pub async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         first(future, self.sleep(limit)).await.ok()
     }
 
-    /// Runs `future` as a task of its own, and returns its output. The task goes on if the waiting is dropped. `name` is for
-    /// traces.
+    /// Runs `future` as a task of its own, and returns its output. The task goes on if the wait is dropped. `name` is
+    /// for traces.
     pub async fn run_to_end<T: 'static>(
         &self,
         name: &'static str,
@@ -549,7 +549,7 @@ impl Drop for Sleep {
     }
 }
 
-/// Where to listen or connect.
+/// Address for listening or connecting.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Address {
     /// A unix socket, made with mode 0600.
@@ -568,132 +568,131 @@ impl fmt::Display for Address {
     }
 }
 
-/// What listeners are called while they are held for the next process.
+/// Name under which the supervisor keeps listeners for the next process.
 pub const LISTENER: &str = "listener";
 
 /// An open listener.
 pub trait Listener {
-    /// The next connection.
+    /// Waits for the next connection.
     fn accept(&self) -> LocalFuture<Result<Rc<dyn Socket>>>;
-    /// Where it listens; the port that the kernel chose, if it was asked to.
+    /// Returns the address on which it listens, with the port that the kernel chose if it did.
     fn address(&self) -> Address;
-    /// Stops; a waiting accept answers `Stopped`.
+    /// Stops listening; a waiting accept returns `Stopped`.
     fn close(&self);
-    /// Calls off the accept that waits: it answers whoever has come already, or an error. Who comes
-    /// afterwards waits for the next one.
+    /// Cancels the waiting accept: it returns a connection that has already arrived, or an error. Later connections
+    /// wait for the next accept.
     fn call_off(&self);
-    /// Has it held as [`LISTENER`] by whoever outlives this process, if there is somebody: until it is
-    /// closed, who connects while no process is there waits for the next one. One that was given to this
-    /// process under another name stays with its owner.
+    /// Gives the listener to the supervisor as [`LISTENER`], if there is one. Until it is closed, connections that
+    /// arrive while no process runs wait for the next process. A listener that this process received under another
+    /// name stays with its owner.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     fn entrust(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// A connection: bytes both ways, one receive and one send in flight at most.
+/// A connection: bytes both ways, with at most one receive and one send in flight.
 pub trait Socket {
-    /// Receives up to the buffer's length; the outcome's count is 0 at the end.
+    /// Receives up to the buffer's length. A count of 0 in the outcome is the end of the stream.
     fn recv(&self, into: Buf) -> Ticket;
-    /// Sends from the parts in order; the outcome's count may be less than all.
+    /// Sends from the parts in order. The count in the outcome may be less than all.
     fn send(&self, parts: Vec<Buf>) -> Ticket;
-    /// Ends both directions; what is in flight completes with an error or a short count.
+    /// Ends both directions. Operations in flight complete with an error or a short count.
     fn shutdown(&self);
-    /// Who is at the other end, in words.
+    /// Describes the peer in words.
     fn peer(&self) -> String;
-    /// Calls off the receive that is on its way: it answers what has arrived already, or an error, and
-    /// no byte of the stream is lost.
+    /// Cancels the receive in flight: it returns the bytes that have already arrived, or an error. No byte of the
+    /// stream is lost.
     fn call_off(&self);
     /// Whether the other end sends no more bytes: it is closed, or closed for sending. Bytes that it sent before may
-    /// not be received yet. `false` where this is not known.
+    /// still be unreceived. `false` where this is not known.
     fn is_gone(&self) -> bool {
         false
     }
-    /// Whether another process could go on with it: there is nothing to it but its bytes.
+    /// Whether another process could continue it: its bytes are its only state.
     fn may_outlive(&self) -> bool {
         false
     }
-    /// Has it held under `name` by whoever outlives this process. The name has at most 255 characters of
-    /// ASCII, and no colon. Answers whether there is somebody.
+    /// Gives the connection to the supervisor under `name`. The name has at most 255 characters of ASCII, and no
+    /// colon. Returns whether there is a supervisor.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     fn entrust(&self, _name: &str) -> Result<bool> {
         Ok(false)
     }
 }
 
-/// A channel of messages: each is received whole or not at all, and sent whole. What is received and
-/// sent is moved at once; only the wait for the next message is a wait.
+/// A channel of messages. Each message is received as a whole or not at all, and sent as a whole. Receiving and
+/// sending are immediate; only [`Channel::ready`] waits.
 pub trait Channel {
-    /// Takes the next message, into `head` and then into `rest`: its length; `None` if there is none
+    /// Takes the next message, into `head` and then into `rest`. Returns its length; `None` if there is no message
     /// now.
     ///
     /// # Errors
-    /// `Stopped` at the end of the channel, and what else the kernel says.
+    /// `Stopped` at the end of the channel, and other errors of the kernel.
     fn recv(&self, head: &Buf, rest: &Buf) -> Result<Option<usize>>;
-    /// Ends when there may be a message, or the channel is at its end.
+    /// Resolves when there may be a message, or the channel is at its end.
     fn ready(&self) -> Ticket;
     /// Sends one message: `head`, and then `rest`.
     ///
     /// # Errors
-    /// `NotFound` if nobody waits for it any more, and what else the kernel says.
+    /// `NotFound` if the message is an answer that is not awaited any more, and other errors of the kernel.
     fn send(&self, head: &[u8], rest: Option<&Buf>) -> Result<()>;
-    /// Makes sure that the buffer's memory is there and stays: a message is moved whatever happens to
-    /// this process meanwhile.
+    /// Locks the buffer's memory, so that a message is moved even if this process dies meanwhile.
     ///
     /// # Errors
-    /// `Limit` past what may be locked.
+    /// `Limit` if more memory may not be locked.
     fn pin(&self, buf: &Buf) -> Result<()>;
-    /// What the kernel did not grant and would be better granted, in words.
+    /// Describes useful features that the kernel did not grant.
     fn lacks(&self) -> Option<&str>;
-    /// Has it held under `name` by whoever outlives this process: it pauses then instead of ending. The
-    /// name has at most 255 characters of ASCII, and no colon. Answers whether there is somebody.
+    /// Gives the channel to the supervisor under `name`: it then pauses at the end of this process instead of ending.
+    /// The name has at most 255 characters of ASCII, and no colon. Returns whether there is a supervisor.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     fn entrust(&self, _name: &str) -> Result<bool> {
         Ok(false)
     }
-    /// The name under which it is held.
+    /// Returns the name under which the supervisor keeps it.
     fn entrusted(&self) -> Option<String> {
         None
     }
-    /// Takes that back: it ends with this process.
+    /// Takes it back from the supervisor: it ends with this process.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     fn withdraw(&self) -> Result<()> {
         Ok(())
     }
-    /// Ends it at once: who waits for an answer gets an error, and nobody goes on with it.
+    /// Ends it at once: callers that wait for an answer get an error, and no process continues it.
     ///
     /// # Errors
-    /// What the system says to [`Channel::withdraw`]; it has ended all the same.
+    /// Errors of [`Channel::withdraw`]; the channel has ended all the same.
     fn close(&self) -> Result<()> {
         Ok(())
     }
-    /// Of one that was taken over: lets all that others have received and not answered come again.
-    /// Once, before the first message is taken, and when nobody else works on any of them.
+    /// Makes all requests that earlier processes have received and not answered come again, after a takeover. It may
+    /// be called once, before the first message is taken, and when no other process works on any of them.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     fn resend(&self) -> Result<()> {
         Err(Error::new(ErrorKind::Unsupported, "this channel cannot send again"))
     }
-    /// The request of that number has come again, and is about to be begun: how often it has come
-    /// again, over all processes. That is written down before this returns.
+    /// Counts a repeated request with this number that is about to be started. Returns how often it has come again,
+    /// over all processes. The count is written before this returns.
     ///
     /// # Errors
-    /// What the file says that keeps the counts.
+    /// Errors of the file with the counts.
     fn came_again(&self, _number: u64) -> Result<u64> {
         Ok(1)
     }
 }
 
-/// The error of whatever is asked of a core that is going down.
+/// Returns the error for every call to a core that is going down.
 pub fn stopped() -> Error {
     Error::new(ErrorKind::Stopped, "the graph is going down")
 }

@@ -1,43 +1,43 @@
-//! Errors: a kind, a reason, a place, a message and a next step, each a field. Callers match on the kind and the reason. The
-//! message names the value and the limit.
+//! Errors: a kind, a reason, a place, a message and a next step, each a field. Callers match on the kind and the
+//! reason. The message names the value and the limit.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::Reason;
 
-/// The result of anything that can fail here.
+/// The result of a fallible operation in this project.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What sort of failure it was. Few, stable, and each with one errno ([`ErrorKind::errno`]).
+/// Category of a failure. The categories are few and stable, and each maps to one errno ([`ErrorKind::errno`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A value that nobody could carry out: a length, an offset, an option.
+    /// An impossible value: a length, an offset, an option.
     Invalid,
     /// A range that is not inside the device.
     OutOfRange,
     /// The device, the kernel or the file system cannot do this.
     Unsupported,
-    /// A write to something that may only be read.
+    /// A write to a read-only object.
     ReadOnly,
     /// No room: the disk below is full.
     NoSpace,
-    /// The disk answered with an error.
+    /// The disk returned an error.
     Io,
-    /// The bytes are not what was written.
+    /// The bytes differ from those that were written.
     Corrupt,
-    /// The device failed earlier; what it may have lost is not known, so it does nothing more.
+    /// The device failed earlier. It may have lost writes, so it does nothing more.
     Faulted,
     /// No answer within a named deadline.
     TimedOut,
-    /// Not all that is needed is there, and it may go on without once somebody says so.
+    /// A needed part is missing. The operation may go on without it after an explicit decision.
     Degraded,
     /// There is no such file, device or export.
     NotFound,
-    /// Somebody else holds it.
+    /// The object is held by another user.
     InUse,
-    /// The permission, or the key, is missing.
+    /// The permission or the key is missing.
     Denied,
     /// The graph is going down.
     Stopped,
@@ -46,7 +46,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The errno that stands for this kind at every edge: NBD, FUSE, vhost-user.
+    /// Returns the errno of this kind at every edge: NBD, FUSE, vhost-user.
     pub const fn errno(self) -> i32 {
         match self {
             Self::Invalid => 22,                                            // EINVAL
@@ -64,7 +64,7 @@ impl ErrorKind {
     }
 }
 
-/// A failure: cheap to pass on (one word), cheap to clone (a flush that many wait for).
+/// A failure, cheap to pass on (one word) and cheap to clone (many tasks may wait for one flush).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error(Arc<Inner>);
 
@@ -79,24 +79,24 @@ struct Inner {
 }
 
 impl Error {
-    /// An error with one sentence that names the value and the limit.
+    /// Creates an error with one sentence that names the value and the limit.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Self(Arc::new(Inner { kind, reason: None, message, next: None, place: None, os: None }))
     }
 
-    /// An error of that reason, and of the reason's kind.
+    /// Creates an error with that reason, and with the reason's kind.
     pub fn because(reason: Reason, message: impl Into<String>) -> Self {
         Self::new(reason.kind(), message).with(|inner| inner.reason = Some(reason))
     }
 
-    /// The same error, with the next step for a person: an imperative without a full stop.
+    /// Adds the next step for a person: an imperative without a full stop.
     pub fn next(self, step: impl Into<String>) -> Self {
         let step = step.into();
         self.with(|inner| inner.next = Some(step))
     }
 
-    /// What the kernel answered, with what was tried.
+    /// Creates an error from an errno of the kernel and a description of the attempt.
     pub fn os(errno: i32, tried: impl fmt::Display) -> Self {
         let kind = match errno {
             2 | 6 | 19 => ErrorKind::NotFound, // ENOENT, ENXIO, ENODEV
@@ -115,7 +115,7 @@ impl Error {
         Self::new(kind, format!("{tried}: {cause}")).with(|inner| inner.os = Some(errno))
     }
 
-    /// [`Error::os`] from a standard I/O error.
+    /// Creates an error as [`Error::os`] does, from a standard I/O error.
     pub fn io(error: &std::io::Error, tried: impl fmt::Display) -> Self {
         match error.raw_os_error() {
             Some(errno) => Self::os(errno, tried),
@@ -123,7 +123,7 @@ impl Error {
         }
     }
 
-    /// Why a file does not get that size.
+    /// Creates the error for a file that cannot be given this size.
     pub fn size(error: &std::io::Error, file: impl fmt::Display, bytes: u64) -> Self {
         if error.kind() != std::io::ErrorKind::FileTooLarge {
             return Self::io(error, format_args!("{file}: making it {bytes} bytes long"));
@@ -132,7 +132,7 @@ impl Error {
         Self::new(ErrorKind::Unsupported, message).next("a smaller size, or a file on another one")
     }
 
-    /// The same error, with where it happened; the innermost place is kept.
+    /// Adds the place of the error; an inner place that it has is kept.
     pub fn at(self, place: impl fmt::Display) -> Self {
         if self.0.place.is_some() {
             return self;
@@ -140,7 +140,7 @@ impl Error {
         self.with(|inner| inner.place = Some(place.to_string()))
     }
 
-    /// The same error, at `place`. Another place that it had becomes part of the message.
+    /// Sets the place to `place`. Another place that the error had becomes part of the message.
     pub fn within(self, place: &str) -> Self {
         self.with(|inner| {
             if let Some(inside) = inner.place.replace(place.to_owned())
@@ -151,7 +151,7 @@ impl Error {
         })
     }
 
-    /// The same error without its place: it becomes part of the message, behind `before`.
+    /// Removes the place: it becomes part of the message, behind `before`.
     pub fn message_after(self, before: &str) -> Self {
         self.within(before).with(|inner| {
             inner.place = None;
@@ -159,7 +159,7 @@ impl Error {
         })
     }
 
-    /// The same error without its place, for a text that names the place already.
+    /// Removes the place, for a text that names it already.
     pub fn without_place(self) -> Self {
         self.with(|inner| inner.place = None)
     }
@@ -170,12 +170,12 @@ impl Error {
         Self(Arc::new(inner))
     }
 
-    /// The sentence alone, without the place and the next step.
+    /// Returns the sentence alone, without the place and the next step.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The message and the next step, without the place.
+    /// Returns the message and the next step, without the place.
     pub fn sentence(&self) -> String {
         match &self.0.next {
             Some(next) => format!("{}. Next: {next}", self.0.message),
@@ -183,32 +183,32 @@ impl Error {
         }
     }
 
-    /// The reason, if the kind alone does not say it.
+    /// Returns the reason, if there is one beyond the kind.
     pub fn reason(&self) -> Option<Reason> {
         self.0.reason
     }
 
-    /// The place where it happened: the name of a device or a path.
+    /// Returns the place of the error: the name of a device or a path.
     pub fn place(&self) -> Option<&str> {
         self.0.place.as_deref()
     }
 
-    /// The next step for a person, if there is one.
+    /// Returns the next step for a person, if there is one.
     pub fn next_step(&self) -> Option<&str> {
         self.0.next.as_deref()
     }
 
-    /// What sort of failure it was.
+    /// Returns the category of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The number that the kernel gave, if it was the kernel.
+    /// Returns the errno of the kernel, if the error came from it.
     pub fn os_code(&self) -> Option<i32> {
         self.0.os
     }
 
-    /// The number to answer a client with.
+    /// Returns the errno for the answer to a client.
     pub fn errno(&self) -> i32 {
         self.0.kind.errno()
     }
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_innermost_place_stays() {
+    fn error_keeps_innermost_place() {
         let error = Error::new(ErrorKind::Io, "read of 4096 bytes").at("a").at("mirror");
         assert_eq!(error.to_string(), "a: read of 4096 bytes");
         assert_eq!(error.errno(), 5);
@@ -252,13 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_from_a_broken_one() {
+    fn error_distinguishes_full_disk_from_broken_disk() {
         assert_eq!(Error::os(28, "write").kind(), ErrorKind::NoSpace);
         assert_eq!(Error::os(5, "write").kind(), ErrorKind::Io);
     }
 
     #[test]
-    fn a_result_is_one_word() {
+    fn result_is_one_word_long() {
         assert_eq!(size_of::<Result<()>>(), 8);
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to devices, told to whoever looks after them.
+//! Events of devices, for monitoring.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -6,44 +6,44 @@ use std::time::Duration;
 
 use crate::Notify;
 
-/// So many events are kept for who comes later; the oldest go first.
+/// Most events that are kept for later readers; the oldest are dropped first.
 pub const EVENTS_MAX: usize = 1024;
 
-/// Something that has happened to a device, and that somebody may want to know at once.
+/// An event of a device that a person or a program may want to know at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// What it was.
+    /// Type of the event.
     pub what: What,
-    /// The device, by its name in the spec.
+    /// Name of the device in the spec.
     pub device: String,
-    /// Its member, if it was one of several.
+    /// Member that it concerns, if the device has several.
     pub member: Option<String>,
-    /// More about it, for people; may be empty.
+    /// Details for people; may be empty.
     pub words: String,
 }
 
-/// What can happen.
+/// Type of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum What {
-    /// A member is out of service.
+    /// A member went out of service.
     MemberFailed,
-    /// A member that misses something is given it.
+    /// The resync of a member has begun.
     ResyncBegun,
-    /// A member has everything again.
+    /// The resync of a member has ended: it is in sync.
     ResyncEnded,
-    /// A range that a member could not read was written anew.
+    /// A range that a member could not read was rewritten.
     RangeRewritten,
-    /// All copies are being read and compared.
+    /// A scrub has begun.
     ScrubBegun,
-    /// That has ended.
+    /// A scrub has ended.
     ScrubEnded,
-    /// A spare stands in for a member that has failed.
+    /// A spare has replaced a failed member.
     SpareTaken,
-    /// A disk has not answered in time.
+    /// A disk did not answer in time.
     DiskLate,
     /// A label could not be written.
     LabelUnwritable,
-    /// The file of a disk was cut short by another program.
+    /// The file of a disk was truncated by another program.
     DiskCut,
     /// The file of a disk was deleted.
     DiskDeleted,
@@ -52,7 +52,7 @@ pub enum What {
 }
 
 impl What {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 12] = [
         Self::MemberFailed,
         Self::ResyncBegun,
@@ -68,7 +68,7 @@ impl What {
         Self::DiskMoved,
     ];
 
-    /// The word that programs know it by.
+    /// Returns the word for programs.
     pub const fn word(self) -> &'static str {
         match self {
             Self::MemberFailed => "member-failed",
@@ -87,18 +87,18 @@ impl What {
     }
 }
 
-/// An event that was told.
+/// An event that was recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Told {
-    /// Its number: they are told one by one, from 1 on.
+    /// Number of the event; the first one is 1.
     pub number: u64,
-    /// When, by the wall clock since 1970.
+    /// Time of the event, by the wall clock since 1970.
     pub at: Duration,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
-/// The latest events of one process. Whoever reads too slowly misses some, and sees it by their numbers.
+/// The latest events of one process. A reader that is too slow misses some, and detects that by their numbers.
 #[derive(Default)]
 pub struct Events {
     kept: RefCell<VecDeque<Told>>,
@@ -107,7 +107,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// One more; `at`: the wall clock.
+    /// Records an event; `at` is the wall clock.
     pub fn add(&self, at: Duration, event: Event) {
         let number = self.last.get() + 1;
         self.last.set(number);
@@ -120,12 +120,12 @@ impl Events {
         self.waiters.wake();
     }
 
-    /// Those with numbers above `number` that are kept.
+    /// Returns the events with numbers above `number` that are still kept.
     pub fn after(&self, number: u64) -> Vec<Told> {
         self.kept.borrow().iter().filter(|told| told.number > number).cloned().collect()
     }
 
-    /// The same, once there is one.
+    /// Waits for an event with a number above `number`, and returns all that are kept.
     pub async fn next_after(&self, number: u64) -> Vec<Told> {
         self.waiters.until(|| self.last.get() > number).await;
         self.after(number)
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_are_kept_and_who_waits_is_told() {
+    fn events_keep_latest_and_wake_waiting_reader() {
         let events = Events::default();
         let mut waits = pin!(events.next_after(0));
         let mut cx = Context::from_waker(Waker::noop());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_has_its_word() {
+    fn event_types_have_distinct_words() {
         let words: BTreeSet<_> = What::ALL.iter().map(|what| what.word()).collect();
         assert_eq!(words.len(), What::ALL.len());
     }

@@ -1,13 +1,14 @@
-//! A fan of futures: in any order, each with its own deadline if it has one.
+//! A set of futures that are awaited together, each with a deadline of its own if it has one.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Futures that are awaited together, answered in any order. The caller gives the room for them: a fan allocates nothing.
+/// Futures that are awaited together and answered in any order. The caller provides the memory: a fan allocates
+/// nothing.
 ///
-/// A child with a deadline is a [`Guard`](crate::Guard): past the limit its answer is the child itself, for the caller to
-/// wait for elsewhere. So a late request keeps what it holds.
+/// A child with a deadline is a [`Guard`](crate::Guard). After the limit its answer is the child itself, and the
+/// caller can await it elsewhere. So a late request keeps its buffers.
 pub struct Fan<'r, F>(&'r mut [Option<F>]);
 
 impl<'r, F: Future + Unpin> Fan<'r, F> {
@@ -19,12 +20,12 @@ impl<'r, F: Future + Unpin> Fan<'r, F> {
     /// Adds a future under the number `index`.
     ///
     /// # Panics
-    /// If there is a future of that number, or no room for it.
+    /// If there is already a future with that number, or no room for it.
     pub fn add(&mut self, index: usize, future: F) {
         assert!(self.0[index].replace(future).is_none(), "{index} is in the fan already");
     }
 
-    /// Waits for the next answer, of whichever future, and returns it with the future's number; `None` if the fan is empty.
+    /// Waits for the next answer of any future, and returns it with the future's number; `None` if the fan is empty.
     pub async fn next(&mut self) -> Option<(usize, F::Output)> {
         poll_fn(|cx| {
             let mut is_empty = true;
@@ -69,7 +70,7 @@ mod tests {
         pin!(future).poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// A future that answers once its cell has a value.
+    /// Returns a future that answers once its cell has a value.
     fn answer_of(cell: &Rc<Cell<Option<u32>>>) -> impl Future<Output = u32> + Unpin + use<> {
         let cell = cell.clone();
         poll_fn(move |_| cell.take().map_or(Poll::Pending, Poll::Ready))

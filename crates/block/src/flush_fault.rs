@@ -1,29 +1,29 @@
-//! A failed flush stays failed.
+//! Memory of a failed flush: later flushes fail too.
 
 use std::cell::{Cell, RefCell};
 
 use crate::seeded::{self, Bug};
 use crate::{Error, ErrorKind, Mutex, Result};
 
-/// Remembers the first flush that failed. After it nobody knows what was lost, so no later one can
-/// make it good, whatever the device below says then.
+/// Remembers the first failed flush. The lost writes are unknown after it, so no later flush can make them durable,
+/// even if the device below reports success.
 #[derive(Default)]
 pub struct FlushFault {
     first: RefCell<Option<Error>>,
-    /// Held by the flush that is under way.
+    /// Lock held by the running flush.
     turn: Mutex,
-    /// Flushes that were begun.
+    /// Number of flushes that were started.
     begun: Cell<u64>,
-    /// The last of them that has succeeded, counted from 1.
+    /// Number of the last flush that has succeeded, from 1.
     succeeded: Cell<u64>,
 }
 
 impl FlushFault {
-    /// Carries out a flush of the device of that name, one at a time. The kernel reports a lost write to one of several
-    /// flushes, and the others succeed without it. Flushes that wait for the turn share the next one.
+    /// Carries out a flush of the device with that name, one at a time. The kernel reports a lost write to only one
+    /// of several concurrent flushes, and the others succeed. Flushes that wait for the lock share the next one.
     ///
     /// # Errors
-    /// The error of this flush; `Faulted` if one before it has failed.
+    /// The error of this flush; `Faulted` if an earlier one has failed.
     pub async fn flush(&self, name: &str, flush: impl Future<Output = Result<()>>) -> Result<()> {
         let asked = self.begun.get();
         let _alone = match seeded::on(Bug::FlushBeside) {
@@ -32,7 +32,7 @@ impl FlushFault {
         };
         self.check()?;
         if self.succeeded.get() > asked {
-            // That flush began after this one was asked for.
+            // That flush was started after this one was requested.
             return Ok(());
         }
         let number = self.begun.get() + 1;
@@ -45,17 +45,17 @@ impl FlushFault {
     /// Whether flushes may still succeed.
     ///
     /// # Errors
-    /// `Faulted`, with what the failed one said.
+    /// `Faulted`, with the message of the failed flush.
     pub fn check(&self) -> Result<()> {
         self.first.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Notes that a flush of the device of that name has failed, unless one did before.
+    /// Notes a failed flush of the device with that name, unless an earlier one is noted.
     pub fn note(&self, error: &Error, name: &str) {
         let mut first = self.first.borrow_mut();
         if first.is_none() {
             let words = match error.kind() {
-                // It has been said below already.
+                // The message below explains it already.
                 ErrorKind::Faulted => error.message().to_owned(),
                 _ => format!(
                     "an earlier flush failed ({}); what it should have kept may be lost",
@@ -66,7 +66,7 @@ impl FlushFault {
         }
     }
 
-    /// What is to be said of it, if a flush has failed.
+    /// Returns the error for callers, if a flush has failed.
     pub fn error(&self) -> Option<Error> {
         self.first.borrow().clone()
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_stays_and_is_told_once() {
+    fn flush_fault_keeps_first_failure() {
         let fault = FlushFault::default();
         assert!(fault.check().is_ok());
         fault.note(&Error::os(5, "/dev/x: flush").at("a"), "a");

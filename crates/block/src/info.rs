@@ -2,19 +2,19 @@
 
 use crate::BUF_MAX_BYTES;
 
-/// What a device is and can do. A value, not a trait per capability: whoever stands above copies it
-/// and narrows a field.
+/// Properties and abilities of a device. It is a value and not a trait per ability: a device above copies it and
+/// narrows a field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Info {
-    /// Bytes, a multiple of `block_size`.
+    /// Size in bytes, a multiple of `block_size`.
     pub size: u64,
-    /// Every range is a multiple of this many bytes, a power of two from 512 to 65536.
+    /// Block size in bytes, a power of two from 512 to 65536. Every range is a multiple of it.
     pub block_size: u32,
-    /// Requests of this many bytes are carried out best; a multiple of `block_size`.
+    /// Best length of a request in bytes, a multiple of `block_size`.
     pub preferred_io: u32,
-    /// The longest read or write in bytes, a multiple of `block_size`; longer ones are split above.
+    /// Longest read or write in bytes, a multiple of `block_size`; longer ones are split above.
     pub max_transfer: u32,
-    /// The address of every payload is a multiple of this many bytes; 1 where any will do.
+    /// Alignment of every payload's address in bytes; 1 if there is no demand.
     pub buf_align: u32,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -28,15 +28,15 @@ pub struct Info {
     pub discard: bool,
     /// Whether a range reads as zeros after its discard.
     pub discard_zeroes: bool,
-    /// Whether answered writes outlive this process (not: power).
+    /// Whether acknowledged writes survive the end of this process (not a loss of power).
     pub survives_process: bool,
-    /// Whether no write lands once nobody waits for it any more: a network may hold one, and let it
-    /// land on top of a newer one. What is not fenced is no member of a redundant device.
+    /// Whether a request that was given up can no longer write. A network may delay a write, which then lands on
+    /// newer bytes. A device without a fence cannot be a member of a redundant device.
     pub fenced: bool,
 }
 
 impl Info {
-    /// A plain disk of `size` bytes that can do what NBD can ask for.
+    /// Returns the info of a plain disk of `size` bytes with all abilities that NBD can use.
     pub const fn disk(size: u64, block_size: u32) -> Self {
         Self {
             size,
@@ -55,9 +55,9 @@ impl Info {
         }
     }
 
-    /// What is true of a device that stands on both: the larger block, the weaker promise. It may be that one takes
-    /// less at once than a block of the other: then the longest transfer is 0.
-    /// The size is left as it is; the device above computes its own.
+    /// Combines the info of two lowers for a device over both: the larger block, the weaker promise. If one transfers
+    /// less at once than a block of the other, the longest transfer becomes 0. The size stays; the device above
+    /// computes its own.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let block_size = self.block_size.max(other.block_size);
@@ -79,7 +79,7 @@ impl Info {
         }
     }
 
-    /// The facts that hold over all of `lowers`; `None` if there are none.
+    /// Combines the info of all `lowers`; `None` if there are none.
     pub fn over<'a>(lowers: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
         lowers.into_iter().fold(None, |all: Option<Self>, one| {
             Some(all.map_or_else(|| one.clone(), |all| all.and(one)))
@@ -87,20 +87,20 @@ impl Info {
     }
 }
 
-/// What one request may need of a device, so that the graph can keep it in reserve.
+/// Resources that one request may need in a device, so that the graph can reserve them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
-    /// The most children in flight at once.
+    /// Most children in flight at once.
     pub children: u32,
-    /// The most bytes of buffers beside the request's own, as a multiple of its length.
+    /// Most bytes of buffers beyond the request's own, as a multiple of its length.
     pub scratch_copies: u32,
 }
 
 impl Needs {
-    /// A device without lower ones.
+    /// The needs of a device without lowers.
     pub const LEAF: Self = Self { children: 0, scratch_copies: 0 };
 
-    /// Up to `children` at once, without buffers of its own.
+    /// Returns the needs of a device with up to `children` in flight, without buffers of its own.
     pub const fn children(children: u32) -> Self {
         Self { children, scratch_copies: 0 }
     }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transfers_are_whole_blocks_of_both() {
+    fn combined_transfer_is_multiple_of_both_blocks() {
         let both = |block_size, max_transfer| {
             let other = Info { max_transfer, ..Info::disk(1 << 20, 512) };
             Info::disk(1 << 20, block_size).and(&other).max_transfer

@@ -18,7 +18,8 @@ use crate::{Error, ErrorKind, JobState, Progress, Result, Step, TaskGroup, first
 
 /// Work that a [`Job`] carries out.
 pub trait Work: Sized + 'static {
-    /// Guard that a step holds until a durable record covers the step, such as the lock of the bytes that it has moved.
+    /// Guard that a step holds until a durable record covers the step, such as the lock of the bytes that it has
+    /// moved.
     type Guard: 'static;
     /// State of one run of the job, from its begin to its rest.
     type Run: 'static;
@@ -33,9 +34,9 @@ pub trait Work: Sized + 'static {
     fn tasks(&self) -> &TaskGroup;
     /// Returns the name of the device, for errors.
     fn name(&self) -> &str;
-    /// Waits until the device is sure to stay: no step begins before.
+    /// Waits until the device is committed: no step may begin before.
     fn committed(&self) -> LocalFuture<()>;
-    /// Begins a run, in the same poll in which it is asked for.
+    /// Begins a run, in the same poll as the call.
     fn begin(&self) -> Self::Run;
     /// Whether a step comes before a rest, because requests wait for it.
     fn is_urgent(&self) -> bool {
@@ -49,7 +50,7 @@ pub trait Work: Sized + 'static {
         &self,
         steps: &mut Steps<'_, Self>,
     ) -> impl Future<Output = Result<Outcome<Self::Guard>>>;
-    /// Makes durable how far the job is, and whether it is paused ([`Job::is_pausing`]).
+    /// Makes the progress of the job durable, and whether it is paused ([`Job::is_pausing`]).
     ///
     /// # Errors
     /// Those that stop the job.
@@ -65,9 +66,9 @@ pub trait Work: Sized + 'static {
     /// # Errors
     /// A refusal: `InUse`.
     fn cancel(&self) -> Result<Cancel>;
-    /// Turns round, between two steps, after [`Cancel::Back`].
+    /// Turns back, between two steps, after [`Cancel::Back`].
     fn turn(&self) {}
-    /// Returns the description of the work, in words that follow the device's name, and how far it is.
+    /// Returns a description of the work, in words that follow the device's name, and its progress.
     fn progress(&self) -> (String, Progress);
 }
 
@@ -83,9 +84,9 @@ pub enum Outcome<G> {
 
 /// The two ways of cancelling a job.
 pub enum Cancel {
-    /// It takes back its steps.
+    /// The job reverts its steps.
     Back,
-    /// It ends as it is.
+    /// The job ends as it is.
     End,
 }
 
@@ -95,7 +96,7 @@ pub struct Job {
     is_pausing: Cell<bool>,
     is_turning: Cell<bool>,
     is_cancelled: Cell<bool>,
-    /// Whether a task carries it out: never two.
+    /// Whether a task carries it out. There must never be two.
     is_run: Cell<bool>,
     failed: Cell<u64>,
 }
@@ -140,12 +141,12 @@ impl Job {
         self.is_pausing.get()
     }
 
-    /// Whether it turns round after the step that is under way.
+    /// Whether it turns back after the step that is under way.
     pub fn is_turning(&self) -> bool {
         self.is_turning.get()
     }
 
-    /// Steps that have failed.
+    /// Returns the number of steps that have failed.
     pub fn failed(&self) -> u64 {
         self.failed.get()
     }
@@ -174,7 +175,7 @@ impl Job {
         }
         job.become_state(&**work, State::Running);
         if job.is_run.replace(true) {
-            // It was about to rest, and goes on.
+            // The task was about to rest, and goes on.
             return;
         }
         let (weak, run, committed) = (Rc::downgrade(work), work.begin(), work.committed());
@@ -230,7 +231,7 @@ impl Job {
         Ok(())
     }
 
-    /// The verbs of a device with a job.
+    /// Verbs of a device with a job.
     pub const VERBS: [&VerbInfo; 2] = [Steer::INFO, Wait::INFO];
 
     /// Carries out a command of one of [`Job::VERBS`]. [`Wait`] is answered once the job is done or its tasks are closed.
@@ -371,8 +372,9 @@ impl<W: Work> Steps<'_, W> {
         if self.is_unsettled() { self.settle().await } else { Ok(()) }
     }
 
-    /// Waits for `future`. No request waits for the job meanwhile: if the answer is not there at once, the steps before are
-    /// settled first. Those that hold it up may wait for their guards.
+    /// Waits for `future`. Requests must not wait for the job meanwhile. So if the answer is not immediate, the
+    /// earlier steps are settled first: the holders of what it waits for may themselves wait for the guards of these
+    /// steps.
     ///
     /// # Errors
     /// Those of the record.
@@ -385,7 +387,7 @@ impl<W: Work> Steps<'_, W> {
         Ok(future.await)
     }
 
-    /// Waits for the throttle as [`Steps::wait`] does. Returns `None` if the job is to rest or to turn round before.
+    /// Waits for the throttle as [`Steps::wait`] does. Returns `None` if the job must rest or turn back before.
     ///
     /// # Errors
     /// Those of the record.

@@ -1,7 +1,7 @@
 //! The vocabulary of Cairn and the contract of a device. No I/O, no clock, no runtime.
 //!
-//! A [`Device`] answers [`Request`]s on one address space of bytes. It reaches the devices below
-//! through [`Lower`], and the world through [`Env`]. What the words promise is on [`Device`].
+//! A [`Device`] answers [`Request`]s on one address space of bytes. It reaches the devices below through [`Lower`],
+//! and the world through [`Env`]. The guarantees of each operation are described at [`Device`].
 
 mod buf;
 mod check;

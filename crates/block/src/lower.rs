@@ -1,4 +1,4 @@
-//! What a device sees of the one below: a handle to start requests on.
+//! A device's handle to the device below, on which it starts requests.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -10,15 +10,15 @@ use crate::env::LocalFuture;
 use crate::seeded::{self, Bug};
 use crate::{Buf, ByteRange, Info, Op, Result};
 
-/// The side of the executor that a device reaches: one device below, and the requests started on
-/// it. `graph` implements it; a device never sees more.
+/// The executor as a device sees it: one device below, and the requests started on it. `graph` implements it. A
+/// device has no other access.
 pub trait Core {
-    /// Begins `op`; it runs until it first waits, or to its end. While it runs, `op` is a flush that
-    /// nobody carries out.
+    /// Starts `op`. It runs to its first wait, or to its end. While it runs, `op` is a placeholder: a flush that is
+    /// not carried out.
     fn start(&self, op: &mut Op) -> Started;
-    /// The answer, once.
+    /// Returns the answer, once.
     fn poll(&self, child: ChildId, cx: &mut Context<'_>) -> Poll<Done>;
-    /// Nobody waits any more. The work goes on, its answer is dropped.
+    /// Ends the wait for a child. The work goes on, and its answer is dropped.
     fn abandon(&self, child: ChildId);
     /// Carries out a command on the device below.
     fn control(&self, command: Command) -> LocalFuture<Result<Reply>> {
@@ -26,32 +26,32 @@ pub trait Core {
     }
 }
 
-/// How far a request came at once.
+/// State of a request after its start.
 pub enum Started {
-    /// To its end; the operation is back where it was.
+    /// It has ended; the operation is back in place.
     Done(Result<()>),
-    /// To its first wait; the rest comes under this number.
+    /// It waits; its answer comes under this number.
     Running(ChildId),
 }
 
-/// Which child.
+/// Number of a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChildId(pub u64);
 
-/// A finished request: its operation, with the buffers, and how it went.
+/// A finished request: its operation, with the buffers, and its result.
 #[derive(Debug)]
 pub struct Done {
-    /// The operation that was started. A read has its bytes in it.
+    /// Operation that was started. A read has its bytes in it.
     pub op: Op,
-    /// How it went.
+    /// Result of the request.
     pub result: Result<()>,
 }
 
 impl Done {
-    /// The buffer of a read or write that succeeded.
+    /// Returns the buffer of a read or write that succeeded.
     ///
     /// # Errors
-    /// The request's own.
+    /// The error of the request.
     ///
     /// # Panics
     /// If the operation had no buffer.
@@ -65,7 +65,7 @@ impl Done {
     }
 }
 
-/// A device below, seen from above. A clone is a second handle to the same one.
+/// A handle to a device below. A clone is a second handle to the same device.
 #[derive(Clone)]
 pub struct Lower {
     core: Rc<dyn Core>,
@@ -75,27 +75,27 @@ pub struct Lower {
 }
 
 impl Lower {
-    /// A handle to the device behind `node`; made by the graph only.
+    /// Creates a handle to the device behind `node`; only the graph calls it.
     pub fn new(core: Rc<dyn Core>, node: usize, info: Info, name: Rc<str>) -> Self {
         Self { core, node, info: Rc::new(info), name }
     }
 
-    /// The facts about the device below.
+    /// Returns the facts about the device below.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// Its name in the spec.
+    /// Returns its name in the spec.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The graph's number for it.
+    /// Returns the graph's number for it.
     pub fn node(&self) -> usize {
         self.node
     }
 
-    /// Begins a request. It goes on whether or not somebody waits.
+    /// Starts a request. It runs to its end even if the child is dropped.
     pub fn start(&self, mut op: Op) -> Child {
         match self.core.start(&mut op) {
             Started::Done(result) => Child(State::Done(Done { op, result })),
@@ -103,16 +103,16 @@ impl Lower {
         }
     }
 
-    /// Carries out `op` and gives it back with the answer.
+    /// Carries out `op`, and returns it with the result.
     pub async fn call(&self, op: Op) -> Done {
         self.start(op).await
     }
 
-    /// Passes a request on unchanged; its answer is in it afterwards. An answer of another lower, which did not
-    /// count, is removed first.
+    /// Passes a request on unchanged; its answer is in `op` afterwards. An answer of another lower that was rejected
+    /// is removed first.
     ///
     /// # Errors
-    /// The lower device's.
+    /// Errors of the lower device.
     #[inline]
     pub async fn forward(&self, op: &mut Op) -> Result<()> {
         if let Op::Status { extents, .. } = op
@@ -133,38 +133,38 @@ impl Lower {
     /// Carries out a command on the device below, or where its range lies further down.
     ///
     /// # Errors
-    /// `Unsupported` if a device on the way neither knows the command nor shows where its bytes are; else the device's own.
+    /// `Unsupported` if a device on the way neither knows the command nor can resolve its range; otherwise the
+    /// device's own errors.
     pub async fn control<V: Verb>(&self, command: Command) -> Result<V::Answer> {
         self.core.control(command).await?.answer::<V>()
     }
 
-    /// Reads `range` into `into`, and says where the bytes are.
+    /// Reads `range`, and returns the buffer with the bytes: `into`, or another one.
     ///
     /// # Errors
-    /// The lower device's.
+    /// Errors of the lower device.
     pub async fn read(&self, range: ByteRange, into: Buf) -> Result<Buf> {
         self.call(Op::read(range, into)).await.into_buf()
     }
 
-    /// Writes `data` to `range`, to be durable after a flush.
+    /// Writes `data` to `range`. It is durable after a flush.
     ///
     /// # Errors
-    /// The lower device's.
+    /// Errors of the lower device.
     pub async fn write(&self, range: ByteRange, data: Buf) -> Result<()> {
         self.call(Op::write(range, data)).await.result
     }
 
-    /// Makes durable what completed before.
+    /// Makes all writes durable that have completed before.
     ///
     /// # Errors
-    /// The lower device's.
+    /// Errors of the lower device.
     pub async fn flush(&self) -> Result<()> {
         self.call(Op::Flush).await.result
     }
 }
 
-/// A request in flight below. Await it for the answer; drop it and the answer is dropped, the work
-/// is not.
+/// A request in flight below. Awaiting it gives the answer. Dropping it drops the answer; the work goes on.
 #[must_use = "the answer of a child tells whether it worked"]
 pub struct Child(State);
 

@@ -28,7 +28,7 @@ impl Mutex {
         ByteRange::new(0, u64::MAX).expect("all bytes are a range")
     }
 
-    /// Returns how many tasks hold the lock or wait for it.
+    /// Returns the number of tasks that hold the lock or wait for it.
     pub fn wanted(&self) -> usize {
         self.0.len()
     }

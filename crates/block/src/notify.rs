@@ -1,4 +1,4 @@
-//! Tasks of one core that wait for something to become true.
+//! Waiting of tasks of one core for a condition.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Returns the output of `one`, or as an error that of `other` if it ends before. The future that has not ended is dropped.
+/// Returns the output of `one`, or as an error the output of `other` if that ends first. The future that has not
+/// ended is dropped.
 pub async fn first<T, U>(
     one: impl Future<Output = T>,
     other: impl Future<Output = U>,
@@ -19,7 +20,7 @@ pub async fn first<T, U>(
     .await
 }
 
-/// Tasks that wait for a condition. All of them are woken at once, and each checks its own condition.
+/// List of tasks that wait for a condition. All of them are woken at once, and each checks its own condition.
 ///
 /// A task is listed once however often it is polled, and the list keeps its memory: waiting allocates nothing in the
 /// steady state.
@@ -137,7 +138,7 @@ impl<T> OneShot<T> {
     }
 }
 
-/// Counts what a device does in the background, for whoever waits until there is nothing of it.
+/// Counts background tasks of a device, so that others can wait until there are none.
 #[derive(Clone, Default)]
 pub struct TaskTracker(Rc<Background>);
 
@@ -147,20 +148,20 @@ struct Background {
     waiting: Notify,
 }
 
-/// One thing that is done in the background, for as long as it is kept.
+/// Guard of one background task; dropping it ends the task's count.
 pub struct TrackedTask(Rc<Background>);
 
-/// Does something when it goes, unless it was told that all has come to its end: for a future that may be
+/// Calls a function when it is dropped, unless [`ScopeGuard::done`] was called before. It is for futures that may be
 /// dropped halfway.
 pub struct ScopeGuard<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> ScopeGuard<F> {
-    /// What is to be done.
+    /// Creates a guard that calls `otherwise`.
     pub fn new(otherwise: F) -> Self {
         Self(Some(otherwise))
     }
 
-    /// It is not to be done.
+    /// Disarms the guard.
     pub fn done(mut self) {
         self.0 = None;
     }
@@ -175,13 +176,13 @@ impl<F: FnOnce()> Drop for ScopeGuard<F> {
 }
 
 impl TaskTracker {
-    /// One more.
+    /// Counts one more task, until the returned guard is dropped.
     pub fn begin(&self) -> TrackedTask {
         self.0.count.set(self.0.count.get() + 1);
         TrackedTask(self.0.clone())
     }
 
-    /// Waits until there is none.
+    /// Waits until there are no tasks.
     pub async fn ended(&self) {
         self.0.waiting.until(|| self.0.count.get() == 0).await;
     }

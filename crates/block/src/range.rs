@@ -1,11 +1,11 @@
-//! Runs of bytes.
+//! Byte ranges.
 
 use std::fmt;
 
 /// A non-empty run of bytes in one address space.
 ///
-/// Invariant: `len > 0` and `start + len` does not overflow. So an end can always be computed, and
-/// no code below needs to ask whether a range is empty.
+/// Invariant: `len > 0` and `start + len` does not overflow. So an end can always be computed, and no code below
+/// needs to check for an empty range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteRange {
     start: u64,
@@ -13,7 +13,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The range of `len` bytes from `start`; `None` if it is empty or its end passes `u64::MAX`.
+    /// Returns the range of `len` bytes from `start`; `None` if it is empty or its end passes `u64::MAX`.
     pub const fn new(start: u64, len: u64) -> Option<Self> {
         if len == 0 || start.checked_add(len).is_none() {
             return None;
@@ -21,7 +21,7 @@ impl ByteRange {
         Some(Self { start, len })
     }
 
-    /// The range from `start` up to, not including, `end`; `None` if it is empty.
+    /// Returns the range from `start` up to, not including, `end`; `None` if it is empty.
     pub const fn between(start: u64, end: u64) -> Option<Self> {
         if start >= end {
             return None;
@@ -29,18 +29,18 @@ impl ByteRange {
         Some(Self { start, len: end - start })
     }
 
-    /// The first byte.
+    /// Returns the first byte.
     pub const fn start(self) -> u64 {
         self.start
     }
 
-    /// The number of bytes, never zero.
+    /// Returns the number of bytes, never zero.
     #[allow(clippy::len_without_is_empty, reason = "a range is never empty")]
     pub const fn len(self) -> u64 {
         self.len
     }
 
-    /// The byte after the last.
+    /// Returns the byte after the last.
     pub const fn end(self) -> u64 {
         self.start + self.len
     }
@@ -55,15 +55,15 @@ impl ByteRange {
         self.start <= other.start && other.end() <= self.end()
     }
 
-    /// What the two share.
+    /// Returns the common bytes of both ranges.
     pub fn intersect(self, other: Self) -> Option<Self> {
         Self::between(self.start.max(other.start), self.end().min(other.end()))
     }
 
-    /// The same length, begun elsewhere.
+    /// Returns a range of the same length at another start.
     ///
     /// # Panics
-    /// If the end would pass `u64::MAX`: a mapping that does this is our own mistake.
+    /// If the end would pass `u64::MAX`: a mapping that does this has a bug.
     pub fn at(self, start: u64) -> Self {
         Self::new(start, self.len).expect("a mapped range ends within u64")
     }
@@ -73,7 +73,7 @@ impl ByteRange {
         (self.start | self.len) & (block as u64 - 1) == 0
     }
 
-    /// The smallest range of whole `block`s (a power of two) that holds this one; `None` past `u64::MAX`.
+    /// Returns the smallest range of whole `block`s (a power of two) that holds this one; `None` past `u64::MAX`.
     pub fn widen(self, block: u32) -> Option<Self> {
         let mask = block as u64 - 1;
         Self::between(self.start & !mask, self.end().checked_add(mask)? & !mask)
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_the_empty_and_the_endless() {
+    fn range_rejects_empty_and_overflowing_bounds() {
         assert!(ByteRange::new(0, 0).is_none());
         assert!(ByteRange::new(u64::MAX, 1).is_none());
         assert!(ByteRange::between(7, 7).is_none());
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn widens_to_whole_blocks() {
+    fn range_widens_to_whole_blocks() {
         let range = ByteRange::new(511, 2).unwrap();
         assert_eq!(range.widen(512), ByteRange::new(0, 1024));
         assert_eq!(ByteRange::new(u64::MAX - 1, 1).unwrap().widen(512), None);
     }
 
     #[test]
-    fn intersects() {
+    fn range_intersects_overlapping_range() {
         let a = ByteRange::new(0, 10).unwrap();
         let b = ByteRange::new(5, 10).unwrap();
         assert_eq!(a.intersect(b), ByteRange::new(5, 5));

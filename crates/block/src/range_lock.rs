@@ -1,7 +1,7 @@
-//! The range lock: overlapping requests one after the other, in the order of their arrival.
+//! The range lock: overlapping requests run one after the other, in the order of arrival.
 //!
-//! A device with copies, derived data or a move in progress takes it around every write; otherwise
-//! two legal orders on two members leave a mirror different for ever.
+//! A device with copies, derived data or a move in progress takes it around every write. Without it two members could
+//! carry out overlapping writes in different orders, both legal, and a mirror would differ permanently.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -11,16 +11,16 @@ use std::task::{Context, Poll};
 
 use crate::{ByteRange, Waiter};
 
-/// Whether others may hold the same bytes at the same time.
+/// Sharing of a held range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// With others that share.
+    /// Shared with other shared holders.
     Shared,
-    /// Alone.
+    /// Exclusive.
     Exclusive,
 }
 
-/// A lock over the bytes of one device. Fair: who comes later and overlaps, waits.
+/// A lock over the bytes of one device. It is fair: a later request that overlaps an earlier one waits.
 #[derive(Clone, Default)]
 pub struct RangeLock(Rc<RefCell<Queue>>);
 
@@ -53,12 +53,12 @@ impl Queue {
 }
 
 impl RangeLock {
-    /// A lock that nobody holds.
+    /// Creates a lock without holders.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Queues for `range`. The place in the queue is taken now, not at the first poll.
+    /// Queues for `range`. The position in the queue is taken by this call, not by the first poll.
     pub fn lock(&self, range: ByteRange, mode: Mode) -> Locking {
         let mut queue = self.0.borrow_mut();
         let ticket = queue.next;
@@ -67,8 +67,8 @@ impl RangeLock {
         Locking(Some(Locked { lock: self.0.clone(), ticket }))
     }
 
-    /// Takes `range` if nobody who holds it or waits for it is in the way. Who holds another range has to
-    /// ask like this: somebody who waits for both would wait for ever.
+    /// Takes `range` unless a conflicting task holds or awaits a part. A task that holds another range must use this
+    /// method: a wait for both could be a deadlock.
     pub fn try_lock(&self, range: ByteRange, mode: Mode) -> Option<Locked> {
         let locked = self.lock(range, mode).0.take()?;
         let queue = self.0.borrow();
@@ -77,17 +77,17 @@ impl RangeLock {
         (!blocked).then_some(locked)
     }
 
-    /// Whether somebody holds a byte of `range`, or waits for one.
+    /// Whether a task holds a byte of `range`, or waits for one.
     pub fn is_wanted(&self, range: ByteRange) -> bool {
         self.0.borrow().entries.iter().any(|entry| entry.range.overlaps(range))
     }
 
-    /// How many hold or wait.
+    /// Returns the number of tasks that hold or wait.
     pub fn len(&self) -> usize {
         self.0.borrow().entries.len()
     }
 
-    /// Whether nobody holds or waits.
+    /// Whether no task holds or waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -97,7 +97,7 @@ impl RangeLock {
 #[must_use = "a lock is held only once it has been awaited"]
 pub struct Locking(Option<Locked>);
 
-/// A held range; let go when dropped.
+/// A held range, released when dropped.
 #[must_use = "the range is let go when this is dropped"]
 pub struct Locked {
     lock: Rc<RefCell<Queue>>,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn later_overlaps_wait_in_order() {
+    fn range_lock_admits_overlapping_waiters_in_order() {
         let lock = RangeLock::new();
         let mut first = pin!(lock.lock(range(0, 10), Mode::Exclusive));
         let mut second = pin!(lock.lock(range(5, 10), Mode::Exclusive));
@@ -184,7 +184,7 @@ mod tests {
         let held = lock.try_lock(range(0, 8), Mode::Exclusive).unwrap();
         let shared = |start, len| Box::pin(lock.lock(range(start, len), Mode::Shared));
         let alone = |start, len| Box::pin(lock.lock(range(start, len), Mode::Exclusive));
-        // Those from the first one on that covers the range wait for that one anyway.
+        // All waiters behind the first one that covers the range must wait for it anyway.
         let mut waits = [shared(0, 4), alone(4, 8), alone(0, 8), shared(0, 8), alone(0, 8)];
         let counts = [(); 5].map(|()| Arc::new(Count::default()));
         for (waiting, count) in waits.iter_mut().zip(&counts) {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn sharers_share_but_do_not_pass_a_waiting_writer() {
+    fn range_lock_shared_waiter_stays_behind_exclusive_waiter() {
         let lock = RangeLock::new();
         let mut read = pin!(lock.lock(range(0, 8), Mode::Shared));
         let held = ready(read.as_mut()).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_takes_nothing_that_others_wait_for() {
+    fn range_lock_try_lock_respects_waiters() {
         let lock = RangeLock::new();
         let held = lock.try_lock(range(0, 8), Mode::Exclusive).unwrap();
         let mut across = pin!(lock.lock(range(4, 8), Mode::Shared));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn giving_up_lets_the_next_one_in() {
+    fn range_lock_admits_next_waiter_when_first_gives_up() {
         let lock = RangeLock::new();
         let first = lock.lock(range(0, 8), Mode::Exclusive);
         let mut second = pin!(lock.lock(range(0, 8), Mode::Exclusive));

@@ -1,4 +1,4 @@
-//! Reasons: stable codes for failures that programs and tests tell apart. Words may change, codes do not.
+//! Reasons: stable codes for failures that programs and tests distinguish. The words may change, the codes do not.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::ErrorKind;
 /// Declares the registry: the variant, its kind, its code, and one sentence for people.
 macro_rules! reasons {
     ($($name:ident, $kind:ident, $code:literal, $text:literal;)*) => {
-        /// Why something failed, where the kind alone does not say it.
+        /// The reason for a failure, where the kind alone is not enough.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
         pub enum Reason {
@@ -18,21 +18,21 @@ macro_rules! reasons {
             /// Every reason, in the order of the registry.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The code: an area and a name.
+            /// Returns the code: an area and a name.
             pub const fn code(self) -> &'static str {
                 match self {
                     $(Self::$name => $code,)*
                 }
             }
 
-            /// The kind of failure that it is a case of.
+            /// Returns the kind of failure that it belongs to.
             pub const fn kind(self) -> ErrorKind {
                 match self {
                     $(Self::$name => ErrorKind::$kind,)*
                 }
             }
 
-            /// One sentence that explains it.
+            /// Returns one sentence that explains it.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -92,7 +92,7 @@ reasons! {
 }
 
 impl Reason {
-    /// The reason with that code, if this version knows it.
+    /// Returns the reason with that code, if this version knows it.
     pub fn find(code: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|reason| reason.code() == code)
     }

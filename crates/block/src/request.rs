@@ -1,81 +1,80 @@
-//! Requests: the data operations, exhaustive on purpose.
+//! Requests: the data operations, a closed set.
 
 use std::fmt;
 
 use crate::{Buf, ByteRange};
 
-/// A request on its way down; when it is done, the same value comes back up with what was read.
+/// A request on its way down. After completion the same value returns upwards, with the bytes that were read.
 #[derive(Debug)]
 pub struct Request {
-    /// What to do.
+    /// Operation of the request.
     pub op: Op,
-    /// A number that stays the same through the whole graph, for traces.
+    /// Number that stays the same through the whole graph, for traces.
     pub id: u64,
 }
 
-/// A data operation. A new one breaks the build of every kind until its author has decided.
+/// A data operation. A new variant breaks the build of every kind until its author has handled it.
 #[derive(Debug)]
 pub enum Op {
-    /// Fills `into`, which has the length of `range`. A device may put another buffer there instead.
-    /// Once it is answered the buffer is the reader's alone, to change as well: a device that wants to
-    /// keep the bytes copies them.
+    /// Fills `into`, which has the length of `range`. A device may replace it with another buffer. After the answer
+    /// only the reader uses the buffer, and may change it: a device that keeps the bytes must copy them.
     Read {
-        /// Which bytes.
+        /// Bytes to read.
         range: ByteRange,
-        /// Where to; after completion, where they are.
+        /// Destination; after completion, the buffer with the bytes.
         into: Buf,
         /// Copies that a redundant device should not answer from, if it has another.
         avoid: Copies,
     },
-    /// Stores `data`, which has the length of `range`, and which nobody changes any more.
+    /// Stores `data`, which has the length of `range`. The buffer must not change any more.
     Write {
-        /// Which bytes.
+        /// Bytes to write.
         range: ByteRange,
-        /// From where.
+        /// Source.
         data: Buf,
-        /// Durable at completion.
+        /// Whether the write must be durable at completion.
         fua: bool,
     },
     /// Makes the range read as zeros.
     WriteZeroes {
-        /// Which bytes.
+        /// Bytes to zero.
         range: ByteRange,
         /// Whether the space may be given back.
         unmap: bool,
-        /// Durable at completion.
+        /// Whether the zeros must be durable at completion.
         fua: bool,
     },
-    /// Says that nobody needs the bytes. Reads afterwards are stable: zeros, or the old bytes.
+    /// Gives the bytes up. Reads afterwards are stable: zeros, or the old bytes.
     Discard {
-        /// Which bytes.
+        /// Bytes to discard.
         range: ByteRange,
-        /// Durable at completion.
+        /// Whether the discard must be durable at completion.
         fua: bool,
     },
-    /// Makes durable every write that completed before this was submitted.
+    /// Makes every write durable that completed before this was submitted.
     Flush,
-    /// Says which parts hold data, read as zeros, or are holes.
+    /// Reports which parts hold data, are allocated zeros, or are holes.
     Status {
-        /// Which bytes.
+        /// Bytes to report on.
         range: ByteRange,
-        /// The answer; covers at least the beginning of the range, in order, without gaps. Empty when the
-        /// request is submitted. After an error it may hold anything.
+        /// The answer. It covers at least the beginning of the range, in order and without gaps. Empty when the
+        /// request is submitted. After an error its content is undefined.
         extents: Vec<Extent>,
     },
 }
 
 impl Op {
-    /// A read into `into` from any copy.
+    /// Creates a read into `into` from any copy.
     pub fn read(range: ByteRange, into: Buf) -> Self {
         Self::Read { range, into, avoid: Copies::NONE }
     }
 
-    /// A write; durable only after a flush.
+    /// Creates a write that is durable only after a flush.
     pub fn write(range: ByteRange, data: Buf) -> Self {
         Self::Write { range, data, fua: false }
     }
 
-    /// The bytes that it is about; `None` for a flush, which is about all.
+    /// Returns the bytes that it concerns; `None` for a flush, which concerns all.
     pub fn range(&self) -> Option<ByteRange> {
         match self {
             Self::Read { range, .. }
@@ -87,7 +86,7 @@ impl Op {
         }
     }
 
-    /// Moves it to `range` of the device below; a flush stays what it is.
+    /// Moves the operation to `range` of the device below; a flush is left as it is.
     pub fn set_range(&mut self, to: ByteRange) {
         match self {
             Self::Read { range, .. }
@@ -99,7 +98,7 @@ impl Op {
         }
     }
 
-    /// Its verb.
+    /// Returns its verb.
     pub fn verb(&self) -> Verb {
         match self {
             Self::Read { .. } => Verb::Read,
@@ -126,7 +125,7 @@ impl Op {
         self.verb().writes()
     }
 
-    /// The part of it that touches `part`, a range inside its own: the same buffers, sliced.
+    /// Returns the part of the operation for `part`, a range inside its own: with slices of the same buffers.
     ///
     /// # Panics
     /// If `part` is not inside, or for a flush.
@@ -171,11 +170,11 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// All of them, in the order of their numbers.
+    /// All verbs, in the order of their numbers.
     pub const ALL: [Self; 6] =
         [Self::Read, Self::Write, Self::WriteZeroes, Self::Discard, Self::Flush, Self::Status];
 
-    /// The word that specs, traces and metrics use.
+    /// Returns the word that specs, traces and metrics use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -212,23 +211,23 @@ impl Copies {
         n < 32 && self.0 & (1 << n) != 0
     }
 
-    /// The set with copy `n` in it.
+    /// Returns the set with copy `n` added.
     #[must_use]
     pub const fn with(self, n: usize) -> Self {
         Self(if n < 32 { self.0 | 1 << n } else { self.0 })
     }
 }
 
-/// A run of bytes of one state, within a [`Op::Status`] answer.
+/// A run of bytes of one state, in a [`Op::Status`] answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What is there.
+    /// State of the bytes.
     pub state: State,
 }
 
-/// What a run of bytes holds.
+/// State of a run of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum State {
     /// Bytes that must be read to be known.
@@ -246,13 +245,13 @@ impl State {
     }
 }
 
-/// The most extents that one status request answers with; the client asks again for the rest.
+/// Most extents in the answer of one status request; the client asks again for the rest.
 pub const EXTENTS_MAX: usize = 4096;
 
-/// Adds a run to an answer, merged with the one before if both are of one state.
+/// Appends a run to an answer, merged with the last one if both have the same state.
 pub fn push_extent(extents: &mut Vec<Extent>, len: u64, state: State) {
     match extents.last_mut() {
-        // A server may say anything.
+        // A server may report any length.
         Some(last) if last.state == state => last.len = last.len.saturating_add(len),
         _ => extents.push(Extent { len, state }),
     }
@@ -263,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_one_state_are_one_and_never_wrap() {
+    fn push_extent_merges_runs_of_one_state_without_overflow() {
         let mut all = Vec::new();
         for (len, state) in
             [(4, State::Data), (5, State::Data), (u64::MAX, State::Hole), (2, State::Hole)]

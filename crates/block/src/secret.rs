@@ -1,8 +1,7 @@
-//! Keys and passphrases: memory that is locked, left out of core dumps and wiped; and the words of a
-//! spec that say where one comes from.
+//! Keys and passphrases in memory that is locked, left out of core dumps and wiped; and the words of a spec for their
+//! sources.
 //!
-//! One of the named places of unsafe code: a mapping of its own for each secret, and what the kernel
-//! is told about it.
+//! One of the named places of unsafe code: each secret has a mapping of its own, with advice to the kernel about it.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -16,13 +15,13 @@ use zeroize::Zeroize;
 
 use crate::{Error, ErrorKind, Result};
 
-/// The longest key or passphrase, in bytes. More is a file that was named by mistake.
+/// Longest key or passphrase, in bytes. A longer file was probably named by mistake.
 pub const SECRET_BYTES_MAX: usize = 4096;
 
 const PAGE: usize = 4096;
 
-/// Bytes that nobody else is to see: never swapped, in no core dump, wiped when they are dropped.
-/// They begin at a multiple of 4096 bytes and stay where they are.
+/// Secret bytes: never swapped, in no core dump, wiped when they are dropped. They begin at a multiple of 4096 bytes
+/// and do not move.
 pub struct Secret {
     memory: NonNull<u8>,
     len: usize,
@@ -35,15 +34,15 @@ unsafe impl Send for Secret {}
 unsafe impl Sync for Secret {}
 
 impl Secret {
-    /// So many zeros.
+    /// Creates a secret of `len` zeros.
     ///
     /// # Errors
-    /// `Limit` if the kernel maps or locks no more memory.
+    /// `Limit` if the kernel refuses to map or lock more memory.
     pub fn zeroed(len: usize) -> Result<Self> {
         let mapped = len.max(1).next_multiple_of(PAGE);
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, at a place that the kernel chooses.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), mapped, protection, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(refused("mapping"));
@@ -63,7 +62,7 @@ impl Secret {
         }
     }
 
-    /// A copy of `bytes`, which the caller wipes.
+    /// Copies `bytes` into a secret. The caller must wipe the original.
     ///
     /// # Errors
     /// As [`Secret::zeroed`].
@@ -73,13 +72,13 @@ impl Secret {
         Ok(secret)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `len` bytes of a mapping that lives as long as `self`, zeroed by the kernel.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
     }
 
-    /// The bytes, to change.
+    /// Returns the bytes for a change.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
@@ -92,7 +91,7 @@ impl Secret {
         self.len = len;
     }
 
-    /// Without the newline at its end, if it has one: editors and `echo` put it there.
+    /// Removes the newline at its end, if it has one: editors and `echo` add it.
     #[must_use]
     pub fn without_newline(mut self) -> Self {
         if self.bytes().ends_with(b"\n") {
@@ -101,24 +100,25 @@ impl Secret {
         self
     }
 
-    /// Whether both hold the same bytes, in a time that depends on their lengths alone.
+    /// Whether both hold the same bytes. The time of the comparison depends only on their lengths.
     pub fn same(&self, other: &Self) -> bool {
         let differ = |all: u8, (one, two): (&u8, &u8)| black_box(all | (one ^ two));
         self.len == other.len && self.bytes().iter().zip(other.bytes()).fold(0, differ) == 0
     }
 }
 
-/// Locked memory that is left for keys while other memory is locked.
+/// Bytes of locked memory that must remain available for keys when other memory is locked.
 const LEFT_FOR_KEYS: usize = 256 << 10;
 
-/// Pages that are in no core dump, and locked if the limit allows.
+/// Pages that are left out of core dumps, and locked if the limit allows.
 struct Hidden {
     start: *mut libc::c_void,
     len: usize,
 }
 
-/// Does `work` on memory from which secrets follow: meanwhile it is in no core dump, and is locked if the limit of locked memory
-/// allows it. Pages that `memory` shares with others are left out, and the caller erases it.
+/// Runs `work` on memory from which secrets could be derived. Meanwhile the memory is left out of core dumps, and is
+/// locked if the limit of locked memory allows it. Pages that `memory` shares with other data are excluded. The
+/// caller must erase the memory.
 pub fn while_hidden<T, R>(memory: &mut [T], work: impl FnOnce(&mut [T]) -> R) -> R {
     let (from, bytes) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
     let skipped = from.align_offset(PAGE).min(bytes);
@@ -165,7 +165,7 @@ impl Drop for Secret {
     fn drop(&mut self) {
         self.len = self.mapped;
         self.bytes_mut().zeroize();
-        // SAFETY: mapped by `zeroed` with this length, and nobody has a slice of it any more.
+        // SAFETY: mapped by `zeroed` with this length, and no slice of it is left.
         let unmapped = unsafe { libc::munmap(self.memory.as_ptr().cast(), self.mapped) };
         debug_assert_eq!(unmapped, 0, "a mapping of ours can be given back");
     }
@@ -177,7 +177,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where a key or passphrase comes from: `file:PATH`, `fd:N`, `credential:NAME`, `ask`.
+/// Source of a key or passphrase: `file:PATH`, `fd:N`, `credential:NAME`, `ask`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeySource {
     /// A file.
@@ -207,7 +207,7 @@ impl FromStr for KeySource {
             }
             "credential" => Ok(Self::Credential(rest.to_owned())),
             "ask" if text == "ask" => Ok(Self::Ask),
-            // What follows may be a passphrase that somebody has put here: it is not repeated.
+            // The text may contain a passphrase that was put here by mistake, so it is not repeated.
             _ => Err(
                 "a key comes from file:PATH, fd:NUMBER, credential:NAME or ask; the key itself \
                       does not stand here"
@@ -228,16 +228,16 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// A secret that somebody needs.
+/// A request for a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Where it comes from.
+    /// Source of the secret.
     pub source: KeySource,
-    /// What a person is asked for: `passphrase for home/safe`.
+    /// Prompt for a person: `passphrase for home/safe`.
     pub prompt: String,
-    /// Whether a person types it twice: it is new.
+    /// Whether a person must type it twice, because it is new.
     pub twice: bool,
-    /// Whose it is: `home/safe`.
+    /// Owner of the secret: `home/safe`.
     pub who: String,
 }
 
@@ -245,7 +245,7 @@ pub struct Wanted {
 mod tests {
     use super::*;
 
-    /// What the kernel says of the mapping that holds `at`.
+    /// Returns the kernel's flags of the mapping that holds `at`.
     #[allow(clippy::disallowed_methods, reason = "the kernel's view of this process is a file")]
     fn flags_of(at: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn its_pages_are_locked_and_in_no_dump() {
+    fn secret_pages_are_locked_and_in_no_dump() {
         let secret = Secret::copy_of(b"hunter2").unwrap();
         let flags = flags_of(secret.bytes().as_ptr() as usize);
         for flag in ["lo", "dd", "wf"] {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_wiped() {
+    fn truncate_wipes_removed_bytes() {
         let mut secret = Secret::copy_of(b"hunter2\n").unwrap().without_newline();
         assert_eq!(secret.bytes(), b"hunter2");
         secret.truncate(2);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_is_equal() {
+    fn secret_same_compares_bytes_and_length() {
         let secret = |bytes: &[u8]| Secret::copy_of(bytes).unwrap();
         assert!(secret(b"").same(&secret(b"")));
         assert!(secret(b"abc").same(&secret(b"abc")));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_read_as_they_are_written() {
+    fn key_source_parses_from_its_own_text() {
         for text in ["file:/etc/key", "file:a:b", "fd:0", "fd:65535", "credential:disk", "ask"] {
             assert_eq!(text.parse::<KeySource>().unwrap().to_string(), text);
         }

@@ -1,10 +1,10 @@
-//! Bugs that can be switched on, so that the tests prove that they would find them.
+//! Bugs that can be switched on, to prove that the tests find them.
 //!
-//! They exist only with the feature `seeded-bugs`, in builds that nobody gets; elsewhere [`on`] is the
-//! constant `false`. One at a time is chosen by its number: `CAIRN_SEEDED_BUG=02a`. `tools/mutants`
-//! takes the numbers and the words from the lines below.
+//! They exist only with the feature `seeded-bugs`, in builds that are not released; in all other builds [`on`] is the
+//! constant `false`. One bug at a time is selected by its number: `CAIRN_SEEDED_BUG=02a`. `tools/mutants` reads the
+//! numbers and the words from the lines below.
 
-/// A bug.
+/// A seeded bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
     /// 02a flush only the first child of a table
@@ -156,7 +156,7 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// All of them, by their numbers.
+    /// All bugs, with their numbers.
     pub const ALL: [(&str, Self); 73] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
@@ -244,11 +244,11 @@ mod switch {
         false
     }
 
-    /// Notes something about a thing, by its address, for a bug that depends on it.
+    /// Marks an object, by its address, for a bug that depends on it.
     #[inline(always)]
     pub const fn note(_: usize) {}
 
-    /// Whether something was noted since this was asked last.
+    /// Whether the object was marked since the last call.
     #[inline(always)]
     pub const fn take_note(_: usize) -> bool {
         false
@@ -272,7 +272,7 @@ mod switch {
     /// Whether the bug is switched on.
     ///
     /// # Panics
-    /// If there is no bug of the number that was asked for.
+    /// If no bug has the selected number.
     pub fn on(bug: Bug) -> bool {
         *CHOSEN.get_or_init(chosen) == Some(bug)
     }
@@ -283,12 +283,12 @@ mod switch {
         Some(found.unwrap_or_else(|| panic!("CAIRN_SEEDED_BUG={wanted}: there is none")).1)
     }
 
-    /// Notes something about a thing, by its address, for a bug that depends on it.
+    /// Marks an object, by its address, for a bug that depends on it.
     pub fn note(thing: usize) {
         NOTED.with_borrow_mut(|noted| noted.insert(thing));
     }
 
-    /// Whether something was noted since this was asked last.
+    /// Whether the object was marked since the last call.
     pub fn take_note(thing: usize) -> bool {
         NOTED.with_borrow_mut(|noted| noted.remove(&thing))
     }

@@ -1,95 +1,95 @@
-//! Small state of a device that outlives the process: kept in the labels of the disks beneath it.
+//! Small persistent state of a device, kept in the labels of the disks beneath it.
 
 use std::rc::Rc;
 
 use crate::env::LocalFuture;
 use crate::{Deadline, Error, ErrorKind, Handover, Result};
 
-/// The most bytes that one device keeps.
+/// Most bytes of the state of one device.
 pub const STATE_BYTES_MAX: usize = 4096;
 
-/// Who hears which port a write has failed beneath, and why.
+/// Callback for a failed write: the port beneath which it failed, and the error.
 pub type OnFailure = Rc<dyn Fn(usize, &Error)>;
 
-/// What a device keeps on the labelled disks beneath it, seen from the device. Its ports are the
-/// device's lowers, in order. The framework knows which labels lie beneath which port, numbers what
-/// is written, and gives back the newest.
+/// The state of a device on the labelled disks beneath it, as the device sees it. Its ports are the device's lowers,
+/// in order. The framework knows which labels lie beneath which port, numbers the writes, and returns the newest
+/// state.
 ///
-/// Nothing has a default: whoever stands between a device and its labels passes on all of it.
+/// No method has a default: an implementation between a device and its labels must pass on all of them.
 pub trait StateStore {
-    /// What was found beneath a port when the graph was opened. It does not change afterwards.
+    /// Returns the state that was found beneath a port when the graph was opened. It does not change afterwards.
     fn found(&self, port: usize) -> &Found;
 
-    /// Whether the operator has said that a device may open without all of what it needs
-    /// (`--degraded`).
+    /// Whether the operator permits a device to open without all of its needed parts (`--degraded`).
     fn may_degrade(&self) -> bool;
 
-    /// What its predecessor handed over ([`crate::Device::close`]): `None` if there was none, or it left
-    /// nothing.
+    /// Returns the state that its predecessor handed over ([`crate::Device::close`]): `None` if there was no
+    /// predecessor, or it left none.
     fn handed_over(&self) -> Handover;
 
-    /// Waits until the change that makes the device is committed; a start commits at once. A change may be undone, and a
-    /// mirror below that it makes cannot durably mark dirty regions: before the commit a device writes nothing below.
+    /// Waits until the change that creates the device is committed; a start commits at once. A change may be undone,
+    /// and a mirror below that it creates cannot durably mark dirty regions yet. So a device must not write below
+    /// before the commit.
     fn committed(&self) -> LocalFuture<()>;
 
-    /// Whether that is sure already. Before it is, what is written gets onto the disks only with the news of
-    /// the change: nobody may count on it.
+    /// Whether the change is committed already. Before the commit, written states reach the disks only together with
+    /// the change, so no device may rely on them.
     fn is_committed(&self) -> bool;
 
-    /// From now on `told` hears at once which port a write has failed beneath, and why: the answer comes only when
-    /// all ports have one. A disk whose flush has failed may show older bytes already. One that is not written by the
-    /// `deadline` has failed, too: `TimedOut`; what it was given may still get there, before anything later.
+    /// Sets a callback that is called at once when a write beneath a port fails; the result of [`Self::write`] comes
+    /// only when all ports have one. A disk with a failed flush may already show older bytes. A disk that is not
+    /// written by the `deadline` counts as failed too: `TimedOut`. Its write may still arrive, but before any later
+    /// one.
     fn on_failure(&self, deadline: Deadline, told: OnFailure);
 
-    /// Writes `state` into the label of every disk beneath `ports` that is there, and flushes it: with
-    /// `Ok` for a port, each of them has it durably, and will show it as newer than all that was there
-    /// before. One write is under way at a time for each device; a second one waits.
+    /// Writes `state` into the label of every present disk beneath `ports`, and flushes it. `Ok` for a port means
+    /// that each of its disks has the state durably, and will show it as newer than all states that were there
+    /// before. Only one write runs at a time for each device; a second one waits.
     ///
-    /// The answers come in the order of the ports. `Unsupported` where a disk beneath has no label, or
-    /// none is there; otherwise what the first disk says that failed. A port that failed may have
-    /// either state.
+    /// The results come in the order of the ports. `Unsupported` where a disk beneath has no label, or none is
+    /// present; otherwise the error of the first disk that failed. A port that failed may have either state.
     ///
     /// # Panics
     /// If `state` is longer than [`STATE_BYTES_MAX`].
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>>;
 }
 
-/// What lies beneath a port, as its labels tell.
+/// Content of the labels beneath a port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
-    /// Whether every disk beneath is labelled: only then can anything be kept there.
+    /// Whether every disk beneath is labelled: otherwise no state can be kept there.
     pub labelled: bool,
-    /// Whether every disk beneath is there. One that is not answers nothing but errors.
+    /// Whether every disk beneath is present. A missing one only returns errors.
     pub present: bool,
-    /// Whether nothing was served yet from any disk beneath: this start labelled it, or one before that was cut short.
+    /// Whether no disk beneath has served data yet: this start labelled it, or an earlier one that was interrupted.
     pub fresh: bool,
-    /// Whether every disk beneath was closed in order: all that was answered had been flushed.
+    /// Whether every disk beneath was closed in order: all acknowledged writes had been flushed.
     pub clean: bool,
-    /// The newest state that the device left there, if it left one.
+    /// Newest state that the device left there, if any.
     pub state: Option<StoredState>,
-    /// Whether every disk beneath that is there has that state, and no older one: a disk that was away
-    /// when it was written, or was labelled since, has not.
+    /// Whether every present disk beneath has that state, and no older one. A disk that was absent during the write,
+    /// or was labelled since, does not have it.
     pub everywhere: bool,
-    /// The oldest state that one of the disks beneath has that are there; `None` if one of them has none.
+    /// Oldest state on the present disks beneath; `None` if one of them has no state.
     pub oldest: Option<StoredState>,
 }
 
-/// A state that a device once wrote.
+/// A state that a device wrote earlier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredState {
-    /// Which write of this device it was, on the disks that took part: later is larger.
+    /// Number of the device's write, on the disks that took part; a later one is larger.
     pub sequence: u64,
-    /// The bytes.
+    /// Encoded state.
     pub bytes: Vec<u8>,
 }
 
-/// What a device keeps on raw disks: nothing.
+/// The state store of a device on raw disks, which keeps no state.
 pub struct NoStateStore {
     found: Found,
 }
 
 impl NoStateStore {
-    /// For disks of which this start created every one (`fresh`), or not.
+    /// Creates a store for disks that this start created, all of them (`fresh`) or not.
     pub fn new(fresh: bool) -> Self {
         Self { found: Found { present: true, fresh, ..Found::default() } }
     }

@@ -50,7 +50,8 @@ impl TaskGroup {
         self.shared.is_closing.get()
     }
 
-    /// Returns the tasks that wait for a change of their owner, or for the group to close. The owner wakes them at each change.
+    /// Returns the list of tasks that wait for a change of their owner, or for the group to close. The owner wakes
+    /// them at each change.
     pub fn changed(&self) -> &Notify {
         &self.shared.changed
     }

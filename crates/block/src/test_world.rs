@@ -1,4 +1,4 @@
-//! A world for unit tests: tasks, timers, and a clock that stands still until the test moves it.
+//! A world for unit tests: tasks, timers, and a clock that only the test advances.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::env::{
 };
 use crate::{BufPool, Env, Error, ErrorKind, Mono, Result};
 
-/// The world; a test drives it.
+/// A simulated world that a test drives.
 pub struct TestWorld {
     now: Cell<Mono>,
     timers: RefCell<BTreeMap<TimerId, Waker>>,
@@ -45,7 +45,7 @@ impl TestWorld {
         (world.clone(), Env::new(world))
     }
 
-    /// Tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub fn tasks(&self) -> usize {
         self.tasks.borrow().len()
     }

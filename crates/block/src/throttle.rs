@@ -1,7 +1,7 @@
-//! How fast work in the background goes, so that clients hardly notice and it ends all the same.
+//! Pacing of background work: clients hardly notice it, and it still makes progress.
 //!
-//! While no client asks for anything, it goes as fast as it can. While they do, it takes a share of what
-//! the disks gave when they were idle, in steps that are short. It needs no timer but while it waits itself.
+//! While clients are quiet, it runs at full speed. While they are busy, it takes a share of the rate of the idle
+//! disks, in short steps. It needs a timer only while it waits itself.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
@@ -10,85 +10,85 @@ use std::time::Duration;
 
 use crate::{Env, Mono};
 
-/// What work in the background gets of an idle disk's rate while clients are busy: one part of so many. A tenth is
-/// promised, and beside clients disks never show all that they can.
+/// Share of an idle disk's rate for background work while clients are busy: one part in this many. The documented
+/// share is a tenth; beside clients a disk never reaches its full rate.
 pub const BUSY_SHARE: u64 = 6;
 
-/// The share that it keeps where steps take long because clients are busy, before it rests as long as they took. A tenth
-/// is promised.
+/// Share of an idle disk's rate, one part in this many, down to which rests may slow the steps beside clients. A rest
+/// lasts at most as long as its step. The documented share is a tenth.
 const KEPT_SHARE: u64 = 7;
 
-/// It rests for such a part of a step's time at least, whatever becomes of its share.
+/// The rest after a step lasts at least this part of the step's time, whatever the share.
 const REST_PART: u32 = 4;
 
-/// The least that it gets while clients are busy, in bytes a second, however slow the disk is.
+/// Lowest rate while clients are busy, in bytes a second, however slow the disk is.
 pub const LEAST_BYTES_PER_S: u64 = 1 << 20;
 
-/// The longest step.
+/// Bytes of the longest step.
 pub const STEP_BYTES_MAX: u64 = 1 << 20;
 
-/// The shortest step that is asked for while clients are busy: below it, calls cost more than bytes.
+/// Bytes of the shortest step while clients are busy: below it, calls cost more than bytes.
 pub const STEP_BYTES_MIN: u64 = 64 << 10;
 
-/// How long a step may take while clients are busy: a request that comes at its beginning waits that long.
+/// Target duration of a step while clients are busy: a request that arrives at its beginning waits that long.
 const BUSY_STEP: Duration = Duration::from_millis(1);
 
-/// Clients count as busy until none of them has asked or waited for anything for so long.
+/// Time without a request or a waiting client after which clients count as quiet.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// What a step took counts for one part of so many: single ones vary.
+/// Weight of one measured step: one part in this many, because single steps vary.
 const SMOOTHING: u64 = 8;
 
-/// So many of a hundred steps beside clients are as fast as what is taken for a step on idle disks, where none was seen.
+/// Percentile of the steps beside clients that stands for a step on idle disks, if none was measured.
 const FASTEST_PERCENT: u64 = 10;
 
 const MIB: u64 = 1 << 20;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// The pace of all that one device, or one graph, does in the background. A clone is a second handle to
-/// the same: who shares it, shares the rate.
+/// Rate control for all background work of one device or one graph. A clone is a second handle to it; all handles
+/// share the rate.
 #[derive(Clone)]
 pub struct Throttle(Rc<Shared>);
 
 struct Shared {
     env: Env,
-    /// Grows whenever clients ask for something, or get it. Wraps around.
+    /// Count of requests and replies of clients. Wraps around.
     clients: Cell<u64>,
-    /// Requests of clients that are not answered.
+    /// Number of unanswered requests of clients.
     waiting: Cell<u64>,
     gait: Cell<ThrottleState>,
 }
 
-/// All that decides when the next step begins, and how long it is.
+/// The data that decide when the next step begins, and how long it is.
 #[derive(Clone, Copy)]
 struct ThrottleState {
-    /// The most bytes a second, whoever is busy.
+    /// Highest rate in bytes a second, whether or not clients are busy.
     most: u64,
-    /// What a MiB takes on idle disks, as far as is known; 0 before the first step there.
+    /// Known time of a MiB on idle disks; 0 before the first step there.
     idle_ns: u64,
-    /// What a MiB has taken lately; 0 before the first step.
+    /// Recent time of a MiB; 0 before the first step.
     recent_ns: u64,
-    /// What a MiB takes beside clients in the fastest steps; 0 before the first of them.
+    /// Time of a MiB in the fastest steps beside clients; 0 before the first of them.
     fastest_ns: u64,
-    /// What the count of clients was when it was last looked at.
+    /// Count of clients at the last check.
     clients: u64,
-    /// Until when clients count as busy.
+    /// Time until which clients count as busy.
     busy_until: Mono,
-    /// Not before this does the next step begin.
+    /// Earliest start of the next step.
     next: Mono,
 }
 
 impl Throttle {
-    /// At most `most` bytes a second, if that is said.
+    /// Creates a throttle, with at most `most` bytes a second if given.
     pub fn new(env: &Env, most: Option<u64>) -> Self {
         let gait = Cell::new(ThrottleState::new(env.now(), most));
         let (clients, waiting) = (Cell::new(0), Cell::new(0));
         Self(Rc::new(Shared { env: env.clone(), clients, waiting, gait }))
     }
 
-    /// A client has asked for something, and waits for it until this is dropped. To be called for each request: it
-    /// costs a few additions.
+    /// Notes a request of a client, until the returned guard is dropped. It must be called for each request; it costs
+    /// a few additions.
     #[inline]
     pub fn client(&self) -> ClientGuard<'_> {
         self.0.count();
@@ -96,25 +96,26 @@ impl Throttle {
         ClientGuard(&self.0)
     }
 
-    /// Waits until the next step may begin, and says how many bytes it should have at most. Others that
-    /// share the pace wait for it to have been given its time.
+    /// Waits until the next step may begin. Returns it with its most bytes. Other users of the throttle wait until
+    /// the time of this step is over.
     pub async fn step(&self) -> Step {
         self.begin(0..=STEP_BYTES_MAX).await
     }
 
-    /// The same, of somebody who takes no step of more than `most` bytes.
+    /// Waits for a step of at most `most` bytes.
     pub async fn step_of(&self, most: u64) -> Step {
         self.begin(0..=most).await
     }
 
-    /// The same, of `bytes` whoever is busy: for who spends more time on each step than on its bytes.
+    /// Waits for a step of exactly `bytes`, whether or not clients are busy: for work with a high cost per step,
+    /// apart from its bytes.
     pub async fn whole_step(&self, bytes: u64) -> Step {
         self.begin(bytes..=bytes).await
     }
 
     async fn begin(&self, bytes: RangeInclusive<u64>) -> Step {
         loop {
-            // What disks have in memory is there within a turn of the core.
+            // Disks that answer from memory finish a step within one turn of the core.
             let now = self.0.env.clock();
             let mut gait = self.0.gait.get();
             let begun = gait.begin(now, self.0.look(), &bytes);
@@ -136,7 +137,7 @@ impl Shared {
         self.clients.set(self.clients.get().wrapping_add(1));
     }
 
-    /// The count of clients: another one each time as long as one of them waits.
+    /// Returns the count of clients. While a client waits, each call returns another one.
     fn look(&self) -> u64 {
         if self.waiting.get() > 0 {
             self.count();
@@ -166,13 +167,12 @@ pub struct Step {
 }
 
 impl Step {
-    /// How many bytes it should have at most: what was asked for, or a power of two from
-    /// [`STEP_BYTES_MIN`] to [`STEP_BYTES_MAX`].
+    /// Returns its most bytes: the requested ones, or a power of two from [`STEP_BYTES_MIN`] to [`STEP_BYTES_MAX`].
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// It is done, and had `bytes`. One that is not told of, because it has failed, counts as if it had
+    /// Reports the end of the step, with `bytes` done. A failed step, which is not reported, counts as if it had
     /// taken no time.
     pub fn done(self, bytes: u64) {
         let shared = &self.pace.0;
@@ -190,7 +190,7 @@ impl ThrottleState {
         Self { most, idle_ns: 0, recent_ns: 0, fastest_ns: 0, clients: 0, busy_until, next: now }
     }
 
-    /// Begins a step of so many bytes, out of `of`, or says when it may be asked again.
+    /// Begins a step of some bytes within `of`, or returns the time when it may be asked again.
     fn begin(&mut self, now: Mono, clients: u64, of: &RangeInclusive<u64>) -> Result<u64, Mono> {
         if clients != self.clients {
             (self.clients, self.busy_until) = (clients, now.after(QUIET));
@@ -206,7 +206,7 @@ impl ThrottleState {
         Ok(bytes)
     }
 
-    /// A step is over. `disturbed`: clients have asked for something meanwhile.
+    /// Notes the end of a step. `disturbed`: clients have sent requests meanwhile.
     fn end(&mut self, now: Mono, took: Duration, bytes: u64, disturbed: bool) {
         let took_ns =
             u128::from(took.as_nanos() as u64) * u128::from(MIB) / u128::from(bytes.max(1));
@@ -223,14 +223,15 @@ impl ThrottleState {
         }
     }
 
-    /// After a step beside clients. Where seeks cost more than bytes, a share of the rate may be all of the time.
+    /// Returns the rest after a step beside clients. Where seeks cost more than bytes, the share of the rate could
+    /// otherwise use all of the time.
     fn rest(&self, took: Duration, bytes: u64) -> Duration {
         let kept = time_of(bytes, (self.idle_rate() / KEPT_SHARE).max(1)).saturating_sub(took);
         kept.clamp(took / REST_PART, took)
     }
 
-    /// It shows no more than what an idle disk takes at most. Steps that had to wait the least for clients show that
-    /// best.
+    /// Updates the estimates after a step beside clients. It only gives an upper bound of the time on an idle disk.
+    /// The steps that waited least for clients give the best one.
     fn beside_clients(&mut self, took_ns: u64) {
         let step = self.fastest_ns / SMOOTHING;
         self.fastest_ns = match self.fastest_ns {
@@ -244,7 +245,7 @@ impl ThrottleState {
         }
     }
 
-    /// Bytes a second of one step after the other on idle disks.
+    /// Returns the rate of consecutive steps on idle disks, in bytes a second.
     fn idle_rate(&self) -> u64 {
         let known_ns = if self.idle_ns > 0 { self.idle_ns } else { self.fastest_ns };
         (MIB * NS_PER_S).checked_div(known_ns).unwrap_or(0)
@@ -271,8 +272,8 @@ mod tests {
 
     const ANY: RangeInclusive<u64> = 0..=STEP_BYTES_MAX;
 
-    /// Steps for a second on a disk that takes `ns_per_mib` for a MiB; clients ask all the time, or never.
-    /// Answers the bytes, and the longest step's time.
+    /// Runs steps for a second on a disk that takes `ns_per_mib` for a MiB, with clients always or never busy.
+    /// Returns the bytes, and the time of the longest step.
     fn second(
         gait: &mut ThrottleState,
         from: Mono,
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_disks_are_used_whole_and_busy_ones_by_a_sixth() {
+    fn throttle_uses_all_of_idle_disk_and_sixth_of_busy_disk() {
         // From a disk of 50 MiB/s to one of 4 GiB/s.
         for ns_per_mib in [20_000_000, 5_000_000, 1_000_000, 250_000] {
             let mut gait = ThrottleState::new(at(0), None);
@@ -318,16 +319,16 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_were_there_before_it_leave_it_its_share() {
+    fn throttle_gets_share_without_measurement_on_idle_disk() {
         let mut gait = ThrottleState::new(at(0), None);
         second(&mut gait, at(1), 1_000_000, true);
         let (busy, _) = second(&mut gait, at(2), 1_000_000, true);
         assert!(busy > 110 * MIB, "{busy} of 1000 MiB");
     }
 
-    /// Steps beside clients take as long as clients let them, now four times as long, now five, and one of eight hardly longer.
+    /// Clients slow the steps down by a factor of four or five, in turn; one step in eight takes hardly longer.
     #[test]
-    fn what_clients_slow_down_gets_its_share_of_what_there_would_be() {
+    fn throttle_keeps_share_of_idle_rate_when_clients_slow_steps() {
         let mut gait = ThrottleState::new(at(0), None);
         let (mut now, mut all) = (at(1), 0);
         for step in 0.. {
@@ -345,12 +346,12 @@ mod tests {
                 }
             }
         }
-        // Alone it would be a byte each nanosecond.
+        // Without clients it would be one byte each nanosecond.
         assert!((1_350_000_000..=1_800_000_000).contains(&all), "{all} of 10^10 bytes");
     }
 
     #[test]
-    fn steps_that_take_seven_times_as_long_beside_clients_come_to_a_tenth_all_the_same() {
+    fn throttle_keeps_tenth_with_steps_seven_times_as_long() {
         let mut gait = ThrottleState::new(at(0), None);
         let (idle, _) = second(&mut gait, at(1), 1_400_000, false);
         let (busy, _) = second(&mut gait, at(3), 7 * 1_400_000, true);
@@ -358,8 +359,8 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_no_more_than_half_of_a_slow_disk() {
-        // 64 KiB take 100 ms: the least of a pace would take more than there is.
+    fn throttle_takes_at_most_half_of_slow_disk() {
+        // 64 KiB take 100 ms: the lowest rate of a throttle would exceed the disk's rate.
         let mut gait = ThrottleState::new(at(0), None);
         second(&mut gait, at(1), 1_600_000_000, false);
         let (busy, _) = second(&mut gait, at(5), 1_600_000_000, true);
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_holds_for_idle_disks_too() {
+    fn throttle_limit_holds_on_idle_disks() {
         let mut gait = ThrottleState::new(at(0), Some(20 * MIB));
         for busy in [false, true, false] {
             let from = gait.next.after(QUIET);
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_it_takes_turns() {
+    fn throttle_users_take_turns() {
         let mut gait = ThrottleState::new(at(0), Some(MIB));
         assert!(gait.begin(at(1), 0, &ANY).is_ok());
         assert_eq!(gait.begin(at(1), 0, &ANY), Err(at(2)), "the first has not even ended");

@@ -1,4 +1,4 @@
-//! Sizes, times and shares as people write and read them.
+//! Sizes, times and shares in text for people.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ const TIMES: [(&str, u64); 7] = [
     ("ns", 1),
 ];
 
-/// Digits after a point that are looked at. 18 of them and the largest unit fit into 128 bits.
+/// Most digits after a point. 18 digits and the largest unit fit into 128 bits.
 const DIGITS_MAX: usize = 18;
 
-/// Bytes from text such as `4096`, `64KiB`, `10G` or `1.5 GiB`. `K M G T` and `KiB MiB GiB TiB` are
+/// Parses a size in bytes from text such as `4096`, `64KiB`, `10G` or `1.5 GiB`. `K M G T` and `KiB MiB GiB TiB` are
 /// powers of 1024.
 ///
 /// # Errors
-/// What is wrong, in words that go on after the value: `GB is ambiguous here; write GiB (2^30)`.
+/// A description of the fault, in words that follow the value: `GB is ambiguous here; write GiB (2^30)`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let bytes = if unit.is_empty() { 1 } else { size_unit(unit)? };
@@ -52,10 +52,10 @@ fn size_unit(unit: &str) -> Result<u64, String> {
     Err(format!("no unit {unit:?}; write KiB, MiB, GiB or TiB, or no unit for bytes"))
 }
 
-/// A time from text such as `100us`, `5ms`, `1.5s`, `1min` or `2h`.
+/// Parses a time from text such as `100us`, `5ms`, `1.5s`, `1min` or `2h`.
 ///
 /// # Errors
-/// What is wrong, in words that go on after the value.
+/// A description of the fault, in words that follow the value.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let needed = "a time is needed with its unit, such as \"100us\", \"5ms\", \"2s\" or \"1min\"";
@@ -74,10 +74,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(count))
 }
 
-/// A share from 0 to 1, from text such as `0.01` or `1%`.
+/// Parses a share from 0 to 1 from text such as `0.01` or `1%`.
 ///
 /// # Errors
-/// What is wrong, in words that go on after the value.
+/// A description of the fault, in words that follow the value.
 pub fn parse_share(text: &str) -> Result<f64, String> {
     let (number, whole) = match text.trim().strip_suffix('%') {
         Some(percent) => (percent.trim_end(), 100.0),
@@ -89,7 +89,7 @@ pub fn parse_share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a share from 0 to 1 is needed, such as 0.01 or \"1%\"".to_owned())
 }
 
-/// The number and the unit after it.
+/// Splits text into the number and the unit after it.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let unit = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
@@ -103,7 +103,7 @@ enum Problem {
     TooLarge,
 }
 
-/// A decimal number times a unit, exactly.
+/// Multiplies a decimal number with a unit, exactly.
 fn scale(number: &str, unit: u64) -> Result<u64, Problem> {
     if let Some(positive) = number.strip_prefix('-') {
         return Err(scale(positive, unit).err().unwrap_or(Problem::Negative));
@@ -127,18 +127,18 @@ fn scale(number: &str, unit: u64) -> Result<u64, Problem> {
     u64::try_from(total).map_err(|_| Problem::TooLarge)
 }
 
-/// Bytes for people, to three digits or so: `10 GiB`, `1.82 TiB`.
+/// Formats bytes for people, to about three digits: `10 GiB`, `1.82 TiB`.
 pub fn format_size(bytes: u64) -> String {
     format_in(bytes, &SIZES)
 }
 
-/// Bytes for people, and exactly: `10 GiB (10737418240 B)`.
+/// Formats bytes for people, with the exact number: `10 GiB (10737418240 B)`.
 pub fn format_exact(bytes: u64) -> String {
     let size = format_size(bytes);
     if bytes < SIZES[3].1 { size } else { format!("{size} ({bytes} B)") }
 }
 
-/// Bytes as a spec takes them, exactly: `64KiB`, `1862GiB`, `1000`.
+/// Formats bytes for a spec, exactly: `64KiB`, `1862GiB`, `1000`.
 pub fn write_size(bytes: u64) -> String {
     match SIZES[..4].iter().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit)) {
         Some((name, unit)) => format!("{}{name}", bytes / unit),
@@ -146,13 +146,13 @@ pub fn write_size(bytes: u64) -> String {
     }
 }
 
-/// A time for people, to three digits or so: `5 ms`, `1.5 s`.
+/// Formats a time for people, to about three digits: `5 ms`, `1.5 s`.
 pub fn format_duration(time: Duration) -> String {
     let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     if nanoseconds == 0 { "0 s".into() } else { format_in(nanoseconds, &TIMES) }
 }
 
-/// A time as a spec takes it, exactly: `5ms`, `90s`.
+/// Formats a time for a spec, exactly: `5ms`, `90s`.
 pub fn write_duration(time: Duration) -> String {
     let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     match TIMES.iter().find(|(_, unit)| nanoseconds > 0 && nanoseconds.is_multiple_of(*unit)) {
@@ -161,8 +161,8 @@ pub fn write_duration(time: Duration) -> String {
     }
 }
 
-/// In the largest unit of which there is at least one. A fraction keeps its zeros where it was
-/// rounded, and loses them where it is exact.
+/// Formats a count in the largest unit that it reaches. A rounded fraction keeps its trailing zeros; an exact one
+/// loses them.
 fn format_in(count: u64, units: &[(&str, u64)]) -> String {
     let reaches = units.iter().find(|(_, unit)| count >= *unit);
     let (name, unit) = reaches.copied().unwrap_or((units[units.len() - 1].0, 1));

@@ -2,13 +2,13 @@
 
 use crate::{Buf, Child, Done, Error, Lower, Op, Result};
 
-/// Requests below that belong together, at most `N` of them in flight, answered in the order of their start.
+/// Requests below that belong together, with at most `N` in flight, answered in the order of their start.
 ///
 /// A read that a lower answers in another buffer is copied to the buffer that it was started with. The first error in the
 /// order of start is kept until [`Window::drain`].
 pub struct Window<const N: usize> {
     begun: [Option<(Child, Option<Buf>)>; N],
-    /// Place of the oldest request.
+    /// Index of the oldest request.
     first: usize,
     len: usize,
     failed: Option<Error>,
@@ -26,7 +26,7 @@ impl<const N: usize> Window<N> {
         Self { begun: [const { None }; N], first: 0, len: 0, failed: None }
     }
 
-    /// Waits until one more request fits. Returns whether all requests that were answered so far have succeeded.
+    /// Waits until one more request fits. Returns whether all requests answered so far have succeeded.
     pub async fn room(&mut self) -> bool {
         if self.len == N {
             self.answer().await;
@@ -37,7 +37,7 @@ impl<const N: usize> Window<N> {
     /// Starts `op` on `lower`.
     ///
     /// # Panics
-    /// If the window is full: [`Window::room`] comes first.
+    /// If the window is full: the caller must await [`Window::room`] before.
     pub fn start(&mut self, lower: &Lower, op: Op) {
         assert!(self.len < N, "a window holds {N}");
         let into = match &op {
@@ -68,7 +68,7 @@ impl<const N: usize> Window<N> {
     /// Waits for all requests, whether or not one has failed.
     ///
     /// # Errors
-    /// That of the first request that failed, in the order of start.
+    /// The error of the first failed request, in the order of start.
     pub async fn drain(mut self) -> Result<()> {
         while self.len > 0 {
             self.answer().await;
@@ -87,7 +87,7 @@ mod tests {
     use std::rc::Rc;
     use std::task::{Context, Poll, Waker};
 
-    /// A device whose requests wait until the test answers them.
+    /// A device that answers each request only on demand of the test.
     #[derive(Default)]
     struct Manual(RefCell<Vec<Option<Done>>>);
 

@@ -1,5 +1,5 @@
-//! Allocation as a service, for kinds that map blocks at will: which block is where, and which places
-//! are free. An array and a bitmap of a vault, changed in the caller's own transactions.
+//! Allocation as a service, for kinds that map blocks at will: a map from blocks to places, and the set of free
+//! places. It consists of an array and a bitmap of a vault, which change in the caller's own transactions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,36 +10,35 @@ use zerocopy::little_endian::U64;
 
 use crate::vault::{Array, Bitmap, Data, LOST, Spec, Transaction, Vault};
 
-/// Where the next place is looked for.
+/// Order in which free places are searched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// The first that is free.
+    /// The first free place.
     FirstFree,
-    /// The first that is free behind the last one that was taken, and from the beginning again at the
-    /// end.
+    /// The first free place behind the last one that was taken. At the end, the search begins again at place 0.
     LogStructured,
-    /// The nearest to the last one that was taken, before or behind it.
+    /// The free place nearest to the last one that was taken, before or behind it.
     NearLast,
 }
 
-/// Some places, one behind the other.
+/// A run of consecutive places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
-    /// The first.
+    /// The first place.
     pub first: u64,
-    /// How many.
+    /// Number of places.
     pub count: u64,
 }
 
-/// Where a block is.
+/// Position of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spot {
-    /// Nowhere.
+    /// The block is not mapped.
     #[default]
     Nowhere,
-    /// At this place.
+    /// The block is at this place.
     At(u64),
-    /// At this place, but a disk has lost what was written there.
+    /// The block is at this place, but a disk has lost the bytes that were written there.
     Lost(u64),
 }
 
@@ -53,30 +52,30 @@ impl From<U64> for Spot {
     }
 }
 
-/// Entries of the map that are looked up at once.
+/// Number of map entries that one lookup reads.
 const AT_ONCE: usize = 64;
 
-/// A map from blocks to places, and which places are free.
+/// A map from blocks to places, and the set of free places.
 ///
-/// Whoever changes a block's place keeps others from doing so until the transaction is over: a range
-/// lock over blocks does that.
+/// While a caller changes the place of a block, it must keep other callers from changing the same block until its
+/// transaction is over. A range lock over the blocks does that.
 pub struct Allocator {
-    /// Place and 1, or 0.
+    /// For each block, its place plus 1; 0 for an unmapped block.
     map: Array<U64>,
-    /// Set where a place is taken.
+    /// One bit for each place, set if the place is taken.
     taken: Bitmap,
     places: u64,
     policy: Policy,
-    /// Behind the last place that was taken.
+    /// The place behind the last one that was taken.
     last: Cell<u64>,
     free: Rc<Free>,
     promised: Promised,
 }
 
-/// Places that are promised to transactions on their way, by the first: how many.
+/// Places that are reserved for transactions in progress: from the first place of each run to the length of the run.
 type Promised = Rc<RefCell<BTreeMap<u64, u64>>>;
 
-/// Places that nobody gets for as long as this is kept.
+/// A reservation of places. While it exists, no other caller gets them.
 #[must_use = "the places are anybody's when this is dropped"]
 pub struct Promise {
     all: Promised,
@@ -89,16 +88,16 @@ impl Drop for Promise {
     }
 }
 
-/// Where free places may be.
+/// Hints for the search for free places.
 #[derive(Default)]
 struct Free {
-    /// No place before this is free, but for one that is promised to somebody.
+    /// No place before this one is free, except reserved ones.
     full_before: Cell<u64>,
-    /// How often places were given back.
+    /// Number of times that places were given back.
     given_back: Cell<u64>,
 }
 
-/// Places that are free when this goes.
+/// Places that become free when this value is dropped.
 struct Freed {
     free: Rc<Free>,
     first: u64,
@@ -113,7 +112,7 @@ impl Drop for Freed {
 }
 
 impl Allocator {
-    /// Makes the objects of an allocator: they have the roles `role` and `role + 1` of their owner.
+    /// Creates the objects of an allocator: they have the roles `role` and `role + 1` of their owner.
     ///
     /// # Errors
     /// As [`Transaction::create`].
@@ -129,10 +128,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// The allocator of that owner and role. Of each there is one at a time.
+    /// Opens the allocator with that owner and role. At most one may be open for each owner and role.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// `NotFound` if the owner has no object of one of the two roles.
     pub fn open(vault: &Vault, owner: &str, role: u32, policy: Policy) -> Result<Self> {
         let find = |role| {
             vault.find(owner, role).ok_or_else(|| {
@@ -152,15 +151,15 @@ impl Allocator {
         })
     }
 
-    /// Where a block is.
+    /// Returns the position of a block.
     ///
     /// # Errors
-    /// `OutOfRange`, and what reading says.
+    /// `OutOfRange`, and errors of reads.
     pub async fn spot(&self, block: u64) -> Result<Spot> {
         Ok(self.map.get(block).await?.into())
     }
 
-    /// Where blocks are, from `first` on, into all of `into`.
+    /// Fills `into` with the positions of blocks, from block `first` on.
     ///
     /// # Errors
     /// As [`Allocator::spot`].
@@ -174,10 +173,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// Where a block is; `None` if it is nowhere.
+    /// Returns the place of a block; `None` if it is not mapped.
     ///
     /// # Errors
-    /// `OutOfRange`, what reading says, and `Corrupt` for one that is lost.
+    /// `OutOfRange`, errors of reads, and `Corrupt` for a block that is lost.
     pub async fn place(&self, block: u64) -> Result<Option<u64>> {
         match self.spot(block).await? {
             Spot::Nowhere => Ok(None),
@@ -189,7 +188,7 @@ impl Allocator {
         }
     }
 
-    /// Says where a block is from now on.
+    /// Maps a block to a place, or unmaps it.
     ///
     /// # Errors
     /// `OutOfRange` for the block or the place.
@@ -200,8 +199,7 @@ impl Allocator {
         }
     }
 
-    /// The same of a block whose bytes were just written there: they become durable with the
-    /// transaction.
+    /// Maps a block to a place where its bytes were just written. The bytes become durable with the transaction.
     ///
     /// # Errors
     /// `OutOfRange` for the block or the place.
@@ -215,7 +213,7 @@ impl Allocator {
         self.map.set_with_data(transaction, block, &self.entry(place)?, data)
     }
 
-    /// Says of blocks that they are nowhere from now on.
+    /// Unmaps `count` blocks from `first` on.
     ///
     /// # Errors
     /// `OutOfRange`.
@@ -231,11 +229,11 @@ impl Allocator {
         Err(Error::new(ErrorKind::OutOfRange, words))
     }
 
-    /// Takes up to `most` free places in a row: one at least. Nobody else gets them; they are taken when
-    /// the transaction is committed, and free again if it is dropped.
+    /// Takes a run of 1 to `most` free places. No other caller gets them. They count as taken when the transaction is
+    /// committed, and are free again if it is dropped.
     ///
     /// # Errors
-    /// `NoSpace` if none is free, and what reading says.
+    /// `NoSpace` if no place is free, and errors of reads.
     pub async fn take(&self, transaction: &mut Transaction, most: u64) -> Result<Places> {
         let last = self.last.get().min(self.places);
         let found = match self.policy {
@@ -254,10 +252,10 @@ impl Allocator {
         Ok(places)
     }
 
-    /// Takes the first place that is free before `end`, whatever the policy; `None` if there is none.
+    /// Takes the first free place before `end`, whatever the policy; `None` if there is none.
     ///
     /// # Errors
-    /// What reading says.
+    /// Errors of reads.
     pub async fn take_before(
         &self,
         transaction: &mut Transaction,
@@ -275,42 +273,42 @@ impl Allocator {
         self.taken.put(transaction, first, count, true)
     }
 
-    /// Gives places back. Nobody gets them before the transaction is durable.
+    /// Gives places back. They cannot be taken again before the transaction is durable.
     ///
     /// # Errors
     /// `OutOfRange`.
     pub fn free(&self, transaction: &mut Transaction, places: Places) -> Result<()> {
-        // Until then somebody who looks for free ones may come to the end of these.
+        // Until the transaction is durable, a search for free places may skip these as taken.
         transaction.keep(Freed { free: self.free.clone(), first: places.first });
         self.taken.put(transaction, places.first, places.count, false)
     }
 
-    /// Keeps places that are about to be given back from everybody, for as long as the answer is kept.
+    /// Reserves places that are about to be given back. No caller gets them while the returned promise exists.
     pub fn hold(&self, places: Places) -> Promise {
         self.promised.borrow_mut().insert(places.first, places.count);
         Promise { all: self.promised.clone(), first: places.first }
     }
 
-    /// How many places there are.
+    /// Returns the number of places.
     pub fn places(&self) -> u64 {
         self.places
     }
 
-    /// How many places are taken.
+    /// Returns the number of places that are taken.
     ///
     /// # Errors
-    /// What reading says.
+    /// Errors of reads.
     pub async fn taken(&self) -> Result<u64> {
         self.taken.count(0, self.places).await
     }
 
-    /// The first free places at `from` or behind.
+    /// Returns the first run of free places at `from` or behind.
     async fn behind(&self, from: u64, most: u64) -> Result<Option<Places>> {
         let Free { full_before, given_back } = &*self.free;
         let (begin, times) = (full_before.get(), given_back.get());
         let mut from = from.max(begin);
         while let Some((first, count)) = self.taken.find_run(from, most).await? {
-            // What was given back meanwhile may be before that.
+            // Places that were given back during the search may lie before `first`.
             if from == begin && given_back.get() == times {
                 full_before.set(first);
             }
@@ -323,8 +321,8 @@ impl Allocator {
         Ok(None)
     }
 
-    /// As much of these from the first on as is not promised; or where the promise ends that the first
-    /// is part of.
+    /// Returns the part of these places, from the first on, that is not reserved. If the first place is reserved, the
+    /// error is the end of its reservation.
     fn not_promised(&self, places: Places) -> Result<Places, u64> {
         let promised = self.promised.borrow();
         let Places { first, count } = places;
@@ -337,12 +335,12 @@ impl Allocator {
         Ok(Places { first, count: next.map_or(count, |(start, _)| start - first) })
     }
 
-    /// The free places nearest to `last`.
+    /// Returns the free places nearest to `last`.
     async fn nearest(&self, last: u64, most: u64) -> Result<Option<Places>> {
         let behind = self.behind(last, most).await?;
         let mut end = last;
         while let Some(place) = self.taken.find_back(end).await? {
-            // What lies between is not nearer than what is behind.
+            // A place farther back is not nearer than the run behind `last`.
             if behind.is_some_and(|behind| behind.first - last <= last - place) {
                 break;
             }

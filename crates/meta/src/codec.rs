@@ -1,4 +1,4 @@
-//! The bytes of one copy of a label.
+//! The encoding of one copy of a label.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,35 +16,35 @@ mod past;
 
 pub use past::{PAST_BYTES_MAX, PAST_MAX};
 
-/// How a copy begins.
+/// Magic number at the start of a copy.
 pub const MAGIC: [u8; 8] = *b"CAIRNLBL";
 
-/// The version that this code writes, and the only one that it reads.
+/// Format version that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// Bytes before the spec.
+/// Bytes of the header, before the spec.
 pub const HEADER_BYTES: usize = size_of::<Header>();
 
-/// Bytes of one copy.
+/// Most bytes of one copy.
 pub const COPY_BYTES_MAX: usize = 256 << 10;
 
-/// Bytes of the spec.
+/// Most bytes of a spec.
 pub const SPEC_BYTES_MAX: usize = 128 << 10;
 
-/// Cells of one label.
+/// Most cells of one label.
 pub const CELLS_MAX: usize = 4096;
 
-/// Data end at a multiple of this, whatever the block size.
+/// The length of the data is a multiple of this, whatever the block size.
 const DATA_ALIGN: u64 = 64 << 10;
 
-/// Bytes of data: with the areas around them, within what a file can have.
+/// Most bytes of data. With the label areas around them, they fit the largest file.
 const DATA_BYTES_MAX: u64 = 1 << 62;
 
-/// The highest sequence and the highest epoch: counted one by one, nobody gets there. Who writes a higher
-/// one on a disk wants the next to have no number.
+/// The highest sequence, epoch and broadcast. Counting one by one never reaches it. A label with a higher value could
+/// be crafted so that no next number exists; such a label is rejected.
 pub const COUNT_MAX: u64 = 1 << 62;
 
-/// The compatible feature: behind the cells stands the past.
+/// Compatible feature bit: a list of past specs follows the cells.
 const PAST: u64 = 1;
 
 const OPEN: u32 = 1;
@@ -92,19 +92,19 @@ struct CellHeader {
 
 const _: () = assert!(size_of::<Header>() == 512 && size_of::<CellHeader>() == 80);
 
-/// Where the checksum stands, which it does not cover.
+/// Position of the checksum. The checksum does not cover these bytes.
 const CHECKSUM: std::ops::Range<usize> = 12..16;
 
-/// Why bytes are no label.
+/// The reason why bytes are no valid label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// They do not begin like one.
+    /// They do not begin with the magic.
     NoMagic,
-    /// They are whole, and of a version that this code does not know.
+    /// They are intact, and have a version that this code does not know.
     Version(u32),
-    /// They are whole, and need features that this code does not know: bits.
+    /// They are intact, and need features that this code does not know: the feature bits.
     Features(u64),
-    /// They are not what was written, or not within the limits.
+    /// They are corrupt, or beyond the limits.
     Damaged(String),
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The checksum that a copy needs, whatever stands in its place.
+/// Returns the right checksum for a copy, ignoring the checksum field that it has.
 ///
 /// # Panics
 /// If `copy` is shorter than a header.
@@ -135,7 +135,7 @@ pub fn checksum(copy: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Puts the checksum of a copy where it belongs.
+/// Writes the checksum of a copy into its header.
 pub(crate) fn seal(copy: &mut [u8]) {
     let sum = checksum(copy);
     copy[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
@@ -148,14 +148,14 @@ fn name_field(name: &str) -> [u8; NAME_BYTES_MAX] {
 }
 
 impl Label {
-    /// The bytes of a copy. Of the past there is as much as fits, at most [`PAST_MAX`] and
+    /// Encodes the label as a copy. It includes the newest past specs that fit, at most [`PAST_MAX`] of them in
     /// [`PAST_BYTES_MAX`].
     ///
     /// # Errors
-    /// `Limit` if it does not fit, with what is too long.
+    /// `Limit` if the label does not fit; the message names the part that is too long.
     ///
     /// # Panics
-    /// If a name or a cell is longer than its own limit: what makes names checks that.
+    /// If a name or a cell is longer than its own limit: code that makes names checks that.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         let too_much = |what: &str, is: usize, most: usize| {
             let graph = &self.graph_name;
@@ -225,10 +225,10 @@ impl Label {
         }
     }
 
-    /// What the copy at the beginning of `bytes` says.
+    /// Decodes the copy at the beginning of `bytes`.
     ///
     /// # Errors
-    /// Why it is none that can be used.
+    /// The reason why the copy cannot be used.
     pub fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
         let copy = whole(bytes)?;
         let (header, rest) = Header::ref_from_prefix(copy).map_err(|_| damaged("cut short"))?;
@@ -282,7 +282,7 @@ impl Label {
     }
 }
 
-/// The copy at the beginning of `bytes`, if it is what was written, of whatever version.
+/// Returns the copy at the beginning of `bytes`, of any version, if its checksum is right.
 fn whole(bytes: &[u8]) -> Result<&[u8], Wrong> {
     if !bytes.starts_with(&MAGIC) {
         return Err(Wrong::NoMagic);
@@ -340,7 +340,7 @@ pub(crate) fn name(field: &[u8; NAME_BYTES_MAX], what: &str) -> Result<String, W
     }
 }
 
-/// What devices keep, and what stands behind it.
+/// Decodes the cells of devices, and returns them with the bytes behind them.
 fn decode_cells(mut bytes: &[u8], count: u32) -> Result<(BTreeMap<String, Cell>, &[u8]), Wrong> {
     if count as usize > CELLS_MAX {
         return Err(damaged(format_args!("{count} cells")));

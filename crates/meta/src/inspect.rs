@@ -1,4 +1,4 @@
-//! All copies of a disk's label, one by one: what is sound, and what a repair would write anew.
+//! All copies of a disk's label, one by one: which are sound, and which a repair would rewrite.
 
 use block::{Env, Lower};
 
@@ -8,37 +8,37 @@ use crate::signature::{self, Sought};
 use crate::store::read_area;
 use crate::{Label, data_bytes};
 
-/// One copy, as it was found.
+/// One copy of a label on a disk.
 #[derive(Debug)]
 pub struct CopyFound {
-    /// Whether it is at the front or at the back.
+    /// Area of the copy, at the front or at the back.
     pub area: Area,
-    /// Which of the two there.
+    /// Number of the copy in its area.
     pub number: usize,
-    /// What it says.
+    /// Its decoded content, or the reason why it cannot be used.
     pub found: Found,
 }
 
-/// A label, or why there is none.
+/// A label, or the reason why there is none.
 type Found = Result<Label, Wrong>;
 
-/// What a disk holds where a label would be.
+/// Content of a disk's label areas.
 #[derive(Debug)]
 pub struct Inspection {
     /// Bytes of the whole disk.
     pub size: u64,
     /// All copies; none if the disk is too small for a label.
     pub copies: Vec<CopyFound>,
-    /// The label that counts, and in which copies it is; or why none does.
+    /// The newest label and the number of its copies; or the reason why none can be used.
     pub label: Result<Option<(Label, usize)>, Wrong>,
-    /// What there is if none counts.
+    /// Other content of the disk, if it has no label.
     pub other: Sought,
 }
 
-/// Looks at every copy, changing nothing.
+/// Reads every copy, changing nothing.
 ///
 /// # Errors
-/// What the disk says.
+/// Errors of the disk.
 pub async fn inspect(env: &Env, lower: &Lower) -> block::Result<Inspection> {
     let size = lower.info().size;
     let Ok(data) = data_bytes(size) else {
@@ -69,8 +69,8 @@ pub async fn inspect(env: &Env, lower: &Lower) -> block::Result<Inspection> {
 }
 
 impl Inspection {
-    /// Whether the disk has lost what was at its end: it was cut short and made long again, or somebody has written
-    /// there. What was before the end may be lost with it.
+    /// Whether the disk has lost the label at its end: it was truncated and extended again, or another program has
+    /// written there. Data before the end may be lost as well.
     pub fn has_lost_its_end(&self) -> bool {
         let is_gone = |found: &Found| *found == Err(Wrong::NoMagic);
         self.has_lost(
@@ -79,11 +79,11 @@ impl Inspection {
         )
     }
 
-    /// Whether the label at the front is gone and one at the back is not: another program has written there, and may
-    /// have written to the data behind it.
+    /// Whether the label at the front is gone and a label at the back is not: another program has written to the
+    /// front, and may have written to the data behind it.
     ///
-    /// Two copies there that are damaged and can still be recognized do not count: a bit that flips in one and a power
-    /// cut during an update of the other leave that.
+    /// Two damaged copies at the front that still have their magic do not count. A flipped bit in one copy and a
+    /// power cut during an update of the other one can leave that state.
     pub fn has_lost_its_front(&self) -> bool {
         let is_overwritten = |copies: &[&Found]| {
             copies.iter().all(|found| found.is_err())
@@ -92,7 +92,7 @@ impl Inspection {
         self.has_lost(|area| area == Area::Front, is_overwritten)
     }
 
-    /// The end of the disk that has lost its label, in a word, if one has: `front` or `end`.
+    /// Returns the end of the disk that has lost its label, `front` or `end`, if one has.
     pub fn lost_end(&self) -> Option<&'static str> {
         match (self.has_lost_its_front(), self.has_lost_its_end()) {
             (true, _) => Some("front"),
@@ -101,16 +101,16 @@ impl Inspection {
         }
     }
 
-    /// Whether an area that had a label has lost it: by the copies in the other area it was there, and by its own copies
-    /// it is lost.
+    /// Whether an area has lost its label: the copies in the other area show that it had one, and its own copies show
+    /// that it is gone.
     fn has_lost(&self, is_it: impl Fn(Area) -> bool, is_lost: impl Fn(&[&Found]) -> bool) -> bool {
         let of = |lost: bool| {
             let copies = self.copies.iter().filter(|copy| is_it(copy.area) == lost);
             copies.map(|copy| &copy.found).collect::<Vec<_>>()
         };
-        // An update is durable in both areas before the next one begins, so the older of two has been in the other
-        // area, and the second one is preceded by a first. Not where a disk is growing: the first one behind its new
-        // end may be in flight.
+        // An update is durable in both areas before the next one begins. So if the other area has two labels, the older
+        // one was in this area too; and a single label with a sequence above 1 had a predecessor in both areas. A
+        // growing disk is an exception: the first update behind its new end may be in flight.
         let was_there = match of(false)[..] {
             [Ok(one), Ok(other)] => one.data_bytes == other.data_bytes,
             [Ok(only), Err(other)] | [Err(other), Ok(only)] => {
@@ -121,7 +121,7 @@ impl Inspection {
         was_there && is_lost(&of(true))
     }
 
-    /// What is wrong with copies of the label that counts, in words: each of them is in another place too.
+    /// Describes the faults of copies of the label that counts. Each such copy has a sound twin in the other area.
     pub fn ills(&self) -> Vec<String> {
         let Ok(Some((label, number))) = &self.label else { return Vec::new() };
         let copies = self.copies.iter().filter(|copy| copy.number == *number);

@@ -1,8 +1,8 @@
-//! Requests of our own to the disks below: in parts, and waited for together.
+//! Requests of this crate to the disks below, split at the transfer limit and waited for together.
 
 use block::{Buf, ByteRange, Child, Lower, Op, Result, all};
 
-/// Bytes in one request to `lower`.
+/// Returns the bytes of the largest request to `lower`: its transfer limit, rounded down to whole blocks.
 pub(crate) fn step(lower: &Lower) -> usize {
     let info = lower.info();
     (info.max_transfer - info.max_transfer % info.block_size) as usize
@@ -18,7 +18,7 @@ pub(crate) fn write_all(lower: &Lower, start: u64, data: &Buf) -> Vec<Child> {
     (0..data.len()).step_by(step).map(part).collect()
 }
 
-/// Waits for all, whatever becomes of the first.
+/// Waits for all requests, even if an earlier one fails, and returns the first error.
 pub(crate) async fn all_of(begun: Vec<Child>) -> Result<()> {
     all(begun).await.into_iter().try_for_each(|done| done.result)
 }

@@ -1,4 +1,4 @@
-//! What a label says.
+//! The content of a label.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,77 +9,78 @@ use crate::Uuid;
 /// Bytes in the name of a disk, a graph, a device or a machine.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// What a label says of its disk and of the graph that the disk is part of.
+/// The content of a label: its disk, and the graph that the disk is part of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Label {
-    /// Which generation of this label it is.
+    /// Generation of this label.
     pub sequence: u64,
-    /// Which state of the graph's spec and disks it is: the highest one counts.
+    /// State of the graph's spec and disks; the highest epoch counts.
     pub epoch: u64,
-    /// The last round that the disk was told of. A round is what the graph tells all of its disks: that it is
+    /// Last broadcast that reached the disk. A broadcast is a message of the graph to all of its disks: that it is
     /// opened, changed or closed.
     pub broadcast: u64,
-    /// The last round of which the disk knows that all others were told of it: who knows of less is older.
+    /// Highest broadcast that the disk knows to have reached every disk. A disk with a lower value is older.
     pub acked_broadcast: u64,
-    /// The disk.
+    /// UUID of the disk.
     pub disk: Uuid,
-    /// Its name in the spec.
+    /// Name of the disk in the spec.
     pub disk_name: String,
-    /// The graph.
+    /// UUID of the graph.
     pub graph: Uuid,
-    /// Its name.
+    /// Name of the graph.
     pub graph_name: String,
     /// Bytes of data.
     pub data_bytes: u64,
-    /// The block size when it was labelled.
+    /// Block size of the disk at the time when it was labelled.
     pub block_size: u32,
-    /// Seconds since 1970, by the wall clock of who wrote it.
+    /// Time of the last write of the label, in seconds since 1970, by the writer's wall clock.
     pub written_unix_s: u64,
-    /// Who has it open, or had it open and did not close it.
+    /// Machine that has the disk open, or had it open and did not close it.
     pub holder: Option<Machine>,
-    /// Whether the graph is still being made: nothing was served yet.
+    /// Whether the graph is still being made: nothing has been served from it yet.
     pub provisioning: bool,
-    /// The graph, without anything local.
+    /// Spec of the graph, without anything local.
     pub spec: String,
-    /// What devices keep, by their names.
+    /// Cells of devices, by device name.
     pub cells: BTreeMap<String, Cell>,
-    /// The specs before this one, the newest first. For people: nothing depends on it.
+    /// Earlier specs, the newest first. They are for people only: no decision depends on them.
     pub past: Rc<[Past]>,
-    /// Feature bits that this version does not know and need not know to read.
+    /// Read-only compatible feature bits that this version does not know. A reader need not know them.
     pub unknown_read_only: u64,
 }
 
-/// A spec that a graph had.
+/// An earlier spec of a graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Past {
-    /// The last epoch in which it was so.
+    /// Last epoch with this spec.
     pub epoch: u64,
-    /// When it was changed, in seconds since 1970, by the wall clock of who did it.
+    /// Time of its replacement, in seconds since 1970, by the wall clock of the machine that replaced it.
     pub until_unix_s: u64,
     /// The spec, without anything local.
     pub spec: String,
 }
 
-/// What one device keeps.
+/// The persistent state of one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cell {
-    /// Which write of the device it was.
+    /// Number of the device's write that this state comes from.
     pub sequence: u64,
-    /// Its state.
+    /// Encoded state.
     pub bytes: Vec<u8>,
 }
 
-/// A machine, as labels name it.
+/// A machine, as labels record it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
-    /// Its name, for people.
+    /// Host name, for people.
     pub host: String,
-    /// Its id, which it keeps over restarts.
+    /// Machine id, which stays the same over restarts.
     pub id: [u8; 16],
 }
 
 impl Machine {
-    /// The machine of this name and id. What is too long for a label is cut, what is empty is named.
+    /// Returns the machine of this name and id. A name that is too long for a label is truncated; an empty one
+    /// becomes `unnamed`.
     pub fn new(host: &str, id: [u8; 16]) -> Self {
         let mut end = host.len().min(NAME_BYTES_MAX);
         while !host.is_char_boundary(end) {
@@ -90,12 +91,12 @@ impl Machine {
     }
 }
 
-/// Who had a disk open, in words.
+/// The machine that had a disk open, for messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// The machine.
+    /// Machine that had the disk open.
     pub machine: Machine,
-    /// Since when, or when it last wrote the label, in seconds since 1970.
+    /// Time at which it opened the disk or last wrote the label, in seconds since 1970.
     pub written_unix_s: u64,
 }
 

@@ -1,17 +1,17 @@
-//! What survives: labels on disks, and what devices keep in them.
+//! Persistent metadata: labels on disks, and the state of devices in them.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `uuid.rs` | numbers that name disks and graphs |
-//! | `label.rs` | what a label says |
-//! | `codec.rs` | its bytes, as `docs/formats/label.md` has them |
-//! | `place.rs` | where copies lie on a disk, and which one counts |
-//! | `signature.rs` | what else may be on a disk |
-//! | `store.rs` | one disk's label: reading, writing, one update at a time |
-//! | `vault/` | persistent objects: what is too much for a label |
-//! | `alloc.rs` | which block is where, and which places are free: a service over a vault |
+//! | `uuid.rs` | UUIDs of disks and graphs |
+//! | `label.rs` | the content of a label |
+//! | `codec.rs` | encoding of a label, as in `docs/formats/label.md` |
+//! | `place.rs` | positions of the copies on a disk, and the choice of the newest |
+//! | `signature.rs` | signatures of other formats on a disk |
+//! | `store.rs` | one disk's label: reads, and updates one at a time |
+//! | `vault/` | persistent objects that are too large for a label |
+//! | `alloc.rs` | block map and free-space allocator, a service over a vault |
 //! | `inspect.rs` | all copies of a label, one by one |
-//! | `io.rs` | requests of our own to the disks below |
+//! | `io.rs` | requests of this crate to the disks below |
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Where the copies of a label lie on a disk, and which one counts.
+//! Positions of the copies of a label on a disk, and the choice of the newest.
 
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind};
@@ -6,37 +6,37 @@ use block::{ByteRange, Error, ErrorKind};
 use crate::Label;
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 
-/// Bytes that Cairn keeps at each end of a labelled disk.
+/// Bytes that Cairn reserves at each end of a labelled disk.
 pub const AREA_BYTES: u64 = 1 << 20;
 
-/// The first byte of the data.
+/// First byte of the data.
 pub const DATA_START: u64 = AREA_BYTES;
 
-/// The smallest disk that takes a label.
+/// Bytes of the smallest disk that can have a label.
 pub const DISK_BYTES_MIN: u64 = 2 * AREA_BYTES + END_ALIGN;
 
-/// The end is a multiple of this, so that it does not depend on the block size.
+/// The end of a labelled disk is a multiple of this, so that it does not depend on the block size.
 const END_ALIGN: u64 = 64 << 10;
 
-/// Where in an area each copy begins.
+/// Start of each copy in an area.
 const COPIES: [u64; 2] = [64 << 10, 320 << 10];
 
 const _: () = assert!(COPIES[0] + COPY_BYTES_MAX as u64 == COPIES[1]);
 const _: () = assert!(COPIES[1] + COPY_BYTES_MAX as u64 <= AREA_BYTES);
 
-/// The front or the back of a disk.
+/// A label area at the front or the back of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Area {
-    /// From byte 0.
+    /// The area from byte 0 on.
     Front,
-    /// Behind so many bytes of data.
+    /// The area behind this many bytes of data.
     Back(u64),
-    /// The last bytes of a disk of so many.
+    /// The last bytes of a disk of this size.
     Last(u64),
 }
 
 impl Area {
-    /// Its bytes on the disk.
+    /// Returns the bytes of the area on the disk.
     pub fn range(self) -> ByteRange {
         let start = match self {
             Self::Front => 0,
@@ -46,13 +46,13 @@ impl Area {
         ByteRange::new(start, AREA_BYTES).expect("an area ends within a disk")
     }
 
-    /// Where its copy `number` begins on the disk.
+    /// Returns the start of its copy `number` on the disk.
     pub(crate) fn copy(self, number: usize) -> u64 {
         self.range().start() + COPIES[number]
     }
 }
 
-/// The bytes of data of a disk of `disk_bytes`, once it is labelled.
+/// Returns the bytes of data that a disk of `disk_bytes` has once it is labelled.
 ///
 /// # Errors
 /// `NoSpace` if it is too small for a label.
@@ -64,7 +64,7 @@ pub fn data_bytes(disk_bytes: u64) -> Result<u64, Error> {
     Ok(disk_bytes - disk_bytes % END_ALIGN - 2 * AREA_BYTES)
 }
 
-/// What one area holds, copy by copy.
+/// Decodes both copies in one area.
 pub(crate) fn copies(area: &[u8]) -> [Result<Label, Wrong>; 2] {
     COPIES.map(|start| {
         let bytes = &area[start as usize..start as usize + COPY_BYTES_MAX];
@@ -72,8 +72,8 @@ pub(crate) fn copies(area: &[u8]) -> [Result<Label, Wrong>; 2] {
     })
 }
 
-/// Where the back area is, by what the front one holds, on a disk of `size` bytes that would have `data` bytes
-/// of data: one that has grown since keeps it where it was.
+/// Returns the back area of a disk of `size` bytes that would have `data` bytes of data. The label at the front
+/// determines it: a disk that has grown since it was labelled keeps its back area where it was.
 pub(crate) fn back_of(front: &[u8], data: u64, size: u64) -> Area {
     let newest = copies(front).into_iter().flatten().max_by_key(|label| label.sequence);
     let said = newest.map(|label| label.data_bytes);
@@ -81,12 +81,11 @@ pub(crate) fn back_of(front: &[u8], data: u64, size: u64) -> Area {
     Area::Back(said.filter(fits).unwrap_or(data))
 }
 
-/// The label that counts among the copies that were found, with its number; `None` if there is none
-/// at all.
+/// Returns the newest label among the copies, with its number; `None` if no copy has a label at all.
 ///
 /// # Errors
-/// What is wrong with the copies if none can be used; or that one of them is of a newer version,
-/// whatever the others are.
+/// The damage of a copy if none can be used; or the version or features of a copy that needs a newer Cairn, whatever
+/// the other copies hold.
 pub(crate) fn choose(
     found: impl IntoIterator<Item = (usize, Result<Label, Wrong>)>,
 ) -> Result<Option<(usize, Label)>, Wrong> {
@@ -110,11 +109,11 @@ pub(crate) fn choose(
     }
 }
 
-/// The label that counts among what the areas of a disk hold, and in which copies it is; `None` if there
-/// is none at all.
+/// Returns the newest label in the areas of a disk, with the number of its copies; `None` if no copy has a label at
+/// all.
 ///
 /// # Errors
-/// What is wrong with the copies if none can be used; or that one of them is of a newer version.
+/// The damage of a copy if none can be used; or the version or features of a copy that needs a newer Cairn.
 ///
 /// # Panics
 /// If an area has another length than [`AREA_BYTES`].
@@ -124,8 +123,8 @@ pub fn newest<'a>(
     choose(areas.into_iter().flat_map(|area| copies(area).into_iter().enumerate()))
 }
 
-/// Whether a disk of which no copy is whole was never labelled to the end: each generation after the first
-/// goes to the other copies, and nothing is served before the second one.
+/// Whether the first labelling of a disk without an intact copy was torn. Each generation after the first goes to the
+/// other copies, and nothing is served before the second one: so the second copies are zeros.
 ///
 /// # Panics
 /// If an area has another length than [`AREA_BYTES`].
@@ -134,7 +133,7 @@ pub(crate) fn is_first_torn(areas: [&[u8]; 2]) -> bool {
     areas.iter().all(|area| area[second.clone()].iter().all(|byte| *byte == 0))
 }
 
-/// Which copies the next generation goes to: those that the last one is not in.
+/// Returns the number of the copies for the next generation: not the number of the last generation.
 pub(crate) fn next_copy(last: usize) -> usize {
     if seeded::on(Bug::LabelOverActive) { last } else { 1 - last }
 }

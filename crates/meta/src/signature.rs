@@ -1,27 +1,27 @@
-//! What else may be on a disk: file systems, tables of partitions, others' containers. A disk is
-//! labelled unasked only if nothing of all this is found and both ends are zeros.
+//! Signatures of other formats on a disk: file systems, partition tables, other containers. A disk is labelled
+//! without a question only if no signature is found and both ends are zeros.
 
 use std::fmt;
 
-/// What both ends of a disk hold.
+/// Content of both ends of a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sought {
-    /// Zeros.
+    /// Only zeros.
     Blank,
-    /// Something that is known.
+    /// A known format.
     Holds(Signature),
-    /// Something that is not known.
+    /// Unknown bytes.
     Unknown,
-    /// Whatever it is, it is too small for a label: so many bytes.
+    /// A disk of this many bytes, too small for a label; its content does not matter.
     TooSmall(u64),
 }
 
-/// Something that is known.
+/// A known format on a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Signature {
-    /// `ext4`, `LUKS2`.
+    /// Name of the format: `ext4`, `LUKS2`.
     pub what: &'static str,
-    /// What people call it, if it says so.
+    /// Volume name that the format records, if any.
     pub name: Option<String>,
 }
 
@@ -35,15 +35,15 @@ impl fmt::Display for Signature {
     }
 }
 
-/// Where from a place is counted.
+/// Origin of an offset.
 #[derive(Clone, Copy)]
 enum From {
     Start,
-    /// Backwards from the end of the back area.
+    /// The end of the back area, counted backwards.
     End,
 }
 
-/// A number that says what something is.
+/// Magic bytes that identify a format.
 struct Magic {
     what: &'static str,
     from: From,
@@ -52,13 +52,13 @@ struct Magic {
     name: Name,
 }
 
-/// Where the name of a thing is, from the start of the disk.
+/// Position of a volume name, from the start of the disk.
 #[derive(Clone, Copy)]
 enum Name {
     None,
-    /// So many bytes of text.
+    /// Text: offset and length in bytes.
     Text(usize, usize),
-    /// The same in UTF-16.
+    /// UTF-16 text: offset and length in bytes.
     Wide(usize, usize),
 }
 
@@ -70,7 +70,7 @@ const fn end(what: &'static str, at: usize, bytes: &'static [u8]) -> Magic {
     Magic { what, from: From::End, at, bytes, name: Name::None }
 }
 
-/// What is told by a number at a place. Those that may stand inside another come later.
+/// Formats that magic bytes identify. A format that may lie inside another one comes later in the list.
 const MAGICS: &[Magic] = &[
     start("LUKS2", 0, b"LUKS\xba\xbe\x00\x02", Name::Text(24, 48)),
     start("LUKS1", 0, b"LUKS\xba\xbe\x00\x01", Name::None),
@@ -107,7 +107,7 @@ const MD: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
 const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 
-/// What `front` and `back`, the two areas of a disk, hold.
+/// Identifies the content of `front` and `back`, the two areas of a disk.
 pub fn find(front: &[u8], back: &[u8]) -> Sought {
     let known = ext(front)
         .or_else(|| MAGICS.iter().find_map(|magic| magic.find(front, back)))
@@ -156,14 +156,13 @@ impl Name {
     }
 }
 
-/// Where the superblock of an ext file system is.
+/// Offset of the superblock of an ext file system.
 const EXT: usize = 1024;
 
-/// ext2, ext3 and ext4 have one magic, and are told apart by what they need.
+/// Identifies ext2, ext3 and ext4. They share one magic; their feature bits distinguish them.
 fn ext(front: &[u8]) -> Option<Signature> {
     const JOURNAL: u32 = 4;
-    /// Of the incompatible features, those that ext3 knows: types in directories, recovery, a
-    /// journal device, groups of descriptors.
+    /// Incompatible features that ext3 knows: file types in directories, recovery, journal device, meta block groups.
     const EXT3: u32 = 0x2 | 0x4 | 0x8 | 0x10;
     let word = |at: usize| {
         let bytes = front.get(EXT + at..EXT + at + 4)?;
@@ -181,7 +180,7 @@ fn ext(front: &[u8]) -> Option<Signature> {
     Some(Signature { what, name: Name::Text(EXT + 120, 16).read(front) })
 }
 
-/// ZFS keeps rings of uberblocks in four labels of 256 KiB, two at each end.
+/// Finds the rings of uberblocks that ZFS keeps in four labels of 256 KiB, two at each end.
 fn zfs(front: &[u8], back: &[u8]) -> Option<Signature> {
     const LABEL: usize = 256 << 10;
     const RING: usize = 128 << 10;
@@ -199,7 +198,7 @@ fn zfs(front: &[u8], back: &[u8]) -> Option<Signature> {
     found.then(|| bare("zfs"))
 }
 
-/// A table of partitions in the first sector, or a boot loader.
+/// Finds a partition table in the first sector, or a boot loader.
 fn mbr(front: &[u8]) -> Option<Signature> {
     const TABLE: usize = 446;
     if front.get(510..512)? != [0x55, 0xaa] {

@@ -1,4 +1,4 @@
-//! One disk's label: reading it, and writing it one update at a time.
+//! One disk's label: reading it, and updating it one change at a time.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -12,14 +12,14 @@ use crate::place::{self, AREA_BYTES, Area, DATA_START};
 use crate::signature::Sought;
 use crate::{Label, data_bytes};
 
-/// What was found where a label would be.
+/// Content of a disk where a label would be.
 #[derive(Debug)]
 pub enum Seen {
-    /// A label that counts, and in which copies it is.
+    /// The newest label, and the number of its copies.
     Label(Box<Label>, usize),
     /// A label that cannot be used.
     Wrong(Wrong),
-    /// Something else, or nothing.
+    /// Other content, or none.
     Other(Sought),
 }
 
@@ -33,46 +33,46 @@ impl From<Inspection> for Seen {
     }
 }
 
-/// A disk's label, kept. It issues requests of its own to the raw disk.
+/// The label of a disk, with a cached copy. It issues its own requests to the raw disk.
 pub struct Store {
     env: Env,
     lower: Lower,
     on_disk: Rc<OnDisk>,
 }
 
-/// What is known of the label, through whichever lower it is written.
+/// State of the label, shared by all lowers through which it is written.
 struct OnDisk {
-    /// One update after the other.
+    /// Lock that lets one update run at a time.
     turn: Mutex,
     label: RefCell<Label>,
-    /// In which copies the label that counts is; `None` if it was never written.
+    /// Number of the copies with the newest label; `None` if it was never written.
     active: Cell<Option<usize>>,
-    /// The highest sequence that was tried, whether or not it is on the disk.
+    /// Highest sequence of any attempted update, whether or not it is on the disk.
     tried: Cell<u64>,
-    /// Whether what a process before left in a cache is durable.
+    /// Whether writes that an earlier process left in a cache are durable.
     settled: Cell<bool>,
     /// Whether this process has written both areas.
     updated: Cell<bool>,
-    /// Bytes up to the last one that is not zero, of each copy by its number; `None` before this process wrote it.
+    /// For each copy number, the bytes up to the last nonzero one; `None` before this process has written that copy.
     held: [Cell<Option<usize>>; 2],
-    /// Of a copy: clients' writes may wait for an update with all other buffers in their hands.
+    /// Reserve for one copy: clients' writes may wait for an update while they hold all other buffers.
     _reserve: Reservation,
 }
 
 impl Store {
-    /// Looks at a disk, changing nothing.
+    /// Reads a disk's label, changing nothing.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Errors of the disk.
     pub async fn look(env: &Env, lower: &Lower) -> Result<Seen> {
         Ok(inspect(env, lower).await?.into())
     }
 
-    /// The store of a disk whose label was found in the copies `number`, or that has none yet: then the
-    /// first update writes it, and its sequence does not count.
+    /// Makes the store of a disk with a label in the copies `number`. With `None` the disk has no label yet:
+    /// the first update writes it, and the sequence of `label` does not count.
     ///
     /// # Errors
-    /// `Limit` if the pool has no room for a copy that others leave alone.
+    /// `Limit` if the pool has no room for a reserved copy.
     pub fn new(env: &Env, lower: &Lower, label: Label, number: Option<usize>) -> Result<Self> {
         let tried = number.map_or(0, |_| label.sequence);
         let on_disk = OnDisk {
@@ -88,27 +88,27 @@ impl Store {
         Ok(Self { env: env.clone(), lower: lower.clone(), on_disk: Rc::new(on_disk) })
     }
 
-    /// The same label of the same disk, through another lower: one that shows more of it.
+    /// Returns a handle to the same label of the same disk through another lower, which shows more of the disk.
     #[must_use]
     pub fn through(&self, lower: &Lower) -> Self {
         Self { env: self.env.clone(), lower: lower.clone(), on_disk: self.on_disk.clone() }
     }
 
-    /// Whether both keep one label.
+    /// Whether both are handles to one label.
     pub fn is_same(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.on_disk, &other.on_disk)
     }
 
-    /// What the label says, as it was last written.
+    /// Returns the label as it was last written.
     pub fn label(&self) -> Ref<'_, Label> {
         self.on_disk.label.borrow()
     }
 
-    /// Changes the label, durably. Updates take turns. Who waits for one may be gone before its end: the writes of the
-    /// next one must not overtake its own.
+    /// Changes the label durably. Updates run one at a time. A caller may be dropped before its update ends; the
+    /// update still runs to its end, so that the writes of the next one cannot overtake it.
     ///
     /// # Errors
-    /// What the disk says; then the label on it is either of the two. `Limit` if it does not fit.
+    /// Errors of the disk; afterwards the disk has the old label or the new one. `Limit` if the label does not fit.
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
         let alone = self.on_disk.turn.lock().await;
         let mut next = self.on_disk.label.borrow().clone();
@@ -126,7 +126,7 @@ impl Store {
         self.env.run_to_end("a label", put).await
     }
 
-    /// Writes the next generation. The caller has the turn.
+    /// Writes the next generation. The caller holds the lock.
     async fn put(&self, next: Label, copy: &[u8]) -> Result<()> {
         if !self.on_disk.settled.get() {
             self.lower.flush().await?;
@@ -140,7 +140,7 @@ impl Store {
         };
         self.on_disk.held[number].set(Some(held.max(copy.len())));
         if self.on_disk.active.get().is_none() {
-            // What is left of a first label has its magic, whatever else: it is not taken for bytes of others.
+            // The magic becomes durable first, so that the remains of a torn first label are recognized as Cairn's.
             let head = copy.len().min(self.lower.info().block_size as usize);
             self.write(&copy[..head], head, number, next.data_bytes).await?;
             self.lower.flush().await?;
@@ -154,8 +154,8 @@ impl Store {
         Ok(())
     }
 
-    /// Fails if the copies at the end of the disk are gone. A file that was cut short would be made long again by the
-    /// next update, and nothing would tell of the bytes that are lost.
+    /// Fails if the copies at the end of the disk are gone. The next update would extend a truncated file again, and
+    /// hide the loss of its bytes.
     ///
     /// Before the first update of a process [`Inspection::has_lost_its_end`] decides: a power cut may have kept the
     /// copies at the end from being written.
@@ -169,7 +169,8 @@ impl Store {
             let first = ByteRange::new(back.copy(number), block).expect("a block has bytes");
             match self.lower.read(first, into).await {
                 Ok(found) if found.read().iter().all(|byte| *byte == 0) => {}
-                // A disk that was found to be cut short refuses the update itself; what cannot be read is written anew.
+                // A disk that was found truncated refuses the update itself; copies that cannot be read are
+                // rewritten.
                 Ok(_) | Err(_) => return Ok(()),
             }
         }
@@ -177,26 +178,27 @@ impl Store {
         Err(Error::new(ErrorKind::Faulted, words))
     }
 
-    /// Looks at every copy, between two updates.
+    /// Reads every copy, between two updates.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Errors of the disk.
     pub async fn inspect(&self) -> Result<Inspection> {
         let _alone = self.on_disk.turn.lock().await;
         inspect(&self.env, &self.lower).await
     }
 
-    /// Writes all copies anew.
+    /// Rewrites all copies.
     ///
     /// # Errors
     /// As [`Store::update`].
     pub async fn renew(&self) -> Result<()> {
-        // Each update writes one of the two numbers, in both areas.
+        // Each update writes one of the two copy numbers, in both areas.
         self.update(|_| {}).await?;
         self.update(|_| {}).await
     }
 
-    /// Bytes of a copy up to the last one that is not zero, in either area. All of it if it cannot be read.
+    /// Returns the bytes of a copy up to the last nonzero one in either area, or all of the copy if it cannot be
+    /// read.
     async fn held(&self, number: usize, data_bytes: u64) -> Result<usize> {
         let step = step(&self.lower).min(COPY_BYTES_MAX);
         let mut held = 0;
@@ -215,8 +217,8 @@ impl Store {
         Ok(held)
     }
 
-    /// Writes a copy into both areas, and zeros behind it up to `held`: of a label that was longer nothing stays, such as
-    /// a key slot that was removed.
+    /// Writes a copy into both areas, and zeros behind it up to `held`. So nothing of a longer, older label remains,
+    /// such as a key slot that was removed.
     async fn write(&self, copy: &[u8], held: usize, number: usize, data_bytes: u64) -> Result<()> {
         let block = self.lower.info().block_size as usize;
         let len = copy.len().max(held).next_multiple_of(block);
@@ -234,10 +236,11 @@ impl Store {
     }
 }
 
-/// Makes zeros of what was the back area when the disk had `data_bytes` of data: since it has grown, that is data.
+/// Overwrites with zeros the former back area, from the time when the disk had `data_bytes` of data. The disk has
+/// grown, so these bytes are data now.
 ///
 /// # Errors
-/// What the disk says.
+/// Errors of the disk.
 pub async fn wipe_back(env: &Env, lower: &Lower, data_bytes: u64) -> Result<()> {
     let zeros = env.pool().wait_for(AREA_BYTES as usize).await?;
     zeros.write().fill(0);
@@ -245,10 +248,10 @@ pub async fn wipe_back(env: &Env, lower: &Lower, data_bytes: u64) -> Result<()> 
     lower.flush().await
 }
 
-/// Makes both areas of a disk zeros: labels, and whatever else began or ended it.
+/// Overwrites both areas of a disk with zeros: labels, and other content at its ends.
 ///
 /// # Errors
-/// What the disk says; `NoSpace` if it is too small for a label.
+/// Errors of the disk; `NoSpace` if it is too small for a label.
 pub async fn wipe(env: &Env, lower: &Lower) -> Result<()> {
     let data = data_bytes(lower.info().size)?;
     let zeros = env.pool().wait_for(AREA_BYTES as usize).await?;
@@ -256,7 +259,7 @@ pub async fn wipe(env: &Env, lower: &Lower) -> Result<()> {
     for area in [Area::Front, Area::Back(data)] {
         all_of(write_all(lower, area.range().start(), &zeros)).await?;
     }
-    // Beyond the end, as labels count it, there may be the last blocks of something else.
+    // The disk may have some blocks beyond the end that labels assume, with the end of another format.
     let rest = DATA_START + data + AREA_BYTES;
     if let Some(rest) = ByteRange::between(rest, lower.info().size) {
         let zeros = zeros.slice(0..rest.len() as usize);
@@ -265,10 +268,10 @@ pub async fn wipe(env: &Env, lower: &Lower) -> Result<()> {
     lower.flush().await
 }
 
-/// The bytes of an area.
+/// Reads the bytes of an area.
 ///
 /// # Errors
-/// What the disk says.
+/// Errors of the disk.
 pub(crate) async fn read_area(env: &Env, lower: &Lower, area: Area) -> Result<Vec<u8>> {
     let range = area.range();
     let step = step(lower).min(AREA_BYTES as usize);

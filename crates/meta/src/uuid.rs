@@ -1,4 +1,4 @@
-//! Numbers that name disks and graphs, each once in the world.
+//! UUIDs of disks and graphs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use block::Env;
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// A new one, from the randomness of `env`.
+    /// Returns a new random UUID, from the randomness of `env`.
     pub fn draw(env: &Env) -> Self {
         let mut bytes = [0; 16];
         for half in bytes.chunks_exact_mut(8) {
@@ -22,7 +22,7 @@ impl Uuid {
     }
 }
 
-/// Where the dashes stand: before these bytes.
+/// Positions of the dashes: before these bytes.
 const DASHES: [usize; 4] = [4, 6, 8, 10];
 
 impl fmt::Display for Uuid {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_back() {
+    fn uuid_parses_from_its_own_text() {
         let uuid =
             Uuid([0x01, 0x90, 0xf5, 0xa0, 0x62, 0xd8, 0x4b, 0x1c, 0x9a, 0x50, 1, 2, 3, 4, 5, 6]);
         assert_eq!(uuid.to_string(), "0190f5a0-62d8-4b1c-9a50-010203040506");

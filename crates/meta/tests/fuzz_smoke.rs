@@ -1,4 +1,4 @@
-//! Runs the bodies of the fuzz targets over seeded inputs: what is right with wounds, and noise.
+//! Runs the bodies of the fuzz targets over seeded inputs: damaged valid ones, and noise.
 
 mod bodies;
 
@@ -35,7 +35,7 @@ fn whole() -> Vec<u8> {
 }
 
 #[test]
-fn labels() {
+fn label_body_accepts_fuzzed_inputs() {
     let mut counted = 0;
     testkit::smoke(&[whole()], |input| {
         counted += u64::from(Label::decode(input).is_ok());
@@ -45,7 +45,7 @@ fn labels() {
 }
 
 #[test]
-fn superblocks() {
+fn superblock_body_accepts_fuzzed_inputs() {
     let geometry = Geometry::fit(1 << 20, 1 << 16, 2).unwrap();
     let superblock = Superblock {
         vault: Uuid([1; 16]),
@@ -61,12 +61,12 @@ fn superblocks() {
         sent: [Epoch::default(); COPIES_MAX],
         unknown_read_only: 0,
     };
-    // What counts is in front, and wounds are to meet it.
+    // All fields are at the front. Most of the damage must hit them.
     testkit::smoke(&[superblock.encode()[..320].to_vec()], bodies::superblock);
 }
 
 #[test]
-fn records() {
+fn record_body_accepts_fuzzed_inputs() {
     let mut changes = vec![0; RECORD_HEADER_BYTES];
     for verb in [Verb::Write(b"some bytes"), Verb::Fill(100, 7), Verb::Bits(99, true)] {
         Change { object: 3, from: 50, verb }.encode(&mut changes);
@@ -78,7 +78,7 @@ fn records() {
 }
 
 #[test]
-fn pages() {
+fn page_body_accepts_fuzzed_inputs() {
     let entry = Entry {
         number: 1,
         kind: ObjectKind::Bitmap,

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// The state and the figures of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// How it is.
+    /// Health of the device.
     pub health: Health,
-    /// One sentence for a person, empty if there is nothing to say.
+    /// One sentence for a person; empty if there is nothing to report.
     pub summary: String,
     /// Its members, if it has any.
     pub members: Vec<Member>,
@@ -17,64 +17,65 @@ pub struct Report {
     pub counters: Vec<(&'static str, u64)>,
     /// Its scrubs, if it has copies.
     pub scrub: Option<Scrub>,
-    /// What to type next, if something should be done.
+    /// Next command for a person to type, if action is needed.
     pub next: Option<String>,
-    /// What it does for long in the background.
+    /// Its long-running background jobs.
     pub jobs: Vec<Job>,
-    /// How much of its room is taken, if it finds places by itself.
+    /// Use of its space, if it allocates space by itself.
     pub room: Option<Room>,
 }
 
-/// Space for blocks that are placed when they are written.
+/// Space for blocks that are allocated when they are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Room {
-    /// Bytes that are taken.
+    /// Bytes in use.
     pub taken_bytes: u64,
-    /// Bytes in all.
+    /// All bytes.
     pub of_bytes: u64,
 }
 
-/// Something that takes long, done in the background.
+/// A long-running background job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// What is done, in words that follow the device's kind and name: `from a to b`.
+    /// Description of the work, in words that follow the device's kind and name: `from a to b`.
     pub what: String,
-    /// Whether it goes on.
+    /// Whether it is running.
     pub state: JobState,
-    /// What has stopped it, in words.
+    /// The reason why it has stopped, in words.
     pub detail: String,
-    /// How far it is.
+    /// Its progress.
     pub progress: Progress,
 }
 
-/// Whether a job goes on.
+/// State of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// It does.
+    /// It is running.
     Running,
-    /// Not before it is resumed.
+    /// It rests until it is resumed.
     Paused,
-    /// It cannot.
+    /// It cannot continue.
     Stopped,
-    /// It is over.
+    /// It has ended.
     Done,
 }
 
 /// A member of a redundant device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// The device's name in the spec.
+    /// Name of the device in the spec.
     pub name: String,
     /// Its state.
     pub state: MemberState,
-    /// Errors that it gave since the start.
+    /// Number of its errors since the start.
     pub errors: u64,
-    /// The reason of the state, for a person.
+    /// Reason for the state, for a person.
     pub detail: String,
-    /// The time of the last change of its state, in seconds since 1970; `None` if at the start.
+    /// Time of the last change of its state, in seconds since 1970; `None` if the state has not changed since the
+    /// start.
     pub since_unix_s: Option<u64>,
-    /// The progress of a copy to it.
+    /// Progress of a copy to it.
     pub progress: Option<Progress>,
 }
 
@@ -91,12 +92,12 @@ pub enum MemberState {
     Stale,
     /// It is out of service: it failed, or a command took it out.
     Failed,
-    /// It misses everything, and waits to replace a member that fails.
+    /// It has no copy of the data, and waits to replace a member that fails.
     Spare,
 }
 
 impl MemberState {
-    /// The word for people: `in sync`.
+    /// Returns the word for people: `in sync`.
     pub fn word(self) -> &'static str {
         match self {
             Self::InSync => "in sync",
@@ -119,36 +120,36 @@ impl fmt::Display for MemberState {
 pub struct Progress {
     /// Bytes that are done.
     pub done_bytes: u64,
-    /// Bytes to be done, with those that are done.
+    /// Bytes of the whole task, done or not.
     pub all_bytes: u64,
-    /// Bytes of the device: more than that where only a part is to be done.
+    /// Bytes of the device: more than the task if that is only a part.
     pub of_bytes: u64,
 }
 
 /// The scrubs of a device with copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Scrub {
-    /// The progress of the scrub that is under way.
+    /// Progress of the running scrub.
     pub progress: Option<Progress>,
-    /// The time when it began, in seconds since 1970.
+    /// Start time of the running scrub, in seconds since 1970.
     pub since_unix_s: Option<u64>,
-    /// The time when the last scrub ended, in seconds since 1970.
+    /// End time of the last scrub, in seconds since 1970.
     pub ended_unix_s: Option<u64>,
-    /// Blocks in which copies differed and that were made alike, since the start.
+    /// Blocks in which copies differed and were repaired, since the start.
     pub mismatches: u64,
-    /// Ranges that a copy could not read and that were written anew, since the start.
+    /// Ranges that a copy could not read and that were rewritten, since the start.
     pub unreadable: u64,
 }
 
-/// How a device is, from best to worst.
+/// Health of a device, from best to worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// All is well.
+    /// The device works as it should.
     #[default]
     Ok,
-    /// The data are safe, redundancy is not what it should be.
+    /// The data are safe; redundancy is reduced.
     Degraded,
-    /// It does not serve any more.
+    /// The device does not serve any more.
     Failed,
 }

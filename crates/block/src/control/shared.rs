@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Health, Reach, Verb, VerbInfo};
 
-/// No arguments, or no answer but that it worked.
+/// Empty arguments, or an answer without content: the command has succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Nothing {}
 

@@ -12,7 +12,7 @@ use super::Nothing;
 use crate::env::LocalFuture;
 use crate::{Below, ByteRange, Error, ErrorKind, Result};
 
-/// How long a command waits for a change of its graph, if it states no limit of its own.
+/// Time that a command waits for a change of its graph, unless it has a limit of its own.
 const WAIT: Duration = Duration::from_secs(60);
 
 /// The arguments or the answer of a verb. Fields are only ever added, and unknown ones are ignored.
@@ -60,9 +60,9 @@ pub struct VerbInfo {
     pub help: &'static str,
     /// The feature that a device needs for it, as in "m has no ...": `members`.
     pub needs: &'static str,
-    /// Where it acts.
+    /// Devices on which it acts.
     pub reach: Reach,
-    /// How it crosses a process boundary.
+    /// Its encoding across a process boundary.
     pub codec: Codec,
 }
 
@@ -84,22 +84,22 @@ impl Debug for VerbInfo {
     }
 }
 
-/// Where a command acts.
+/// Devices on which a command acts.
 #[derive(Clone, Copy, Debug)]
 pub enum Reach {
     /// On the named device.
     Here,
     /// On each device that holds a part of the range, with no effect that lasts.
     Range,
-    /// On each device that holds a part of the range, with an effect that lasts: on all of them in one global order, or on
-    /// none. The way there must never move.
+    /// On each device that holds a part of the range, with a lasting effect: on all of them in one global order, or
+    /// on none. The path to them must never move.
     Bound {
-        /// Takes the effect back, with the same arguments. It begins at the call, and goes on if its future is dropped.
+        /// Reverts the effect, with the same arguments. It starts at the call, and goes on if its future is dropped.
         undo: &'static VerbInfo,
     },
 }
 
-/// How the arguments and answers of a verb become bytes, and how its answers are merged.
+/// Encoding of the arguments and answers of a verb, and the merge of its answers.
 pub struct Codec {
     encode_args: fn(&dyn Any) -> Vec<u8>,
     decode_args: fn(&[u8]) -> Result<Rc<dyn Any>>,
@@ -109,7 +109,7 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// JSON, with fields by name.
+    /// Returns the codec for JSON, with fields by name.
     pub const fn json<V: Verb>() -> Self {
         Self {
             encode_args: encode::<V::Args>,
@@ -144,30 +144,31 @@ fn merge<V: Verb>(parts: Vec<Part<Reply>>) -> Result<Reply> {
 /// One command on its way to devices.
 #[derive(Clone)]
 pub struct Command {
-    /// Its number: the same if it is sent again, so that a server carries it out once. 0 if it never leaves the process.
+    /// Number of the command. A repeated send has the same number, so that a server carries it out once. 0 if it
+    /// never leaves the process.
     pub id: u64,
-    /// The client that it is sent for; 0 is local.
+    /// Client that sent it; 0 for this process.
     pub origin: u32,
-    /// The bytes that it is about, in the address space of the device that receives it.
+    /// Bytes that it concerns, in the address space of the device that receives it.
     pub range: Option<ByteRange>,
-    /// How long it may wait for a change of its graph.
+    /// Time that it may wait for a change of its graph.
     pub limit: Duration,
     verb: &'static VerbInfo,
     args: Rc<dyn Any>,
 }
 
 impl Command {
-    /// A command of this process to the named device.
+    /// Creates a command of this process to the named device.
     pub fn new<V: Verb>(args: V::Args) -> Self {
         Self { id: 0, origin: 0, range: None, limit: WAIT, verb: V::INFO, args: Rc::new(args) }
     }
 
-    /// The same command about a range.
+    /// Returns the same command for a range.
     pub fn at(&self, range: ByteRange) -> Self {
         Self { range: Some(range), ..self.clone() }
     }
 
-    /// The declaration of its verb.
+    /// Returns the declaration of its verb.
     pub fn verb(&self) -> &'static VerbInfo {
         self.verb
     }
@@ -177,23 +178,23 @@ impl Command {
         self.verb.name == V::INFO.name
     }
 
-    /// Its arguments, if its verb is `V`.
+    /// Returns its arguments, if its verb is `V`.
     pub fn args<V: Verb>(&self) -> Option<&V::Args> {
         if self.is::<V>() { self.args.downcast_ref() } else { None }
     }
 
-    /// The command that takes its effect back, if its effect lasts.
+    /// Returns the command that reverts its effect, if the effect lasts.
     pub fn undo(&self) -> Option<Self> {
         let Reach::Bound { undo } = self.verb.reach else { return None };
         Some(Self { verb: undo, ..self.clone() })
     }
 
-    /// Its arguments as bytes, for another process.
+    /// Encodes its arguments for another process.
     pub fn encode_args(&self) -> Vec<u8> {
         (self.verb.codec.encode_args)(&*self.args)
     }
 
-    /// A command of this process, with arguments that came as bytes.
+    /// Creates a command of this process from encoded arguments.
     ///
     /// # Errors
     /// `Invalid` if they are not the verb's arguments.
@@ -211,12 +212,12 @@ impl Command {
         (self.verb.codec.merge)(parts)
     }
 
-    /// The answer to a command that was carried out at once and answers [`Nothing`].
+    /// Returns the answer to a command that was carried out at once and answers [`Nothing`].
     pub fn done(&self, done: Result<()>) -> LocalFuture<Result<Reply>> {
         Box::pin(std::future::ready(done.map(|()| Reply(Rc::new(Nothing {})))))
     }
 
-    /// The refusal of a device that does not know it.
+    /// Returns the error of a device that does not know the command.
     pub fn unknown_to(&self, device: &str) -> Error {
         let VerbInfo { name, needs, .. } = self.verb;
         let words = format!("{device} has no {needs}, so it does not take {name}");
@@ -251,12 +252,12 @@ pub fn find_verb(
 pub struct Reply(Rc<dyn Any>);
 
 impl Reply {
-    /// The answer to a command of verb `V`.
+    /// Creates the answer to a command of verb `V`.
     pub fn of<V: Verb>(answer: V::Answer) -> Self {
         Self(Rc::new(answer))
     }
 
-    /// The typed answer.
+    /// Returns the typed answer.
     ///
     /// # Errors
     /// `Invalid` if the device answered another verb than `V`.
@@ -267,12 +268,12 @@ impl Reply {
         Ok(Rc::unwrap_or_clone(answer))
     }
 
-    /// The answer as bytes, for another process.
+    /// Encodes the answer for another process.
     pub fn encode(&self, verb: &VerbInfo) -> Vec<u8> {
         (verb.codec.encode_answer)(&*self.0)
     }
 
-    /// The answer that came as bytes.
+    /// Decodes an answer.
     ///
     /// # Errors
     /// `Invalid` if they are not an answer to the verb.
@@ -300,16 +301,16 @@ pub struct Part<A> {
     pub answer: A,
 }
 
-/// Where a range of a device lies in its lowers.
+/// Position of a device's range in its lowers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resolved {
     /// The device is the storage.
     Bottom,
-    /// In these places. Bytes that no place holds are a hole.
+    /// The range lies in these places. Bytes that no place holds are a hole.
     Places {
         /// All places of all copies, for the range up to `upto`.
         all: Vec<Below>,
-        /// The end of the answer. The rest of the range is asked for again.
+        /// End of the answer. The caller must ask again for the rest of the range.
         upto: u64,
         /// Whether the bytes may move while the device is in use.
         moves: bool,
@@ -319,13 +320,13 @@ pub enum Resolved {
 }
 
 impl Resolved {
-    /// The same range of the only lower; `how` as in [`Below`].
+    /// Returns the answer of a device that passes the range to its only lower; `how` as in [`Below`].
     pub fn same(range: ByteRange, how: &'static str) -> Self {
         let below = Below { lower: 0, above: range.start(), range, how: how.into() };
         Self::places(range, vec![below])
     }
 
-    /// The places of all of `range`.
+    /// Returns an answer with the places of all of `range`.
     pub fn places(range: ByteRange, all: Vec<Below>) -> Self {
         Self::Places { all, upto: range.end(), moves: false }
     }

@@ -1,43 +1,43 @@
-//! Disks, as the world gives them.
+//! Disks, as the environment provides them.
 
 use std::path::PathBuf;
 
 use super::Ticket;
 use crate::{Buf, ByteRange, Extent, Result};
 
-/// How to open a disk.
+/// Parameters for opening a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Open {
-    /// Where it is.
+    /// Path of the disk.
     pub path: PathBuf,
-    /// A file (`false`) or a block device (`true`).
+    /// Whether it is a block device (`true`) or a file (`false`).
     pub device: bool,
-    /// Whether writes will be refused.
+    /// Whether writes are refused.
     pub read_only: bool,
-    /// Makes a file of this size if there is none.
+    /// Size of the file to create if there is none.
     pub create: Option<u64>,
-    /// Past the page cache or through it.
+    /// Use of the kernel's page cache.
     pub cache: CacheMode,
 }
 
-/// Whether the kernel's page cache takes part.
+/// Use of the kernel's page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheMode {
-    /// O_DIRECT; an open that cannot have it fails.
+    /// O_DIRECT. The open fails if the kernel does not support it.
     Direct,
-    /// Through the page cache.
+    /// I/O through the page cache.
     Buffered,
 }
 
-/// An open disk. Locked against every other opener for as long as one of its requests is in flight.
+/// An open disk. It is locked against all other openers as long as one of its requests is in flight.
 pub trait Storage {
-    /// The facts, as they were when it was opened.
+    /// Returns the facts as they were when it was opened.
     fn facts(&self) -> &StorageFacts;
     /// Allows operations up to `size`: the disk has grown since it was opened.
     fn has_grown(&self, size: u64) {
         let _ = size;
     }
-    /// Returns the present size in bytes by the quickest way. That of a block device is the size at its opening.
+    /// Returns the present size in bytes by the quickest way. For a block device this is the size at its opening.
     fn size_now(&self) -> u64;
     /// Returns the present size and place of the file, in two system calls.
     ///
@@ -53,39 +53,39 @@ pub trait Storage {
         let _ = facts;
         Ok(())
     }
-    /// Begins one operation, aligned as the facts say.
+    /// Starts one operation, aligned as the facts demand.
     fn start(&self, io: DiskIo) -> Ticket;
     /// Returns the allocation of `range`: at most `max` extents from its start.
     ///
     /// # Errors
-    /// `Unsupported` where the file system cannot say.
+    /// `Unsupported` if the file system cannot report it.
     fn extents(&self, range: ByteRange, max: usize) -> Result<Vec<Extent>>;
 }
 
 /// The present state of an open disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageNow {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Where its file is.
+    /// Position of its file.
     pub place: Place,
 }
 
-/// Where the file of an open disk is.
+/// Position of the file of an open disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// At the path by which it was opened.
+    /// The path by which it was opened.
     There,
-    /// At another path; that path leads to another file, or to none.
+    /// Another path; the original path leads to another file, or to none.
     Elsewhere,
-    /// At no path: the file was deleted, and ends with this process. Until then it can be copied from this path.
+    /// No path: the file was deleted, and ends with this process. Until then it can be copied from this path.
     Deleted(String),
 }
 
 /// Facts about an open disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageFacts {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Unit of offsets and lengths, in bytes.
     pub block_size: u32,
@@ -95,13 +95,13 @@ pub struct StorageFacts {
     pub zeroes: bool,
     /// Whether a discard gives space back.
     pub discard: bool,
-    /// Whether it reads as zeros afterwards.
+    /// Whether a discarded range reads as zeros.
     pub discard_zeroes: bool,
-    /// Whether this open created it, or would.
+    /// Whether this open created the disk, or would create it.
     pub created: bool,
-    /// Which one it is, by whatever name it is opened: its path, absolute and without links.
+    /// Identity of the disk under all of its names: its path, absolute and without links.
     pub identity: String,
-    /// In words: `O_DIRECT`, `through the page cache`.
+    /// Description: `O_DIRECT`, `through the page cache`.
     pub words: String,
 }
 
@@ -112,30 +112,30 @@ pub enum DiskIo {
     Read {
         /// First byte.
         offset: u64,
-        /// Where to.
+        /// Destination.
         into: Buf,
     },
     /// Stores the buffer at `offset`.
     Write {
         /// First byte.
         offset: u64,
-        /// From where.
+        /// Source.
         data: Buf,
-        /// Durable at completion.
+        /// Whether the write must be durable at completion.
         fua: bool,
     },
     /// Makes the range read as zeros; gives the space back if `unmap`.
     Zero {
-        /// Which bytes.
+        /// Bytes to zero.
         range: ByteRange,
         /// Whether the space may be given back.
         unmap: bool,
     },
     /// Gives the space back.
     Discard {
-        /// Which bytes.
+        /// Bytes to discard.
         range: ByteRange,
     },
-    /// Makes durable what completed before.
+    /// Makes all operations durable that have completed before.
     Flush,
 }

@@ -1,4 +1,4 @@
-//! Operations in flight, and what becomes of them.
+//! Operations in flight, and their outcomes.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -8,33 +8,33 @@ use std::task::{Context, Poll};
 
 use crate::{Buf, Result};
 
-/// Somebody who owns operations in flight.
+/// An owner of operations in flight.
 pub trait Tickets {
-    /// The outcome, once.
+    /// Returns the outcome, once.
     fn poll(&self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome>;
-    /// Nobody waits any more; the operation keeps its buffers until the kernel has answered.
+    /// Ends the wait for an operation. The operation keeps its buffers until the kernel has answered.
     fn abandon(&self, id: u64);
 }
 
-/// What became of an operation. The buffers come back with it.
+/// The outcome of an operation, with its buffers.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Bytes moved, or why not.
+    /// Bytes moved, or an error.
     pub result: Result<usize>,
     /// The buffer of a disk operation or a receive.
     pub buf: Option<Buf>,
-    /// The buffers of a send, emptied of nothing: the same vector, to be used again.
+    /// Buffers of a send: the same vector, to be used again.
     pub parts: Vec<Buf>,
 }
 
 impl Outcome {
-    /// An outcome without buffers.
+    /// Returns an outcome without buffers.
     pub fn bare(result: Result<usize>) -> Self {
         Self { result, buf: None, parts: Vec::new() }
     }
 }
 
-/// An operation in flight. Await it; drop it and only the waiting ends.
+/// A handle to an operation in flight. Awaiting it gives the outcome; dropping it ends only the wait.
 #[must_use = "the outcome tells whether it worked"]
 pub struct Ticket {
     owner: Option<Rc<dyn Tickets>>,
@@ -42,12 +42,12 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The operation `id` of `owner`.
+    /// Returns a ticket for the operation `id` of `owner`.
     pub fn new(owner: Rc<dyn Tickets>, id: u64) -> Self {
         Self { owner: Some(owner), id }
     }
 
-    /// An operation that has ended before it was begun.
+    /// Returns a ticket for an operation that ended before it was started.
     pub fn ready(outcome: Outcome) -> Self {
         Self::new(Rc::new(Ready(Cell::new(Some(outcome)))), 0)
     }

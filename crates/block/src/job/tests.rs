@@ -5,7 +5,7 @@ use crate::Mutex;
 use crate::control::Nothing;
 use crate::test_world::TestWorld;
 
-/// Work of so many steps; each holds the mutex until a record covers it.
+/// Work of `all` steps; each step holds the mutex until a record covers it.
 struct Counted {
     job: Job,
     tasks: TaskGroup,

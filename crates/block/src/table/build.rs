@@ -1,18 +1,18 @@
-//! The constructors: each pure kind of device is one function.
+//! The constructors: one function for each pure kind of device.
 
 use super::{Origin, Path, Place, Port, Row, Stripe, Table, TableError, stripe};
 
-/// A striped table, and what it could not use.
+/// A striped table, with the number of unused bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StripeTable {
     /// The mapping.
     pub table: Table,
-    /// Bytes of the lower devices that lie behind the last whole chunk of the smallest.
+    /// Bytes of the lower devices behind the last whole chunk of the smallest one.
     pub unused_bytes: u64,
 }
 
 impl Table {
-    /// The `len` bytes from `start` of a lower device of `lower_size` bytes.
+    /// Returns a table of `len` bytes from `start` of a lower device of `lower_size` bytes.
     pub fn linear(port: Port, lower_size: u64, start: u64, len: u64) -> Result<Self, TableError> {
         let end = start.checked_add(len).ok_or(TableError::TooLarge)?;
         if end > lower_size {
@@ -21,8 +21,8 @@ impl Table {
         Self::from_rows([linear_row(port, start, len)])
     }
 
-    /// A partition of `size` bytes at `start`. It maps as [`Table::linear`] does; the name says that
-    /// the numbers come from a partition table.
+    /// Returns a table for a partition of `size` bytes at `start`. It maps as [`Table::linear`] does; the name shows
+    /// that the numbers come from a partition table.
     pub fn partition(
         port: Port,
         lower_size: u64,
@@ -32,13 +32,13 @@ impl Table {
         Self::linear(port, lower_size, start, size)
     }
 
-    /// Whole lower devices, each given with its size, one after the other.
+    /// Returns a table of whole lower devices, each given with its size, one after the other.
     pub fn concat(lowers: &[(Port, u64)]) -> Result<Self, TableError> {
         Self::from_rows(lowers.iter().map(|&(port, size)| linear_row(port, 0, size)))
     }
 
-    /// Lower devices, each given with its size, filled in turn with chunks. All are used as far as
-    /// the smallest reaches in whole chunks.
+    /// Returns a table over lower devices, each given with its size, filled in turn with chunks. All are used up to
+    /// the last whole chunk of the smallest.
     pub fn stripe(lowers: &[(Port, u64)], chunk: u32) -> Result<StripeTable, TableError> {
         stripe::check_chunk(chunk)?;
         let smallest = lowers.iter().min_by_key(|(_, size)| *size);
@@ -62,7 +62,7 @@ fn linear_row(port: Port, start: u64, len: u64) -> Row {
     Row { len, place: Place::Linear(Origin { port, start }), path: Path::default() }
 }
 
-/// Columns from the start of each port; a single one is just linear.
+/// Returns columns from the start of each port; a single one becomes linear.
 fn striped(ports: impl Iterator<Item = Port>, chunk: u32) -> Result<Place, TableError> {
     let columns: Vec<_> = ports.map(|port| Origin { port, start: 0 }).collect();
     if let [only] = columns[..] {
@@ -80,7 +80,7 @@ mod tests {
     const P1: Port = Port(1);
 
     #[test]
-    fn linear_stays_within_its_lower() {
+    fn linear_rejects_bytes_beyond_lower() {
         assert_eq!(
             Table::linear(P0, 8192, 4096, 4096).unwrap().to_string(),
             "0+4096 linear p0 4096"
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn concat_appends() {
+    fn concat_appends_lowers() {
         let table = Table::concat(&[(P1, 100), (P0, 50)]).unwrap();
         assert_eq!(table.to_string(), "0+100 linear p1 0\n100+50 linear p0 0");
         assert_eq!((table.size(), table.port_count()), (150, 2));
@@ -102,15 +102,15 @@ mod tests {
     }
 
     #[test]
-    fn a_device_cannot_be_joined_to_itself() {
+    fn concat_rejects_device_with_itself() {
         let error = Table::concat(&[(P0, 100), (P0, 50)]).unwrap_err();
         let [first, second] = [50, 100].map(|len| ByteRange::new(0, len).unwrap());
         assert_eq!(error, TableError::Overlap { port: P0, first, second });
     }
 
     #[test]
-    fn stripe_reports_what_is_left_over() {
-        // The smallest holds 2 chunks and 100 bytes; the other 3 chunks.
+    fn stripe_reports_unused_bytes() {
+        // The smallest one holds 2 chunks and 100 bytes; the other one 3 chunks.
         let striped = Table::stripe(&[(P0, 2 * 4096 + 100), (P1, 3 * 4096)], 4096).unwrap();
         assert_eq!(striped.table.to_string(), "0+16384 striped 4096 skip 0 p0:0 p1:0");
         assert_eq!(striped.unused_bytes, 100 + 4096);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn stripe_refuses_with_the_number() {
+    fn stripe_rejects_columns_and_sizes_out_of_bounds() {
         let error = |lowers: &[(Port, u64)], chunk| Table::stripe(lowers, chunk).unwrap_err();
         assert_eq!(error(&[], 512).to_string(), "0 columns; 2 to 64 are allowed");
         let many: Vec<_> = (0..65).map(|port| (Port(port), 4096)).collect();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_segments_have_limits() {
+    fn table_rejects_too_many_ports_or_segments() {
         let error = Table::linear(Port(1024), 10, 0, 10).unwrap_err();
         assert_eq!(error.to_string(), "port p1024; the highest is p1023");
         let row = |number: u64| linear_row(P0, (4096 - number) * 2, 1);

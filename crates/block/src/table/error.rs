@@ -1,4 +1,4 @@
-//! Why a table was refused.
+//! Errors of tables.
 
 use std::error::Error;
 use std::fmt;
@@ -6,16 +6,16 @@ use std::fmt;
 use super::{Port, Stripe, Table, TableId};
 use crate::ByteRange;
 
-/// Why a table was refused, with the value and what it would have had to be.
+/// The reason why a table was rejected, with the value and the limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TableError {
-    /// A table, or a segment of it, would hold no byte.
+    /// A table or a segment without bytes.
     Empty,
-    /// An address would pass the last that 64 bits can name.
+    /// An address past the last one of 64 bits.
     TooLarge,
     /// More segments than [`Table::MAX_SEGMENTS`].
     Segments {
-        /// How many there are.
+        /// Number of segments.
         count: usize,
     },
     /// A port number of [`Table::MAX_PORTS`] or more.
@@ -25,15 +25,15 @@ pub enum TableError {
     },
     /// A stripe of too few or of more than [`Stripe::MAX_COLUMNS`] columns.
     Columns {
-        /// How many there are.
+        /// Number of columns.
         count: usize,
     },
     /// A chunk that is no multiple of 512 bytes, or is empty, or above 1 GiB.
     Chunk {
-        /// Its length.
+        /// Length of the chunk.
         bytes: u32,
     },
-    /// A lower device smaller than one chunk cannot be a column.
+    /// A lower device that is smaller than one chunk cannot be a column.
     SmallerThanChunk {
         /// The lower device.
         port: Port,
@@ -42,27 +42,27 @@ pub enum TableError {
         /// The chunk.
         chunk: u32,
     },
-    /// A place ends behind the end of its lower device.
+    /// A place that ends behind the end of its lower device.
     BeyondLower {
         /// The lower device.
         port: Port,
-        /// Where the place ends.
+        /// End of the place.
         end: u64,
-        /// The size of the device.
+        /// Size of the device.
         size: u64,
     },
-    /// Two places share bytes of a lower device.
+    /// Two places that share bytes of a lower device.
     Overlap {
         /// The lower device.
         port: Port,
         /// One place in it.
         first: ByteRange,
-        /// The other.
+        /// The other place.
         second: ByteRange,
     },
-    /// A boundary or a place is not a multiple of the block size.
+    /// A boundary or a position that is not a multiple of the block size.
     Misaligned {
-        /// The number of the segment, from 0.
+        /// Number of the segment, from 0.
         segment: usize,
         /// The address.
         bytes: u64,

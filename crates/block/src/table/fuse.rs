@@ -1,41 +1,41 @@
-//! Tables substituted into tables.
+//! Substitution of tables into tables.
 //!
-//! What lies below a table may be a table itself. Fusing replaces the ports that lead to such lowers
-//! by the ports of the lowers, so that one lookup does the work of two. Repeated from the bottom up
-//! it turns a stack of any height into one table.
+//! The lower of a table may be a table itself. Fusing replaces a port to that lower with the ports of the lower,
+//! so that one lookup does the work of two. Repeated from the bottom up it turns a stack of any height into one
+//! table.
 //!
-//! A port is fused wholly or not at all, so that all requests of a device go one way. It is left
-//! alone if a column of a stripe would come to lie in several segments, or in a stripe, for that has
-//! no short form; and if the result could pass a limit.
+//! A port is fused completely or not at all, so that all requests of a device take the same path. It is left alone if
+//! a column of a stripe would lie in several segments or in a stripe, because there is no short form for that; and if
+//! the result could exceed a limit.
 
 use std::collections::BTreeMap;
 
 use super::{Origin, Path, Place, Port, Row, Segment, Table, TableError};
 use crate::ByteRange;
 
-/// What a port of a fused table leads to.
+/// Target of a port of a fused table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortPath {
-    /// The port of the upper table.
+    /// Port of the upper table.
     pub upper: Port,
-    /// The port of the table below it; `None` if the port was left as it was.
+    /// Port of the table below it; `None` if the port was left as it was.
     pub lower: Option<Port>,
 }
 
-/// Two levels of tables in one.
+/// Two levels of tables, fused into one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fused {
-    /// The mapping, over ports of its own.
+    /// The mapping, with ports of its own.
     pub table: Table,
-    /// What each of these ports leads to.
+    /// Target of each of these ports.
     pub ports: Vec<PortPath>,
 }
 
 impl Table {
-    /// This table with the table below port `p`, if `lowers[p]` holds one, in the place of that port.
+    /// Returns this table with each port `p` replaced by the table `lowers[p]`, if there is one.
     ///
     /// # Errors
-    /// If this table reaches beyond the end of a lower one.
+    /// `BeyondLower` if this table reaches beyond the end of a lower one.
     pub fn fuse(&self, lowers: &[Option<&Table>]) -> Result<Fused, TableError> {
         let mut fuser = Fuser { lowers: choose(self, lowers)?, ports: Ports::default() };
         let mut rows = Vec::new();
@@ -46,8 +46,8 @@ impl Table {
     }
 }
 
-/// The lowers, by port, that are fused: those that can be, in the order of ports, until the result
-/// could pass a limit. Segments are counted before neighbours are merged.
+/// Selects the lowers to fuse, by port: all that can be fused, in the order of ports, until the result could exceed a
+/// limit. Segments are counted before neighbours are merged.
 fn choose<'t>(
     upper: &Table,
     lowers: &[Option<&'t Table>],
@@ -59,7 +59,7 @@ fn choose<'t>(
         let Some((lower, more)) = lowers.get(port).copied().flatten().zip(more) else {
             continue;
         };
-        // The port itself goes.
+        // The port itself is replaced.
         let more_ports = lower.port_count() - 1;
         if segments + more <= Table::MAX_SEGMENTS && ports + more_ports <= Table::MAX_PORTS {
             segments += more;
@@ -70,7 +70,7 @@ fn choose<'t>(
     Ok(chosen)
 }
 
-/// How many segments fusing each port would add; `None` for a port that cannot be fused.
+/// Returns how many segments the fusion of each port would add; `None` for a port that cannot be fused.
 fn more_segments(
     upper: &Table,
     lowers: &[Option<&Table>],
@@ -104,16 +104,16 @@ fn check_within(port: Port, extent: Option<ByteRange>, lower: &Table) -> Result<
 }
 
 impl Table {
-    /// The segments that hold `range`, and what of it lies in each.
+    /// Returns the segments that hold `range`, each with its part of the range.
     fn segments_within(&self, range: ByteRange) -> impl Iterator<Item = (usize, ByteRange)> {
         let first = self.segment_at(range.start());
         (first..self.places.len())
             .map_while(move |index| Some((index, self.segment_range(index).intersect(range)?)))
     }
 
-    /// Where a column that begins at `origin` and of which `extent` is used begins below this table,
-    /// and in which segment that is. `None` if it lies in several segments or in a stripe, would
-    /// begin before the first byte, or is not used at all, so that there is no telling.
+    /// Returns the start of a column below this table, and the segment with it. The column begins at `origin`, and
+    /// `extent` is the used part. `None` if that part lies in several segments or in a stripe, or if the column would
+    /// begin before the first byte. `None` too if no byte is used, because then its segment is unknown.
     fn column(&self, origin: Origin, extent: Option<ByteRange>) -> Option<(Origin, usize)> {
         let extent = extent?;
         let index = self.segment_at(extent.start());
@@ -128,7 +128,7 @@ impl Table {
     }
 }
 
-/// The work of one fusion.
+/// State of one fusion.
 struct Fuser<'t> {
     lowers: Vec<Option<&'t Table>>,
     ports: Ports,
@@ -142,7 +142,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// A linear segment takes over the segments below it, clipped.
+    /// Replaces a linear segment with the segments below it, clipped.
     fn linear(&mut self, origin: Origin, len: u64, path: &Path, rows: &mut Vec<Row>) {
         let Some(lower) = self.lowers[usize::from(origin.port.0)] else {
             let place = Place::Linear(self.unfused(origin));
@@ -158,7 +158,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// A striped segment keeps its shape; each column moves to where it lies below.
+    /// Moves each column of a striped segment to its position below; the segment keeps its shape.
     fn striped(&mut self, segment: Segment, path: &Path) -> Row {
         let len = segment.range.len();
         let mut path = path.clone();
@@ -181,7 +181,7 @@ impl Fuser<'_> {
     }
 }
 
-/// The ports of a fused table, numbered as they are met.
+/// Ports of a fused table, numbered in the order of first use.
 #[derive(Default)]
 struct Ports {
     list: Vec<PortPath>,
@@ -199,7 +199,7 @@ impl Ports {
     }
 }
 
-/// The tables of both paths, each once: two columns may pass through the same one.
+/// Joins two paths without duplicates: two columns may pass through the same table.
 fn join(upper: &Path, lower: &Path) -> Path {
     let new = lower.iter().filter(|id| !upper.contains(id));
     upper.iter().chain(new).cloned().collect()
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_shifts_and_clips() {
+    fn fuse_shifts_and_clips_linear() {
         let upper = Table::linear(P0, 300, 50, 200).unwrap();
         let lower = Table::concat(&[(P0, 100), (P1, 200)]).unwrap();
         let fused = upper.fuse(&[Some(&lower)]).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opaque_lower_keeps_its_port() {
+    fn fuse_keeps_port_of_opaque_lower() {
         let upper = Table::concat(&[(P0, 100), (P1, 100)]).unwrap();
         let lower = Table::linear(P0, 500, 7, 100).unwrap();
         let fused = upper.fuse(&[None, Some(&lower)]).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_of_a_stripe_skips() {
+    fn fuse_of_partition_over_stripe_adds_skip() {
         let upper = Table::partition(P0, 16384, 1536, 8192).unwrap();
         let lower = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
         let fused = upper.fuse(&[Some(&lower)]).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_takes_over_the_offsets_of_its_columns() {
+    fn fuse_of_stripe_adopts_offsets_of_columns() {
         let upper = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
         let one = Table::linear(P0, 100_000, 4096, 8192).unwrap();
         let two = Table::concat(&[(P0, 8192), (P1, 4096)]).unwrap();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_in_two_segments_or_in_a_stripe_stays() {
+    fn fuse_keeps_column_over_two_segments_or_stripe() {
         let upper = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
         let joined = Table::concat(&[(P0, 4096), (P1, 4096)]).unwrap();
         let striped = Table::stripe(&[(P0, 4096), (P1, 4096)], 512).unwrap().table;
@@ -275,15 +275,15 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_fused_wholly_or_not_at_all() {
-        // The linear segment of p0 could be fused, the column of p0 could not.
+    fn fuse_keeps_port_that_cannot_be_fused_completely() {
+        // The linear segment of p0 could be fused; the column of p0 could not.
         let upper = table("0+2048 striped 512 skip 0 p0:0 p1:0\n2048+100 linear p0 1024");
         let lower = table("0+512 linear p0 0\n512+1000 linear p1 0");
         assert_eq!(upper.fuse(&[Some(&lower)]).unwrap().table, upper);
     }
 
     #[test]
-    fn a_port_that_would_pass_the_limit_stays() {
+    fn fuse_keeps_port_that_would_exceed_segment_limit() {
         let rows = (0..4096).map(|n| format!("{n}+1 linear p0 {}", (4096 - n) * 2));
         let full = table(&rows.collect::<Vec<_>>().join("\n"));
         let upper = Table::concat(&[(P0, 4096), (P1, 100)]).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_filled_to_the_limit_and_no_further() {
+    fn fuse_keeps_port_that_would_exceed_port_limit() {
         let wide = |count| (0..count).map(|port| (Port(port), 1)).collect::<Vec<_>>();
         let full = Table::concat(&wide(1024)).unwrap();
         let upper = Table::linear(P0, 1024, 0, 1024).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_that_is_too_small_is_refused() {
+    fn fuse_rejects_lower_that_is_too_small() {
         let upper = Table::linear(P0, 300, 50, 200).unwrap();
         let lower = Table::linear(P0, 249, 0, 249).unwrap();
         let error = upper.fuse(&[Some(&lower)]).unwrap_err();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_name_the_tables_they_pass_through() {
+    fn fused_segment_names_tables_on_its_path() {
         let upper = named(Table::concat(&[(P0, 100), (P1, 100)]).unwrap(), "both");
         let lower = named(Table::linear(P0, 500, 7, 100).unwrap(), "part");
         let fused = upper.fuse(&[Some(&lower)]).unwrap().table;
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_names_what_all_its_columns_pass_through() {
+    fn fused_stripe_names_tables_of_all_columns() {
         let upper = named(Table::stripe(&[(P0, 512), (P1, 512)], 512).unwrap().table, "fast");
         let lower = |name| named(Table::linear(P0, 512, 0, 512).unwrap(), name);
         let fused = upper.fuse(&[Some(&lower("a")), Some(&lower("b"))]).unwrap().table;
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_names_a_table_once() {
+    fn fused_path_names_table_once() {
         let upper = table("0+1024 striped 512 skip 0 p0:0 p0:512");
         let lower = named(Table::linear(P0, 4096, 1024, 1024).unwrap(), "both");
         let fused = upper.fuse(&[Some(&lower)]).unwrap().table;
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_without_bytes_stays() {
+    fn fuse_keeps_column_without_bytes() {
         // Only the first chunk, in p0, is within the segment.
         let upper = table("0+512 striped 512 skip 0 p0:0 p1:0");
         let lower = Table::linear(P0, 4096, 1024, 1024).unwrap();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_make_a_whole_again() {
+    fn fused_halves_equal_whole() {
         let halves = [0, 512].map(|start| Table::linear(P0, 1024, start, 512).unwrap());
         let joined = Table::concat(&[(P0, 512), (P1, 512)]).unwrap();
         let fused = joined.fuse(&halves.each_ref().map(Some)).unwrap();
@@ -362,14 +362,14 @@ mod tests {
     }
 
     #[test]
-    fn renumbering_finds_bytes_that_are_reached_twice() {
+    fn renumber_rejects_bytes_reached_twice() {
         let joined = Table::concat(&[(P0, 512), (P1, 512)]).unwrap();
         let error = joined.renumber(&[P0, P0]).unwrap_err();
         assert_eq!(error.to_string(), "bytes 0+512 and 0+512 of p0 overlap");
     }
 
     #[test]
-    fn sixteen_linears_are_one() {
+    fn fuse_of_sixteen_linears_is_one_segment() {
         // Each leaves out the first (2 k + 1) * 4 KiB of the one below: 4 KiB * 16 * 16 in all.
         let mut size = 8192 * KIB;
         let mut stack = Table::linear(P0, size, 0, size).unwrap();
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(stack.to_string(), "0+7340032 linear p0 1048576");
     }
 
-    /// The table `below` of `size` bytes in two parts, the one from `cut` on before the other.
+    /// Returns the table `below` of `size` bytes with its two parts swapped: the part from `cut` on comes first.
     fn swapped(below: &Table, size: u64, cut: u64, name: Option<&str>) -> Table {
         let parts = [(cut, size - cut), (0, cut)];
         let parts = parts.map(|(start, len)| Table::linear(P0, size, start, len).unwrap());
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_swaps_are_one_rotation() {
+    fn fuse_of_sixteen_swaps_is_one_rotation() {
         // Swap k rotates by (2 k + 1) * 4 KiB: 4 KiB * 16 * 16 = 1 MiB of the 4 MiB in all.
         let size = 4096 * KIB;
         let mut stack = Table::linear(P0, size, 0, size).unwrap();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_whole_tables_cost_no_segments() {
+    fn fuse_of_named_tables_adds_no_segments() {
         // As before, but each concat is named. All bytes pass through all of them.
         let size = 4096 * KIB;
         let mut stack = Table::linear(P0, size, 0, size).unwrap();

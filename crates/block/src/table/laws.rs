@@ -1,4 +1,4 @@
-//! What holds for every table, tried on random ones.
+//! Properties of every table, tested on random ones.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use crate::ByteRange;
 
 const MAX_WIDTH: usize = 3;
 
-/// The recipe of a segment. Numbers are brought into bounds when it is laid out.
+/// Random parameters of a segment. Layout brings the numbers into bounds.
 #[derive(Clone, Debug)]
 struct Piece {
     port: usize,
@@ -30,8 +30,8 @@ fn piece() -> impl Strategy<Value = Piece> {
     })
 }
 
-/// A table over lowers of these sizes: the pieces take their bytes one behind the other, so that
-/// none is reached twice, and are then put in the order of `keys`.
+/// Lays out a table over lowers of these sizes. The pieces take consecutive bytes of the lowers, so that no byte is
+/// reached twice. Then they are sorted by `keys`.
 fn lay_out(pieces: &[Piece], keys: &[u32], sizes: &[u64]) -> Table {
     let mut free = vec![0; sizes.len()];
     let rows = pieces.iter().filter_map(|piece| match piece.chunk {
@@ -53,7 +53,7 @@ fn linear(piece: &Piece, sizes: &[u64], free: &mut [u64]) -> Option<Row> {
     (len > 0).then(|| Row { len, place, path: Default::default() })
 }
 
-/// A stripe over all ports but the one that the piece names, if three or more, else over all.
+/// Lays out a stripe over all ports; of three or more, the port of the piece is left out.
 fn striped(piece: &Piece, chunk: u32, sizes: &[u64], free: &mut [u64]) -> Option<Row> {
     let ports = (0..sizes.len()).filter(|port| sizes.len() < 3 || *port != piece.port);
     let columns: Vec<_> = ports
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    /// Gives every leaf and every table a number of its own.
+    /// Gives every leaf and every table its own number.
     fn number(&mut self, next: &mut usize) {
         *next += 1;
         match self {
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// The same device with all tables fused, from the bottom up.
+    /// Returns the same device with all tables fused, from the bottom up.
     fn fused(&self) -> Node {
         let Self::Table { table, lowers } = self else {
             return self.clone();
@@ -127,8 +127,8 @@ impl Node {
         Node::Table { table: fused.table, lowers: reached.collect() }
     }
 
-    /// The runs of `range` in the leaves, whose numbers stand for ports; `start` is its address at
-    /// the top.
+    /// Returns the runs of `range` in the leaves; the numbers of the leaves serve as ports. `start` is the address of
+    /// the range at the top.
     fn resolve(&self, range: ByteRange, start: u64) -> Vec<Run> {
         match self {
             Self::Leaf { number, .. } => vec![Run { port: Port(*number as u16), range, start }],
@@ -150,7 +150,7 @@ fn table_over(lowers: Vec<Node>) -> impl Strategy<Value = Node> {
     })
 }
 
-/// A table over leaves and tables, three levels at most.
+/// Generates a table over leaves and tables, with at most three levels.
 fn stack() -> impl Strategy<Value = Node> {
     let leaf = (1..30_000_u64).prop_map(|size| Node::Leaf { number: 0, size });
     let levels = leaf.prop_recursive(3, 24, MAX_WIDTH as u32, |lower| {
@@ -162,7 +162,7 @@ fn stack() -> impl Strategy<Value = Node> {
     })
 }
 
-/// A table and the sizes of its lowers.
+/// Generates a table and the sizes of its lowers.
 fn any_table() -> impl Strategy<Value = (Table, Vec<u64>)> {
     stack().prop_map(|node| match node {
         Node::Table { table, lowers } => (table, lowers.iter().map(Node::size).collect()),
@@ -170,7 +170,7 @@ fn any_table() -> impl Strategy<Value = (Table, Vec<u64>)> {
     })
 }
 
-/// A range within `size` bytes, from two numbers of any size.
+/// Returns a range within `size` bytes, from two numbers of any size.
 fn within(size: u64, (start, len): (u64, u64)) -> ByteRange {
     let start = start % size;
     ByteRange::new(start, 1 + len % (size - start)).unwrap()
@@ -180,7 +180,7 @@ fn whole(table: &Table) -> ByteRange {
     ByteRange::new(0, table.size()).unwrap()
 }
 
-/// Neighbours that lie together both above and below, as one.
+/// Merges neighbours that are adjacent both above and below.
 fn normal(runs: Vec<Run>) -> Vec<Run> {
     let mut joined: Vec<Run> = Vec::new();
     for run in runs {
@@ -198,7 +198,7 @@ fn normal(runs: Vec<Run>) -> Vec<Run> {
     joined
 }
 
-/// Words of the language and near it, in any order.
+/// Generates words of the language, and similar ones, in any order.
 fn near_text() -> impl Strategy<Value = String> {
     let words = [
         "0+4096",
@@ -228,7 +228,7 @@ fn near_text() -> impl Strategy<Value = String> {
     vec(prop::sample::select(words.to_vec()), 0..24).prop_map(|words| words.join(" "))
 }
 
-/// Segments and places with numbers up to the limits of 64 bits, most of them refused.
+/// Generates segments and places with numbers up to the limits of 64 bits; most of them must be rejected.
 fn extreme_text() -> impl Strategy<Value = String> {
     let number = || prop_oneof![0..10_000_u64, any::<u64>(), u64::MAX - 10_000..=u64::MAX];
     let chunk = prop_oneof![Just(512_u32), Just(1536), Just(1 << 30)];

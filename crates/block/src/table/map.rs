@@ -1,21 +1,21 @@
-//! From above to below, and back.
+//! Lookup from above to below, and back.
 
 use super::{Origin, Place, Port, Table};
 use crate::ByteRange;
 
-/// Bytes that lie together above and below.
+/// Bytes that are contiguous above and below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// The lower device.
     pub port: Port,
-    /// The bytes in it.
+    /// Bytes in that device.
     pub range: ByteRange,
-    /// The byte above to which the first of them belongs.
+    /// Position above of the first byte.
     pub start: u64,
 }
 
 impl Run {
-    /// This run and `next`, which follows it above, as one, if it follows it below too.
+    /// Joins this run with `next`, which follows it above, if `next` follows it below too.
     fn joined(self, next: Self) -> Option<Self> {
         let goes_on = self.port == next.port && self.range.end() == next.range.start();
         let range = ByteRange::between(self.range.start(), next.range.end())?;
@@ -24,14 +24,14 @@ impl Run {
 }
 
 impl Table {
-    /// Where `range` lies, if all of it is one run of one segment: the path of nearly every request.
-    /// `None` means to go through [`Table::map`], or that the range passes the end of the table.
+    /// Maps a range that is one run of one segment, as nearly every request is. `None` means that the caller must use
+    /// [`Table::map`], or that the range passes the end of the table.
     #[inline]
     pub fn map_one(&self, range: ByteRange) -> Option<Run> {
         self.map_in(self.segment_at(range.start()), range)
     }
 
-    /// [`Table::map_one`] for a caller that has the number of the segment already, from
+    /// Does the work of [`Table::map_one`] for a caller that already has the number of the segment from
     /// [`Table::segment_at`], because it counts requests by segment.
     ///
     /// # Panics
@@ -49,15 +49,15 @@ impl Table {
         Some(Run { port, range: range.at(start), start: range.start() })
     }
 
-    /// The number of the segment that holds byte `start`; of the last, if `start` is past the end.
+    /// Returns the number of the segment that holds byte `start`; the last one if `start` is past the end.
     #[inline]
     pub fn segment_at(&self, start: u64) -> usize {
         // Only the bounds between segments: with one segment there is nothing to search.
         self.bounds[1..self.places.len()].partition_point(|bound| *bound <= start)
     }
 
-    /// The runs of `range` in the order of the bytes above, which they cover exactly. Neighbours that
-    /// go on in the same lower are one run.
+    /// Returns the runs of `range` in the order of the bytes above, which they cover exactly. Neighbours that are
+    /// contiguous in the same lower are one run.
     ///
     /// # Panics
     /// If `range` passes the end of the table; requests are checked before they are mapped.
@@ -68,9 +68,9 @@ impl Table {
         Runs { table: self, segment, at: range.start(), end: range.end(), ahead: None }
     }
 
-    /// The byte above that lies at byte `lower_byte` of `port`; `None` if no byte does.
+    /// Returns the byte above that lies at byte `lower_byte` of `port`; `None` if there is none.
     ///
-    /// It walks the segments: it answers people who look for a byte, not requests.
+    /// It walks the segments. It is for diagnostics, not for requests.
     pub fn upper_of(&self, port: Port, lower_byte: u64) -> Option<u64> {
         let place = Origin { port, start: lower_byte };
         self.segments().find_map(|segment| {
@@ -81,7 +81,7 @@ impl Table {
 }
 
 impl Place {
-    /// Where byte `offset` lies, and how many bytes lie together from there on.
+    /// Returns the position of byte `offset`, and the number of contiguous bytes from there on.
     #[inline]
     fn locate(&self, offset: u64) -> (Origin, u64) {
         match self {
@@ -90,7 +90,7 @@ impl Place {
         }
     }
 
-    /// The byte of the first `len` that lies at `place`.
+    /// Returns the byte of the first `len` that lies at `place`.
     fn offset_of(&self, place: Origin, len: u64) -> Option<u64> {
         match self {
             Self::Linear(origin) if origin.port == place.port => {
@@ -106,16 +106,16 @@ impl Place {
 #[derive(Clone, Debug)]
 pub struct Runs<'t> {
     table: &'t Table,
-    /// The segment that holds `at`.
+    /// Segment that holds `at`.
     segment: usize,
     at: u64,
     end: u64,
-    /// A piece that was looked at and did not join the run before it.
+    /// Piece that was read ahead and did not join the run before it.
     ahead: Option<Run>,
 }
 
 impl Runs<'_> {
-    /// The next bytes that lie together within one segment.
+    /// Returns the next contiguous bytes within one segment.
     fn piece(&mut self) -> Option<Run> {
         let segment = self.table.segment_range(self.segment);
         let end = self.end.min(segment.end());
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_or_none() {
+    fn map_one_returns_run_within_one_segment() {
         let table = Table::concat(&[(P0, 100), (P1, 50)]).unwrap();
         assert_eq!(table.map_one(range(90, 10)), Some(run(P0, 90, 10, 90)));
         assert_eq!(table.map_one(range(100, 50)), Some(run(P1, 0, 50, 100)));
@@ -177,21 +177,21 @@ mod tests {
     }
 
     #[test]
-    fn one_chunk_or_none() {
+    fn map_one_returns_run_within_one_chunk() {
         let table = Table::stripe(&[(P0, 4096), (P1, 4096)], 1024).unwrap().table;
         assert_eq!(table.map_one(range(3072, 1024)), Some(run(P1, 1024, 1024, 3072)));
         assert_eq!(table.map_one(range(3072, 1025)), None);
     }
 
     #[test]
-    fn runs_of_a_concat() {
+    fn map_splits_range_at_concat_boundary() {
         let table = Table::concat(&[(P0, 100), (P1, 50)]).unwrap();
         let runs: Vec<_> = table.map(range(90, 20)).collect();
         assert_eq!(runs, [run(P0, 90, 10, 90), run(P1, 0, 10, 100)]);
     }
 
     #[test]
-    fn runs_of_a_stripe() {
+    fn map_splits_range_at_chunks() {
         let table = Table::stripe(&[(P0, 4096), (P1, 4096)], 1024).unwrap().table;
         let runs: Vec<_> = table.map(range(512, 3000)).collect();
         let expected = [
@@ -204,8 +204,8 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_neighbours_join() {
-        // Kept apart as segments by their paths, one run below.
+    fn map_joins_runs_of_contiguous_segments() {
+        // Two segments because of their paths, but one run below.
         let text = "0+10 linear p0 5 via a@1\n10+10 linear p0 15 via b@1";
         let table: Table = text.parse().unwrap();
         assert_eq!(table.map(range(0, 20)).collect::<Vec<_>>(), [run(P0, 5, 20, 0)]);
@@ -215,12 +215,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "100+51 passes the end of a table of 150 bytes")]
-    fn a_range_past_the_end_is_our_own_mistake() {
+    fn map_panics_past_end_of_table() {
         Table::concat(&[(P0, 100), (P1, 50)]).unwrap().map(range(100, 51));
     }
 
     #[test]
-    fn the_way_back() {
+    fn upper_of_maps_lower_byte_back() {
         let table = Table::concat(&[(P1, 100), (P0, 50)]).unwrap();
         assert_eq!(table.upper_of(P0, 49), Some(149));
         assert_eq!(table.upper_of(P0, 50), None);

@@ -1,17 +1,16 @@
 //! Tables: pure mappings as data.
 //!
-//! A table says where every byte of an address space lies in the devices below. Linear, concat,
-//! stripe and partition are constructors of it, not code that runs per request, so a stack of them
-//! fuses into one table and one lookup, and the result can be printed, compared, granted and
-//! revoked like any other value.
+//! A table maps every byte of an address space to a byte of a device below. Linear, concat, stripe and partition are
+//! constructors of tables, not code that runs for each request. So a stack of them fuses into one table with one
+//! lookup, and the result can be printed, compared, granted and revoked like any other value.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the type, and the one place where its invariants are checked |
+//! | `mod.rs` | the type, and the one check of its invariants |
 //! | `stripe.rs` | the arithmetic of striping |
 //! | `build.rs` | the constructors |
-//! | `map.rs` | from above to below and back |
-//! | `fuse.rs` | a table substituted into another |
+//! | `map.rs` | lookup from above to below, and back |
+//! | `fuse.rs` | substitution of a table into another |
 //! | `text.rs` | printing and parsing |
 
 #![forbid(unsafe_code)]
@@ -38,7 +37,7 @@ pub use map::{Run, Runs};
 pub use stripe::Stripe;
 pub use text::{ParseError, ParseProblem};
 
-/// The index of a lower device in a table's own list of them.
+/// The index of a lower device in a table's own list of lowers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Port(pub u16);
 
@@ -48,26 +47,26 @@ impl fmt::Display for Port {
     }
 }
 
-/// The byte of a lower device at which a mapping begins.
+/// The first byte of a mapping in a lower device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// The lower device.
     pub port: Port,
-    /// The byte in it.
+    /// Byte in that device.
     pub start: u64,
 }
 
-/// Where the bytes of one segment lie.
+/// Position of a segment's bytes in the lowers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// One after the other from the origin.
+    /// Consecutive bytes from the origin.
     Linear(Origin),
-    /// Dealt out in chunks over several columns. Boxed, for most segments are linear.
+    /// Chunks dealt out in turn over several columns. Boxed, because most segments are linear.
     Striped(Box<Stripe>),
 }
 
-/// One table at one moment of its life. A change to a table gives it a new generation, which is how
-/// a fused table is known to be stale.
+/// A table at one moment of its life. A change to a table gives it a new generation, which shows that a fused table
+/// is stale.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TableId {
     name: Arc<str>,
@@ -75,11 +74,11 @@ pub struct TableId {
 }
 
 impl TableId {
-    /// Bytes in a name.
+    /// Most bytes in a name.
     pub const MAX_NAME_BYTES: usize = 255;
 
-    /// A name of 1 to [`TableId::MAX_NAME_BYTES`] bytes without blanks or control characters, which would
-    /// break the text form.
+    /// Creates an id. The name must have 1 to [`TableId::MAX_NAME_BYTES`] bytes without blanks or control characters,
+    /// which would break the text form.
     pub fn new(name: &str, generation: u64) -> Result<Self, TableError> {
         let broken = |c: char| c.is_whitespace() || c.is_control();
         if name.is_empty() || name.len() > Self::MAX_NAME_BYTES || name.contains(broken) {
@@ -88,12 +87,12 @@ impl TableId {
         Ok(Self { name: name.into(), generation })
     }
 
-    /// The name, the same through all generations.
+    /// Returns the name, which is the same for all generations.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How often the table had changed.
+    /// Returns the number of changes before this state of the table.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -105,29 +104,29 @@ impl fmt::Display for TableId {
     }
 }
 
-/// The tables that a segment stands for, the uppermost first.
+/// The tables that a segment passes through, the uppermost first.
 type Path = Arc<[TableId]>;
 
-/// One row of a table, as seen from outside.
+/// A row of a table, as seen from outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'t> {
-    /// The bytes above.
+    /// Bytes above.
     pub range: ByteRange,
-    /// Where they lie below.
+    /// Position of these bytes below.
     pub place: &'t Place,
-    /// The named tables they pass through, the uppermost first. Empty for a table without a name.
+    /// Named tables that they pass through, the uppermost first. Empty for a table without a name.
     pub path: &'t [TableId],
 }
 
 /// A pure mapping from `[0, size)` to bytes of lower devices.
 ///
-/// Invariants: there is a segment; segments cover `[0, size)` exactly; neighbours that continue each
-/// other and have the same path are one segment; no lower byte is reached twice; the named limits
-/// hold and no address passes `u64::MAX`.
+/// Invariants: there is at least one segment; segments cover `[0, size)` exactly; neighbours that continue each other
+/// and have the same path are one segment; no lower byte is reached twice; the named limits hold and no address
+/// passes `u64::MAX`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Where segments begin, and the size as the last: one more entry than there are segments. Apart
-    /// from the places, so that a search touches nothing else.
+    /// Starts of the segments, and the size as the last entry: one entry more than there are segments. Separate from
+    /// the places, so that a search touches nothing else.
     bounds: Vec<u64>,
     places: Vec<Place>,
     paths: Vec<Path>,
@@ -135,31 +134,31 @@ pub struct Table {
 }
 
 impl Table {
-    /// Segments of one table. A lookup among them is a dozen steps in 32 KiB, which stay in cache.
+    /// Most segments of one table. A lookup among them takes a dozen steps in 32 KiB, which stay in cache.
     pub const MAX_SEGMENTS: usize = 4096;
 
-    /// Ports of one table.
+    /// Most ports of one table.
     pub const MAX_PORTS: usize = 1024;
 
-    /// The number of bytes above.
+    /// Returns the number of bytes above.
     pub fn size(&self) -> u64 {
         self.bounds[self.places.len()]
     }
 
-    /// The number of ports: one more than the highest that a segment names.
+    /// Returns the number of ports: one more than the highest port of a segment.
     pub fn port_count(&self) -> usize {
         self.port_count
     }
 
-    /// The rows, from the lowest address up.
+    /// Returns the rows, from the lowest address up.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment<'_>> {
         (0..self.places.len()).map(|index| self.segment(index))
     }
 
-    /// Row `index`.
+    /// Returns row `index`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such row.
     pub fn segment(&self, index: usize) -> Segment<'_> {
         Segment {
             range: self.segment_range(index),
@@ -168,7 +167,7 @@ impl Table {
         }
     }
 
-    /// Every table that this one was made from, sorted, each once.
+    /// Returns every table that this one was made from, sorted and without duplicates.
     pub fn sources(&self) -> Vec<TableId> {
         let mut sources: Vec<_> = self.paths.iter().flat_map(|path| path.iter().cloned()).collect();
         sources.sort();
@@ -176,7 +175,7 @@ impl Table {
         sources
     }
 
-    /// The same mapping, every path of which begins with `id`.
+    /// Returns the same mapping with `id` put before every path.
     pub fn named(mut self, id: TableId) -> Self {
         for path in &mut self.paths {
             *path = std::iter::once(id.clone()).chain(path.iter().cloned()).collect();
@@ -184,15 +183,15 @@ impl Table {
         self
     }
 
-    /// The same mapping without paths, in the fewest segments: neighbours that were kept apart only
-    /// because they stand for different tables become one.
+    /// Returns the same mapping without paths, in the fewest segments: neighbours that differed only in their paths
+    /// are merged.
     pub fn without_paths(&self) -> Self {
         let rows = self.rows().map(|row| Row { path: Path::default(), ..row });
         Self::from_rows(rows).expect("fewer segments of a valid table are valid")
     }
 
-    /// The same mapping with port `p` called `to[p]`. Ports that turn out to be one device may be
-    /// given one number; if bytes of it are then reached twice, that is an error.
+    /// Returns the same mapping with port `p` renamed to `to[p]`. Ports of the same device may get one number. It is
+    /// an error if bytes of a device are then reached twice.
     ///
     /// # Panics
     /// If `to` is shorter than [`Table::port_count`].
@@ -201,8 +200,8 @@ impl Table {
         Self::from_rows(self.rows().map(|row| Row { place: row.place.with_ports(rename), ..row }))
     }
 
-    /// Checks that every boundary and every place below is a multiple of `block` bytes, so that a
-    /// request in whole blocks above is one below.
+    /// Checks that every boundary and every position below is a multiple of `block` bytes, so that a request in whole
+    /// blocks above has whole blocks below.
     pub fn check_block_size(&self, block: u32) -> Result<(), TableError> {
         for (index, segment) in self.segments().enumerate() {
             let bounds = [segment.range.start(), segment.range.end()];
@@ -238,14 +237,14 @@ impl Table {
     }
 }
 
-/// A segment that does not know yet where it begins.
+/// A segment without a position above.
 struct Row {
     len: u64,
     place: Place,
     path: Path,
 }
 
-/// The only maker of tables: whatever comes out of it satisfies the invariants.
+/// The only builder of tables: each table that it returns satisfies the invariants.
 struct Builder {
     table: Table,
 }
@@ -255,7 +254,7 @@ impl Builder {
         Self { table: Table { bounds: vec![0], places: vec![], paths: vec![], port_count: 0 } }
     }
 
-    /// The bytes covered so far.
+    /// Returns the number of bytes covered so far.
     fn size(&self) -> u64 {
         self.table.size()
     }
@@ -293,7 +292,7 @@ impl Builder {
         Ok(self.table)
     }
 
-    /// What is reached twice is adjacent once all that is reached is sorted.
+    /// Checks that no byte is reached twice. After sorting, overlapping ranges are adjacent.
     fn check_reached_once(&self) -> Result<(), TableError> {
         let mut reached = Vec::new();
         for segment in self.table.segments() {
@@ -311,7 +310,7 @@ impl Builder {
 }
 
 impl Place {
-    /// Where it begins in each lower: once if linear, once for each column if striped.
+    /// Returns the start in each lower: one if linear, one for each column if striped.
     pub fn origins(&self) -> &[Origin] {
         match self {
             Self::Linear(origin) => slice::from_ref(origin),
@@ -319,8 +318,8 @@ impl Place {
         }
     }
 
-    /// The bytes that the first `len` bytes of this place occupy below origin `index`; `None` if they
-    /// do not get that far.
+    /// Returns the bytes that the first `len` bytes of this place occupy below origin `index`; `None` if they do not
+    /// reach it.
     fn extent(&self, index: usize, len: u64) -> Option<ByteRange> {
         match self {
             Self::Linear(origin) => ByteRange::new(origin.start, len),
@@ -328,13 +327,13 @@ impl Place {
         }
     }
 
-    /// All that the first `len` bytes of this place occupy.
+    /// Returns all bytes that the first `len` bytes of this place occupy.
     fn extents(&self, len: u64) -> impl Iterator<Item = (Port, ByteRange)> {
         let origins = self.origins().iter().enumerate();
         origins.filter_map(move |(index, origin)| Some((origin.port, self.extent(index, len)?)))
     }
 
-    /// Whether `next` is where this place goes on after `len` bytes.
+    /// Whether `next` continues this place after `len` bytes.
     fn continues(&self, len: u64, next: &Self) -> bool {
         match (self, next) {
             (Self::Linear(one), Self::Linear(two)) => {
@@ -345,7 +344,7 @@ impl Place {
         }
     }
 
-    /// The same place without its first `bytes`.
+    /// Returns the same place without its first `bytes`.
     fn advanced(&self, bytes: u64) -> Self {
         match self {
             Self::Linear(origin) => Self::Linear(Origin { start: origin.start + bytes, ..*origin }),
@@ -364,7 +363,7 @@ impl Place {
         }
     }
 
-    /// Every number that a block size has to divide.
+    /// Returns every number that must be a multiple of the block size.
     fn numbers(&self) -> impl Iterator<Item = u64> {
         let striping = match self {
             Self::Linear(_) => None,
@@ -394,13 +393,13 @@ impl Place {
 mod tests {
     use super::*;
 
-    /// What a text means, in the fewest segments.
+    /// Parses a table and prints it, which merges neighbours.
     fn shortest(text: &str) -> String {
         text.parse::<Table>().unwrap().to_string()
     }
 
     #[test]
-    fn neighbours_that_go_on_are_one_segment() {
+    fn table_merges_neighbours_that_continue() {
         let linear = "0+5 linear p0 0\n5+5 linear p0 5";
         assert_eq!(shortest(linear), "0+10 linear p0 0");
         let striped = "0+700 striped 512 skip 9 p0:0 p1:0\n700+5 striped 512 skip 709 p0:0 p1:0";
@@ -408,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn other_neighbours_are_two_segments() {
+    fn table_keeps_other_neighbours_as_two_segments() {
         let texts = [
             "0+5 linear p0 0\n5+5 linear p1 5",
             "0+5 linear p0 0\n5+5 linear p0 6",
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_size_divides_every_number() {
+    fn check_block_size_rejects_misaligned_numbers() {
         let unaligned = |text: &str, block| {
             text.parse::<Table>().unwrap().check_block_size(block).unwrap_err().to_string()
         };
@@ -440,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aligned_table_has_its_block_size() {
+    fn check_block_size_accepts_aligned_table() {
         let text = "0+4096 linear p0 512\n4096+1024 striped 1536 skip 512 p1:0 p2:1024";
         assert_eq!(text.parse::<Table>().unwrap().check_block_size(512), Ok(()));
     }

@@ -1,8 +1,8 @@
 //! The arithmetic of striping.
 //!
-//! A stripe is an address space of its own, the stripe space. Chunk `k` of it lies in column
-//! `k % columns`, in row `k / columns`. A segment shows a window of that space, which begins `skip`
-//! bytes into it; so a partition of a striped device is again a stripe, with a larger skip.
+//! A stripe has an address space of its own, the stripe space. Chunk `k` of this space lies in column `k % columns`,
+//! in row `k / columns`. A segment shows a window of the space, which begins `skip` bytes into it. So a partition of
+//! a striped device is again a stripe, with a larger skip.
 
 use super::{Origin, TableError};
 use crate::ByteRange;
@@ -16,16 +16,16 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// The fewest columns. A single one would be linear, and is written so.
+    /// Fewest columns. A stripe with one column would be linear, and is represented so.
     pub const MIN_COLUMNS: usize = 2;
 
-    /// The most columns.
+    /// Most columns.
     pub const MAX_COLUMNS: usize = 64;
 
-    /// Every chunk is a multiple of this, the smallest block of any device.
+    /// Unit of chunks, the smallest block of any device.
     pub const CHUNK_UNIT_BYTES: u32 = 512;
 
-    /// The largest chunk.
+    /// Largest chunk.
     pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
     pub(super) fn new(chunk: u32, skip: u64, columns: Vec<Origin>) -> Result<Self, TableError> {
@@ -36,22 +36,22 @@ impl Stripe {
         Ok(Self { chunk, skip, columns })
     }
 
-    /// The bytes that lie together in one column.
+    /// Returns the number of contiguous bytes in one column.
     pub fn chunk(&self) -> u32 {
         self.chunk
     }
 
-    /// The byte of the stripe space at which the window begins.
+    /// Returns the byte of the stripe space at which the window begins.
     pub fn skip(&self) -> u64 {
         self.skip
     }
 
-    /// Where the columns begin, in the order in which chunks are dealt out.
+    /// Returns the starts of the columns, in the order in which chunks are dealt out.
     pub fn columns(&self) -> &[Origin] {
         &self.columns
     }
 
-    /// Where byte `offset` of the window lies, and how many bytes lie together from there on.
+    /// Returns the position of byte `offset` of the window, and the number of contiguous bytes from there on.
     #[inline]
     pub(super) fn locate(&self, offset: u64) -> (Origin, u64) {
         let chunk = u64::from(self.chunk);
@@ -61,7 +61,7 @@ impl Stripe {
         (Origin { port, start: start + row * chunk + within }, chunk - within)
     }
 
-    /// The byte of the window, which has `len` bytes, that lies at `place`.
+    /// Returns the byte of the window, which has `len` bytes, that lies at `place`.
     pub(super) fn offset_of(&self, place: Origin, len: u64) -> Option<u64> {
         let at = ByteRange::new(place.start, 1)?;
         let reaches = |index: &usize| {
@@ -75,8 +75,8 @@ impl Stripe {
         Some(number * chunk + within - self.skip)
     }
 
-    /// The bytes that the first `len` bytes of the window occupy in column `index`. They are one run,
-    /// for a column receives its bytes in the order of the stripe space.
+    /// Returns the bytes that the first `len` bytes of the window occupy in column `index`. They are one run, because
+    /// a column receives its bytes in the order of the stripe space.
     pub(super) fn extent(&self, index: usize, len: u64) -> Option<ByteRange> {
         let start = self.columns[index].start;
         let first = start + self.dealt(self.skip, index);
@@ -84,7 +84,7 @@ impl Stripe {
         ByteRange::between(first, end)
     }
 
-    /// How many of the first `bytes` of the stripe space lie in column `index`.
+    /// Returns how many of the first `bytes` of the stripe space lie in column `index`.
     fn dealt(&self, bytes: u64, index: usize) -> u64 {
         let chunk = u64::from(self.chunk);
         let (rows, rest) = div_rem(bytes, chunk * self.columns.len() as u64);
@@ -121,8 +121,8 @@ pub(super) fn check_chunk(bytes: u32) -> Result<(), TableError> {
     Ok(())
 }
 
-/// Quotient and remainder. Most chunks and many column counts are powers of two, and a shift takes a
-/// tenth of the time of a division.
+/// Returns quotient and remainder. Most chunks and many column counts are powers of two, and a shift takes a tenth of
+/// the time of a division.
 #[inline]
 fn div_rem(value: u64, by: u64) -> (u64, u64) {
     if by.is_power_of_two() {
@@ -136,14 +136,14 @@ mod tests {
     use super::super::Port;
     use super::*;
 
-    /// Three columns of 1024-byte chunks, seen from byte 1536: half of chunk 1 is skipped.
+    /// Returns three columns of 1024-byte chunks, seen from byte 1536: half of chunk 1 is skipped.
     fn window() -> Stripe {
         let column = |port, start| Origin { port: Port(port), start };
         Stripe::new(1024, 1536, vec![column(0, 0), column(1, 4096), column(2, 8192)]).unwrap()
     }
 
     #[test]
-    fn locates_by_hand() {
+    fn stripe_locates_byte_in_column() {
         let at = |port, start| Origin { port: Port(port), start };
         assert_eq!(window().locate(0), (at(1, 4096 + 512), 512));
         assert_eq!(window().locate(512), (at(2, 8192), 1024));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_by_hand() {
+    fn stripe_extent_covers_dealt_chunks() {
         // 600 bytes: the rest of chunk 1 in column 1, 88 bytes of chunk 2 in column 2.
         assert_eq!(window().extent(0, 600), None);
         assert_eq!(window().extent(1, 600), ByteRange::new(4096 + 512, 512));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_way_back() {
+    fn stripe_maps_column_byte_back() {
         let at = |port, start| Origin { port: Port(port), start };
         assert_eq!(window().offset_of(at(0, 1025), 4096), Some(1537));
         assert_eq!(window().offset_of(at(0, 1023), 4096), None, "skipped");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_chunks_and_columns_out_of_bounds() {
+    fn stripe_rejects_chunks_and_columns_out_of_bounds() {
         assert_eq!(check_chunk(0), Err(TableError::Chunk { bytes: 0 }));
         assert_eq!(check_chunk(513), Err(TableError::Chunk { bytes: 513 }));
         assert_eq!(check_chunk((1 << 30) + 512), Err(TableError::Chunk { bytes: (1 << 30) + 512 }));

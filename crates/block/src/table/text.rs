@@ -1,13 +1,13 @@
-//! The text of a table: one line for each segment, in bytes.
+//! The text form of a table: one line for each segment, in bytes.
 //!
 //! ```text
 //! 0+1073741824 linear p0 4096
 //! 1073741824+8388608 striped 65536 skip 0 p1:0 p2:1048576 via data@3 fast@1
 //! ```
 //!
-//! A line is the range above, the kind of place, where it lies, and, if the segment stands for named
-//! tables, `via` and their names and generations, the uppermost first. What is printed parses back
-//! to an equal table.
+//! A line has the range above, the kind of place, and the position below. If the segment passes through named tables,
+//! `via` follows with their names and generations, the uppermost first. The printed text parses back to an equal
+//! table.
 
 use std::error::Error;
 use std::fmt;
@@ -54,42 +54,42 @@ impl fmt::Debug for Table {
     }
 }
 
-/// Why a text is not a table, and where.
+/// The reason why a text is not a table, with its position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseError {
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// The character in it, from 1.
+    /// Character in the line, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// Fault at this position.
     pub problem: ParseProblem,
 }
 
-/// What is wrong with the text of a table.
+/// Fault in the text of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ParseProblem {
-    /// Something else was expected.
+    /// Unexpected text.
     Expected {
-        /// What.
+        /// Expected text.
         what: &'static str,
-        /// What is there; empty at the end of a line.
+        /// Text that is there; empty at the end of a line.
         found: String,
     },
-    /// A number is too large.
+    /// A number that is too large.
     TooLarge {
         /// The number, as it is written.
         found: String,
-        /// The largest allowed.
+        /// Largest permitted number.
         limit: u64,
     },
-    /// A segment does not begin where the one before it ends.
+    /// A segment that does not begin at the end of the one before it.
     Start {
-        /// Where it begins.
+        /// Start of the segment.
         found: u64,
-        /// Where it would have to begin.
+        /// Required start.
         expected: u64,
     },
-    /// The lines are well formed but do not make a table.
+    /// Well-formed lines that do not make a table.
     Table(TableError),
 }
 
@@ -120,7 +120,7 @@ impl Error for ParseError {}
 impl FromStr for Table {
     type Err = ParseError;
 
-    /// Reads what [`Table`] prints. Blank lines are passed over.
+    /// Parses the text that [`Table`] prints. Blank lines are ignored.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut builder = Builder::new();
         let mut last = Words { text: "", line: 1, column: 1 };
@@ -138,7 +138,7 @@ impl FromStr for Table {
     }
 }
 
-/// One line: `START+LEN PLACE [via ID...]`.
+/// Parses one line: `START+LEN PLACE [via ID...]`.
 fn row(words: &mut Words, expected: u64) -> Result<Row, ParseError> {
     let (start, len) = words.expect("a range START+LEN")?.halves('+', "a range START+LEN")?;
     let found = start.number(u64::MAX)?;
@@ -155,14 +155,14 @@ fn row(words: &mut Words, expected: u64) -> Result<Row, ParseError> {
     Ok(Row { len, place, path: path(words)? })
 }
 
-/// `PORT START`.
+/// Parses `PORT START`.
 fn linear(words: &mut Words) -> Result<Place, ParseError> {
     let port = port(words.expect("a port")?)?;
     let start = words.expect("the first byte below")?.number(u64::MAX)?;
     Ok(Place::Linear(Origin { port, start }))
 }
 
-/// `CHUNK skip BYTES PORT:START...`.
+/// Parses `CHUNK skip BYTES PORT:START...`.
 fn striped(words: &mut Words) -> Result<Place, ParseError> {
     let start = *words;
     let chunk = words.expect("a chunk")?.number(u32::MAX)?;
@@ -181,7 +181,7 @@ fn striped(words: &mut Words) -> Result<Place, ParseError> {
     Ok(Place::Striped(Box::new(stripe)))
 }
 
-/// `via NAME@GENERATION...`, or nothing, up to the end of the line.
+/// Parses `via NAME@GENERATION...`, or nothing, up to the end of the line.
 fn path(words: &mut Words) -> Result<Path, ParseError> {
     let Some(via) = words.next() else {
         return Ok(Path::default());
@@ -207,7 +207,7 @@ fn port(word: Word) -> Result<Port, ParseError> {
     Ok(Port(Word { text: digits, column: word.column + 1, ..word }.number(u16::MAX)?))
 }
 
-/// The words of a line that are still to be read.
+/// The unread words of a line.
 #[derive(Clone, Copy)]
 struct Words<'t> {
     text: &'t str,
@@ -215,7 +215,7 @@ struct Words<'t> {
     column: usize,
 }
 
-/// A word and where it stands.
+/// A word and its position.
 #[derive(Clone, Copy)]
 struct Word<'t> {
     text: &'t str,
@@ -257,14 +257,14 @@ impl<'t> Word<'t> {
         self.error(ParseProblem::Expected { what, found: self.text.to_owned() })
     }
 
-    /// What stands before and after the last `separator`; a name may hold it too.
+    /// Splits the word at the last `separator`; a name may contain it too.
     fn halves(self, separator: char, what: &'static str) -> Result<(Self, Self), ParseError> {
         let (left, right) = self.text.rsplit_once(separator).ok_or_else(|| self.expected(what))?;
         let column = self.column + chars(left) + 1;
         Ok((Self { text: left, ..self }, Self { text: right, column, ..self }))
     }
 
-    /// Decimal digits only, for `u64::from_str` would take a sign as well.
+    /// Parses decimal digits only; `u64::from_str` would accept a sign as well.
     fn number<N: TryFrom<u64> + Into<u64>>(self, max: N) -> Result<N, ParseError> {
         if self.text.is_empty() || !self.text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(self.expected("a number"));
@@ -290,25 +290,25 @@ mod tests {
 1082130432+512 linear p0 0 via odd@name@18446744073709551615";
 
     #[test]
-    fn prints_what_it_parses() {
+    fn table_prints_text_that_it_parses() {
         assert_eq!(THREE.parse::<Table>().unwrap().to_string(), THREE);
     }
 
     #[test]
-    fn blanks_do_not_matter() {
+    fn parse_ignores_blanks() {
         let table: Table = "\n  0+5   linear\tp0 7  \n\n".parse().unwrap();
         assert_eq!(table.to_string(), "0+5 linear p0 7");
     }
 
     #[test]
-    fn lists_its_sources_once() {
+    fn sources_lists_tables_without_duplicates() {
         let table: Table = "0+1 linear p0 9 via b@1 a@2\n1+1 linear p0 7 via b@1".parse().unwrap();
         let names: Vec<_> = table.sources().iter().map(TableId::to_string).collect();
         assert_eq!(names, ["a@2", "b@1"]);
     }
 
     #[test]
-    fn errors_name_place_value_and_limit() {
+    fn parse_errors_name_place_value_and_limit() {
         let cases = [
             ("", "line 1, column 1: a length of 0 bytes; at least 1 is needed"),
             ("0+0 linear p0 0", "line 1, column 1: a length of 0 bytes; at least 1 is needed"),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked() {
+    fn table_id_rejects_invalid_names() {
         let error = TableId::new("", 1).unwrap_err();
         let expected = "the name \"\" has 0 bytes; 1 to 255 without blanks are allowed";
         assert_eq!(error.to_string(), expected);

@@ -1,4 +1,4 @@
-//! The specs that a graph had before, as they stand at the end of a label.
+//! The earlier specs of a graph, at the end of a label.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,10 +6,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{COPY_BYTES_MAX, COUNT_MAX, Wrong, damaged};
 use crate::Past;
 
-/// Specs that are kept.
+/// Most past specs in a label.
 pub const PAST_MAX: usize = 16;
 
-/// Bytes of all of them, with what is said of each.
+/// Most bytes of all past specs, with their headers.
 pub const PAST_BYTES_MAX: usize = 32 << 10;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -30,7 +30,7 @@ struct PastHeader {
 
 const _: () = assert!(size_of::<Head>() == 8 && size_of::<PastHeader>() == 24);
 
-/// How many of `past` fit behind `used` bytes of a label, the newest first.
+/// Returns those of `past`, the newest first, that fit behind `used` bytes of a label.
 fn fitting(past: &[Past], used: usize) -> &[Past] {
     let mut room = COPY_BYTES_MAX.saturating_sub(used + size_of::<Head>()).min(PAST_BYTES_MAX);
     let fits = |past: &&Past| {
@@ -43,7 +43,7 @@ fn fitting(past: &[Past], used: usize) -> &[Past] {
     &past[..count]
 }
 
-/// Puts the newest behind the other parts of a copy: as many as fit. Whether there is one at all.
+/// Appends the newest past specs that fit to a copy. Returns whether it appended any.
 pub fn encode(past: &[Past], copy: &mut Vec<u8>) -> bool {
     let past = fitting(past, copy.len());
     if past.is_empty() {
@@ -64,10 +64,10 @@ pub fn encode(past: &[Past], copy: &mut Vec<u8>) -> bool {
     true
 }
 
-/// What stands there, and what stands behind it.
+/// Decodes the past specs, and returns them with the bytes behind them.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason why the bytes are no list of past specs.
 pub fn decode(bytes: &[u8]) -> Result<(Vec<Past>, &[u8]), Wrong> {
     let cut = || damaged("its past is cut short");
     let (head, mut rest) = Head::ref_from_prefix(bytes).map_err(|_| cut())?;

@@ -1,4 +1,4 @@
-//! Golden bytes, and bytes that are none.
+//! Golden bytes of labels, and invalid bytes.
 
 use super::*;
 use crate::Past;
@@ -26,7 +26,7 @@ fn sample() -> Label {
     }
 }
 
-/// Text at a place, zeros around it.
+/// Writes `part` at a position.
 fn put(bytes: &mut [u8], at: usize, part: &[u8]) {
     bytes[at..at + part.len()].copy_from_slice(part);
 }
@@ -63,7 +63,7 @@ fn past(epoch: u64, spec: &str) -> Past {
 }
 
 #[test]
-fn golden_bytes_of_the_past() {
+fn encode_past_matches_golden_bytes() {
     let label = Label { past: [past(2, "two"), past(1, "one")].into(), ..sample() };
     let copy = label.encode().unwrap();
     let without = sample().encode().unwrap().len();
@@ -79,7 +79,7 @@ fn golden_bytes_of_the_past() {
 }
 
 #[test]
-fn of_the_past_there_is_what_fits() {
+fn encode_keeps_newest_past_specs_that_fit() {
     let epochs = |label: &Label| {
         let read = Label::decode(&label.encode().unwrap()).unwrap();
         read.past.iter().map(|past| past.epoch).collect::<Vec<_>>()
@@ -90,7 +90,7 @@ fn of_the_past_there_is_what_fits() {
     let long = "x".repeat(PAST_BYTES_MAX / 2);
     let label = Label { past: [past(3, "a"), past(2, &long), past(1, &long)].into(), ..sample() };
     assert_eq!(epochs(&label), [3, 2]);
-    // Cells come first.
+    // Cells have priority over past specs.
     let mut label = Label { past: [past(2, "a"), past(1, &long)].into(), ..sample() };
     for n in 0..62 {
         let cell = Cell { sequence: 1, bytes: vec![0; STATE_BYTES_MAX] };
@@ -100,7 +100,7 @@ fn of_the_past_there_is_what_fits() {
 }
 
 #[test]
-fn an_absurd_past_is_refused() {
+fn decode_rejects_invalid_past_specs() {
     let start = sample().encode().unwrap().len();
     let label = Label { past: [past(2, "two"), past(1, "one")].into(), ..sample() };
     for (at, value) in [
@@ -123,7 +123,7 @@ fn an_absurd_past_is_refused() {
 }
 
 #[test]
-fn parts_of_unknown_compatible_features_are_passed_over() {
+fn decode_skips_parts_of_unknown_compatible_features() {
     let label = Label { past: [past(2, "two")].into(), ..sample() };
     for (feature, known) in [(3, true), (1, false)] {
         let mut copy = label.encode().unwrap();
@@ -137,14 +137,14 @@ fn parts_of_unknown_compatible_features_are_passed_over() {
 }
 
 #[test]
-fn what_stands_behind_a_copy_does_not_matter() {
+fn decode_ignores_bytes_behind_copy() {
     let mut copy = sample().encode().unwrap();
     copy.resize(4096, 0x55);
     assert_eq!(Label::decode(&copy), Ok(sample()));
 }
 
 #[test]
-fn unknown_features_are_told_by_their_bits() {
+fn decode_reports_unknown_feature_bits() {
     let mut copy = sample().encode().unwrap();
     copy[40] = 4;
     seal(&mut copy);
@@ -156,7 +156,7 @@ fn unknown_features_are_told_by_their_bits() {
 }
 
 #[test]
-fn one_changed_bit_anywhere_is_seen() {
+fn decode_detects_any_flipped_bit() {
     let copy = sample().encode().unwrap();
     for bit in 0..copy.len() * 8 {
         let mut copy = copy.clone();
@@ -166,8 +166,8 @@ fn one_changed_bit_anywhere_is_seen() {
 }
 
 #[test]
-fn a_sealed_copy_with_absurd_values_is_refused() {
-    // The place of a number, and what it must not be.
+fn decode_rejects_sealed_copy_with_invalid_values() {
+    // Position of a number, and an invalid value for it.
     let absurd: &[(usize, u32)] = &[
         (16, 511),
         (16, u32::MAX),
@@ -210,7 +210,7 @@ fn a_sealed_copy_with_absurd_values_is_refused() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_limit() {
+fn encode_rejects_oversized_label_with_limit() {
     let mut label = sample();
     label.spec = "x".repeat(SPEC_BYTES_MAX + 1);
     assert!(label.encode().unwrap_err().to_string().contains("131072 bytes of spec"));

@@ -1,4 +1,4 @@
-//! Every way in which an update can be cut short, over both areas of a disk.
+//! Torn updates of a label in all their forms, over both areas of a disk.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn label(sequence: u64, spec_bytes: usize) -> Label {
         written_unix_s: 1_700_000_000 + sequence,
         holder: sequence.is_multiple_of(2).then(|| Machine::new("here", [7; 16])),
         provisioning: false,
-        // All of it changes with each generation, so that every sector of a mix would show.
+        // All of it changes with each generation, so that every mixed-in sector would show.
         spec: char::from(b'a' + (sequence % 26) as u8).to_string().repeat(spec_bytes),
         cells: BTreeMap::from([cell(1), cell(2)]),
         past: Default::default(),
@@ -39,7 +39,7 @@ fn label(sequence: u64, spec_bytes: usize) -> Label {
 struct Disk([Vec<u8>; 2]);
 
 impl Disk {
-    /// As it is after the first generations up to `last`; and which copies are in use.
+    /// Returns a disk after the generations 1 to `last`, and the number of the newest copies.
     fn after(last: u64, spec_bytes: usize) -> (Self, usize) {
         let mut disk = Self([vec![0; AREA_BYTES as usize], vec![0; AREA_BYTES as usize]]);
         let mut active = 0;
@@ -53,7 +53,7 @@ impl Disk {
         (disk, active)
     }
 
-    /// Writes those sectors of a copy that are `kept`.
+    /// Writes the sectors of a copy that are `kept`.
     fn write(&mut self, area: usize, number: usize, copy: &[u8], kept: impl Fn(usize) -> bool) {
         for (n, sector) in copy.chunks(SECTOR).enumerate().filter(|(n, _)| kept(*n)) {
             let at = COPIES[number] as usize + n * SECTOR;
@@ -66,18 +66,18 @@ impl Disk {
         choose(all)
     }
 
-    /// What looking at it answers, with the back as it is or as another disk has it.
+    /// Inspects the disk with `back` as its back area, and returns whether the end is lost.
     fn has_lost_its_end(&self, back: &[u8]) -> bool {
         seen(&self.0[0], back).has_lost_its_end()
     }
 
-    /// The same with another front.
+    /// Inspects the disk with `front` as its front area, and returns whether the front is lost.
     fn has_lost_its_front(&self, front: &[u8]) -> bool {
         seen(front, &self.0[1]).has_lost_its_front()
     }
 }
 
-/// A look at a disk with these areas.
+/// Returns the inspection of a disk with these areas.
 fn seen(front: &[u8], back: &[u8]) -> Inspection {
     let areas = [(Area::Front, front), (Area::Back(DATA_BYTES), back)];
     let all = areas.into_iter().flat_map(|(area, bytes)| {
@@ -88,7 +88,7 @@ fn seen(front: &[u8], back: &[u8]) -> Inspection {
     Inspection { size, copies: all.collect(), label: Ok(None), other }
 }
 
-/// What is found after an update of which only some sectors arrived: the old label or the new one.
+/// Checks that a torn update leaves the old label or the new one. Returns whether it is the new one.
 fn torn(before: &Disk, active: usize, new: &Label, kept: [&dyn Fn(usize) -> bool; 2]) -> bool {
     let copy = new.encode().unwrap();
     let number = next_copy(active);
@@ -117,19 +117,19 @@ fn every_subset_of_the_sectors_of_an_update_shows_the_old_label_or_the_new() {
                 found_new += usize::from(torn(&disk, active, &new, kept));
             }
         }
-        // All of one side is enough, whatever the other has.
+        // All sectors in one area are enough, whatever the other area has.
         assert_eq!(found_new, 2 * (1 << sectors) - 1);
     }
 }
 
 #[test]
-fn every_subset_of_the_sectors_of_a_first_label_is_nothing_or_the_label() {
+fn torn_first_label_shows_blank_or_label_for_every_subset() {
     let new = label(1, 100);
     let copy = new.encode().unwrap();
     let sectors = copy.len().div_ceil(SECTOR);
     let blank = Disk([vec![0; AREA_BYTES as usize], vec![0; AREA_BYTES as usize]]);
     let mut heads = blank.clone();
-    // The magic is durable before the rest is written.
+    // The sector with the magic is durable before the rest is written.
     (0..2).for_each(|area| heads.write(area, 0, &copy, |n| n == 0));
     for set in 0..1_u32 << (2 * sectors) {
         let mut disk = heads.clone();
@@ -149,21 +149,21 @@ fn every_subset_of_the_sectors_of_a_first_label_is_nothing_or_the_label() {
 }
 
 #[test]
-fn an_end_that_is_gone_is_told_from_one_that_was_never_written() {
+fn inspection_distinguishes_lost_end_from_unwritten_end() {
     let blank = vec![0; AREA_BYTES as usize];
     for last in 1..=5 {
         let (disk, active) = Disk::after(last, 100);
         assert!(!disk.has_lost_its_end(&disk.0[1]));
-        // Of the first one nothing says that it has been at the back.
+        // Nothing in the first generation shows that it was ever written at the back.
         assert_eq!(disk.has_lost_its_end(&blank), last > 1, "{last}");
-        // Whatever became of the other generation at the front.
+        // The state of the other generation at the front does not matter.
         let mut cut = disk.clone();
         cut.0[0][COPIES[1 - active] as usize..].iter_mut().take(8).for_each(|byte| *byte = 0);
         assert_eq!(cut.has_lost_its_end(&blank), last > 1, "{last}");
         let mut torn = disk.clone();
         torn.0[0][COPIES[1 - active] as usize + 100] ^= 1;
         assert_eq!(torn.has_lost_its_end(&blank), last > 1, "{last}");
-        // A disk that grows has its first copy behind the new end in flight.
+        // While a disk grows, its first copy behind the new end is in flight.
         let mut grows = disk.clone();
         let new = Label { data_bytes: 2 * DATA_BYTES, ..label(last + 1, 100) };
         grows.write(0, next_copy(active), &new.encode().unwrap(), |_| true);
@@ -172,22 +172,22 @@ fn an_end_that_is_gone_is_told_from_one_that_was_never_written() {
 }
 
 #[test]
-fn inspection_reports_front_that_is_gone() {
+fn inspection_reports_overwritten_front() {
     let blank = vec![0; AREA_BYTES as usize];
     for last in 1..=5 {
         let (disk, active) = Disk::after(last, 100);
-        // A power cut while the first one is written may leave it at the back alone.
+        // A power cut during the write of the first generation may leave it at the back alone.
         assert_eq!(disk.has_lost_its_front(&blank), last > 1, "{last}");
         // A torn update at the back leaves the other generation there.
         let mut torn = disk.clone();
         let new = label(last + 1, 100).encode().unwrap();
         torn.write(1, next_copy(active), &new, |sector| sector == 0);
         assert!(torn.has_lost_its_front(&blank));
-        // A damaged copy is still one.
+        // A damaged copy still counts as a copy.
         let mut damaged = disk.0[0].clone();
         damaged[COPIES[active] as usize + 600] ^= 1;
         assert!(!disk.has_lost_its_front(&damaged));
-        // So are two of them, as a bit that flips and a torn update leave them.
+        // So do two damaged copies, as a flipped bit and a torn update leave them.
         let number = next_copy(active);
         damaged[COPIES[number] as usize + 600] ^= 1;
         assert!(!disk.has_lost_its_front(&damaged));
@@ -198,7 +198,7 @@ fn inspection_reports_front_that_is_gone() {
 }
 
 #[test]
-fn a_large_update_cut_short_anywhere_shows_the_old_label_or_the_new() {
+fn torn_large_update_shows_old_or_new_label() {
     let spec_bytes = 20_000;
     let (disk, active) = Disk::after(4, spec_bytes);
     let new = label(5, spec_bytes);
@@ -213,7 +213,7 @@ fn a_large_update_cut_short_anywhere_shows_the_old_label_or_the_new() {
 }
 
 #[test]
-fn one_copy_is_enough_and_none_is_told() {
+fn choose_accepts_one_copy_and_reports_when_none_is_left() {
     let (mut disk, active) = Disk::after(5, 100);
     let at = |number: usize| COPIES[number] as usize;
     disk.0[0][at(active)..at(active) + 8].fill(0xff);
@@ -229,14 +229,14 @@ fn one_copy_is_enough_and_none_is_told() {
 }
 
 #[test]
-fn a_newer_version_is_not_overlooked() {
+fn choose_rejects_newer_version_beside_older_label() {
     let (mut disk, active) = Disk::after(2, 100);
     let mut copy = label(3, 100).encode().unwrap();
     copy[8] = 2;
     crate::codec::seal(&mut copy);
     disk.write(0, next_copy(active), &copy, |_| true);
     assert_eq!(disk.read(), Err(Wrong::Version(2)));
-    // Damaged, it is no version at all.
+    // A damaged copy has no version at all.
     disk.0[0][COPIES[next_copy(active)] as usize + 100] ^= 1;
     assert_eq!(disk.read().unwrap().unwrap().1.sequence, 2);
 }

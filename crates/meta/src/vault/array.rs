@@ -1,4 +1,4 @@
-//! Records of one size, by number, paged in on demand.
+//! Records of one size, addressed by number, paged in on demand.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -10,9 +10,9 @@ use super::entry::{Entry, ObjectKind};
 use super::page::CONTENT_BYTES;
 use super::{Data, LOST, ObjectId, Spec, Transaction, Vault};
 
-/// Records of type `T`, by number. What was never set is zeros.
+/// Records of type `T`, addressed by number. A record that was never set is zeros.
 ///
-/// `T` is what its bytes are: a little-endian number of `zerocopy`, an array of bytes, a struct of them.
+/// `T` must be equal to its bytes: a little-endian number of `zerocopy`, an array of bytes, a struct of them.
 pub struct Array<T> {
     vault: Vault,
     id: ObjectId,
@@ -20,7 +20,7 @@ pub struct Array<T> {
 }
 
 impl Spec {
-    /// An array of `length` records of type `T`.
+    /// Returns the spec of an array of `length` records of type `T`.
     pub fn array<T>(owner: &str, role: u32, length: u64) -> Self {
         let (kind, owner) = (ObjectKind::Array, owner.to_owned());
         let record_bytes = size_of::<T>() as u32;
@@ -31,7 +31,7 @@ impl Spec {
 impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
     const PER_PAGE: u64 = (CONTENT_BYTES / size_of::<T>()) as u64;
 
-    /// The array of that number.
+    /// Returns a handle to the array with this id.
     pub fn new(vault: &Vault, id: ObjectId) -> Self {
         Self { vault: vault.clone(), id, of: PhantomData }
     }
@@ -50,7 +50,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(entry)
     }
 
-    /// How many there are.
+    /// Returns the number of records.
     ///
     /// # Errors
     /// `NotFound`.
@@ -58,10 +58,10 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(self.vault.object(self.id)?.length)
     }
 
-    /// One record.
+    /// Reads one record.
     ///
     /// # Errors
-    /// `OutOfRange`, `NotFound`, and what reading says.
+    /// `OutOfRange`, `NotFound`, and errors of reads.
     pub async fn get(&self, index: u64) -> Result<T> {
         let entry = Self::check(self.vault.object(self.id)?, index)?;
         let within = (index % Self::PER_PAGE) as usize * size_of::<T>();
@@ -71,7 +71,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         self.vault.0.look(&entry, index / Self::PER_PAGE, read).await
     }
 
-    /// Records from `first` on, into all of `into`.
+    /// Fills `into` with records, from record `first` on.
     ///
     /// # Errors
     /// As [`Array::get`].
@@ -105,14 +105,14 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(())
     }
 
-    /// Sets one record, a number below [`LOST`], which makes `data` reachable: they are written, and become
-    /// durable with this.
+    /// Sets one record, a number below [`LOST`], that makes `data` reachable. The data are written already, and
+    /// become durable with the transaction.
     ///
     /// # Errors
     /// As [`Array::set`].
     ///
     /// # Panics
-    /// If a record has not 8 bytes.
+    /// If a record does not have 8 bytes.
     pub fn set_with_data(
         &self,
         transaction: &mut Transaction,

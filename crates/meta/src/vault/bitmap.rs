@@ -1,4 +1,4 @@
-//! Bits by number.
+//! Bits, addressed by number.
 
 use block::{Error, ErrorKind, Result};
 
@@ -9,32 +9,32 @@ use super::{ObjectId, Spec, Transaction, Vault};
 /// Bits in a page.
 const PER_PAGE: u64 = 8 * CONTENT_BYTES as u64;
 
-/// Bits by number, all clear at first.
+/// Bits, addressed by number. All are clear at first.
 pub struct Bitmap {
     vault: Vault,
     id: ObjectId,
 }
 
 impl Spec {
-    /// A bitmap of `length` bits.
+    /// Returns the spec of a bitmap of `length` bits.
     pub fn bitmap(owner: &str, role: u32, length: u64) -> Self {
         let (kind, owner) = (ObjectKind::Bitmap, owner.to_owned());
         Self { owner, role, kind, advisory: false, record_bytes: 0, length }
     }
 }
 
-/// A run of clear bits that is being looked for.
+/// State of a search for a run of clear bits.
 struct Search {
-    /// It is long enough then.
+    /// Length at which the run is long enough.
     wanted: u64,
-    /// Whether the first run is taken, however short.
+    /// Whether the first run is taken, even if it is shorter than wanted.
     any: bool,
     start: u64,
     found: u64,
 }
 
 impl Search {
-    /// Notes `count` bits from `at` on; whether the search is over.
+    /// Notes `count` bits from `at` on. Returns whether the search is over.
     fn note(&mut self, at: u64, count: u64, set: bool) -> bool {
         if set {
             if self.any && self.found > 0 {
@@ -50,7 +50,7 @@ impl Search {
         self.found >= self.wanted
     }
 
-    /// Notes the bits `from` to `end` of a page that begins with bit `base`.
+    /// Notes the bits `from` to `end` of a page that begins with bit `base`. Returns whether the search is over.
     fn look(&mut self, page: &[u8], base: u64, from: u64, end: u64) -> bool {
         let mut at = from;
         while at < end {
@@ -71,7 +71,7 @@ impl Search {
 }
 
 impl Bitmap {
-    /// The bitmap of that number.
+    /// Returns a handle to the bitmap with this id.
     pub fn new(vault: &Vault, id: ObjectId) -> Self {
         Self { vault: vault.clone(), id }
     }
@@ -85,7 +85,7 @@ impl Bitmap {
     /// Whether a bit is set.
     ///
     /// # Errors
-    /// `OutOfRange`, `NotFound`, and what reading says.
+    /// `OutOfRange`, `NotFound`, and errors of reads.
     pub async fn test(&self, bit: u64) -> Result<bool> {
         let entry = self.length(bit.saturating_add(1))?;
         let within = bit % PER_PAGE;
@@ -114,7 +114,7 @@ impl Bitmap {
         Ok(())
     }
 
-    /// How many of `count` bits from `first` on are set.
+    /// Returns how many of `count` bits from `first` on are set.
     ///
     /// # Errors
     /// As [`Bitmap::test`].
@@ -132,8 +132,7 @@ impl Bitmap {
         Ok(set)
     }
 
-    /// The first run of `wanted` clear bits that begins at `from` or behind it; `None` if there is
-    /// none.
+    /// Returns the start of the first run of `wanted` clear bits at `from` or behind it; `None` if there is none.
     ///
     /// # Errors
     /// As [`Bitmap::test`].
@@ -142,7 +141,7 @@ impl Bitmap {
         Ok(found.filter(|(_, count)| *count >= wanted).map(|(start, _)| start))
     }
 
-    /// The first clear bit at `from` or behind it, and how many are clear from there on, up to `most`;
+    /// Returns the first clear bit at `from` or behind it, and the number of clear bits from there on, up to `most`;
     /// `None` if all are set.
     ///
     /// # Errors
@@ -168,7 +167,7 @@ impl Bitmap {
         Ok((found > 0).then_some((start, found.min(wanted))))
     }
 
-    /// The last clear bit before `end`; `None` if all are set.
+    /// Returns the last clear bit before `end`; `None` if all are set.
     ///
     /// # Errors
     /// As [`Bitmap::test`].
@@ -187,7 +186,7 @@ impl Bitmap {
     }
 }
 
-/// The last clear bit before `end`.
+/// Returns the last clear bit of a page before `end`.
 fn last_clear(page: &[u8], end: u64) -> Option<u64> {
     let last = (end - 1) / 8;
     (0..=last).rev().find_map(|byte| {
@@ -207,7 +206,7 @@ fn check(entry: &super::Entry, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// How many of the bits `from` to `end` are set.
+/// Returns how many of the bits `from` to `end` are set.
 fn ones(page: &[u8], from: u64, end: u64) -> u64 {
     let bit = |at: u64| u64::from(page[(at / 8) as usize] >> (at % 8) & 1);
     let (first, last) = (end.min(from.next_multiple_of(8)), from.max(end / 8 * 8));

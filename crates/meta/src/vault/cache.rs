@@ -1,6 +1,6 @@
-//! Pages in memory, as many as there may be.
+//! Page cache with a limited number of pages.
 //!
-//! A page that was changed stays until a checkpoint has it; one that is looked at often stays longer.
+//! A changed page stays until a checkpoint has written it. A page that is used often stays longer than others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -8,24 +8,25 @@ use std::rc::Rc;
 use super::geometry::PageNumber;
 use super::page::{PAGE_BYTES, Page};
 
-/// The smallest cache.
+/// Bytes of the smallest cache.
 pub const CACHE_BYTES_MIN: usize = 40 * PAGE_BYTES;
 
-/// One of so many pages in memory is a copy: a page that changes while a checkpoint writes it.
+/// One in this many pages of the cache's memory is set aside for copies: of pages that change while a checkpoint
+/// writes them.
 const COPIES_PART: usize = 5;
 
-/// One of so many pages may be changed and not yet in a checkpoint.
+/// One in this many pages may be dirty, that is changed and not yet in a checkpoint.
 const DIRTY_PART: usize = 4;
 
 struct Frame {
     number: PageNumber,
     page: Rc<Page>,
-    /// Transactions that are about to change it.
+    /// Number of transactions that are about to change the page.
     pins: u32,
     dirty: bool,
-    /// A checkpoint is writing it, as it was.
+    /// Whether a checkpoint is writing the page as it was when the checkpoint began.
     frozen: bool,
-    /// It was looked at since the hand came by.
+    /// Whether the page was used since the clock hand last passed it.
     seen: bool,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Cache {
     dirty: BTreeSet<PageNumber>,
     hand: usize,
     frames_max: usize,
-    /// The most frames there ever were.
+    /// Highest number of frames so far.
     peak: usize,
 }
 
@@ -58,17 +59,17 @@ impl Cache {
         }
     }
 
-    /// The most pages that may be changed and not yet in a checkpoint.
+    /// Returns the highest permitted number of dirty pages.
     pub fn dirty_max(&self) -> usize {
         self.frames_max / DIRTY_PART
     }
 
-    /// Pages that stay without being written.
+    /// Returns the number of clean pages that the cache keeps at least.
     pub fn clean_max(&self) -> usize {
         self.frames_max - 2 * self.dirty_max()
     }
 
-    /// Pages that were changed since the last checkpoint began.
+    /// Returns the number of pages that changed since the last checkpoint began.
     pub fn dirty(&self) -> usize {
         self.dirty.len()
     }
@@ -77,14 +78,14 @@ impl Cache {
         self.peak
     }
 
-    /// A page, if it is here.
+    /// Returns a page that is in the cache, and marks it as used.
     pub fn get(&mut self, number: PageNumber) -> Option<&Rc<Page>> {
         let frame = &mut self.frames[*self.places.get(&number)?];
         frame.seen = true;
         Some(&frame.page)
     }
 
-    /// The same, without a trace.
+    /// Returns a page that is in the cache, without marking it as used.
     pub fn peek(&self, number: PageNumber) -> Option<&Rc<Page>> {
         Some(&self.frames[*self.places.get(&number)?].page)
     }
@@ -94,12 +95,12 @@ impl Cache {
         &mut self.frames[*place]
     }
 
-    /// Puts a page here that is as it is on the disks.
+    /// Inserts a page that is equal to the one on the disks.
     pub fn insert(&mut self, number: PageNumber, page: Page) {
         assert!(!self.places.contains_key(&number), "page {number} is loaded once");
         while self.frames.len() >= self.frames_max {
             if !self.evict_one() {
-                // Everything is in use: what is being loaded goes beyond for a moment.
+                // All pages are in use: the cache exceeds its limit for a moment.
                 break;
             }
         }
@@ -109,7 +110,7 @@ impl Cache {
         self.peak = self.peak.max(self.frames.len());
     }
 
-    /// Takes out the first page that was not looked at since the hand came by last.
+    /// Evicts the first page that was not used since the clock hand last passed it. Returns whether there was one.
     fn evict_one(&mut self) -> bool {
         for _ in 0..2 * self.frames.len() {
             self.hand = (self.hand + 1) % self.frames.len();
@@ -133,7 +134,7 @@ impl Cache {
         }
     }
 
-    /// Takes a page out if nobody needs it.
+    /// Evicts a page unless it is pinned, dirty or being written.
     pub fn forget(&mut self, number: PageNumber) {
         if let Some(place) = self.places.get(&number).copied()
             && self.frames[place].may_go()
@@ -142,7 +143,7 @@ impl Cache {
         }
     }
 
-    /// Keeps a page until it is let go.
+    /// Pins a page: it stays until it is unpinned.
     pub fn pin(&mut self, number: PageNumber) {
         self.frame(number).pins += 1;
     }
@@ -151,7 +152,7 @@ impl Cache {
         self.frame(number).pins -= 1;
     }
 
-    /// A page to change. It is kept until a checkpoint has it.
+    /// Returns a page for a change. It stays until a checkpoint has written it.
     pub fn change(&mut self, number: PageNumber) -> &mut Page {
         self.dirty.insert(number);
         let frame = self.frame(number);
@@ -159,12 +160,12 @@ impl Cache {
         Rc::make_mut(&mut frame.page)
     }
 
-    /// Whether a page that is here is that object's.
+    /// Whether the page is in the cache and belongs to that object.
     pub fn is_of(&self, number: PageNumber, owner: u64) -> bool {
         self.peek(number).is_some_and(|page| page.owner() == owner)
     }
 
-    /// The page of an object: blank if it was another's before.
+    /// Gives a page to an object. If it belonged to another object before, it becomes blank.
     pub fn own(&mut self, number: PageNumber, owner: u64) {
         let frame = self.frame(number);
         if frame.page.owner() != owner {
@@ -172,7 +173,7 @@ impl Cache {
         }
     }
 
-    /// Puts a page of the map here that a checkpoint is writing. It stays until that is over.
+    /// Inserts a page of the map that a checkpoint is writing. It stays until the checkpoint is over.
     pub fn renew(&mut self, number: PageNumber, page: &Page) {
         if !self.places.contains_key(&number) {
             self.insert(number, page.clone());
@@ -181,7 +182,7 @@ impl Cache {
         (frame.page, frame.frozen) = (Rc::new(page.clone()), true);
     }
 
-    /// Every changed page as it is now, for a checkpoint; those stay here until it is over.
+    /// Returns every dirty page as it is now, for a checkpoint. These pages stay until the checkpoint is over.
     pub fn freeze(&mut self) -> Vec<(PageNumber, Rc<Page>)> {
         let dirty = std::mem::take(&mut self.dirty);
         let freeze = |number| {
@@ -192,7 +193,7 @@ impl Cache {
         dirty.into_iter().map(freeze).collect()
     }
 
-    /// The checkpoint is over.
+    /// Releases the pages of a checkpoint that is over.
     pub fn thaw(&mut self, frozen: impl IntoIterator<Item = PageNumber>) {
         for number in frozen {
             self.frame(number).frozen = false;
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_changed_stays_and_what_is_looked_at_stays_longer() {
+    fn cache_keeps_dirty_pages_and_recently_used_pages() {
         let mut cache = Cache::new(CACHE_BYTES_MIN);
         let most = cache.frames_max as u64;
         cache.insert(1, Page::blank(1, 1));

@@ -1,4 +1,4 @@
-//! A small state, read and written as a whole.
+//! A small state, read and written in one piece.
 
 use std::marker::PhantomData;
 
@@ -7,18 +7,18 @@ use block::{Error, ErrorKind, Result};
 use super::entry::ObjectKind;
 use super::{ObjectId, Spec, Transaction, Vault};
 
-/// Bytes before the state: its length.
+/// Bytes of the header before the state: its length.
 pub(super) const CELL_HEADER_BYTES: u64 = 4;
 
-/// The bytes of a state.
+/// Encoding of a state.
 pub trait Codec: Sized {
-    /// Its bytes.
+    /// Encodes the state.
     fn encode(&self) -> Vec<u8>;
 
-    /// What the bytes say; none at all if nothing was ever put there.
+    /// Decodes a state. `bytes` is empty if no state was ever set.
     ///
     /// # Errors
-    /// `Corrupt`, or whatever is true of bytes that were not written by this code.
+    /// `Corrupt` for bytes that this code did not write, or an error of the implementation.
     fn decode(bytes: &[u8]) -> Result<Self>;
 }
 
@@ -30,13 +30,13 @@ pub struct Cell<T> {
 }
 
 impl Spec {
-    /// A cell of at most `bytes`.
+    /// Returns the spec of a cell of at most `bytes`.
     pub fn cell(owner: &str, role: u32, bytes: u64) -> Self {
         let (kind, owner) = (ObjectKind::Cell, owner.to_owned());
         Self { owner, role, kind, advisory: false, record_bytes: 0, length: bytes }
     }
 
-    /// The same, for changes that may be lost for a while.
+    /// Makes the object advisory: a crash may undo its most recent changes.
     #[must_use]
     pub fn advisory(self) -> Self {
         Self { advisory: true, ..self }
@@ -44,15 +44,15 @@ impl Spec {
 }
 
 impl<T: Codec> Cell<T> {
-    /// The cell of that number.
+    /// Returns a handle to the cell with this id.
     pub fn new(vault: &Vault, id: ObjectId) -> Self {
         Self { vault: vault.clone(), id, of: PhantomData }
     }
 
-    /// What it holds.
+    /// Reads the state.
     ///
     /// # Errors
-    /// `NotFound`, what reading says, and what the codec says.
+    /// `NotFound`, errors of reads, and errors of the codec.
     pub async fn get(&self) -> Result<T> {
         let entry = super::transaction::of_kind(self.vault.object(self.id)?, ObjectKind::Cell)?;
         let mut length = [0; CELL_HEADER_BYTES as usize];
@@ -67,7 +67,7 @@ impl<T: Codec> Cell<T> {
         T::decode(&bytes)
     }
 
-    /// Puts a state there.
+    /// Sets the state.
     ///
     /// # Errors
     /// `Limit` if it is longer than the cell.

@@ -1,26 +1,26 @@
-//! Whether every copy has what it should have. Looks, and changes nothing.
+//! Verification of every copy of a vault. It only reads.
 
 use block::Result;
 
 use super::entry::ObjectKind;
 use super::{Log, ObjectId, Vault};
 
-/// Findings that are told; more are only counted.
+/// Most findings that are described; more are only counted.
 pub const FINDINGS_MAX: usize = 1000;
 
-/// Pages that are looked at before a checkpoint may come between.
+/// Pages that are checked in one batch; between batches a checkpoint may run.
 const BATCH: u64 = 64;
 
-/// What a check has found.
+/// Result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
-    /// Pages that were looked at, each on every current copy.
+    /// Pages that were checked, each on every current copy.
     pub pages: u64,
-    /// What is wrong, in words: the first [`FINDINGS_MAX`].
+    /// The first [`FINDINGS_MAX`] faults, in words.
     pub wrong: Vec<String>,
-    /// How much is wrong in all.
+    /// Number of all faults.
     pub count: u64,
-    /// Whether nothing is lost: what one copy has wrong, another has right.
+    /// Whether no data are lost: each page that is wrong on one copy is right on another.
     pub repairable: bool,
 }
 
@@ -34,13 +34,12 @@ impl Findings {
 }
 
 impl Vault {
-    /// Looks at both superblocks, and at every page that the map names, on every current copy, and at what the
-    /// directory says of each. The log was looked at when the vault was opened. Nothing is changed by this; but what one
-    /// copy has wrong and another has right, the next checkpoint of a vault that may be written writes
-    /// again.
+    /// Checks both superblocks, and every page that the map names together with its directory entry, on every current
+    /// copy. The log was checked when the vault was opened. The check writes nothing. But a page that is wrong on one
+    /// copy and right on another is rewritten by the next checkpoint, if the vault is writable.
     ///
     /// # Errors
-    /// What a disk says that does not answer.
+    /// Errors of a disk that does not answer.
     pub async fn check(&self) -> Result<Findings> {
         let mut findings = Findings { repairable: true, ..Findings::default() };
         let inner = &self.0;
@@ -50,7 +49,7 @@ impl Vault {
         let end = inner.replicas.geometry.all_pages();
         let mut number = 0;
         while number < end {
-            // A checkpoint in the midst of it would move what is looked at.
+            // A checkpoint during a batch would move the pages that are being checked.
             let _turn = inner.checkpointing.lock().await;
             for _ in 0..BATCH.min(end - number) {
                 self.check_page(number, &mut findings).await?;
@@ -77,7 +76,7 @@ impl Vault {
         let pointer = match inner.tree.pointer(&inner.replicas, number).await {
             Ok(None) => return Ok(()),
             Ok(Some(pointer)) => pointer,
-            // The page of the map above it is told of where its own turn comes.
+            // The damaged page of the map above it is reported when the check reaches that page.
             Err(_) => return Ok(()),
         };
         findings.pages += 1;

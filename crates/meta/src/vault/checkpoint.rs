@@ -1,4 +1,4 @@
-//! How changed pages reach their places: pages, map, flush, superblock, flush.
+//! Checkpoints: writing pages, map, flush, superblock, flush.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,19 +15,19 @@ use super::superblock::Position;
 /// Pages that are written at once, to each copy.
 pub(super) const WINDOW: usize = 16;
 
-/// Pages as they are at one moment, and where the log went on then.
+/// Dirty pages as they are at one moment, and the head of the log at that moment.
 pub(super) struct Frozen {
     pub pages: Vec<(PageNumber, Rc<Page>)>,
     pub tail: Position,
 }
 
 impl Inner {
-    /// A checkpoint, soon, by somebody else.
+    /// Spawns a task that makes a checkpoint soon.
     pub(super) fn checkpoint_soon(&self) {
         if !self.checkpoint_soon.replace(true) {
             let vault = self.me.upgrade().expect("it is being called");
             self.env.spawn("a vault's checkpoint", async move {
-                // Whoever relies on it is told that the vault has failed.
+                // Callers that rely on the checkpoint see that the vault has failed.
                 let _ = vault.checkpoint(false).await;
                 vault.checkpoint_soon.set(false);
                 vault.progress.wake();
@@ -35,7 +35,8 @@ impl Inner {
         }
     }
 
-    /// Half of what may be changed is, or half of the log is full, or a copy has something wrong.
+    /// Starts a checkpoint if half of the dirty limit is reached, half of the log is full, or a page needs repair on
+    /// a copy.
     pub(super) fn checkpoint_if_due(&self) {
         let used = self.commits.head().offset - self.replicas.durable().tail.offset;
         let cache = self.tree.cache.borrow();
@@ -48,15 +49,15 @@ impl Inner {
         }
     }
 
-    /// Writes every page that was changed to its place, and moves the log's tail: nothing if nothing
-    /// was changed, unless `always`.
+    /// Writes every dirty page to its home, and moves the log's tail. Does nothing if nothing has changed, unless
+    /// `always`.
     ///
     /// # Errors
-    /// `Faulted` if no copy took it, or if the vault had failed before.
+    /// `Faulted` if no copy accepted the checkpoint, or if the vault had failed before.
     pub(super) async fn checkpoint(&self, always: bool) -> Result<()> {
         let vault = self.me.upgrade().expect("it is being called");
-        // Who waits may be gone before the end. Pages that a checkpoint has taken must get to theirs: the next one
-        // would move the log's tail past them.
+        // The caller may be dropped before the end. Pages that a checkpoint has taken must still reach their homes:
+        // the next checkpoint would move the log's tail past their records.
         let alone = async move {
             let _turn = vault.checkpointing.lock().await;
             vault.check_writable()?;
@@ -65,10 +66,10 @@ impl Inner {
         self.env.run_to_end("a vault's checkpoint", alone).await
     }
 
-    /// The same, for who has the turn.
+    /// Makes a checkpoint. The caller holds the lock.
     pub(super) async fn checkpoint_alone(&self, always: bool) -> Result<()> {
         let most = self.tree.cache.borrow().dirty_max() / 2;
-        // What cannot be mended is lost; who reads it is told.
+        // A page that cannot be repaired is lost; reading it returns an error.
         let _ = self.tree.mend(&self.replicas, most).await;
         let frozen = self.freeze();
         let before = self.replicas.durable();
@@ -82,7 +83,7 @@ impl Inner {
                 let frozen = frozen.pages.iter().map(|(number, _)| *number);
                 self.tree.cache.borrow_mut().thaw(frozen);
             }
-            // What could not be written stays: on the disks there is what it was before.
+            // Pages that could not be written stay frozen in memory: the disks have their earlier versions.
             Err(error) => self.fail(error),
         }
         self.commits.count(|counters| counters.checkpoints += 1);
@@ -90,7 +91,7 @@ impl Inner {
         written
     }
 
-    /// All that is changed now, and where the log goes on.
+    /// Takes all pages that are dirty now, and the head of the log.
     pub(super) fn freeze(&self) -> Frozen {
         Frozen { pages: self.tree.cache.borrow_mut().freeze(), tail: self.commits.head() }
     }
@@ -111,13 +112,13 @@ impl Inner {
     }
 }
 
-/// Writes pages in their order, and those of the map above them, of which it holds one of each level.
+/// Writes pages in ascending order, and the pages of the map above them. It holds one map page of each level.
 struct Climb<'a> {
     vault: &'a Inner,
     checkpoint: u64,
-    /// The page of the map that is being filled, for each level from the lowest.
+    /// The map page that is being filled, for each level from the lowest.
     open: Vec<Option<(PageNumber, Page)>>,
-    /// Pages of the map that were written.
+    /// Map pages that were written.
     map: Vec<PageNumber>,
     window: VecDeque<Vec<(usize, Vec<Child>)>>,
     root: Option<Pointer>,
@@ -130,7 +131,7 @@ impl<'a> Climb<'a> {
         Self { vault, checkpoint, open, map, window, root: None }
     }
 
-    /// Writes all of these; the new root, and the pages of the map that are new. Nothing is flushed.
+    /// Writes all these pages. Returns the new root and the new pages of the map. It flushes nothing.
     async fn all(
         mut self,
         pages: &[(PageNumber, Rc<Page>)],
@@ -147,7 +148,7 @@ impl<'a> Climb<'a> {
         Ok((self.root, self.map))
     }
 
-    /// Writes a page to the home that is not in use, and has its parent say so.
+    /// Writes a page to its home that is not in use, and updates the pointer in its parent.
     async fn put(&mut self, level: usize, number: PageNumber, mut page: Page) -> Result<()> {
         let other = |pointer: Option<Pointer>| pointer.map_or(0, |pointer| 1 - pointer.home);
         let Some((parent, place)) = self.vault.replicas.geometry.parent(number) else {
@@ -183,7 +184,7 @@ impl<'a> Climb<'a> {
     async fn write(&mut self, number: PageNumber, page: &Page, home: usize) -> Result<()> {
         let vault = self.vault;
         if number >= vault.replicas.geometry.pages {
-            // Until it is there, nobody may look for it there.
+            // The cached page must serve all lookups until the new one is on the disk.
             vault.tree.cache.borrow_mut().renew(number, page);
         }
         let buf = vault.env.pool().scratch(PAGE_BYTES).await?;

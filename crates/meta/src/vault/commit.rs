@@ -1,8 +1,8 @@
-//! How transactions become durable: those that wait at once go into one record.
+//! Group commit: all transactions that wait at one moment go into one record.
 //!
-//! One task leads while there is something to commit. It takes what waits, writes it as one record to
-//! every copy, flushes each, applies it to the pages in memory, and answers. The pages were brought
-//! into memory before, so that nothing can fail behind the flush but the copies themselves.
+//! One task, the leader, runs while there is something to commit. It takes the waiting transactions, writes them as
+//! one record to every copy, flushes each copy, applies the changes to the pages in memory, and answers. The pages
+//! were loaded into memory before. So after the flush nothing can fail but the copies themselves.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -19,33 +19,33 @@ use super::superblock::Position;
 use super::transaction::{Plans, TRANSACTION_PAGES_MAX};
 use super::{Counters, Inner, Transaction, Vault};
 
-/// Advisory changes are on the disks after this time at the latest, and a flush.
+/// Advisory changes reach the disks within this time, plus a flush.
 pub const LAZY_WITHIN: Duration = Duration::from_secs(4);
 
-/// Advisory changes that wait for a record, in bytes; with more of them one is made at once.
+/// Bytes of waiting advisory changes from which they get a record of their own at once.
 const LAZY_BYTES_MAX: usize = 16 << 10;
 
-/// After so long without a commit the last one is proven by an empty record behind it.
+/// After this time without a commit, an empty record behind the last one proves that the last one was finished.
 pub const SEALED_AFTER: Duration = Duration::from_secs(1);
 
-/// Transactions that wait for a record; more wait to wait.
+/// Most transactions that wait for a record; further ones wait for room in the queue.
 const QUEUE_MAX: usize = 1024;
 
 pub(super) struct Commits {
     queue: RefCell<VecDeque<Pending>>,
     leading: Cell<bool>,
-    /// Where the next record goes.
+    /// Position of the next record.
     head: Cell<Position>,
-    /// Pages that transactions on their way will have changed.
+    /// Number of pages reserved for transactions in progress.
     reserved: Cell<usize>,
-    /// Who waits for room does so in order.
+    /// Lock that serves waiters for room in order.
     admission: Mutex,
-    /// Held while a record is written, and by who must not meet one half written.
+    /// Lock held while a record is written, and by code that must not see a half-written one.
     pub logging: Mutex,
     lazy: RefCell<Vec<(u64, Vec<u8>)>>,
     lazy_timer: Cell<bool>,
     lazy_due: Cell<bool>,
-    /// Whether there is a record that no other one proves.
+    /// Whether the last record has no other one behind it that proves it.
     unproven: Cell<bool>,
     seal_timer: Cell<bool>,
     seal_due: Cell<bool>,
@@ -53,13 +53,13 @@ pub(super) struct Commits {
     pub counters: Cell<Counters>,
 }
 
-/// A transaction on its way.
+/// A transaction in progress.
 pub(super) struct Pending {
     pub changes: Vec<u8>,
     pub count: u32,
     pub pages: Pages,
     pub plans: Plans,
-    /// The data that it makes reachable.
+    /// Byte ranges of the data that it makes reachable.
     pub named: Vec<ByteRange>,
     pub kept: Vec<Box<dyn Any>>,
     pub answer: Rc<Answer>,
@@ -67,7 +67,7 @@ pub(super) struct Pending {
 
 type Answer = OneShot<Result<()>>;
 
-/// Pages that a transaction will change: counted, in memory, and kept there. Let go when dropped.
+/// Reserved pages that a transaction will change, loaded and pinned in memory. Dropping releases them.
 pub(super) struct Pages {
     vault: Weak<Inner>,
     reserved: usize,
@@ -114,7 +114,7 @@ impl Commits {
         self.head.set(head);
     }
 
-    /// Whether something is being committed.
+    /// Whether a commit is in progress.
     pub fn is_busy(&self) -> bool {
         self.leading.get() || !self.queue.borrow().is_empty()
     }
@@ -127,15 +127,15 @@ impl Commits {
 }
 
 impl Vault {
-    /// Makes all changes of a transaction happen, durably on every current copy, or none.
+    /// Commits a transaction: all of its changes become durable on every current copy, or none of them happens.
     ///
-    /// Data that the changes make reachable are durable before this is called, or named in it: then they
-    /// are written, and durable with it.
+    /// Data that the changes make reachable must be durable before this call, or named in the transaction. Named data
+    /// must be written before this call; they become durable with the transaction.
     ///
     /// # Errors
-    /// `ReadOnly`; `Faulted` once the vault has failed; `Limit` if the transaction is too large;
-    /// `NotFound` for objects that are gone, and what reading their pages says. Nothing has happened
-    /// then, but after `Faulted` it may show when the vault is opened next.
+    /// `ReadOnly`; `Faulted` once the vault has failed; `Limit` if the transaction is too large; `NotFound` for
+    /// objects that are gone; errors of reading their pages. In all these cases nothing has happened, but after
+    /// `Faulted` the changes may show when the vault is opened next.
     pub async fn commit(&self, transaction: Transaction) -> Result<()> {
         let inner = &self.0;
         inner.check_writable()?;
@@ -154,8 +154,8 @@ impl Vault {
         inner.queued(|answer| Pending { changes, count, pages, plans, named, kept, answer }).await
     }
 
-    /// Makes changes to advisory objects, seen at once, durable within [`LAZY_WITHIN`] and a flush: with
-    /// the next record, or one of their own. After a crash they may not have happened.
+    /// Changes advisory objects. The changes are visible at once, and durable within [`LAZY_WITHIN`] plus a flush:
+    /// with the next record, or one of their own. A crash may undo them.
     ///
     /// # Errors
     /// As [`Vault::commit`]; `Invalid` for objects that are not advisory.
@@ -188,7 +188,7 @@ impl Vault {
 }
 
 impl Inner {
-    /// Puts something into the queue, and waits for the answer.
+    /// Queues a transaction, and waits for its result.
     pub(super) async fn queued(&self, pending: impl FnOnce(Rc<Answer>) -> Pending) -> Result<()> {
         let answer = Rc::<Answer>::default();
         self.commits.queue.borrow_mut().push_back(pending(answer.clone()));
@@ -196,12 +196,12 @@ impl Inner {
         answer.wait().await
     }
 
-    /// For what changes no object.
+    /// Returns the empty set of pages, for a record that changes no object.
     pub(super) fn no_pages(&self) -> Pages {
         Pages { vault: self.me.clone(), reserved: 0, pinned: Vec::new() }
     }
 
-    /// Room for what the transaction changes, and its pages in memory.
+    /// Reserves room for the pages that the transaction changes, and loads them into memory.
     async fn admit(&self, transaction: &Transaction) -> Result<Pages> {
         let most = self.replicas.geometry.record_bytes_max() as usize / 2 - RECORD_HEADER_BYTES;
         if transaction.changes.len() > most {
@@ -221,7 +221,7 @@ impl Inner {
         let mut pages = self.reserve(wanted.len(), dirty_max).await?;
         for (number, owner) in wanted {
             self.tree.ensure(&self.replicas, number).await?;
-            // It may be gone by now, and the page another's.
+            // The object may have been deleted meanwhile, and the page may belong to another one.
             transaction.entry_now(owner)?;
             let mut cache = self.tree.cache.borrow_mut();
             cache.own(number, owner);
@@ -238,7 +238,8 @@ impl Inner {
             if dirty + self.commits.reserved.get() + pages <= dirty_max {
                 return true;
             }
-            // Those before this one will have room; what they leave is for a checkpoint to write.
+            // Transactions before this one will release room; a checkpoint must write the pages that they leave
+            // dirty.
             if dirty > 0 {
                 self.checkpoint_soon();
             }
@@ -250,7 +251,7 @@ impl Inner {
         Ok(Pages { vault: self.me.clone(), reserved: pages, pinned: Vec::new() })
     }
 
-    /// Somebody commits what waits, if nobody does.
+    /// Starts the leader task unless it is running.
     fn lead_soon(&self) {
         if !self.commits.leading.replace(true) {
             let vault = self.me.upgrade().expect("it is being called");
@@ -272,7 +273,7 @@ impl Inner {
         self.seal_later();
     }
 
-    /// What goes into the next record; `None` if nothing waits.
+    /// Returns the changes of the next record; `None` if none wait.
     fn next_group(&self) -> Option<Group> {
         let commits = &self.commits;
         let mut queue = commits.queue.borrow_mut();
@@ -293,7 +294,7 @@ impl Inner {
         Some(group)
     }
 
-    /// Advisory changes for the next record.
+    /// Takes advisory changes for the next record.
     fn lazy_group(&self, most: usize) -> Group {
         let mut group = Group::default();
         let mut lazy = self.commits.lazy.borrow_mut();
@@ -302,7 +303,7 @@ impl Inner {
             if RECORD_HEADER_BYTES + group.lazy.len() + change.len() > most {
                 break;
             }
-            // An object that is gone by now takes its hints with it.
+            // Hints of an object that was deleted are dropped.
             if self.directory.borrow().get(*object).is_some() {
                 group.lazy.extend_from_slice(change);
                 group.count += 1;
@@ -314,7 +315,7 @@ impl Inner {
         group
     }
 
-    /// Makes a group durable. An empty one proves the last one, and need not be.
+    /// Makes a group durable. An empty group proves the last record; it is skipped if the log is full.
     async fn log(&self, group: &Group) -> Result<()> {
         let _alone = self.commits.logging.lock().await;
         let mut parts: Vec<&[u8]> = vec![&group.lazy];
@@ -352,7 +353,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Flushes the record and the data that it names, all at once.
+    /// Flushes the record and the data that it names, in parallel.
     async fn flush_with_data(&self, group: &Group) -> Result<()> {
         let Some(place) = &self.data else {
             self.replicas.flush().await;
@@ -404,7 +405,7 @@ impl Inner {
         }
     }
 
-    /// Makes a change in memory. Its pages are there.
+    /// Applies a change in memory. Its pages are loaded.
     fn apply(&self, change: &Change<'_>) {
         let entry = self.entry(change.object).expect("it was there when it set out");
         let mut cache = self.tree.cache.borrow_mut();
@@ -417,7 +418,7 @@ impl Inner {
         self.note_slots(change).expect("it was encoded here");
     }
 
-    /// A record of their own for advisory changes, soon enough.
+    /// Ensures that advisory changes get a record of their own in time.
     fn note_soon(&self, waiting: usize) {
         if waiting >= LAZY_BYTES_MAX.min(self.replicas.geometry.record_bytes_max() as usize / 4) {
             self.commits.lazy_due.set(true);
@@ -436,7 +437,7 @@ impl Inner {
         }
     }
 
-    /// The last record is proven when nothing has been committed for a while.
+    /// Starts a timer that proves the last record once nothing has been committed for [`SEALED_AFTER`].
     fn seal_later(&self) {
         if !self.commits.unproven.get() || self.commits.seal_timer.replace(true) {
             return;
@@ -457,7 +458,7 @@ impl Inner {
     }
 }
 
-/// What goes into one record.
+/// The content of one record.
 #[derive(Default)]
 struct Group {
     lazy: Vec<u8>,
@@ -473,15 +474,15 @@ impl Group {
 
 /// The part of a change that is in one page.
 pub(super) struct Piece {
-    /// Which page of the object.
+    /// Index of the page in the object.
     pub index: u64,
-    /// Which bytes of its content.
+    /// Range of bytes in the page's content.
     within: std::ops::Range<usize>,
-    /// The first of them, in the object.
+    /// Offset of the first of these bytes in the object.
     start: u64,
 }
 
-/// The parts of a change, page by page.
+/// Splits a change into its parts, page by page.
 pub(super) fn pieces(change: &Change<'_>) -> impl Iterator<Item = Piece> + use<> {
     let content = super::page::CONTENT_BYTES as u64;
     let (first, bytes) = change.byte_range();

@@ -1,5 +1,5 @@
-//! Data outside of the vault that its records make reachable: written beside the record, flushed with
-//! it, and looked at before a record counts that a crash may have left unfinished.
+//! Data outside of the vault that its records make reachable. They are written before the record and flushed with it.
+//! After a crash the data of the last record are verified before that record counts.
 
 use std::cell::RefCell;
 
@@ -13,15 +13,15 @@ use super::replay::Found;
 use super::transaction::Plans;
 use super::{Inner, Transaction, Vault};
 
-/// Set in a number of 8 bytes that made data reachable which are lost.
+/// Flag in a number of 8 bytes: the data that it made reachable are lost.
 pub const LOST: u64 = 1 << 63;
 
-/// Some data, and what they have to be.
+/// A range of data with its expected checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Data {
-    /// Where they are, in the address space of the device that opened the vault.
+    /// Position in the address space of the device that opened the vault.
     pub range: ByteRange,
-    /// The CRC-64/NVME of their bytes.
+    /// CRC-64/NVME of the bytes.
     pub checksum: u64,
 }
 
@@ -33,12 +33,12 @@ impl Data {
     }
 }
 
-/// Where data are.
+/// The lower that holds the data.
 pub(super) struct Place {
     lower: Lower,
-    /// Whether a flush of the only copy is none of this.
+    /// Whether the data need a flush of their own: they are not on the lower with the vault's only copy.
     apart: bool,
-    /// What the last record names: in order, and none of it twice.
+    /// Data that the last record names: sorted, without overlaps.
     named: RefCell<Vec<ByteRange>>,
 }
 
@@ -49,12 +49,12 @@ impl Place {
         Self { lower, apart, named: RefCell::default() }
     }
 
-    /// Begins a flush, if that of the vault is not the same.
+    /// Starts a flush, unless the flush of the vault covers the data.
     pub fn start_flush(&self) -> Option<Child> {
         self.apart.then(|| self.lower.start(Op::Flush))
     }
 
-    /// The last record is durable, and names this.
+    /// Sets the ranges that the last record names, which is durable now.
     pub fn set_named(&self, mut named: Vec<ByteRange>) {
         named.sort_unstable();
         *self.named.borrow_mut() = named;
@@ -68,8 +68,8 @@ impl Place {
 }
 
 impl Vault {
-    /// Until data in `range` may be changed in place: until no record names them that a crash may leave
-    /// as the last one. It costs a record and a flush, once for all that the last record names.
+    /// Makes sure that data in `range` may be changed in place: the last record of the log, which a crash may leave
+    /// unproven, must not name them. This costs a record and a flush, once for all data that the last record names.
     ///
     /// # Errors
     /// As [`Vault::commit`].
@@ -95,8 +95,8 @@ impl Vault {
 }
 
 impl Transaction {
-    /// Names data that the change made next makes reachable: it writes one number of 8 bytes, below
-    /// [`LOST`]. They are written already; whether they are durable does not matter.
+    /// Names data that the next change makes reachable. That change writes one number of 8 bytes, below [`LOST`]. The
+    /// data are written already; they need not be durable.
     pub(super) fn name(&mut self, data: &Data) {
         let (from, length) = (data.range.start(), data.range.len() as u32);
         let change = Change { object: 0, from, verb: Verb::Data(length, data.checksum) };
@@ -107,11 +107,11 @@ impl Transaction {
 }
 
 impl Inner {
-    /// Whether the last record can be relied on. If its data are not what it says, it is taken away where
-    /// nothing proves that it was finished; otherwise these data are lost, and told.
+    /// Verifies the data of the last record with changes. If they are damaged and no later record proves that this
+    /// one was finished, the record is removed. Otherwise these data are lost, and their ranges are returned.
     ///
     /// # Errors
-    /// What reading the data says; `Invalid` if nobody has said where they are.
+    /// Errors of reading the data; `Invalid` if the vault was opened without the lower that has them.
     pub(super) async fn verify_last(&self, found: &mut Found) -> Result<Vec<ByteRange>> {
         let speaks = |(head, _): &(record::Head, Vec<u8>)| head.changes > 0;
         let Some(last) = found.records.iter().rposition(speaks) else { return Ok(Vec::new()) };
@@ -150,10 +150,10 @@ impl Inner {
     }
 }
 
-/// The changes of the last record, those marked that made lost data reachable.
+/// Returns the changes of the last record, with [`LOST`] set in each number that made lost data reachable.
 ///
 /// # Errors
-/// What is wrong with a change that should do so.
+/// A description of a change that follows lost data and does not write such a number.
 pub(super) fn mark_lost(changes: &[u8], lost: &[ByteRange]) -> Result<Vec<u8>, String> {
     let mut marked = Vec::with_capacity(changes.len());
     let mut is_lost = false;

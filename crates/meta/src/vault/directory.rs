@@ -1,5 +1,5 @@
-//! Which objects there are, and which pages are free. In memory: what its pages say, and what is
-//! promised to transactions that are not committed.
+//! The objects and free pages of a vault, in memory: the content of the directory's pages, and reservations of
+//! transactions that are not committed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -11,32 +11,32 @@ use super::geometry::Geometry;
 use super::page::CONTENT_BYTES;
 use super::superblock::COUNT_MAX;
 
-/// Entries in a page.
+/// Directory entries in a page.
 pub const SLOTS_PER_PAGE: usize = CONTENT_BYTES / ENTRY_BYTES;
 
-/// What an object is to be.
+/// Properties of a new object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spec {
-    /// The device that it belongs to.
+    /// Device that the object belongs to.
     pub owner: String,
-    /// What it is to its owner: owner and role name one object.
+    /// Number of the object for its owner: owner and role name one object.
     pub role: u32,
-    /// What sort.
+    /// Kind of the object.
     pub kind: ObjectKind,
-    /// Whether its changes may be lost for a while.
+    /// Whether a crash may undo its most recent changes.
     pub advisory: bool,
     /// Bytes of a record of an array, else 0.
     pub record_bytes: u32,
-    /// In records, bits or bytes.
+    /// Length in records, bits or bytes.
     pub length: u64,
 }
 
-/// A change to the directory that is promised to a transaction.
+/// A change to the directory that is reserved for a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Planned {
     pub slot: usize,
     pub entry: Rc<Entry>,
-    /// Pages that it takes beyond those that the object had.
+    /// Pages that it adds to those that the object had.
     pub taken: Vec<Run>,
 }
 
@@ -46,16 +46,16 @@ pub(super) struct Directory {
     slots: Vec<Known>,
     objects: BTreeMap<u64, (usize, Rc<Entry>)>,
     roles: BTreeMap<(String, u32), u64>,
-    /// By the first page.
+    /// Free runs: length by first page.
     free: BTreeMap<u32, u32>,
-    /// Slots and roles of objects that are promised, and objects that are to grow or to go.
+    /// Slots and roles reserved for new objects, and objects that a transaction grows or deletes.
     held_slots: BTreeSet<usize>,
     held_roles: BTreeSet<(String, u32)>,
     held_objects: BTreeSet<u64>,
-    /// Objects whose end is on its way.
+    /// Objects with a delete in progress.
     going: BTreeSet<u64>,
     next: u64,
-    /// Whether what is free is known: not while slots are still being read.
+    /// Whether the free pages are known: not while slots are still being read.
     counted: bool,
 }
 
@@ -66,7 +66,7 @@ enum Known {
 }
 
 impl Directory {
-    /// An empty one.
+    /// Returns an empty directory.
     pub fn new(geometry: &Geometry) -> Self {
         let pages = geometry.directory_pages;
         let own = Entry {
@@ -96,7 +96,7 @@ impl Directory {
         }
     }
 
-    /// The object of that number; 0 is the directory itself.
+    /// Returns the object with that number; 0 is the directory itself.
     pub fn get(&self, number: u64) -> Option<&Rc<Entry>> {
         match number {
             DIRECTORY => Some(&self.own),
@@ -104,32 +104,32 @@ impl Directory {
         }
     }
 
-    /// The object of that owner and role.
+    /// Returns the object with that owner and role.
     pub fn find(&self, owner: &str, role: u32) -> Option<&Rc<Entry>> {
         self.get(*self.roles.get(&(owner.to_owned(), role))?)
     }
 
-    /// All objects, in the order of their numbers.
+    /// Returns all objects, in the order of their numbers.
     pub fn all(&self) -> impl Iterator<Item = &Rc<Entry>> {
         self.objects.values().map(|(_, entry)| entry)
     }
 
-    /// Pages that nobody has.
+    /// Returns the number of pages without an owner.
     pub fn free_pages(&self) -> u64 {
         self.free.values().map(|pages| u64::from(*pages)).sum()
     }
 
-    /// Whether a transaction that deletes it is on its way.
+    /// Whether a transaction that deletes the object is in progress.
     pub fn is_going(&self, number: u64) -> bool {
         self.going.contains(&number)
     }
 
-    /// A transaction that deletes it is on its way.
+    /// Notes that a transaction that deletes the object is in progress.
     pub fn note_going(&mut self, number: u64) {
         self.going.insert(number);
     }
 
-    /// A place for a new object.
+    /// Reserves a slot, a role and pages for a new object.
     pub fn plan_new(&mut self, spec: &Spec, epoch: u64) -> Result<Planned> {
         Entry::check_owner(&spec.owner)?;
         let Spec { owner, role, kind, advisory, record_bytes, length } = spec.clone();
@@ -160,7 +160,7 @@ impl Directory {
         Ok(Planned { slot, entry: Rc::new(entry), taken })
     }
 
-    /// More room for an object.
+    /// Reserves more pages for an object.
     pub fn plan_growth(&mut self, number: u64, length: u64) -> Result<Planned> {
         let (slot, old) = self.hold(number)?;
         let more = (|| {
@@ -179,7 +179,7 @@ impl Directory {
         Ok(Planned { slot, entry, taken })
     }
 
-    /// Keeps others from growing or deleting an object; where it is.
+    /// Keeps other transactions from growing or deleting an object. Returns its slot and entry.
     pub fn hold(&mut self, number: u64) -> Result<(usize, Rc<Entry>)> {
         let (slot, entry) = self.objects.get(&number).cloned().ok_or_else(|| missing(number))?;
         if !self.held_objects.insert(number) {
@@ -189,19 +189,19 @@ impl Directory {
         Ok((slot, entry))
     }
 
-    /// The transaction is over, one way or the other.
+    /// Releases an object after [`Self::hold`], when the transaction is committed or dropped.
     pub fn let_go(&mut self, number: u64) {
         self.held_objects.remove(&number);
         self.going.remove(&number);
     }
 
-    /// The transaction was given up.
+    /// Gives the reservations of a dropped transaction back.
     pub fn unplan(&mut self, planned: &Planned) {
         self.settle(planned);
         planned.taken.iter().for_each(|run| self.give(*run));
     }
 
-    /// The transaction is committed.
+    /// Ends the reservations of a committed transaction.
     pub fn settle(&mut self, planned: &Planned) {
         let Planned { slot, entry, .. } = planned;
         self.held_slots.remove(slot);
@@ -209,10 +209,10 @@ impl Directory {
         self.held_objects.remove(&entry.number);
     }
 
-    /// What a slot says from now on.
+    /// Sets the content of a slot.
     ///
     /// # Errors
-    /// In words, if no directory could say that.
+    /// A description of the contradiction, if no valid directory has this content.
     pub fn put(&mut self, slot: usize, now: Slot) -> Result<(), String> {
         if let Slot::Entry(entry) = &now {
             let inside = |run: &Run| run.end() <= self.pages;
@@ -247,10 +247,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Counts anew what is free, once all slots are known.
+    /// Counts the free pages anew, once all slots are known.
     ///
     /// # Errors
-    /// `Corrupt` if two objects have one page, or one page is outside.
+    /// `Corrupt` if two objects have one page, or a page lies outside of the vault.
     pub fn count_free(&mut self) -> Result<()> {
         let mut runs: Vec<(Run, u64)> = Vec::new();
         for entry in self.all().chain([&self.own]) {
@@ -281,7 +281,7 @@ impl Directory {
         }
     }
 
-    /// Takes `pages`, in one run if there is one, in the longest ones otherwise.
+    /// Takes `pages` pages: in one run if one is long enough, else in the longest runs.
     fn take(&mut self, pages: u64, runs_max: usize) -> Result<Vec<Run>> {
         if pages == 0 {
             return Ok(Vec::new());
@@ -339,12 +339,12 @@ impl Directory {
     }
 }
 
-/// What is said of an object that is not there.
+/// Returns the error for an object that does not exist.
 pub(super) fn missing(number: u64) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no object {number}"))
 }
 
-/// Runs that follow each other are one.
+/// Merges runs that follow each other.
 fn merged(runs: impl Iterator<Item = Run>) -> Vec<Run> {
     let mut all: Vec<Run> = Vec::new();
     for run in runs {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_back_and_numbers_do_not() {
+    fn directory_reuses_pages_but_not_object_numbers() {
         let geometry = Geometry { bytes: 0, log_bytes: 0, pages: 100, directory_pages: 1 };
         let mut directory = Directory::new(&geometry);
         directory.count_free().unwrap();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_is_given_up_leaves_nothing() {
+    fn unplan_returns_all_reservations() {
         let geometry = Geometry { bytes: 0, log_bytes: 0, pages: 100, directory_pages: 1 };
         let mut directory = Directory::new(&geometry);
         directory.count_free().unwrap();

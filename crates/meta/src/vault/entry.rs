@@ -1,4 +1,4 @@
-//! The bytes of an entry of the directory: what an object is, and where its pages are.
+//! The encoding of a directory entry: properties of an object, and its pages.
 
 use std::fmt;
 
@@ -14,25 +14,25 @@ use crate::NAME_BYTES_MAX;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = size_of::<Raw>();
 
-/// Runs of pages of one object.
+/// Most runs of pages of one object.
 pub const RUNS_MAX: usize = 48;
 
-/// The owner of the directory's own pages.
+/// Object number of the directory itself, the owner of its pages.
 pub const DIRECTORY: u64 = 0;
 
 const KIND_VERSION: u16 = 1;
 const ADVISORY: u32 = 1;
 
-/// What sort of object.
+/// Kind of an object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ObjectKind {
-    /// A small state, read and written as a whole; the length is in bytes.
+    /// A small state, read and written in one piece; the length is in bytes.
     Cell,
     /// Records of one size; the length is in records.
     Array,
     /// Bits; the length is in bits.
     Bitmap,
-    /// Entries in their order, added behind and trimmed in front; the length is in bytes.
+    /// Entries in order, appended at the end and trimmed at the front; the length is in bytes.
     Log,
 }
 
@@ -43,7 +43,7 @@ impl ObjectKind {
         self as u16 + 1
     }
 
-    /// Pages of an object of this sort and length.
+    /// Returns the pages that an object of this kind and length needs.
     pub fn pages(self, record_bytes: u32, length: u64) -> u64 {
         let content = CONTENT_BYTES as u64;
         match self {
@@ -55,53 +55,53 @@ impl ObjectKind {
     }
 }
 
-/// Some pages, one behind the other.
+/// A run of consecutive pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Run {
-    /// The first.
+    /// First page.
     pub first: u32,
-    /// How many.
+    /// Number of pages.
     pub pages: u32,
 }
 
 impl Run {
-    /// The page behind the last.
+    /// Returns the page behind the last.
     pub fn end(self) -> u64 {
         u64::from(self.first) + u64::from(self.pages)
     }
 }
 
-/// What the directory says of an object.
+/// A directory entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Its number, never used again.
+    /// Object number, never used again.
     pub number: u64,
-    /// What sort.
+    /// Kind of the object.
     pub kind: ObjectKind,
-    /// Whether its changes may be lost for a while: statistics, hints.
+    /// Whether a crash may undo its most recent changes: statistics, hints.
     pub advisory: bool,
-    /// The device that it belongs to.
+    /// Device that the object belongs to.
     pub owner: String,
-    /// What it is to its owner.
+    /// Number of the object for its owner.
     pub role: u32,
     /// Bytes of a record of an array, else 0.
     pub record_bytes: u32,
-    /// In records, bits or bytes.
+    /// Length in records, bits or bytes.
     pub length: u64,
-    /// When it was made.
+    /// Epoch of the vault in which it was created.
     pub epoch: u64,
-    /// Where its pages are.
+    /// Position of its pages.
     pub runs: Vec<Run>,
 }
 
-/// A place in the directory.
+/// A slot of the directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Slot {
-    /// Never used.
+    /// A slot that was never used.
     Unused,
-    /// The object of that number is deleted.
+    /// A deleted object of this number.
     Gone(u64),
-    /// An object.
+    /// An existing object.
     Entry(Entry),
 }
 
@@ -140,12 +140,12 @@ impl fmt::Display for Entry {
 }
 
 impl Entry {
-    /// Its pages.
+    /// Returns the number of its pages.
     pub fn pages(&self) -> u64 {
         self.runs.iter().map(|run| u64::from(run.pages)).sum()
     }
 
-    /// Which page of the vault is its page `index`.
+    /// Returns the page of the vault that is its page `index`.
     pub fn page(&self, index: u64) -> Option<PageNumber> {
         let mut before = 0;
         for run in &self.runs {
@@ -157,10 +157,10 @@ impl Entry {
         None
     }
 
-    /// Whether a name may be that of an owner.
+    /// Checks that a name can be that of an owner.
     ///
     /// # Errors
-    /// `Invalid` with the limit.
+    /// `Invalid` for an empty or too long name, or one with a NUL byte.
     pub fn check_owner(owner: &str) -> Result<(), Error> {
         if owner.is_empty() || owner.len() > NAME_BYTES_MAX || owner.contains('\0') {
             let words = format!("{owner:?} is no name of an owner; 1 to {NAME_BYTES_MAX} bytes");
@@ -188,10 +188,10 @@ impl Entry {
 }
 
 impl Slot {
-    /// Its bytes.
+    /// Encodes the slot.
     ///
     /// # Panics
-    /// If an entry is not within its limits: what makes entries checks that.
+    /// If an entry is not within its limits: code that makes entries checks that.
     pub fn encode(&self) -> [u8; ENTRY_BYTES] {
         let mut raw = Raw::read_from_bytes(&[0; ENTRY_BYTES]).expect("it is as long as itself");
         match self {
@@ -216,10 +216,10 @@ impl Slot {
         zerocopy::transmute!(raw)
     }
 
-    /// What the bytes say.
+    /// Decodes a slot.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// A description of the fault.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let raw = Raw::ref_from_bytes(bytes).map_err(|_| "an entry of another length")?;
         let number = raw.number.get();

@@ -1,71 +1,71 @@
-//! Where everything lies in a copy.
+//! Layout of a copy.
 
 use block::{Error, ErrorKind, Result};
 
 use super::page::{PAGE_BYTES, POINTERS_PER_PAGE};
 
-/// Where the two slots of the superblock begin.
+/// Start of the two slots of the superblock.
 pub const SUPERBLOCKS: [u64; 2] = [0, PAGE_BYTES as u64];
 
-/// Where the log begins.
+/// Start of the log.
 pub const LOG_START: u64 = 2 * PAGE_BYTES as u64;
 
-/// The shortest log.
+/// Bytes of the shortest log.
 pub const LOG_BYTES_MIN: u64 = 64 << 10;
 
-/// The longest log: an opening holds all of it in memory.
+/// Bytes of the longest log: an opening holds all of it in memory.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
 
-/// The longest record: a quarter of the shortest log, so that a checkpoint always makes room.
+/// A record has at most one in this many parts of the log, so that a checkpoint always makes room for the next one.
 const RECORD_PARTS: u64 = 4;
 
-/// The longest record in a log of any length.
+/// Bytes of the longest record in a log of any length.
 pub const RECORD_BYTES_MAX: u64 = 1 << 20;
 
-/// Objects of one vault.
+/// Most objects of one vault.
 pub const OBJECTS_MAX: u32 = 4096;
 
-/// Pages of objects.
+/// Most pages of objects.
 pub const PAGES_MAX: u64 = 1 << 31;
 
-/// The fewest pages of objects that are of use.
+/// Fewest useful pages of objects.
 pub const PAGES_MIN: u64 = 8;
 
 /// Bytes of both homes of a page.
 const HOMES_BYTES: u64 = 2 * PAGE_BYTES as u64;
 
-/// Levels of the map: 254 to the fourth is more than [`PAGES_MAX`].
+/// Most levels of the map: 254 to the fourth is more than [`PAGES_MAX`].
 pub const LEVELS_MAX: usize = 4;
 
-/// The number of a page, counted through all levels.
+/// Number of a page, counted through all levels.
 pub type PageNumber = u64;
 
-/// The sizes of a copy's parts; the same for all copies.
+/// Sizes of a copy's parts; the same for all copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Bytes of a copy.
     pub bytes: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
-    /// Pages of objects, with those of the directory.
+    /// Pages of objects, including those of the directory.
     pub pages: u64,
-    /// Pages of the directory, from 0.
+    /// Pages of the directory, from page 0 on.
     pub directory_pages: u32,
 }
 
 impl Geometry {
-    /// What fits into `bytes`, with a log of `log_bytes` and a directory of so many pages.
+    /// Returns the largest geometry that fits into `bytes`, with a log of `log_bytes` and `directory_pages`.
     ///
     /// # Errors
     /// `Invalid` for a log outside its limits, `NoSpace` if there is no room for objects.
     pub fn fit(bytes: u64, log_bytes: u64, directory_pages: u32) -> Result<Self> {
         let homes = bytes.saturating_sub(LOG_START + log_bytes) / HOMES_BYTES;
         let mut all = Self { bytes, log_bytes, pages: homes.min(PAGES_MAX), directory_pages };
-        // Each step takes away what the map needs too much; the map shrinks with it.
+        // Each step subtracts the pages that do not fit; fewer pages then need a smaller map.
         while all.pages > 0 && all.all_pages() > homes {
             all.pages -= (all.all_pages() - homes).min(all.pages);
         }
-        // It may have been a little too much.
+        // The last step may have subtracted too many.
         while all.pages < homes.min(PAGES_MAX)
             && (Self { pages: all.pages + 1, ..all }).all_pages() <= homes
         {
@@ -78,18 +78,18 @@ impl Geometry {
         Ok(all)
     }
 
-    /// The bytes of a copy with so many pages of objects, and a log of `log_bytes`.
+    /// Returns the bytes of a copy with `pages` pages of objects and a log of `log_bytes`.
     pub fn bytes_for(pages: u64, log_bytes: u64) -> u64 {
         let all = Self { bytes: 0, log_bytes, pages: pages.max(PAGES_MIN), directory_pages: 1 };
         all.end()
     }
 
-    /// Where the last page ends.
+    /// Returns the end of the last page.
     pub fn end(&self) -> u64 {
         self.home(self.all_pages(), 0)
     }
 
-    /// What is wrong with it, in words.
+    /// Checks the limits. The error describes the fault.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { bytes, log_bytes, pages, directory_pages } = *self;
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&log_bytes)
@@ -118,12 +118,12 @@ impl Geometry {
         Ok(())
     }
 
-    /// Pages of the level.
+    /// Returns the number of pages in a level.
     pub fn level_pages(&self, level: usize) -> u64 {
         (0..level).fold(self.pages, |pages, _| pages.div_ceil(POINTERS_PER_PAGE))
     }
 
-    /// The level of the root: the first of one page, and one at least.
+    /// Returns the level of the root: the first level, from 1, that has one page.
     pub fn root_level(&self) -> usize {
         (1..=LEVELS_MAX).find(|level| self.level_pages(*level) == 1).unwrap_or(LEVELS_MAX)
     }
@@ -132,17 +132,17 @@ impl Geometry {
         (0..level).map(|level| self.level_pages(level)).sum()
     }
 
-    /// The root's number.
+    /// Returns the page number of the root.
     pub fn root(&self) -> PageNumber {
         self.first_of(self.root_level())
     }
 
-    /// Pages of all levels.
+    /// Returns the number of pages of all levels.
     pub fn all_pages(&self) -> u64 {
         self.root() + 1
     }
 
-    /// Which page points to this one, and where in it; `None` for the root.
+    /// Returns the page that points to this one, and the index of the pointer in it; `None` for the root.
     pub fn parent(&self, page: PageNumber) -> Option<(PageNumber, usize)> {
         let mut first = 0;
         for level in 0..self.root_level() {
@@ -157,12 +157,12 @@ impl Geometry {
         None
     }
 
-    /// Where a home of a page begins.
+    /// Returns the start of a home of a page.
     pub fn home(&self, page: PageNumber, home: usize) -> u64 {
         LOG_START + self.log_bytes + page * HOMES_BYTES + home as u64 * PAGE_BYTES as u64
     }
 
-    /// The longest record of this log, a multiple of a page.
+    /// Returns the bytes of the longest record of this log, a multiple of a page.
     pub fn record_bytes_max(&self) -> u64 {
         let most = (self.log_bytes / RECORD_PARTS).min(RECORD_BYTES_MAX);
         most - most % PAGE_BYTES as u64
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_map_of_a_large_disk_has_three_levels_and_every_page_a_parent() {
+    fn fit_on_large_disk_has_three_levels_and_a_parent_per_page() {
         let all = Geometry::fit(6 << 30, 16 << 20, 37).unwrap();
         assert_eq!(all.root_level(), 3);
         assert!(all.home(all.all_pages(), 0) <= all.bytes);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_so_many_pages_need_is_enough_for_them() {
+    fn bytes_for_is_enough_for_its_pages() {
         for pages in [8, 9, 253, 254, 255, 64_516, 64_517, 1 << 20] {
             let bytes = Geometry::bytes_for(pages, 1 << 20);
             let all = Geometry::fit(bytes, 1 << 20, 1).unwrap();
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn the_most_pages_need_no_more_levels_than_there_may_be() {
+    fn levels_max_suffices_for_pages_max() {
         let all = Geometry { bytes: 0, log_bytes: 0, pages: PAGES_MAX, directory_pages: 1 };
         assert_eq!(all.root_level(), LEVELS_MAX);
         assert_eq!(all.level_pages(LEVELS_MAX), 1);
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn fit_rejects_short_log_and_small_disk() {
         assert_eq!(Geometry::fit(1 << 20, 4096, 1).unwrap_err().kind(), ErrorKind::Invalid);
         assert_eq!(Geometry::fit(80 << 10, 64 << 10, 1).unwrap_err().kind(), ErrorKind::NoSpace);
         assert!(Geometry::fit(1 << 20, 64 << 10, 4).is_ok());

@@ -1,4 +1,4 @@
-//! Entries in their order: added behind, trimmed in front.
+//! Entries in order: appended at the end, trimmed at the front.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,41 +10,41 @@ use super::superblock::COUNT_MAX;
 use super::transaction::Turn;
 use super::{ObjectId, Spec, Transaction, Vault};
 
-/// Bytes before the ring: first and next.
+/// Bytes before the ring: the offsets of the first and the next entry.
 pub(super) const LOG_HEADER_BYTES: u64 = 16;
 
 /// Bytes before an entry: its length.
 const ENTRY_HEADER_BYTES: u64 = 4;
 
-/// A log of entries, of which there is one handle in a process.
+/// A log of entries. At most one handle to it may exist.
 pub struct Log {
     vault: Vault,
     id: ObjectId,
     ends: Rc<Cell<Ends>>,
-    /// One transaction at a time adds or trims, until it is on its way.
+    /// Lock of the transaction that appends or trims, held until its commit is in progress.
     turn: Mutex,
 }
 
-/// Offsets into the ring, which count on for ever.
+/// Offsets into the ring, which only increase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ends {
     first: u64,
     next: u64,
 }
 
-/// An entry, and where the one behind it begins.
+/// A log entry, and the offset of the next one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogEntry {
-    /// Where it begins.
+    /// Offset of the entry.
     pub at: u64,
-    /// Its bytes.
+    /// Its content.
     pub bytes: Vec<u8>,
-    /// Where the next one begins.
+    /// Offset of the next entry.
     pub next: u64,
 }
 
 impl Spec {
-    /// A log whose entries, with 4 bytes for each, have at most `bytes`.
+    /// Returns the spec of a log. Its entries, with 4 bytes more for each, have at most `bytes`.
     pub fn log(owner: &str, role: u32, bytes: u64) -> Self {
         let (kind, owner) = (ObjectKind::Log, owner.to_owned());
         Self { owner, role, kind, advisory: false, record_bytes: 0, length: bytes }
@@ -52,10 +52,10 @@ impl Spec {
 }
 
 impl Log {
-    /// The log of that number. Of each there is one handle at a time.
+    /// Opens the log with this id. At most one handle to it may exist at a time.
     ///
     /// # Errors
-    /// `NotFound`, `Corrupt`, and what reading says.
+    /// `NotFound`, `Corrupt`, and errors of reads.
     pub async fn open(vault: &Vault, id: ObjectId) -> Result<Self> {
         let entry = super::transaction::of_kind(vault.object(id)?, ObjectKind::Log)?;
         let mut ends = [[0; 8]; 2];
@@ -70,21 +70,21 @@ impl Log {
         Ok(Self { vault: vault.clone(), id, ends, turn: Mutex::new() })
     }
 
-    /// Where the first entry is, or will be.
+    /// Returns the offset of the first entry, present or future.
     pub fn first(&self) -> u64 {
         self.ends.get().first
     }
 
-    /// Where the next entry will be.
+    /// Returns the offset of the next entry to be appended.
     pub fn next(&self) -> u64 {
         self.ends.get().next
     }
 
-    /// Adds an entry; where it will be. Another transaction that changes the log waits until this one is
-    /// on its way, or dropped.
+    /// Appends an entry and returns its offset. Other transactions that change the log wait until the commit of this
+    /// one is in progress, or until it is dropped.
     ///
     /// # Errors
-    /// `NoSpace` if it has no room, `NotFound`.
+    /// `NoSpace` if the log has no room, `NotFound`.
     pub async fn append(&self, transaction: &mut Transaction, bytes: &[u8]) -> Result<u64> {
         let mut ends = self.turn_of(transaction).await;
         let entry = transaction.expect(self.id, ObjectKind::Log)?;
@@ -108,7 +108,7 @@ impl Log {
         Ok(at)
     }
 
-    /// Takes away all entries before `to`, which is where one begins, or the next.
+    /// Removes all entries before `to`. That must be the offset of an entry, or of the next one to be appended.
     ///
     /// # Errors
     /// `OutOfRange`, `NotFound`.
@@ -123,10 +123,10 @@ impl Log {
         Ok(())
     }
 
-    /// The entry that begins at `at`; `None` at the end.
+    /// Returns the entry at offset `at`; `None` at the end.
     ///
     /// # Errors
-    /// `OutOfRange` for what is trimmed, `Corrupt`, and what reading says.
+    /// `OutOfRange` for trimmed entries, `Corrupt`, and errors of reads.
     pub async fn get(&self, at: u64) -> Result<Option<LogEntry>> {
         let entry = super::transaction::of_kind(self.vault.object(self.id)?, ObjectKind::Log)?;
         let Ends { first, next } = self.ends.get();
@@ -156,7 +156,7 @@ impl Log {
         self.vault.0.read(entry, LOG_HEADER_BYTES, behind).await
     }
 
-    /// The ends as this transaction sees them.
+    /// Returns the ends of the log as this transaction sees them, after locking the log for it.
     async fn turn_of(&self, transaction: &mut Transaction) -> Ends {
         let own = transaction.turns.iter().any(|turn| turn.object == self.id.0);
         if !own {
@@ -186,7 +186,7 @@ impl Log {
     }
 }
 
-/// Where in the object the bytes of an entry go: over the end of the ring, and on at its beginning.
+/// Maps the bytes of an entry into the object; they wrap at the end of the ring.
 fn parts<'a>(entry: &Entry, at: u64, bytes: &'a [u8]) -> [(u64, &'a [u8]); 2] {
     let to_end = (entry.length - at % entry.length) as usize;
     let (before, behind) = bytes.split_at(to_end.min(bytes.len()));

@@ -2,24 +2,23 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `geometry.rs` | where everything lies in a copy |
-//! | `superblock.rs`, `record.rs`, `page.rs`, `entry.rs` | the bytes, as `docs/formats/vault.md` has them |
+//! | `geometry.rs` | layout of a copy |
+//! | `superblock.rs`, `record.rs`, `page.rs`, `entry.rs` | on-disk structures, as in `docs/formats/vault.md` |
 //! | `replicas.rs` | the copies: which are current, and which get a record |
-//! | `cache.rs`, `tree.rs` | pages in memory, pages on demand |
-//! | `directory.rs` | which objects there are, which pages are free |
+//! | `cache.rs`, `tree.rs` | page cache, pages on demand |
+//! | `directory.rs` | list of objects and free pages |
 //! | `transaction.rs`, `commit.rs` | changes, and how they become durable |
 //! | `data.rs` | data outside of the vault that records make reachable |
-//! | `checkpoint.rs` | how changed pages reach their places |
-//! | `open.rs`, `replay.rs` | formatting, opening, what a log says after a crash |
-//! | `rejoin.rs` | how a copy comes back |
-//! | `check.rs` | whether every copy has what it should have |
+//! | `checkpoint.rs` | writing changed pages to their homes |
+//! | `open.rs`, `replay.rs` | formatting, opening, replay of the log after a crash |
+//! | `rejoin.rs` | resync of a copy that was left behind |
+//! | `check.rs` | verification of every copy |
 //! | `cell.rs`, `array.rs`, `bitmap.rs`, `log.rs` | the objects: [`Cell`], [`Array`], [`Bitmap`], [`Log`] |
 //!
-//! **In one paragraph.** A transaction is one record in the log of every copy, and one flush; then it
-//! is applied to pages in memory. A checkpoint writes changed pages to the home that the last one does
-//! not name, then the map above them, then a superblock. Nothing that counts is written over. Whoever
-//! points to a page knows its checksum, so what is lost, stale, or elsewhere is an error, and one good
-//! copy repairs it.
+//! **In one paragraph.** A transaction is one record in the log of every copy, and one flush; then it is applied to
+//! pages in memory. A page has two homes. A checkpoint writes each changed page to the home that the last checkpoint
+//! does not name, then the map above the pages, then a superblock. So no valid page is overwritten. Each pointer to a
+//! page has its checksum. So a lost, stale or misdirected page write is detected, and one good copy repairs it.
 
 mod array;
 mod bitmap;
@@ -69,7 +68,7 @@ pub use open::{Options, Shape};
 pub use replicas::CopyState;
 pub use transaction::{TRANSACTION_PAGES_MAX, Transaction};
 
-/// The number of an object, never used again in its vault.
+/// The number of an object. A vault never uses it again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectId(pub u64);
 
@@ -85,14 +84,14 @@ struct Inner {
     tree: Tree,
     directory: RefCell<Directory>,
     commits: Commits,
-    /// Where the data are that records name.
+    /// Lower with the data that records name.
     data: Option<data::Place>,
-    /// One checkpoint after the other.
+    /// Lock that lets one checkpoint run at a time.
     checkpointing: Mutex,
     checkpoint_soon: std::cell::Cell<bool>,
-    /// Woken when a checkpoint is over, and when something was answered.
+    /// Woken when a checkpoint is over, and when a transaction was answered.
     progress: Notify,
-    /// Why nothing more is committed.
+    /// The reason why no more transactions are committed, if the vault has failed.
     failed: RefCell<Option<Error>>,
     reserved_bytes: usize,
 }
@@ -103,45 +102,45 @@ impl Drop for Inner {
     }
 }
 
-/// What a vault has done, and what it holds.
+/// Activity and content of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Records written to the log.
     pub records: u64,
-    /// Transactions in them.
+    /// Transactions in those records.
     pub transactions: u64,
     /// Records for which the log had no room until a checkpoint was made.
     pub waited: u64,
-    /// Checkpoints.
+    /// Number of checkpoints.
     pub checkpoints: u64,
-    /// The most pages that were in memory at once.
+    /// Highest number of pages that were in memory at once.
     pub pages_peak: usize,
-    /// Pages that no object has.
+    /// Pages that belong to no object.
     pub free_pages: u64,
 }
 
 impl Vault {
-    /// The vault's own number.
+    /// Returns the UUID of the vault.
     pub fn uuid(&self) -> Uuid {
         self.0.replicas.vault
     }
 
-    /// Its sizes.
+    /// Returns the sizes of its parts.
     pub fn geometry(&self) -> Geometry {
         self.0.replicas.geometry
     }
 
-    /// What has become of a copy, and why it was left behind if this process did it.
+    /// Returns the state of a copy, and the error for which this process left it behind, if it did.
     pub fn standing(&self, copy: usize) -> (CopyState, Option<Error>) {
         (self.0.replicas.standing(copy), self.0.replicas.fault(copy))
     }
 
-    /// How many copies there are, here or not.
+    /// Returns the number of copies, present or not.
     pub fn copies(&self) -> usize {
         self.0.replicas.count()
     }
 
-    /// What it has done.
+    /// Returns its counters.
     pub fn counters(&self) -> Counters {
         Counters {
             pages_peak: self.0.tree.cache.borrow().peak(),
@@ -150,7 +149,7 @@ impl Vault {
         }
     }
 
-    /// What the directory says of an object.
+    /// Returns the directory entry of an object.
     ///
     /// # Errors
     /// `NotFound`.
@@ -158,22 +157,22 @@ impl Vault {
         self.0.entry(id.0)
     }
 
-    /// The object of that owner and role.
+    /// Returns the object with that owner and role.
     pub fn find(&self, owner: &str, role: u32) -> Option<ObjectId> {
         self.0.directory.borrow().find(owner, role).map(|entry| ObjectId(entry.number))
     }
 
-    /// All objects of that owner.
+    /// Returns all objects that `owner` has.
     pub fn owned_by(&self, owner: &str) -> Vec<ObjectId> {
         let directory = self.0.directory.borrow();
         let own = directory.all().filter(|entry| entry.owner == owner);
         own.map(|entry| ObjectId(entry.number)).collect()
     }
 
-    /// Brings all pages of an object into memory.
+    /// Loads all pages of an object into memory.
     ///
     /// # Errors
-    /// `Limit` if it has more pages than the cache keeps; what reading says.
+    /// `Limit` if it has more pages than the cache keeps; errors of reads.
     pub async fn load(&self, id: ObjectId) -> Result<()> {
         let entry = self.0.entry(id.0)?;
         let most = self.0.tree.cache.borrow().clean_max() as u64;
@@ -188,7 +187,7 @@ impl Vault {
         Ok(())
     }
 
-    /// Takes all pages of an object out of memory; those that were changed are written first.
+    /// Evicts all pages of an object from memory. Changed pages are written first.
     ///
     /// # Errors
     /// As [`Vault::flush`].
@@ -202,8 +201,8 @@ impl Vault {
         Ok(())
     }
 
-    /// Writes everything that was changed to its place: a checkpoint. What was committed is durable
-    /// without it; what is advisory is durable after it.
+    /// Makes a checkpoint: writes every changed page to its home. Committed changes are durable without it; advisory
+    /// changes are durable after it.
     ///
     /// # Errors
     /// `Faulted` if the vault has failed, `ReadOnly`.
@@ -212,8 +211,8 @@ impl Vault {
         self.0.checkpoint(false).await
     }
 
-    /// Waits for what is being committed, and makes a checkpoint: a vault that is opened after this has
-    /// nothing to replay. Whoever has a handle still commits nothing more, and writes nothing.
+    /// Waits until running commits are over, and makes a checkpoint, so that the next opening has nothing to replay.
+    /// Other handles can commit and write nothing afterwards.
     ///
     /// # Errors
     /// As [`Vault::flush`].
@@ -224,7 +223,7 @@ impl Vault {
         flushed
     }
 
-    /// Why nothing more is committed, if it has failed.
+    /// Returns the reason why no more transactions are committed, if the vault has failed.
     pub fn failure(&self) -> Option<Error> {
         self.0.failed.borrow().clone()
     }
@@ -243,7 +242,7 @@ impl Inner {
         self.failed.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Nothing more is committed: what memory says and what the copies say may differ.
+    /// Marks the vault as failed: memory and the copies may differ, so no more transactions are committed.
     fn fail(&self, error: &Error) {
         let mut failed = self.failed.borrow_mut();
         if failed.is_none() {
@@ -254,7 +253,7 @@ impl Inner {
         self.progress.wake();
     }
 
-    /// A page of an object, in the cache until the caller waits again: its contents go to `look`.
+    /// Passes the content of an object's page to `look`. The page stays in the cache until the caller awaits again.
     async fn look<T>(&self, entry: &Entry, index: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let number = entry.page(index).ok_or_else(|| {
             let words = format!("{entry} has {} pages; page {index} is asked for", entry.pages());
@@ -263,7 +262,7 @@ impl Inner {
         self.tree.ensure(&self.replicas, number).await?;
         let mut cache = self.tree.cache.borrow_mut();
         if !cache.is_of(number, entry.number) {
-            // Never written; or the object is gone by now, and the page is another's.
+            // The page was never written; or the object was deleted meanwhile, and the page belongs to another one.
             self.entry(entry.number)?;
             cache.own(number, entry.number);
         }

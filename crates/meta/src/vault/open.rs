@@ -1,4 +1,4 @@
-//! Formatting a vault, and opening one: whose superblock counts, who is current.
+//! Formatting a vault, and opening one: choosing the newest superblock and the current copies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,14 +19,14 @@ use super::{Inner, Vault};
 use crate::Uuid;
 use crate::io::{all_of, write_all};
 
-/// What a new vault is to be like.
+/// Parameters of a new vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Bytes of the log; a share of the disk if `None`.
     pub log_bytes: Option<u64>,
-    /// Objects that there may be at once.
+    /// Most objects at one time.
     pub objects: u32,
-    /// Bytes of a copy, from the first of its disk on; all that the smallest disk has if `None`.
+    /// Bytes of a copy, from the first of its disk on; as many as the smallest disk has if `None`.
     pub bytes: Option<u64>,
 }
 
@@ -36,25 +36,26 @@ impl Default for Shape {
     }
 }
 
-/// Of so many bytes of a disk, one is for the log if nothing else is said.
+/// Default share of the log: one in this many bytes of a disk.
 const LOG_PART: u64 = 32;
 
-/// And no more than this.
+/// Largest default log.
 const LOG_BYTES_USUAL: u64 = 16 << 20;
 
-/// Bytes of a new vault that one request makes zeros: where they are written, it is in time.
+/// Bytes of a new vault that one request fills with zeros. A disk that really writes them finishes such a request in
+/// time.
 const ROOM_STEP: u64 = 64 << 20;
 
-/// How a vault is opened.
+/// Options of an opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Bytes of pages in memory; at least [`super::CACHE_BYTES_MIN`].
     pub cache_bytes: usize,
-    /// Nothing is written: what the log says is made to happen in memory only.
+    /// Whether nothing may be written. The log is then replayed in memory only.
     pub read_only: bool,
-    /// Whether it may be opened without a copy that is current.
+    /// Whether it may be opened without a current copy.
     pub may_degrade: bool,
-    /// Which vault it must be, if that is known.
+    /// UUID that the vault must have, if it is known.
     pub vault: Option<Uuid>,
 }
 
@@ -64,13 +65,13 @@ impl Default for Options {
     }
 }
 
-/// What is on a disk where a vault's copy would be.
+/// The newest superblock of a disk, and its slot.
 struct Seen {
     superblock: Superblock,
     slot: usize,
 }
 
-/// The superblock of a copy that counts; `None` if there is none.
+/// Returns the newest superblock of a copy; `None` if it has none.
 async fn look(env: &Env, lower: &Lower) -> Result<Option<Seen>> {
     check_disk(lower)?;
     let mut best: Option<Seen> = None;
@@ -119,12 +120,12 @@ fn check_disk(lower: &Lower) -> Result<()> {
 }
 
 impl Vault {
-    /// Makes a new, empty vault on these disks: one copy on each. What they held is gone. The caller
-    /// has made sure that nobody needs it.
+    /// Formats these disks as a new, empty vault: one copy on each. Their former content is lost. The caller must
+    /// make sure that it is not needed.
     ///
     /// # Errors
-    /// `NoSpace` if the smallest is too small, or has no room for what it says that it has; `Invalid` for a shape that
-    /// cannot be or more than 8 disks; and what the disks say: then there may be a vault on some of them.
+    /// `NoSpace` if the smallest disk is too small, or a disk has less room than its size claims; `Invalid` for an
+    /// impossible shape or more than 8 disks; and errors of the disks: then there may be a vault on some of them.
     pub async fn format(env: &Env, lowers: &[Lower], shape: Shape) -> Result<Uuid> {
         if lowers.is_empty() || lowers.len() > COPIES_MAX {
             let words =
@@ -168,21 +169,21 @@ impl Vault {
         Ok(superblock.vault)
     }
 
-    /// Opens a vault: each of its copies, in their order; `None` for one that is not here.
+    /// Opens a vault from its copies, in their order; `None` stands for a copy that is missing.
     ///
     /// # Errors
-    /// `NotFound` if there is no vault on any of them; `Unsupported` if it is of a newer version;
-    /// `Invalid` for the wrong disk in a place; `Degraded` if a copy that is current is not here or
-    /// has no superblock, unless [`Options::may_degrade`]; `Corrupt` if copies have been written apart
-    /// from each other, or if what all copies need is damaged on all.
+    /// `NotFound` if there is no vault on any disk; `Unsupported` if it is of a newer version; `Invalid` for a disk
+    /// in the wrong position; `Degraded` if a current copy is missing or has no superblock, unless
+    /// [`Options::may_degrade`]; `Corrupt` if copies were written independently of each other (split brain), or if a
+    /// part that the vault needs is damaged on all copies.
     pub async fn open(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Self> {
         Self::open_with(env, lowers, None, options).await
     }
 
-    /// The same, of a vault whose records name data that are on `data`.
+    /// Opens a vault with records that name data on `data`.
     ///
     /// # Errors
-    /// As [`Vault::open`], and what `data` says.
+    /// As [`Vault::open`], and errors of `data`.
     pub async fn open_with_data(
         env: &Env,
         lowers: Vec<Option<Lower>>,
@@ -201,7 +202,7 @@ impl Vault {
     ) -> Result<Self> {
         let replicas = gather(env, lowers, options).await?;
         if !options.read_only {
-            // What a process before this one may have left in a cache becomes durable now.
+            // Writes that an earlier process may have left in a cache become durable now.
             let beside = data.as_ref().and_then(Place::start_flush);
             replicas.flush().await;
             if let Some(flush) = beside {
@@ -244,7 +245,7 @@ impl Inner {
         if self.read_only {
             return Ok(());
         }
-        // From here on only records of this opening count, and every copy has the same.
+        // From here on only records of this opening count, and every copy has the same ones.
         self.replicas.raise_epoch();
         let epoch = self.replicas.epoch().number;
         self.commits.set_head(Position { epoch, ..found.end });
@@ -261,8 +262,8 @@ impl Inner {
     }
 }
 
-/// Buffers for one record, and for the pages that are read and written at once: kept back, so that a
-/// commit never waits for a pool that is full of requests that wait for this commit.
+/// Reserves buffers for one record, and for the pages that are read and written at once. So a commit never waits for
+/// a pool that requests have exhausted which wait for this commit.
 fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     let record = (geometry.record_bytes_max() as usize).next_power_of_two();
     let bytes = record + (WINDOW + 1 + READS_MAX + COPIES_MAX) * PAGE_BYTES;
@@ -273,8 +274,8 @@ fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     Err(Error::new(ErrorKind::Limit, words))
 }
 
-/// Makes the first `bytes` zeros that have their place on the disk: a sparse file that runs full later
-/// has room for all that a vault writes, and what makes room again can be committed.
+/// Fills the first `bytes` with allocated zeros. So a sparse file has room for all that the vault writes, even if its
+/// file system runs full later; changes that free space can still be committed then.
 async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
     let mut at = 0;
     while let Some(range) = ByteRange::between(at, bytes.min(at + ROOM_STEP)) {
@@ -284,7 +285,7 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
         if error.kind() != ErrorKind::NoSpace {
             return Err(error);
         }
-        // It is of no use here. If it cannot be given back, there is worse to say.
+        // The space is useless here. An error of the discard would matter less than the error below.
         let range = ByteRange::new(0, at).expect("something was asked for");
         let _ = lower.call(Op::Discard { range, fua: false }).await;
         let words = format!(
@@ -296,7 +297,7 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes slot 1 zeros, and slot 0 what is given, or zeros.
+/// Writes zeros to slot 1, and the superblock, or zeros, to slot 0.
 pub(super) async fn write_first(
     env: &Env,
     lower: &Lower,
@@ -311,7 +312,7 @@ pub(super) async fn write_first(
     lower.flush().await
 }
 
-/// Looks at all copies, and decides whose word counts and who is current.
+/// Reads the superblocks of all copies, and decides which one counts and which copies are current.
 async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Replicas> {
     let mut seen = Vec::new();
     let mut trouble = Vec::new();
@@ -320,7 +321,7 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
             None => None,
             Some(lower) => match look(env, lower).await {
                 Ok(seen) => seen,
-                // One that is of a newer version is not overlooked; one that is damaged is missing.
+                // A copy of a newer version is an error; a damaged copy counts as missing.
                 Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
                 Err(error) => {
                     trouble.push(format!("copy {copy}: {error}"));
@@ -394,7 +395,7 @@ fn check_newest(newest: &Superblock, lowers: &[Option<Lower>], options: &Options
     Ok(())
 }
 
-/// Whether what a copy says of itself agrees with what the newest superblock says of it.
+/// Checks that a copy's own superblock agrees with the newest superblock.
 fn check_copy(newest: &Superblock, copy: usize, own: &Superblock) -> Result<()> {
     if own.vault != newest.vault || own.copies != newest.copies || own.copy as usize != copy {
         let words = format!(

@@ -1,4 +1,4 @@
-//! The bytes of a page, and the pointer that says which of its two homes counts.
+//! The encoding of a page, and of the pointer that names its valid home.
 
 use crc_fast::CrcAlgorithm;
 use zerocopy::little_endian::U64;
@@ -6,16 +6,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::geometry::PageNumber;
 
-/// Bytes of a page, and what everything in a vault is a multiple of.
+/// Bytes of a page. Everything in a vault is a multiple of this.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Bytes of a page that are an object's.
+/// Bytes of a page that belong to its object.
 pub const CONTENT_BYTES: usize = PAGE_BYTES - size_of::<Header>();
 
 /// Pointers in a page of the map.
 pub const POINTERS_PER_PAGE: u64 = (CONTENT_BYTES / size_of::<RawPointer>()) as u64;
 
-/// Who owns the pages of the map.
+/// Owner number in the pages of the map.
 pub const MAP_OWNER: u64 = u64::MAX;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -37,19 +37,19 @@ struct RawPointer {
 const _: () = assert!(size_of::<Header>() == 32 && size_of::<RawPointer>() == 16);
 const _: () = assert!(POINTERS_PER_PAGE == 254);
 
-/// The checksum of everything in a vault.
+/// Returns the checksum that everything in a vault uses.
 pub fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// What is known of a page from above: which version of it counts, where it is, and its checksum.
+/// A pointer to a page, kept in the level above it: its version, its home and its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pointer {
-    /// The checkpoint that wrote it.
+    /// Checkpoint that wrote the page.
     pub checkpoint: u64,
-    /// In which of its homes it is.
+    /// Home that holds this version.
     pub home: usize,
-    /// Its checksum.
+    /// Checksum of the page.
     pub checksum: u64,
 }
 
@@ -57,10 +57,10 @@ impl Pointer {
     /// Bytes of a pointer.
     pub const BYTES: usize = size_of::<RawPointer>();
 
-    /// What the bytes say; `None` for a page that was never written.
+    /// Decodes a pointer; `None` for a page that was never written.
     ///
     /// # Panics
-    /// If there are not [`Pointer::BYTES`] of them.
+    /// If `bytes` does not have [`Pointer::BYTES`].
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let raw = RawPointer::ref_from_bytes(bytes).expect("a pointer has its length");
         let version = raw.version.get();
@@ -71,7 +71,7 @@ impl Pointer {
         })
     }
 
-    /// Its bytes.
+    /// Encodes a pointer.
     pub fn encode(pointer: Option<Self>) -> [u8; Self::BYTES] {
         let raw = match pointer {
             None => RawPointer { version: 0.into(), checksum: 0.into() },
@@ -84,12 +84,12 @@ impl Pointer {
     }
 }
 
-/// A page in memory. Its checksum and its checkpoint are made when it is written.
+/// A page in memory. Its checksum and its checkpoint are set when it is written.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Page([u8; PAGE_BYTES]);
 
 impl Page {
-    /// A page that was never written.
+    /// Returns a page that was never written.
     pub fn blank(owner: u64, number: PageNumber) -> Self {
         let mut page = Self([0; PAGE_BYTES]);
         let header = page.header_mut();
@@ -106,38 +106,38 @@ impl Page {
         Header::mut_from_prefix(&mut self.0).expect("a page is longer than its header").0
     }
 
-    /// The object whose page it is.
+    /// Returns the number of the object that owns it.
     pub fn owner(&self) -> u64 {
         self.header().owner.get()
     }
 
-    /// The checkpoint that wrote it; 0 if none did.
+    /// Returns the checkpoint that wrote it; 0 if it was never written.
     pub fn checkpoint(&self) -> u64 {
         self.header().checkpoint.get()
     }
 
-    /// The object's bytes.
+    /// Returns the object's bytes.
     pub fn content(&self) -> &[u8] {
         &self.0[size_of::<Header>()..]
     }
 
-    /// The object's bytes, to change.
+    /// Returns the object's bytes for a change.
     pub fn content_mut(&mut self) -> &mut [u8] {
         &mut self.0[size_of::<Header>()..]
     }
 
-    /// The pointer in a place of a page of the map.
+    /// Returns a pointer of a page of the map.
     pub fn pointer(&self, place: usize) -> Option<Pointer> {
         Pointer::decode(&self.content()[place * Pointer::BYTES..][..Pointer::BYTES])
     }
 
-    /// Changes a pointer of a page of the map.
+    /// Sets a pointer of a page of the map.
     pub fn set_pointer(&mut self, place: usize, pointer: Pointer) {
         self.content_mut()[place * Pointer::BYTES..][..Pointer::BYTES]
             .copy_from_slice(&Pointer::encode(Some(pointer)));
     }
 
-    /// Makes it what `checkpoint` writes to `home`; what points to it says so.
+    /// Sets checkpoint and checksum for a write by `checkpoint` to `home`, and returns the pointer to this version.
     pub fn seal(&mut self, checkpoint: u64, home: usize) -> Pointer {
         self.header_mut().checkpoint = checkpoint.into();
         let sum = checksum(&self.0[size_of::<U64>()..]);
@@ -145,15 +145,15 @@ impl Page {
         Pointer { checkpoint, home, checksum: sum }
     }
 
-    /// All of its bytes.
+    /// Returns all of its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The page that `pointer` means, if these bytes are it.
+    /// Checks that `bytes` are the page that `pointer` names, and returns it.
     ///
     /// # Errors
-    /// What they are instead, in words.
+    /// A description of the difference.
     pub fn verify(bytes: &[u8], number: PageNumber, pointer: &Pointer) -> Result<Self, String> {
         let bytes = bytes.try_into().map_err(|_| format!("{} bytes are no page", bytes.len()))?;
         let page = Self(bytes);

@@ -1,4 +1,4 @@
-//! The bytes of a record of the log, and of the changes in it.
+//! The encoding of a record of the log, and of the changes in it.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,13 +7,13 @@ use super::page::{PAGE_BYTES, checksum};
 use super::superblock::Position;
 use crate::Uuid;
 
-/// How a record begins.
+/// Magic number at the start of a record.
 pub const RECORD_MAGIC: [u8; 8] = *b"CAIRNREC";
 
-/// Bytes before the changes.
+/// Bytes of a record's header, before the changes.
 pub const RECORD_HEADER_BYTES: usize = size_of::<Header>();
 
-/// Bytes before the bytes of a change.
+/// Bytes of a change's header, before its own bytes.
 pub const CHANGE_HEADER_BYTES: usize = size_of::<ChangeHeader>();
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -43,7 +43,7 @@ struct ChangeHeader {
 
 const _: () = assert!(size_of::<Header>() == 72 && size_of::<ChangeHeader>() == 24);
 
-/// Where the checksum stands, which it does not cover.
+/// Position of the checksum. The checksum does not cover these bytes.
 const CHECKSUM: std::ops::Range<usize> = 8..16;
 
 const WRITE: u8 = 1;
@@ -55,19 +55,18 @@ const LET_GO: u8 = 5;
 /// Bytes of a checksum of data.
 const DATA_CHECKSUM_BYTES: usize = size_of::<U64>();
 
-/// What a change does.
+/// Operation of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb<'a> {
-    /// These bytes.
+    /// Writes these bytes.
     Write(&'a [u8]),
-    /// So many bytes of this value.
+    /// Writes this number of bytes with this value.
     Fill(u32, u8),
-    /// So many bits set, or cleared.
+    /// Sets or clears this number of bits.
     Bits(u32, bool),
-    /// So many bytes of data, outside of the vault, have this checksum: the next change makes them
-    /// reachable.
+    /// Names data outside of the vault, by length and checksum: the next change makes them reachable.
     Data(u32, u64),
-    /// Data that an earlier record has named may be changed from now on.
+    /// Permits changes in place to data that an earlier record has named.
     LetGo,
 }
 
@@ -78,19 +77,19 @@ impl Verb<'_> {
     }
 }
 
-/// A change to an object, of one byte or bit at least.
+/// A change to an object, of at least one byte or bit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change<'a> {
-    /// The object's number; 0 if it is of none.
+    /// Number of the object; 0 for a change of no object.
     pub object: u64,
-    /// From which byte of it, or bit; or from which byte of the data.
+    /// First byte or bit in the object, or first byte of the data.
     pub from: u64,
-    /// What happens there.
+    /// Operation.
     pub verb: Verb<'a>,
 }
 
 impl<'a> Change<'a> {
-    /// How many bytes or bits it is about.
+    /// Returns the number of bytes or bits that it concerns.
     pub fn length(&self) -> u32 {
         match self.verb {
             Verb::Write(bytes) => bytes.len() as u32,
@@ -99,7 +98,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The bytes that it touches: first and number.
+    /// Returns the bytes that it touches: the first and their number.
     pub fn byte_range(&self) -> (u64, u64) {
         match self.verb {
             Verb::Write(_) | Verb::Fill(..) | Verb::Data(..) | Verb::LetGo => {
@@ -112,7 +111,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Adds its bytes to `to`.
+    /// Appends its encoding to `to`.
     pub fn encode(&self, to: &mut Vec<u8>) {
         let checksum;
         let (verb, value, bytes): (u8, u8, &[u8]) = match self.verb {
@@ -137,10 +136,10 @@ impl<'a> Change<'a> {
         to.extend_from_slice(bytes);
     }
 
-    /// The first change of `bytes`, and what follows it.
+    /// Decodes the first change of `bytes`, and returns the rest.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A description of the fault.
     pub fn decode(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), String> {
         let (header, rest) = ChangeHeader::ref_from_prefix(bytes).map_err(|_| "a change is cut")?;
         let (length, from) = (header.length.get(), header.from.get());
@@ -169,10 +168,10 @@ impl<'a> Change<'a> {
     }
 }
 
-/// All changes of `bytes`, in order.
+/// Decodes all changes of `bytes`, in order.
 ///
 /// # Errors
-/// What is wrong with the first that is wrong.
+/// A description of the first faulty change.
 pub fn changes(mut bytes: &[u8]) -> Result<Vec<Change<'_>>, String> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -183,21 +182,21 @@ pub fn changes(mut bytes: &[u8]) -> Result<Vec<Change<'_>>, String> {
     Ok(all)
 }
 
-/// What stands before the changes of a record.
+/// The decoded header of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Where it is, which one, after which, and its own epoch.
+    /// Position and number of the record, checksum of the record before it, and its own epoch.
     pub at: Position,
-    /// Bytes in it.
+    /// Bytes of the record.
     pub length: u32,
-    /// Changes in it.
+    /// Number of changes.
     pub changes: u32,
-    /// Its checksum.
+    /// Checksum of the record.
     pub checksum: u64,
 }
 
 impl Head {
-    /// Where the next record will be.
+    /// Returns the position of the next record.
     pub fn next(&self) -> Position {
         Position {
             offset: self.at.offset + padded(self.length as usize) as u64,
@@ -208,12 +207,12 @@ impl Head {
     }
 }
 
-/// Bytes that a record of `length` takes in the log.
+/// Returns the bytes that a record of `length` occupies in the log.
 pub const fn padded(length: usize) -> usize {
     length.next_multiple_of(PAGE_BYTES)
 }
 
-/// Writes a record into `to`, which has its padded length: `changes` of them, encoded in `parts`.
+/// Writes a record of `changes` changes, encoded in `parts`, into `to`, which must have the record's padded length.
 ///
 /// # Panics
 /// If `to` has another length.
@@ -243,7 +242,7 @@ pub fn encode(vault: Uuid, at: Position, changes: u32, parts: &[&[u8]], to: &mut
     Head { at, length: length as u32, changes, checksum: sum }
 }
 
-/// The record at the beginning of `bytes`, if there is a whole one of this vault, and its changes.
+/// Returns the record at the beginning of `bytes` and its changes, if there is a complete one of this vault.
 pub fn decode(vault: Uuid, bytes: &[u8]) -> Option<(Head, &[u8])> {
     let (header, _) = Header::ref_from_prefix(bytes).ok()?;
     let length = header.length.get() as usize;
@@ -265,10 +264,10 @@ pub fn decode(vault: Uuid, bytes: &[u8]) -> Option<(Head, &[u8])> {
     Some((head, &bytes[RECORD_HEADER_BYTES..length]))
 }
 
-/// The checksum that a record needs, whatever stands in its place.
+/// Returns the right checksum for a record, ignoring the checksum field that it has.
 ///
 /// # Panics
-/// If it is shorter than a header.
+/// If `record` is shorter than a header.
 pub fn record_checksum(record: &[u8]) -> u64 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
     digest.update(&record[..CHECKSUM.start]);
@@ -277,7 +276,7 @@ pub fn record_checksum(record: &[u8]) -> u64 {
     digest.finalize()
 }
 
-/// The bytes that the record at the beginning of `bytes` claims to have.
+/// Returns the length in the header of the record at the beginning of `bytes`.
 pub fn claimed_length(bytes: &[u8]) -> Option<usize> {
     let (header, _) = Header::ref_from_prefix(bytes).ok()?;
     (header.magic == RECORD_MAGIC).then(|| header.length.get() as usize)

@@ -1,4 +1,4 @@
-//! How a copy that was left behind comes back.
+//! Resync of a copy that was left behind.
 
 use block::{ByteRange, Error, ErrorKind, Lower, Op, Result};
 
@@ -8,16 +8,16 @@ use super::replicas::CopyState;
 use super::superblock::Position;
 use super::{Inner, Vault, open};
 
-/// Pages that are copied before a checkpoint may come between.
+/// Pages that are copied in one batch; between batches a checkpoint may run.
 const BATCH: usize = 64;
 
 impl Vault {
-    /// Brings a copy up to date that was left behind, or was replaced by a blank disk: every page is
-    /// copied, while the vault is used. What the disk held is gone.
+    /// Resyncs a copy that was left behind, or was replaced by a blank disk: copies every page while the vault is in
+    /// use. The former content of the disk is lost.
     ///
     /// # Errors
-    /// `Invalid` for a copy that is current, or not here; what its disk says: then it stays behind;
-    /// `Faulted` if the vault has failed, `ReadOnly`.
+    /// `Invalid` for a copy that is current or missing; errors of its disk, after which it stays behind; `Faulted` if
+    /// the vault has failed, `ReadOnly`.
     pub async fn rejoin(&self, copy: usize) -> Result<()> {
         let inner = &self.0;
         inner.check_writable()?;
@@ -37,7 +37,7 @@ impl Vault {
 }
 
 impl Inner {
-    /// Nothing on the copy looks like this vault any more, nor like a record of its log.
+    /// Erases the superblocks and the log of a copy, so that nothing on it is taken for this vault or its records.
     async fn blank(&self, copy: usize, lower: &Lower) -> Result<()> {
         self.replicas.set_slot(copy, None);
         open::write_first(&self.env, lower, None).await?;
@@ -49,8 +49,8 @@ impl Inner {
             lower.call(Op::WriteZeroes { range, unmap: false, fua: false }).await.result?;
         }
         lower.flush().await?;
-        // One that says that it is behind: so that no power cut leaves it without any, once the others
-        // say that it is current.
+        // Writes a superblock that declares the copy as behind. So a power cut cannot leave it without a superblock
+        // once the others declare it as current.
         let behind = self.replicas.superblock_behind(copy);
         open::write_first(&self.env, lower, Some(&behind)).await?;
         self.replicas.set_slot(copy, Some(0));
@@ -62,13 +62,13 @@ impl Inner {
             let _no_record = self.commits.logging.lock().await;
             self.replicas.set_standing(copy, CopyState::Joining);
         }
-        // The log from here on is on the copy as well.
+        // The log after this checkpoint is on the copy as well.
         self.checkpoint(true).await?;
         self.copy_pages(copy, lower).await?;
         let _no_record = self.commits.logging.lock().await;
         let _turn = self.checkpointing.lock().await;
         self.check_joining(copy)?;
-        // Records of an epoch that the copy did not take part in are none of its log.
+        // Records of an epoch that the copy took no part in do not belong to its log.
         self.replicas.raise_epoch();
         let epoch = self.replicas.epoch().number;
         self.commits.set_head(Position { epoch, ..self.commits.head() });
@@ -95,7 +95,7 @@ impl Inner {
     async fn copy_pages(&self, copy: usize, lower: &Lower) -> Result<()> {
         let mut next = 0;
         while next < self.replicas.geometry.all_pages() {
-            // A checkpoint in the midst of it could write over what is being copied.
+            // A checkpoint during a batch could overwrite pages that are being copied.
             let _turn = self.checkpointing.lock().await;
             for _ in 0..BATCH {
                 if next >= self.replicas.geometry.all_pages() {
@@ -111,7 +111,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Copies a page; which one is next.
+    /// Copies a page, and returns the number of the next one.
     async fn copy_page(&self, number: PageNumber, copy: usize, to: &Lower) -> Result<PageNumber> {
         let Some(pointer) = self.tree.pointer(&self.replicas, number).await? else {
             return Ok(number + 1);

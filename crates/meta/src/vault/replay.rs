@@ -1,4 +1,4 @@
-//! What a log says after a crash: which records count, and what they change.
+//! Replay of the log after a crash: finding the valid records, and applying their changes.
 
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Lower, Result};
@@ -15,10 +15,10 @@ use super::superblock::Position;
 use super::transaction::TRANSACTION_PAGES_MAX;
 use crate::Uuid;
 
-/// Bytes of the log that are read at once.
+/// Bytes of the log that one read fetches.
 const READ_BYTES: usize = 256 << 10;
 
-/// The log of one copy, as a whole.
+/// The complete log of one copy.
 struct Ring(Vec<u8>);
 
 impl Ring {
@@ -34,7 +34,7 @@ impl Ring {
         Ok(Self(bytes))
     }
 
-    /// The record that begins at a place, if there is one: its head and its changes.
+    /// Returns the header and the changes of the record at a position, if there is one.
     fn record(&self, vault: Uuid, geometry: &Geometry, place: usize) -> Option<(Head, Vec<u8>)> {
         let length = record::claimed_length(&self.0[place..])?;
         if length as u64 > geometry.record_bytes_max() {
@@ -52,17 +52,18 @@ impl Ring {
     }
 }
 
-/// Records from the tail on, and where the next one goes.
+/// Records from the tail on, and the position of the next one.
 pub(super) struct Found {
     pub records: Vec<(Head, Vec<u8>)>,
     pub end: Position,
 }
 
 impl Found {
-    /// What the last record has made reachable and is lost, reads as an error from now on.
+    /// Marks the numbers in the last record that made lost data reachable, so that reading them returns an error from
+    /// now on.
     ///
     /// # Errors
-    /// `Corrupt` if that cannot be said of it.
+    /// `Corrupt` if they cannot be marked.
     pub fn mark_lost(&mut self, lost: &[ByteRange]) -> Result<()> {
         let speaks = |(head, _): &&mut (Head, Vec<u8>)| head.changes > 0;
         let Some((head, changes)) = self.records.iter_mut().rfind(speaks) else { return Ok(()) };
@@ -74,18 +75,17 @@ impl Found {
     }
 }
 
-/// The record that comes next, as far as its head tells.
+/// Whether a record continues the log at `end`, judging from its header.
 fn follows(head: &Head, end: &Position) -> bool {
     let Position { offset, number, previous, epoch } = *end;
     let at = &head.at;
     (at.offset, at.number, at.previous) == (offset, number, previous) && at.epoch >= epoch
 }
 
-/// Reads the logs of all current copies. A copy whose log cannot be read is left behind.
+/// Reads the logs of all current copies. A copy with an unreadable log is left behind.
 ///
 /// # Errors
-/// `Corrupt` if a record is missing and a later one is not; what the last copy says that cannot be
-/// read.
+/// `Corrupt` if a record is missing and a later one is present; the read error of the last remaining copy.
 pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
     let Geometry { log_bytes, .. } = replicas.geometry;
     let mut found = Found { records: Vec::new(), end: replicas.durable().tail };
@@ -138,11 +138,11 @@ pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
 }
 
 impl Inner {
-    /// Makes the changes of the records happen in memory, with checkpoints where it gets too full.
+    /// Applies the changes of the records in memory, with checkpoints when the cache gets too full.
     ///
     /// # Errors
-    /// `Corrupt` if a change is of an object, or a place in it, that is not there; `Limit` if they
-    /// are too many for the cache and nothing may be written.
+    /// `Corrupt` if a change is outside of its object; `Limit` if the changes need more pages than the cache has and
+    /// the vault is read-only.
     pub(super) async fn replay(&self, found: &Found) -> Result<()> {
         for (head, changes) in &found.records {
             let number = head.at.number;
@@ -158,8 +158,8 @@ impl Inner {
                     ErrorKind::Corrupt => damaged(error.message().to_owned()),
                     _ => error,
                 })?;
-                // In the midst of a record as well: it stays in the log, and to repeat a change changes
-                // nothing.
+                // A checkpoint inside a record is safe too: the record stays in the log, and applying a change twice
+                // changes nothing.
                 self.make_room().await?;
             }
             self.commits.set_head(head.next());
@@ -179,10 +179,10 @@ impl Inner {
         self.checkpoint(false).await
     }
 
-    /// Makes one change of a record happen.
+    /// Applies one change of a record.
     async fn repeat(&self, change: &Change<'_>) -> Result<()> {
         let Ok(entry) = self.entry(change.object) else {
-            // Hints may be behind the end of their object.
+            // Advisory changes may come after their object was deleted.
             return Ok(());
         };
         if pieces(change).count() > TRANSACTION_PAGES_MAX {
@@ -202,7 +202,7 @@ impl Inner {
         self.note_slots(change)
     }
 
-    /// What a change of the directory's pages means for the directory in memory.
+    /// Updates the directory in memory after a change of the directory's pages.
     pub(super) fn note_slots(&self, change: &Change<'_>) -> Result<()> {
         if change.object != DIRECTORY {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The copies of a vault, who of them is current, and the superblocks that say so.
+//! The copies of a vault, their states, and the superblocks that record them.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,18 +11,18 @@ use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
 use crate::Uuid;
 use crate::io::{all_of, write_all};
 
-/// What of a copy counts.
+/// State of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyState {
-    /// It has all that was committed.
+    /// The copy has all committed records.
     Current,
-    /// It is being brought up to date, and takes part in all writes.
+    /// The copy is being resynced, and takes part in all writes.
     Joining,
-    /// It has missed something, or is not there.
+    /// The copy has missed a write, or is missing.
     Behind,
 }
 
-/// What the superblocks say beside who is current.
+/// Content of the superblocks, apart from the states of the copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Durable {
     pub checkpoint: u64,
@@ -33,9 +33,9 @@ pub(super) struct Durable {
 pub(super) struct Replica {
     pub lower: Option<Lower>,
     standing: Cell<CopyState>,
-    /// In which slot its newest superblock is; `None` if neither counts.
+    /// Slot of its newest superblock; `None` if neither slot counts.
     slot: Cell<Option<usize>>,
-    /// Why it was left behind.
+    /// The error for which it was left behind.
     fault: RefCell<Option<Error>>,
 }
 
@@ -48,11 +48,11 @@ pub(super) struct Replicas {
     sequence: Cell<u64>,
     sent: Cell<[Epoch; COPIES_MAX]>,
     durable: Cell<Durable>,
-    /// Who is current as the last superblock says, a bit for each.
+    /// Current copies according to the newest superblock, as a bitmap.
     told: Cell<u32>,
-    /// The same, of the last one that is durable on all of them.
+    /// Current copies according to the last superblock that is durable on all of them, as a bitmap.
     known: Cell<u32>,
-    /// One superblock is written after the other.
+    /// Lock that lets one superblock be written at a time.
     turn: Mutex,
 }
 
@@ -64,7 +64,7 @@ impl Replica {
 }
 
 impl Replicas {
-    /// Those that `newest` speaks of.
+    /// Returns the copies of the vault that `newest` describes.
     pub fn new(env: &Env, newest: &Superblock, members: Vec<Replica>) -> Self {
         let Superblock { checkpoint, root, tail, .. } = *newest;
         Self {
@@ -90,7 +90,7 @@ impl Replicas {
         self.epoch.get()
     }
 
-    /// A new epoch, for those that are current now.
+    /// Starts a new epoch, which only the copies that are current now take part in.
     pub fn raise_epoch(&self) {
         let number = self.epoch.get().number + 1;
         self.epoch.set(Epoch { number, draw: self.env.random("vault epoch") });
@@ -108,12 +108,12 @@ impl Replicas {
         self.members[copy].standing.set(standing);
     }
 
-    /// Which slot of a copy counts now; `None` for neither.
+    /// Sets the slot of a copy that holds its newest superblock; `None` for neither.
     pub fn set_slot(&self, copy: usize, slot: Option<usize>) {
         self.members[copy].slot.set(slot);
     }
 
-    /// The superblock of a copy that is to come back: of the epoch that the others know of it, and not
+    /// Returns a superblock for a copy before its resync: with the epoch that the others last sent to it, and not
     /// current.
     pub fn superblock_behind(&self, copy: usize) -> Superblock {
         let superblock = self.superblock(copy, self.durable.get());
@@ -121,7 +121,7 @@ impl Replicas {
         Superblock { sequence: 1, current, epoch: self.sent.get()[copy], ..superblock }
     }
 
-    /// Why a copy was left behind by this process.
+    /// Returns the error for which this process left a copy behind.
     pub fn fault(&self, copy: usize) -> Option<Error> {
         self.members[copy].fault.borrow().clone()
     }
@@ -130,24 +130,24 @@ impl Replicas {
         self.members[copy].lower.as_ref()
     }
 
-    /// Those that take part in writes.
+    /// Returns the copies that take part in writes.
     pub fn writing(&self) -> Vec<usize> {
         let writes = |n: &usize| self.standing(*n) != CopyState::Behind;
         (0..self.members.len()).filter(writes).collect()
     }
 
-    /// Those that have all that was committed.
+    /// Returns the copies that have all committed records.
     pub fn current(&self) -> Vec<usize> {
         let current = |n: &usize| self.standing(*n) == CopyState::Current;
         (0..self.members.len()).filter(current).collect()
     }
 
-    /// The superblocks of current copies that are damaged or gone, in words: the other one there counts.
+    /// Describes superblocks of current copies that are damaged or gone; the other slot of the copy is valid.
     ///
     /// # Errors
-    /// What a disk says that does not answer.
+    /// Errors of a disk that does not answer.
     pub async fn damaged_superblocks(&self) -> Result<Vec<String>> {
-        // None is half written meanwhile.
+        // The lock keeps superblocks from being written meanwhile.
         let _alone = self.turn.lock().await;
         let mut damaged = Vec::new();
         for copy in self.current() {
@@ -158,7 +158,7 @@ impl Replicas {
             }
             let found: Vec<_> =
                 slots.iter().map(|(at, bytes)| (at, Superblock::decode(&bytes.read()))).collect();
-            // The first one of a copy stands alone; from the second one on both slots have one.
+            // The first superblock of a copy is alone; from the second one on both slots are in use.
             let is_first =
                 !found.iter().flat_map(|(_, found)| found).any(|found| found.sequence > 1);
             for ((at, found), (_, bytes)) in found.iter().zip(&slots) {
@@ -176,14 +176,14 @@ impl Replicas {
         Ok(damaged)
     }
 
-    /// Takes a copy out. The others must hear of it before anything is answered: [`Self::settle`].
+    /// Leaves a copy behind. The other copies must record that before any write is acknowledged: [`Self::settle`].
     pub fn fail(&self, copy: usize, error: &Error) {
         let member = &self.members[copy];
         member.standing.set(CopyState::Behind);
         *member.fault.borrow_mut() = Some(error.clone());
     }
 
-    /// Begins writing `data` to every copy that takes part.
+    /// Starts a write of `data` to every copy that takes part.
     pub fn start_write(&self, at: u64, data: &Buf) -> Vec<(usize, Vec<Child>)> {
         let begin = |n: usize| {
             let lower = self.members[n].lower.as_ref().expect("who writes is there");
@@ -192,7 +192,7 @@ impl Replicas {
         self.writing().into_iter().map(begin).collect()
     }
 
-    /// Waits for what was begun; who failed is taken out.
+    /// Waits for started requests; a copy with a failed request is left behind.
     pub async fn finish(&self, begun: Vec<(usize, Vec<Child>)>) {
         for (copy, children) in begun {
             if let Err(error) = all_of(children).await {
@@ -201,7 +201,7 @@ impl Replicas {
         }
     }
 
-    /// Flushes every copy that takes part, in parallel; who fails is taken out.
+    /// Flushes every copy that takes part, in parallel; a copy that fails is left behind.
     pub async fn flush(&self) {
         let begin = |n: usize| {
             let lower = self.members[n].lower.as_ref().expect("who writes is there");
@@ -210,10 +210,10 @@ impl Replicas {
         self.finish(self.writing().into_iter().map(begin).collect()).await;
     }
 
-    /// A page as `pointer` means it, from any current copy; and whether another one had it wrong.
+    /// Reads the page that `pointer` names from any current copy. Returns it, and whether another copy had it wrong.
     ///
     /// # Errors
-    /// `Corrupt` if nobody has it, or what the last disk says that could not be read.
+    /// `Corrupt` if no copy has it, or the error of the last disk that could not be read.
     pub async fn read_page(&self, number: PageNumber, pointer: &Pointer) -> Result<(Page, bool)> {
         let current = self.current();
         let mut complaints = Vec::new();
@@ -235,10 +235,10 @@ impl Replicas {
         }
     }
 
-    /// A page as `pointer` means it from one copy, or what that one has instead, in words.
+    /// Reads the page that `pointer` names from one copy, or describes what that copy has instead.
     ///
     /// # Errors
-    /// What its disk says.
+    /// Errors of its disk.
     pub async fn page_of(
         &self,
         copy: usize,
@@ -252,22 +252,22 @@ impl Replicas {
         Ok(page.map_err(|words| format!("{}: {words}", lower.name())))
     }
 
-    /// Some bytes of a copy.
+    /// Reads some bytes of a copy.
     pub async fn read(&self, lower: &Lower, at: u64, len: usize) -> Result<Buf> {
         let range = ByteRange::new(at, len as u64).expect("something is read");
         let into = self.env.pool().scratch(len).await?;
         lower.read(range, into).await
     }
 
-    /// Where a place in the log is on a copy.
+    /// Returns the position on a copy of an offset in the log.
     pub fn log_place(&self, offset: u64) -> u64 {
         LOG_START + offset % self.geometry.log_bytes
     }
 
-    /// Makes durable, on those that are left, who was left behind.
+    /// Records durably, on the remaining copies, which copies were left behind.
     ///
     /// # Errors
-    /// `Faulted` if nobody is left.
+    /// `Faulted` if no copy remains.
     pub async fn settle(&self) -> Result<()> {
         if self.known.get() == self.mask() || seeded::on(Bug::LeftBehindLate) {
             return Ok(());
@@ -276,21 +276,21 @@ impl Replicas {
         self.write_until_known(self.durable.get(), false).await
     }
 
-    /// Writes a superblock that says `next` to all who are current, and flushes it.
+    /// Writes a superblock with `next` to all current copies, and flushes it.
     ///
     /// # Errors
-    /// `Faulted` if nobody is left who took it.
+    /// `Faulted` if no copy that has it remains.
     pub async fn publish(&self, next: Durable) -> Result<()> {
         let _alone = self.turn.lock().await;
         self.write_until_known(next, true).await
     }
 
-    /// Who is current, a bit for each.
+    /// Returns the current copies as a bitmap.
     fn mask(&self) -> u32 {
         self.current().iter().fold(0, |all, n| all | 1 << n)
     }
 
-    /// Writes superblocks until all who are current know durably who is; at least once if it is `due`.
+    /// Writes superblocks until all current copies durably record which copies are current; at least once if `due`.
     async fn write_until_known(&self, next: Durable, mut due: bool) -> Result<()> {
         while self.mask() != 0 && (due || self.known.get() != self.mask()) {
             due = false;
@@ -361,7 +361,7 @@ impl Replicas {
     }
 }
 
-/// The slot that the next superblock of a copy goes to: the one that the last is not in.
+/// Returns the slot for the next superblock of a copy: not the slot of the last one.
 fn next_slot(last: Option<usize>) -> usize {
     match last {
         Some(last) if seeded::on(Bug::SuperblockOverActive) => last,

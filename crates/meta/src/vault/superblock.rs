@@ -1,4 +1,4 @@
-//! The bytes of a superblock: what a copy says of itself and of the others.
+//! The encoding of a superblock: the state of its copy and of the others.
 
 use std::fmt;
 
@@ -9,66 +9,66 @@ use super::geometry::Geometry;
 use super::page::{PAGE_BYTES, Pointer, checksum};
 use crate::Uuid;
 
-/// How a superblock begins.
+/// Magic number at the start of a superblock.
 pub const MAGIC: [u8; 8] = *b"CAIRNVLT";
 
-/// The version that this code writes, and the only one that it reads.
+/// Format version that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// Copies of one vault.
+/// Most copies of one vault.
 pub const COPIES_MAX: usize = 8;
 
-/// How far a vault counts what happens, and bytes of its log: beyond any use, and far from overflow.
+/// Highest value of a vault's counters and log offsets: beyond any use, and far from overflow.
 pub const COUNT_MAX: u64 = 1 << 56;
 
-/// A state of the vault's copies, by number and by draw.
+/// A state of the vault's copies, by number and random draw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Epoch {
-    /// Higher is later.
+    /// Number; a higher one is later.
     pub number: u64,
-    /// Tells one epoch from another of the same number, reached by somebody else.
+    /// Random number that distinguishes epochs of the same number which were started independently.
     pub draw: u64,
 }
 
-/// Where in the log a record is, or will be.
+/// Position of a present or future record in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Position {
-    /// The offset, which counts on for ever.
+    /// Offset, which only increases.
     pub offset: u64,
-    /// The number of the record.
+    /// Number of the record.
     pub number: u64,
-    /// The checksum of the record before it.
+    /// Checksum of the record before it.
     pub previous: u64,
-    /// The epoch of the record before it, or the first that may follow.
+    /// Epoch of the record before it, or the first epoch that may follow.
     pub epoch: u64,
 }
 
 /// A superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// The vault.
+    /// UUID of the vault.
     pub vault: Uuid,
-    /// Which write of it this is: higher is later.
+    /// Number of this write of the superblock; a higher one is later.
     pub sequence: u64,
-    /// The state of the copies.
+    /// State of the copies.
     pub epoch: Epoch,
-    /// Which copy it is on.
+    /// Index of the copy that has this superblock.
     pub copy: u32,
-    /// How many there are.
+    /// Number of copies.
     pub copies: u32,
-    /// Which of them have all that was committed, a bit for each.
+    /// Copies that have all committed records, as a bitmap.
     pub current: u32,
-    /// Sizes.
+    /// Sizes of the parts.
     pub geometry: Geometry,
-    /// The checkpoint that it names.
+    /// Checkpoint that it names.
     pub checkpoint: u64,
-    /// The root of the map; `None` if nothing was ever written.
+    /// Root of the map; `None` if nothing was ever written.
     pub root: Option<Pointer>,
-    /// The first record that is not in the checkpoint.
+    /// First record that is not in the checkpoint.
     pub tail: Position,
-    /// The last epoch that was sent to each copy.
+    /// Last epoch that was sent to each copy.
     pub sent: [Epoch; COPIES_MAX],
-    /// Feature bits that this version does not know and need not know to read.
+    /// Read-only compatible feature bits that this version does not know. A reader need not know them.
     pub unknown_read_only: u64,
 }
 
@@ -111,19 +111,19 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == PAGE_BYTES);
 
-/// Where the checksum stands, which it does not cover.
+/// Position of the checksum. The checksum does not cover these bytes.
 const CHECKSUM: std::ops::Range<usize> = 16..24;
 
-/// Why bytes are no superblock.
+/// The reason why bytes are no valid superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// They do not begin like one.
+    /// They do not begin with the magic.
     NoMagic,
-    /// They are whole, and of a version that this code does not know.
+    /// They are intact, and have a version that this code does not know.
     Version(u32),
-    /// They are whole, and need features that this code does not know: bits.
+    /// They are intact, and need features that this code does not know: the feature bits.
     Features(u64),
-    /// They are not what was written, or not within the limits.
+    /// They are corrupt, or beyond the limits.
     Damaged(String),
 }
 
@@ -146,7 +146,7 @@ fn damaged(why: impl fmt::Display) -> Wrong {
     Wrong::Damaged(why.to_string())
 }
 
-/// The checksum that a superblock needs, whatever stands in its place.
+/// Returns the right checksum for a superblock, ignoring the checksum field that it has.
 ///
 /// # Panics
 /// If there are fewer than [`PAGE_BYTES`].
@@ -157,7 +157,7 @@ pub fn superblock_checksum(bytes: &[u8]) -> u64 {
 }
 
 impl Superblock {
-    /// Its bytes.
+    /// Encodes the superblock.
     pub fn encode(&self) -> [u8; PAGE_BYTES] {
         let epoch =
             |epoch: Epoch| RawEpoch { number: epoch.number.into(), draw: epoch.draw.into() };
@@ -195,10 +195,10 @@ impl Superblock {
         whole
     }
 
-    /// What the superblock at the beginning of `bytes` says.
+    /// Decodes the superblock at the beginning of `bytes`.
     ///
     /// # Errors
-    /// Why it is none that can be used.
+    /// The reason why it cannot be used.
     pub fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
         if !bytes.starts_with(&MAGIC) {
             return Err(Wrong::NoMagic);

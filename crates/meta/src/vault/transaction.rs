@@ -1,4 +1,4 @@
-//! Changes that happen together or not at all.
+//! Transactions: changes that happen together or not at all.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -14,29 +14,29 @@ use super::page::CONTENT_BYTES;
 use super::record::{Change, Verb};
 use super::{Inner, ObjectId, Vault};
 
-/// Pages that one transaction may change; fewer in a small cache.
+/// Most pages that one transaction may change; fewer in a small cache.
 pub const TRANSACTION_PAGES_MAX: usize = 256;
 
-/// Changes to objects, collected. [`Vault::commit`] makes them happen; dropped, they never were.
+/// A collection of changes to objects. [`Vault::commit`] makes them happen; dropping it discards them.
 #[must_use = "nothing of it happens before it is committed"]
 pub struct Transaction {
     vault: Rc<Inner>,
     pub(super) changes: Vec<u8>,
     pub(super) count: u32,
-    /// The pages that it touches, by object: first and last.
+    /// Pages that it touches: object, first and last index.
     touched: Vec<(u64, u64, u64)>,
-    /// What it does to the directory.
+    /// Its changes to the directory.
     pub(super) plans: Plans,
-    /// What becomes true of objects in memory when it is on its way.
+    /// Changes to objects in memory that take effect when the commit is in progress.
     pub(super) turns: Vec<Turn>,
-    /// The data that it makes reachable.
+    /// Byte ranges of the data that it makes reachable.
     pub(super) named: Vec<ByteRange>,
-    /// What is let go when it is over.
+    /// Values that are dropped when the transaction is over.
     pub(super) kept: Vec<Box<dyn Any>>,
 }
 
-/// What a transaction has been promised by the directory. Given back when dropped. It waits in the
-/// vault's own queue, and so does not keep the vault.
+/// Reservations of a transaction in the directory. Dropping returns them. The transaction waits in the vault's own
+/// queue, so the reference to the vault is weak.
 pub(super) struct Plans {
     vault: Weak<Inner>,
     made: Vec<Planned>,
@@ -44,11 +44,11 @@ pub(super) struct Plans {
     gone: Vec<u64>,
 }
 
-/// An object that is this transaction's alone until it is on its way, and what happens to it then.
+/// An object that one transaction has locked until its commit is in progress, and the action at that moment.
 pub(super) struct Turn {
     pub object: u64,
     pub alone: Locked,
-    /// What its ends will be: of a log, first and next.
+    /// New ends of a log: first and next.
     pub planned: Rc<Cell<(u64, u64)>>,
     pub on_the_way: Box<dyn FnOnce()>,
 }
@@ -63,12 +63,12 @@ impl Drop for Plans {
 }
 
 impl Plans {
-    /// Of something that asks nothing of the directory.
+    /// Returns the empty reservations of a transaction that does not change the directory.
     pub fn none(vault: &Inner) -> Self {
         Self { vault: vault.me.clone(), made: Vec::new(), gone: Vec::new() }
     }
 
-    /// The transaction is committed: what was promised is its own.
+    /// Ends the reservations of a committed transaction: the objects and pages are in use now.
     pub fn keep(mut self) {
         let Some(vault) = self.vault.upgrade() else { return };
         let mut directory = vault.directory.borrow_mut();
@@ -78,7 +78,7 @@ impl Plans {
 }
 
 impl Vault {
-    /// A transaction without changes.
+    /// Begins a transaction without changes.
     pub fn begin(&self) -> Transaction {
         Transaction {
             vault: self.0.clone(),
@@ -99,12 +99,12 @@ impl Transaction {
         self.count == 0
     }
 
-    /// Keeps something until this has happened, or never will: what was promised to it.
+    /// Keeps a value, such as a reservation, until the transaction is committed or dropped.
     pub fn keep(&mut self, what: impl Any) {
         self.kept.push(Box::new(what));
     }
 
-    /// What the directory will say of an object once this is committed.
+    /// Returns the directory entry that an object will have once this is committed.
     pub(super) fn entry(&self, number: u64) -> Result<Rc<Entry>> {
         if self.plans.gone.contains(&number) {
             return Err(missing(number));
@@ -113,7 +113,7 @@ impl Transaction {
         made.map_or_else(|| self.vault.entry(number), |planned| Ok(planned.entry.clone()))
     }
 
-    /// The same, of one that this deletes as well.
+    /// Returns the entry of an object, even if this transaction deletes it.
     pub(super) fn entry_now(&self, number: u64) -> Result<Rc<Entry>> {
         match self.plans.gone.contains(&number) {
             true => self.vault.entry(number),
@@ -121,7 +121,7 @@ impl Transaction {
         }
     }
 
-    /// The object, if it is of that sort.
+    /// Returns the entry of an object after checking its kind.
     pub(super) fn expect(&self, id: ObjectId, kind: ObjectKind) -> Result<Rc<Entry>> {
         of_kind(self.entry(id.0)?, kind)
     }
@@ -137,7 +137,7 @@ impl Transaction {
         }
     }
 
-    /// Writes bytes of an object, whatever it is; nothing if there are none.
+    /// Writes bytes of an object of any kind; does nothing if `bytes` is empty.
     pub(super) fn write(&mut self, object: u64, from: u64, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.add(&Change { object, from, verb: Verb::Write(bytes) });
@@ -162,11 +162,11 @@ impl Transaction {
         self.write(DIRECTORY, (slot * ENTRY_BYTES) as u64, &to.encode());
     }
 
-    /// Makes an object. It reads as zeros.
+    /// Creates an object. It reads as zeros.
     ///
     /// # Errors
-    /// `InUse` if its owner has one of that role, `NoSpace`, `Limit` past the directory's size,
-    /// `Invalid` for a length or a name that cannot be.
+    /// `InUse` if its owner has an object with that role, `NoSpace`, `Limit` if the directory is full, `Invalid` for an
+    /// impossible length or name.
     pub fn create(&mut self, spec: &Spec) -> Result<ObjectId> {
         let epoch = self.vault.replicas.epoch().number;
         let planned = self.vault.directory.borrow_mut().plan_new(spec, epoch)?;
@@ -176,11 +176,11 @@ impl Transaction {
         Ok(id)
     }
 
-    /// Makes an object longer. What is new reads as zeros.
+    /// Makes an object longer. The new part reads as zeros.
     ///
     /// # Errors
-    /// `NotFound`, `NoSpace`; `Invalid` if it is that long already; `InUse` while another transaction
-    /// makes it longer or deletes it.
+    /// `NotFound`, `NoSpace`; `Invalid` if it is already that long; `InUse` while another transaction grows or
+    /// deletes it.
     pub fn grow(&mut self, id: ObjectId, length: u64) -> Result<()> {
         let planned = self.vault.directory.borrow_mut().plan_growth(id.0, length)?;
         self.put(planned.slot, &Slot::Entry((*planned.entry).clone()));
@@ -191,7 +191,7 @@ impl Transaction {
     /// Deletes an object.
     ///
     /// # Errors
-    /// `NotFound`; `InUse` while another transaction makes it longer or deletes it.
+    /// `NotFound`; `InUse` while another transaction grows or deletes it.
     pub fn delete(&mut self, id: ObjectId) -> Result<()> {
         let (slot, _) = self.vault.directory.borrow_mut().hold(id.0)?;
         self.plans.gone.push(id.0);
@@ -210,7 +210,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// The pages that it changes, each with the object whose it is then.
+    /// Returns the pages that it changes, each with the object that owns it after the change.
     pub(super) fn pages(&self) -> Result<BTreeMap<PageNumber, u64>> {
         let mut all = BTreeMap::new();
         for (object, first, last) in &self.touched {
@@ -229,7 +229,7 @@ impl Transaction {
         Ok(all)
     }
 
-    /// It is on its way: all that it changes is there, and what it deletes is nobody's any more.
+    /// Marks the commit as in progress: checks that all objects still exist, and withdraws those that it deletes.
     pub(super) fn set_out(&self) -> Result<()> {
         let mut directory = self.vault.directory.borrow_mut();
         for (object, ..) in &self.touched {
@@ -245,7 +245,7 @@ impl Transaction {
     }
 }
 
-/// The object, if it is of that sort.
+/// Returns the entry after checking its kind.
 pub(super) fn of_kind(entry: Rc<Entry>, kind: ObjectKind) -> Result<Rc<Entry>> {
     if entry.kind == kind {
         return Ok(entry);

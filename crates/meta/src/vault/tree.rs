@@ -10,27 +10,27 @@ use super::geometry::{Geometry, PageNumber};
 use super::page::{MAP_OWNER, POINTERS_PER_PAGE, Page, Pointer};
 use super::replicas::Replicas;
 
-/// Pages that are read at once.
+/// Most pages that are read at once.
 pub(super) const READS_MAX: usize = 32;
 
-/// Pages that wait to be written again because a copy had them wrong.
+/// Most pages that wait for a repair because a copy had them wrong.
 const MEND_MAX: usize = 1024;
 
 pub(super) struct Tree {
     geometry: Geometry,
     pub cache: RefCell<Cache>,
-    /// What the newest checkpoint that is being written, or was, points to.
+    /// Pointer to the root of the newest checkpoint, written or being written.
     root: Cell<Option<Pointer>>,
-    /// How often the root has changed.
+    /// Number of changes of the root.
     switches: Cell<u64>,
     loading: RefCell<BTreeSet<PageNumber>>,
     reads: Cell<usize>,
     waiting: Notify,
-    /// Pages of objects that the next checkpoint writes whether or not they have changed.
+    /// Pages of objects that the next checkpoint writes even if they have not changed.
     mend: RefCell<BTreeSet<PageNumber>>,
 }
 
-/// A page that is being loaded.
+/// Guard for a page that is being loaded.
 struct Loading<'a>(&'a Tree, PageNumber);
 
 impl Drop for Loading<'_> {
@@ -40,7 +40,7 @@ impl Drop for Loading<'_> {
     }
 }
 
-/// A read that is under way.
+/// Guard for a read in flight.
 struct Reading<'a>(&'a Tree);
 
 impl Drop for Reading<'_> {
@@ -64,10 +64,10 @@ impl Tree {
         }
     }
 
-    /// The page is in the cache when this returns, and stays there until the caller waits again.
+    /// Loads a page into the cache. It stays there until the caller awaits again.
     ///
     /// # Errors
-    /// `Corrupt` if no copy has it as the map says; what the disks say.
+    /// `Corrupt` if no copy has the page that the map names; errors of the disks.
     pub async fn ensure(&self, from: &Replicas, number: PageNumber) -> Result<()> {
         loop {
             if self.cache.borrow_mut().get(number).is_some() {
@@ -80,7 +80,8 @@ impl Tree {
             let _loading = Loading(self, number);
             let before = self.switches.get();
             let fetched = self.fetch(from, number).await;
-            // What was found through an older root may have been written over meanwhile, or is here by a checkpoint.
+            // A page found through an older root may have been overwritten meanwhile, or a checkpoint may have cached
+            // it.
             let is_here = self.cache.borrow().peek(number).is_some();
             if !is_here && self.switches.get() == before {
                 self.cache.borrow_mut().insert(number, fetched?);
@@ -112,7 +113,7 @@ impl Tree {
         number >= self.geometry.pages
     }
 
-    /// What the map says of a page.
+    /// Returns the map's pointer to a page.
     ///
     /// # Errors
     /// As [`Tree::ensure`].
@@ -124,12 +125,13 @@ impl Tree {
         Ok(self.cache.borrow().peek(parent).expect("it was just made sure").pointer(place))
     }
 
-    /// A copy had it wrong: it is to be written again, or what makes it be.
+    /// Schedules the repair of a page that a copy had wrong: a page of an object itself, or for a map page some page
+    /// below it.
     pub fn note_mend(&self, number: PageNumber) {
         let mut page = number;
         let (mut first, mut level) = (self.geometry.pages, 1);
         if self.is_map(number) {
-            // The page of the lowest level that is reached through this one, always to the left.
+            // Finds the leftmost page of the lowest level below this map page.
             while number >= first + self.geometry.level_pages(level) {
                 first += self.geometry.level_pages(level);
                 level += 1;
@@ -142,12 +144,12 @@ impl Tree {
         }
     }
 
-    /// Whether a copy had something wrong that others had right.
+    /// Whether a copy had a page wrong that others had right.
     pub fn has_to_mend(&self) -> bool {
         !self.mend.borrow().is_empty()
     }
 
-    /// Marks what is to be written again as changed: at most `most` pages.
+    /// Marks scheduled pages as dirty, at most `most`, so that the next checkpoint rewrites them.
     ///
     /// # Errors
     /// As [`Tree::ensure`].
@@ -160,7 +162,7 @@ impl Tree {
         Ok(())
     }
 
-    /// From now on the map is the one under `root`; `written` are its pages that are new, and durable.
+    /// Makes `root` the root of the map. `written` are its new pages, which are durable.
     pub fn switch(&self, root: Pointer, written: Vec<PageNumber>) {
         self.root.set(Some(root));
         self.switches.set(self.switches.get() + 1);

@@ -1,5 +1,5 @@
-//! What the fuzz target runs. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few
-//! thousand inputs in each `cargo test`.
+//! Bodies of the fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few thousand inputs in
+//! each `cargo test`.
 
 use meta::vault::entry::{ENTRY_BYTES, Slot};
 use meta::vault::page::{PAGE_BYTES, Page, Pointer};
@@ -7,11 +7,11 @@ use meta::vault::record::{self, RECORD_HEADER_BYTES};
 use meta::vault::superblock::{Superblock, superblock_checksum};
 use meta::{Label, Uuid};
 
-/// Bytes where the checksum of a copy stands.
+/// Position of a copy's checksum.
 const CHECKSUM: std::ops::Range<usize> = 12..16;
 
-/// As it is, and with the checksum that it would need: so the values behind it are reached, too. What
-/// is understood is written again as it was read.
+/// Decodes a label as it is, and with magic, length and checksum made right, so that the values behind them are
+/// reached too. A label that decodes must survive encoding and decoding.
 pub fn label(data: &[u8]) {
     let _ = meta::find(data, data);
     check(data);
@@ -33,7 +33,7 @@ fn check(data: &[u8]) {
     assert_eq!(Label::decode(&again), Ok(label));
 }
 
-/// A superblock, as it is and with the checksum that it would need.
+/// Decodes a superblock as it is, and with magic and checksum made right.
 pub fn superblock(data: &[u8]) {
     let check = |data: &[u8]| {
         if let Ok(superblock) = Superblock::decode(data) {
@@ -50,7 +50,7 @@ pub fn superblock(data: &[u8]) {
     check(&sealed);
 }
 
-/// A record, as it is and with the magic, the vault, the length and the checksum that it would need.
+/// Decodes a record as it is, and with magic, vault, length and checksum made right.
 pub fn record(data: &[u8]) {
     let vault = Uuid([7; 16]);
     let check = |data: &[u8]| {
@@ -77,7 +77,7 @@ pub fn record(data: &[u8]) {
     check(&sealed);
 }
 
-/// A page of the directory, a page of anything, a pointer.
+/// Decodes a page of the directory, a pointer, and a page under that pointer.
 pub fn page(data: &[u8]) {
     for entry in data.chunks_exact(ENTRY_BYTES) {
         if let Ok(slot) = Slot::decode(entry) {

@@ -1,4 +1,4 @@
-//! Places: which one is next, who gets it, what a crash leaves.
+//! Allocation: the next place under each policy, concurrent callers, the state after a restart.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -42,7 +42,7 @@ async fn free(vault: &Vault, all: &Allocator, first: u64, count: u64) {
 }
 
 #[test]
-fn each_policy_looks_where_it_says() {
+fn allocator_takes_places_in_order_of_policy() {
     let expected = [
         (Policy::FirstFree, [5, 6, 50]),
         (Policy::LogStructured, [100, 101, 102]),
@@ -68,7 +68,7 @@ fn each_policy_looks_where_it_says() {
 }
 
 #[test]
-fn the_nearest_may_be_before_the_last_and_the_log_goes_round() {
+fn allocator_takes_nearest_before_last_and_wraps_log() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -90,7 +90,7 @@ fn the_nearest_may_be_before_the_last_and_the_log_goes_round() {
 }
 
 #[test]
-fn what_is_promised_to_one_is_not_given_to_another() {
+fn allocator_never_gives_reserved_places_twice() {
     for policy in [Policy::FirstFree, Policy::LogStructured, Policy::NearLast] {
         let world = SimWorld::new(1);
         let env = world.env();
@@ -113,10 +113,9 @@ fn what_is_promised_to_one_is_not_given_to_another() {
     }
 }
 
-/// Blocks are moved at random by several at once; the map and the bitmap agree at the end, and after a
-/// restart.
+/// Several clients move blocks at random. The map and the bitmap must agree at the end, and after a restart.
 #[test]
-fn map_and_free_space_agree_whoever_moves_what() {
+fn allocator_map_and_bitmap_agree_after_concurrent_moves() {
     for seed in 0..12 {
         let (world, random) = (SimWorld::new(seed), Stream::new(seed, "moves", 0));
         let env = world.env();
@@ -177,7 +176,7 @@ async fn agree(all: &Allocator) {
 }
 
 #[test]
-fn a_check_finds_what_one_copy_has_wrong_and_changes_nothing() {
+fn check_finds_page_wrong_on_one_copy_without_writing() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -188,7 +187,7 @@ fn a_check_finds_what_one_copy_has_wrong_and_changes_nothing() {
         scene::run(&vault, &trace, 1, 5).await.unwrap();
         let home = vault.geometry().home(0, 0) as usize;
         vault.close().await.unwrap();
-        // Both homes of the directory's page, on one copy.
+        // Damages both homes of the directory's page on one copy.
         disks[1].bytes.borrow_mut()[home + 100] ^= 1;
         disks[1].bytes.borrow_mut()[home + 4196] ^= 1;
         let writes = disks[1].writes.get();
@@ -198,12 +197,12 @@ fn a_check_finds_what_one_copy_has_wrong_and_changes_nothing() {
         assert_eq!((found.count, found.repairable), (1, true), "{found:?}");
         assert!(found.wrong[0].contains("page 0 on disk1"), "{found:?}");
         assert_eq!(disks[1].writes.get(), writes);
-        // Once it is known, and may be written, the next checkpoint repairs it.
+        // Once the check has found it, and the vault is writable, the next checkpoint repairs it.
         let vault = Vault::open(&env, some(&disks), &SMALL).await.unwrap();
         assert_eq!(vault.check().await.unwrap().count, 1);
         vault.flush().await.unwrap();
         assert_eq!(vault.check().await.unwrap().count, 0);
-        // On both copies it is lost, and that is said.
+        // Damage on both copies means loss, and the check reports it.
         let page = vault.geometry().home(1, 0) as usize;
         drop(vault);
         for disk in &disks {
@@ -218,7 +217,7 @@ fn a_check_finds_what_one_copy_has_wrong_and_changes_nothing() {
 }
 
 #[test]
-fn no_place_is_lost_that_is_given_back_while_others_look() {
+fn allocator_finds_place_freed_during_search() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {

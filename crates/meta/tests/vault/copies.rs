@@ -1,4 +1,4 @@
-//! Copies that fail, are away, come back, or go their own ways.
+//! Copies that fail, are missing, are resynced, or diverge.
 
 use block::{Env, ErrorKind};
 use meta::vault::{CopyState, Options, Vault};
@@ -9,7 +9,7 @@ use crate::scene::{self, SMALL, block_on, some};
 
 const ALONE: Options = Options { may_degrade: true, ..SMALL };
 
-/// The same, with a cache in which no checkpoint is due for these few pages.
+/// Begins like [`begin`], and opens the vault with a cache so large that no checkpoint is due for these few pages.
 async fn begin_large(env: &Env, copies: usize) -> (Vault, Vec<std::rc::Rc<Disk>>, Trace) {
     let (vault, disks, trace) = begin(env, copies).await;
     vault.close().await.unwrap();
@@ -17,7 +17,7 @@ async fn begin_large(env: &Env, copies: usize) -> (Vault, Vec<std::rc::Rc<Disk>>
     (vault, disks, trace)
 }
 
-/// A vault of so many copies after three steps, and its disks.
+/// Returns a vault of `copies` copies after three steps, and its disks.
 async fn begin(env: &Env, copies: usize) -> (Vault, Vec<std::rc::Rc<Disk>>, Trace) {
     let trace = Trace::default();
     let disks = scene::blank(copies, &trace);
@@ -43,7 +43,7 @@ fn a_transaction_costs_one_flush_on_each_copy() {
 }
 
 #[test]
-fn a_copy_that_fails_is_left_behind_durably_before_the_answer() {
+fn failed_copy_is_left_behind_durably_before_acknowledge() {
     let wrong = [
         Fails { writes_left: Some(0), ..Fails::default() },
         Fails { flushes: true, ..Fails::default() },
@@ -57,7 +57,7 @@ fn a_copy_that_fails_is_left_behind_durably_before_the_answer() {
             scene::run(&vault, &trace, 4, 4).await.unwrap();
             assert_eq!(vault.standing(1).0, CopyState::Behind);
             assert!(vault.standing(1).1.is_some(), "it is known why");
-            // Nothing more is needed: the process ends here.
+            // Nothing more is needed: the process may end here.
             drop(vault);
             disks[1].fails.set(Fails::default());
             let stale = Vault::open(&env, vec![None, Some(disks[1].lower())], &SMALL).await;
@@ -70,7 +70,7 @@ fn a_copy_that_fails_is_left_behind_durably_before_the_answer() {
 }
 
 #[test]
-fn who_fails_in_a_checkpoint_is_left_behind_too() {
+fn copy_that_fails_in_checkpoint_is_left_behind() {
     for writes in 0..12 {
         let world = SimWorld::new(1);
         let env = world.env();
@@ -90,7 +90,7 @@ fn who_fails_in_a_checkpoint_is_left_behind_too() {
 }
 
 #[test]
-fn when_the_last_copy_fails_the_vault_has_failed_for_good() {
+fn vault_stays_failed_after_last_copy_fails() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -110,7 +110,7 @@ fn when_the_last_copy_fails_the_vault_has_failed_for_good() {
 }
 
 #[test]
-fn a_copy_comes_back_and_is_enough_alone() {
+fn resynced_copy_opens_alone() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -131,7 +131,7 @@ fn a_copy_comes_back_and_is_enough_alone() {
 }
 
 #[test]
-fn a_copy_comes_back_while_steps_go_on() {
+fn resync_of_copy_runs_beside_commits() {
     for seed in 0..20 {
         let world = SimWorld::new(seed);
         let env = world.env();
@@ -160,7 +160,7 @@ fn a_copy_comes_back_while_steps_go_on() {
 }
 
 #[test]
-fn a_blank_disk_takes_the_place_of_a_lost_copy() {
+fn resync_fills_blank_disk_in_place_of_lost_copy() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -180,7 +180,7 @@ fn a_blank_disk_takes_the_place_of_a_lost_copy() {
 }
 
 #[test]
-fn copies_that_went_on_apart_are_refused_together() {
+fn open_rejects_split_brain_of_copies() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -197,7 +197,7 @@ fn copies_that_went_on_apart_are_refused_together() {
         let error = Vault::open(&env, some(&disks), &SMALL).await.err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.to_string().contains("apart"), "{error}");
-        // Each of them is still whole.
+        // Each of them is still usable alone.
         let one = Vault::open(&env, alone(0), &SMALL).await.unwrap();
         assert_eq!(scene::shown(&one).await.unwrap(), 6);
     });
@@ -223,7 +223,7 @@ fn open_rejects_copy_left_behind_that_continued_alone() {
 }
 
 #[test]
-fn the_wrong_disk_in_a_place_is_refused() {
+fn open_rejects_disk_in_wrong_position() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -250,7 +250,7 @@ fn the_wrong_disk_in_a_place_is_refused() {
 }
 
 #[test]
-fn a_newer_version_or_an_unknown_feature_is_not_touched() {
+fn open_leaves_newer_version_and_unknown_features_alone() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {

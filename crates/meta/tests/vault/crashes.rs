@@ -1,4 +1,4 @@
-//! Every power cut: at each write and flush of a small scenario, every subset of what was not flushed.
+//! Every power cut: at each write and flush of a small scenario, every subset of the unflushed writes.
 
 use std::rc::Rc;
 
@@ -8,18 +8,18 @@ use crate::disk::{Disk, Event, Fails, Moment, Trace};
 use crate::scene::{self, SMALL, block_on, some};
 use meta::vault::{Options, Vault};
 
-/// What a scenario leaves: the disks before it, and all that was done.
+/// Recording of a scenario: the disks before it, and all events.
 pub struct Played {
     pub before: Vec<Vec<u8>>,
     pub events: Vec<Event>,
 }
 
-/// Plays `scenario` on a closed vault of so many copies.
+/// Plays `scenario` on a vault of `copies` copies that was closed before.
 fn play(copies: usize, scenario: impl AsyncFnOnce(&Vault, &Trace)) -> Played {
     play_on(copies, async |vault, trace, _| scenario(vault, trace).await)
 }
 
-/// The same, of a scenario that does something to the disks.
+/// Plays a scenario that also acts on the disks.
 fn play_on(copies: usize, scenario: impl AsyncFnOnce(&Vault, &Trace, &[Rc<Disk>])) -> Played {
     let (world, trace) = (SimWorld::new(1), Trace::default());
     let env = world.env();
@@ -34,10 +34,10 @@ fn play_on(copies: usize, scenario: impl AsyncFnOnce(&Vault, &Trace, &[Rc<Disk>]
     Played { before, events: trace.take() }
 }
 
-/// One state of so many is used further after it was looked at.
+/// Every so many states, one more step follows the check.
 const USED_FURTHER: usize = 16;
 
-/// Opens what a power cut left, and looks; if `further`, it goes on a step, and looks again after
+/// Opens the disks that a power cut left, and checks them. If `further`, makes a step more, and checks again after
 /// another opening.
 fn look(images: Vec<Vec<u8>>, least: u64, most: u64, further: bool, what: &str) {
     let (world, trace) = (SimWorld::new(2), Trace::default());
@@ -63,14 +63,15 @@ fn look(images: Vec<Vec<u8>>, least: u64, most: u64, further: bool, what: &str) 
     });
 }
 
-/// The disks at the moment before each event, with the last step that was answered, and begun.
+/// Calls `each` with the disks at the moment before each flush, after each acknowledged step, and at the end, along
+/// with the numbers of the last step acknowledged and begun.
 pub fn moments(played: &Played, mut each: impl FnMut(usize, &[Moment], u64, u64)) {
     let mut disks: Vec<Moment> = played.before.iter().cloned().map(Moment::new).collect();
     let (mut answered, mut begun) = (0, 0);
     for (number, event) in played.events.iter().enumerate() {
         match event {
             Event::Write { disk, .. } => disks[*disk].note(event),
-            // A power cut in the midst of a flush is one before it.
+            // A power cut during a flush is covered by one before it.
             Event::Flush { disk } => {
                 each(number, &disks, answered, begun);
                 disks[*disk].note(event);
@@ -85,7 +86,7 @@ pub fn moments(played: &Played, mut each: impl FnMut(usize, &[Moment], u64, u64)
     each(played.events.len(), &disks, answered, begun);
 }
 
-/// Tries every power cut of one copy; how many there were.
+/// Tries every power cut of one copy, and returns their number.
 fn cut_one(played: &Played) -> usize {
     let mut states = 0;
     moments(played, |event, disks, answered, begun| {
@@ -99,7 +100,7 @@ fn cut_one(played: &Played) -> usize {
 }
 
 #[test]
-fn a_power_cut_in_commits_shows_every_step_whole_or_not_at_all() {
+fn power_cut_during_commits_keeps_steps_atomic() {
     let played = play(1, async |vault, trace| scene::run(vault, trace, 1, 4).await.unwrap());
     let states = cut_one(&played);
     assert!(states > 1000, "only {states} states");
@@ -120,8 +121,8 @@ fn a_power_cut_in_a_checkpoint_shows_every_step() {
 }
 
 #[test]
-fn a_power_cut_while_the_log_goes_round_shows_every_step() {
-    // One record takes a page, and the log has 16. Later laps are as the second one.
+fn power_cut_during_log_wrap_keeps_every_step() {
+    // A record takes one page, and the log has 16. Later laps are like the second one.
     let mut played = play(1, async |vault, trace| scene::run(vault, trace, 1, 20).await.unwrap());
     let lap = |event: &Event| matches!(event, Event::Begun(15));
     let at = played.events.iter().position(lap).expect("there are 20 steps");
@@ -135,7 +136,7 @@ fn a_power_cut_while_the_log_goes_round_shows_every_step() {
 }
 
 #[test]
-fn a_power_cut_in_the_opening_after_a_power_cut_shows_every_step() {
+fn power_cut_during_recovery_keeps_every_step() {
     let played = play(1, async |vault, trace| {
         scene::run(vault, trace, 1, 3).await.unwrap();
         vault.flush().await.unwrap();
@@ -166,7 +167,7 @@ fn a_power_cut_in_the_opening_after_a_power_cut_shows_every_step() {
     assert!(states > 500, "only {states} states");
 }
 
-/// A few ways in which a power cut could leave a disk.
+/// Returns some states in which a power cut could leave a disk.
 pub fn some_cuts(moment: &Moment) -> Vec<Vec<u8>> {
     vec![
         moment.with(|_, _| false),
@@ -179,7 +180,7 @@ pub fn some_cuts(moment: &Moment) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn two_copies_cut_at_once_show_every_step_and_so_does_either_alone() {
+fn power_cut_of_two_copies_keeps_every_step_on_each() {
     let played = play(2, async |vault, trace| {
         scene::run(vault, trace, 1, 2).await.unwrap();
         vault.flush().await.unwrap();
@@ -203,7 +204,7 @@ fn two_copies_cut_at_once_show_every_step_and_so_does_either_alone() {
     assert!(states > 500, "only {states} states");
 }
 
-/// The same with one copy of two: the other one is gone.
+/// Opens one copy of two, without the other, and checks it.
 fn look_degraded(copy: usize, image: Vec<u8>, least: u64, most: u64, what: &str) {
     let (world, trace) = (SimWorld::new(4), Trace::default());
     let env = world.env();
@@ -219,14 +220,14 @@ fn look_degraded(copy: usize, image: Vec<u8>, least: u64, most: u64, what: &str)
         let shown = scene::shown(&vault).await.unwrap();
         assert!((least..=most).contains(&shown), "{what}, copy {copy} alone: step {shown}");
         drop(vault);
-        // From now on it does without the other one.
+        // From now on the vault opens without the other one.
         let vault = Vault::open(&env, lowers(), &SMALL).await.unwrap();
         assert_eq!(scene::shown(&vault).await.unwrap(), shown);
     });
 }
 
 #[test]
-fn a_power_cut_while_a_copy_comes_back_shows_every_step() {
+fn power_cut_during_resync_of_copy_keeps_every_step() {
     let played = play_on(2, async |vault, trace, disks| {
         scene::run(vault, trace, 1, 2).await.unwrap();
         disks[1].fails.set(Fails { writes_left: Some(0), ..Fails::default() });
@@ -245,7 +246,7 @@ fn a_power_cut_while_a_copy_comes_back_shows_every_step() {
                 look(vec![one.clone(), two], answered, begun, further, &what);
             }
         }
-        // Once a step was answered after it had come back, it is enough alone.
+        // Once a step was acknowledged after the resync, the copy must be usable alone.
         joined |= answered >= 5;
         if joined {
             for two in some_cuts(&disks[1]) {

@@ -9,17 +9,17 @@ use sim::SimWorld;
 use crate::disk::{Disk, Trace};
 use crate::scene::{self, SMALL, block_on, some};
 
-/// What was found in a damaged image.
+/// Result of reading a damaged image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
-    /// The right answer.
+    /// The right content.
     Right,
-    /// An error that says so.
+    /// An error that reports the damage.
     Told,
 }
 
-/// A vault after some steps, as it is and as it was a few steps before. `closed`: in order; else its
-/// log is needed.
+/// Images of a vault after some steps, and of its state a few steps earlier. If `closed`, the vault was closed; else
+/// recovery needs its log.
 struct Images {
     now: Vec<Vec<u8>>,
     before: Vec<Vec<u8>>,
@@ -33,7 +33,7 @@ fn images(copies: usize, closed: bool) -> Images {
     let taken = || disks.iter().map(|disk| disk.bytes.borrow().clone()).collect::<Vec<_>>();
     block_on(&world, async {
         scene::format(&env, &disks).await;
-        // A cache in which no checkpoint is due for these few pages.
+        // The cache is so large that no checkpoint is due for these few pages.
         let vault = Vault::open(&env, some(&disks), &Options::default()).await.unwrap();
         scene::run(&vault, &trace, 1, 4).await.unwrap();
         vault.flush().await.unwrap();
@@ -50,7 +50,7 @@ fn images(copies: usize, closed: bool) -> Images {
     })
 }
 
-/// Opens damaged disks and looks at everything.
+/// Opens damaged disks and reads everything.
 fn look(images: &[Vec<u8>], last: u64, what: &str) -> Outcome {
     let opened = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let (world, trace) = (SimWorld::new(2), Trace::default());
@@ -60,7 +60,7 @@ fn look(images: &[Vec<u8>], last: u64, what: &str) -> Outcome {
         block_on(&world, async {
             let vault = Vault::open(&env, some(&disks), &SMALL).await?;
             let shown = scene::shown(&vault).await?;
-            // What was repaired stays so.
+            // A repair must last.
             vault.close().await?;
             let vault = Vault::open(&env, some(&disks), &SMALL).await?;
             assert_eq!(scene::shown(&vault).await?, shown);
@@ -81,7 +81,7 @@ fn look(images: &[Vec<u8>], last: u64, what: &str) -> Outcome {
     }
 }
 
-/// Bytes that are not zero in any of the images, a range for each run of 64.
+/// Returns the chunks of 64 bytes that are not zero in one of the images.
 fn used(images: &Images) -> Vec<usize> {
     let all = [&images.now[0], &images.before[0]];
     let used = |chunk: &usize| {
@@ -90,7 +90,8 @@ fn used(images: &Images) -> Vec<usize> {
     (0..images.now[0].len() / 64).filter(used).collect()
 }
 
-/// Every `step`-th byte of the first copy made wrong in one way: how often which outcome.
+/// Sets every `step`-th byte of the first copy to `wrong`, one at a time. Returns the number of times for each
+/// outcome.
 fn every_byte(images: &Images, step: usize, wrong: impl Fn(usize) -> u8) -> [usize; 2] {
     let mut counts = [0; 2];
     for chunk in used(images) {
@@ -106,7 +107,7 @@ fn every_byte(images: &Images, step: usize, wrong: impl Fn(usize) -> u8) -> [usi
     counts
 }
 
-/// Every run of `size` bytes of the first copy replaced by what `by` makes of it.
+/// Replaces every run of `size` bytes of the first copy with the result of `by`. Counts as [`every_byte`].
 fn every_run(images: &Images, size: usize, by: impl Fn(usize) -> Vec<u8>) -> [usize; 2] {
     let mut counts = [0; 2];
     for at in (0..images.now[0].len()).step_by(size) {
@@ -121,7 +122,8 @@ fn every_run(images: &Images, size: usize, by: impl Fn(usize) -> Vec<u8>) -> [us
     counts
 }
 
-/// Zeroed, older, of the neighbour behind and before: sectors, pages, both homes of a page.
+/// Replaces sectors, pages, and both homes of a page: with zeros, their older content, their next and their previous
+/// neighbour.
 fn every_replacement(images: &Images, sizes: &[usize]) -> [usize; 2] {
     let len = images.now[0].len();
     let mut counts = [0; 2];
@@ -138,7 +140,7 @@ fn every_replacement(images: &Images, sizes: &[usize]) -> [usize; 2] {
     counts
 }
 
-/// Turned over, zeroed, older, and of the neighbour.
+/// Replaces bytes: with a flipped bit, zero, their older value, their neighbour's value.
 fn every_wrong_byte(images: &Images, step: usize) -> [usize; 2] {
     let (now, before) = (&images.now[0], &images.before[0]);
     let mut counts = every_byte(images, step, |at| now[at] ^ 0x10);
@@ -154,7 +156,7 @@ fn every_wrong_byte(images: &Images, step: usize) -> [usize; 2] {
 /// `STEP=1` tries every byte, which takes minutes.
 #[test]
 fn a_wrong_byte_in_the_only_copy_is_told_or_does_not_matter() {
-    // A prime, so that every place in a field has its turn.
+    // The default is a prime, so that the damage hits every position in the fields.
     let step = std::env::var("STEP").map_or(23, |step| step.parse().expect("STEP is a number"));
     for closed in [true, false] {
         let counts = every_wrong_byte(&images(1, closed), step);
@@ -167,9 +169,9 @@ fn a_wrong_byte_in_the_only_copy_is_told_or_does_not_matter() {
 }
 
 #[test]
-fn replaced_bytes_in_the_only_copy_are_told_or_do_not_matter() {
+fn replaced_run_in_only_copy_is_reported_or_harmless() {
     for closed in [true, false] {
-        // Without the last record and the empty one behind it a log is just shorter.
+        // If both the last record and the empty one behind it are lost, the log is merely shorter.
         let sizes = if closed { &[512, 4096, 8192][..] } else { &[512, 4096] };
         let counts = every_replacement(&images(1, closed), sizes);
         assert!(counts[0] > 100 && counts[1] > 100, "right and told: {counts:?}");
@@ -177,19 +179,19 @@ fn replaced_bytes_in_the_only_copy_are_told_or_do_not_matter() {
 }
 
 #[test]
-fn damage_to_one_of_two_copies_is_repaired() {
+fn damage_to_one_of_two_copies_is_always_repaired() {
     for closed in [true, false] {
         let images = images(2, closed);
         let counts = every_wrong_byte(&images, 97);
         assert!(counts[0] > 100, "right and told: {counts:?}");
         let more = every_replacement(&images, &[512, 4096, 8192]);
-        // Only both superblocks of a copy at once are missed.
+        // The only damage without a repair is that of both superblocks of a copy.
         assert!(counts[1] == 0 && more[1] <= 8, "right and told: {counts:?}, {more:?}");
     }
 }
 
 #[test]
-fn a_superblock_that_somebody_made_up_gives_an_error_at_worst() {
+fn open_survives_forged_superblock() {
     let images = images(1, false);
     let mut outcomes = [0; 2];
     for at in (48..312).step_by(4) {
@@ -200,7 +202,7 @@ fn a_superblock_that_somebody_made_up_gives_an_error_at_worst() {
                 let sum = meta::vault::superblock::superblock_checksum(&image[slot..]);
                 image[slot + 16..slot + 24].copy_from_slice(&sum.to_le_bytes());
             }
-            // A checksum that fits can make it say anything: what counts is that it ends, and how.
+            // With a right checksum the superblock can claim anything. The opening must end without a panic.
             let ended = std::panic::catch_unwind(|| opens(image));
             let opened = ended.unwrap_or_else(|_| panic!("{value:#x} at byte {at}: a panic"));
             outcomes[usize::from(opened)] += 1;
@@ -209,7 +211,7 @@ fn a_superblock_that_somebody_made_up_gives_an_error_at_worst() {
     assert!(outcomes[0] > 100 && outcomes[1] > 20, "refused and opened: {outcomes:?}");
 }
 
-/// Whether it opens, is flushed, and opens again.
+/// Whether the image opens, flushes, and opens again.
 fn opens(image: Vec<u8>) -> bool {
     let (world, trace) = (SimWorld::new(3), Trace::default());
     let env = world.env();
@@ -221,7 +223,7 @@ fn opens(image: Vec<u8>) -> bool {
     })
 }
 
-/// What a check that may not write says.
+/// Returns the findings of a read-only check.
 fn checked(image: &[u8]) -> Findings {
     let (world, trace) = (SimWorld::new(4), Trace::default());
     let disks = [Disk::new(0, image.to_vec(), &trace)];
@@ -234,7 +236,7 @@ fn checked(image: &[u8]) -> Findings {
 }
 
 #[test]
-fn a_check_tells_of_a_superblock_that_is_gone() {
+fn check_reports_lost_superblock() {
     let (world, trace) = (SimWorld::new(1), Trace::default());
     let env = world.env();
     let disks = scene::blank(1, &trace);
@@ -251,12 +253,12 @@ fn a_check_tells_of_a_superblock_that_is_gone() {
     let lowers = scene::lowers(&disks);
     block_on(&world, Vault::format(&env, &lowers, scene::SHAPE)).unwrap();
     let fresh = image();
-    // The first superblock stands alone, and where the second will be are zeros.
+    // The first superblock is alone; the slot of the second one has zeros.
     assert!(fresh[0] != 0 && fresh[4096..8192].iter().all(|byte| *byte == 0));
     assert_eq!(checked(&fresh).count, 0);
     says(&fresh, 4096 + 9, &[1], "it is something else");
     block_on(&world, scene::format(&env, &disks));
-    // Whichever of the two is the newer one.
+    // The newer superblock may be in either slot.
     for step in 1..=2 {
         let vault = block_on(&world, Vault::open(&env, some(&disks), &SMALL)).unwrap();
         block_on(&world, scene::run(&vault, &trace, step, step)).unwrap();

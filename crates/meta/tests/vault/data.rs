@@ -1,4 +1,4 @@
-//! Data that records make reachable: through every power cut, and when a disk has lost them.
+//! Data that records make reachable: after every power cut, and after a disk has lost them.
 
 use std::rc::Rc;
 
@@ -17,24 +17,24 @@ const PLACE: usize = 2 * SECTOR;
 
 const PLACES: usize = 8;
 
-/// Numbers that say where something is.
+/// Entries in the map.
 const BLOCKS: u64 = 3;
 
-/// What a place holds that was changed since.
+/// Flag in the bytes of a place that was changed in place.
 const CHANGED: u8 = 0x80;
 
-/// What a sector may hold that was being written when the power went.
+/// Byte that a sector may have if the power was cut during its write.
 const GARBAGE: u8 = 0xda;
 
-/// States of one disk that are tried with each of the other's: nothing, all, and every other write.
+/// Number of states of one disk that are combined with each state of the other: no write kept, all, every other one.
 const FEW: usize = 3;
 
-/// The disks: of the vault, and of the data, which may be the same one, behind it.
+/// The disk of the vault and the disk of the data, or one disk with the data behind the vault.
 struct Disks(Vec<Rc<Disk>>);
 
 impl Disks {
     fn blank(apart: bool, trace: &Trace) -> Self {
-        // What was there before is nobody's business.
+        // The former content does not matter.
         let junk = vec![0xee; PLACES * PLACE];
         let blank = vec![0; DISK_BYTES];
         let images = if apart { vec![blank, junk] } else { vec![[blank, junk].concat()] };
@@ -47,7 +47,7 @@ impl Disks {
     }
 
     fn data(&self) -> Lower {
-        // The node tells one disk from the other.
+        // The node number distinguishes the disks.
         let disk = self.0.last().expect("there is one");
         let info = block::Info::disk(disk.bytes.borrow().len() as u64, 512);
         Lower::new(disk.clone(), self.0.len() - 1, info, "data".into())
@@ -93,7 +93,7 @@ fn map(vault: &Vault) -> Array<U64> {
     Array::new(vault, vault.find("map", 0).expect("it was made"))
 }
 
-/// Step `step`: something new at its own place, for one of the blocks.
+/// Makes step `step`: writes new data to a place of their own, for one of the blocks.
 async fn put(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
     disks.write(env, step, step as u8).await;
     let data = Data { range: disks.range(step), checksum: checksum(&[step as u8; PLACE]) };
@@ -103,7 +103,7 @@ async fn put(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
     vault.commit(transaction).await.unwrap();
 }
 
-/// The same place once more: durable when this is over.
+/// Changes the data of a step in place. The change is durable on return.
 async fn change(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
     vault.let_go(disks.range(step)).await.unwrap();
     disks.write(env, step, step as u8 | CHANGED).await;
@@ -134,7 +134,7 @@ fn play(apart: bool) -> Played {
     Played { before, events: trace.take() }
 }
 
-/// What clients find: of each block its last step that was answered, or the one that was on its way.
+/// Checks the map and the data. Each block must show its last acknowledged step, or the step in progress.
 async fn look(disks: &Disks, vault: &Vault, least: u64, most: u64, what: &str) {
     for block in 0..BLOCKS {
         let last =
@@ -194,12 +194,12 @@ fn every_power_cut(apart: bool) {
 }
 
 #[test]
-fn a_power_cut_leaves_record_and_data_or_neither_on_one_disk() {
+fn power_cut_keeps_record_with_data_on_one_disk() {
     every_power_cut(false);
 }
 
 #[test]
-fn a_power_cut_leaves_record_and_data_or_neither_on_two_disks() {
+fn power_cut_keeps_record_with_data_on_two_disks() {
     every_power_cut(true);
 }
 
@@ -227,7 +227,8 @@ fn a_commit_with_data_costs_one_flush_of_each_disk() {
     }
 }
 
-/// Destroys a place behind the vault's back, and answers what the map says of it afterwards.
+/// Overwrites a place behind the vault's back. Returns the map's entry for it after recovery, and the result of an
+/// opening without the data.
 fn destroyed(sealed: bool) -> (u64, Result<(), String>) {
     let (world, trace) = (SimWorld::new(1), Trace::default());
     let env = world.env();
@@ -255,13 +256,13 @@ fn destroyed(sealed: bool) -> (u64, Result<(), String>) {
         assert_eq!(map(&vault).get(1).await.unwrap().get(), 5, "it can be put right");
         number
     });
-    // Nobody who knows of no data may decide it.
+    // An opening without access to the data must not decide.
     let blind = block_on(&world, Vault::open(&env, vec![Some(disks.0[0].lower())], &SMALL));
     (number, blind.map(drop).map_err(|error| error.to_string()))
 }
 
 #[test]
-fn what_was_never_finished_is_taken_back_and_what_was_is_lost() {
+fn recovery_drops_unproven_record_and_marks_lost_data() {
     let (number, blind) = destroyed(false);
     assert_eq!(number, 0);
     let words = blind.unwrap_err();

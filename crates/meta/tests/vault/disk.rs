@@ -1,5 +1,5 @@
-//! Disks in memory that write down all that is done to them, so that every way in which a power cut
-//! could have left them can be made.
+//! Disks in memory that record all operations, so that a test can build every state in which a power cut could have
+//! left them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use block::{ChildId, Core, Done, Error, ErrorKind, Info, Lower, Op, Result, Star
 
 pub const SECTOR: usize = 512;
 
-/// What was done, to all disks, in its order.
+/// Record of the operations on all disks, in order.
 #[derive(Clone, Default)]
 pub struct Trace(Rc<RefCell<Vec<Event>>>);
 
@@ -23,7 +23,7 @@ pub enum Event {
     Flush {
         disk: usize,
     },
-    /// The scenario has begun or finished a step.
+    /// A step of the scenario has begun. `Answered`: it was acknowledged.
     Begun(u64),
     Answered(u64),
 }
@@ -38,14 +38,14 @@ impl Trace {
     }
 }
 
-/// What goes wrong with a disk.
+/// Faults of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fails {
-    /// After so many more writes none succeeds.
+    /// All writes after this number fail.
     pub writes_left: Option<u64>,
-    /// No flush succeeds.
+    /// Whether flushes fail.
     pub flushes: bool,
-    /// No read succeeds.
+    /// Whether reads fail.
     pub reads: bool,
 }
 
@@ -140,7 +140,7 @@ pub struct Pending {
     pub data: Rc<[u8]>,
 }
 
-/// A disk at one moment: what is durable, and what a power cut may keep or lose.
+/// A disk at one moment: durable bytes, and writes that a power cut may keep or lose.
 #[derive(Clone)]
 pub struct Moment {
     pub durable: Vec<u8>,
@@ -166,12 +166,13 @@ impl Moment {
         }
     }
 
-    /// How many sectors may be kept or lost.
+    /// Returns the number of sectors that may be kept or lost.
     pub fn sectors(&self) -> usize {
         self.pending.iter().map(|write| write.data.len() / SECTOR).sum()
     }
 
-    /// The disk with those sectors of the pending writes that are `kept`: by write, and by sector in it.
+    /// Returns the disk with those sectors of the pending writes that are `kept`: by number of the write, and of the
+    /// sector in it.
     pub fn with(&self, kept: impl Fn(usize, usize) -> bool) -> Vec<u8> {
         let mut bytes = self.durable.clone();
         for (n, Pending { at, data }) in self.pending.iter().enumerate() {
@@ -183,8 +184,8 @@ impl Moment {
         bytes
     }
 
-    /// The disk with those of the pending writes that are `kept` and garbage where write `torn` went: a
-    /// physical sector that was being written when the power went, and cannot be told from others.
+    /// Returns the disk with those pending writes that are `kept`, and garbage at the position of write `torn`: a
+    /// power cut during the write of a physical sector can leave garbage that looks like any other data.
     fn with_garbage(&self, torn: usize, kept: impl Fn(usize) -> bool) -> Vec<u8> {
         let mut bytes = self.with(|n, _| kept(n));
         let Pending { at, data } = &self.pending[torn];
@@ -192,8 +193,9 @@ impl Moment {
         bytes
     }
 
-    /// Every disk that a power cut could leave, if it may be any subset of few sectors; else every
-    /// subset of writes with each of them torn in turn in a few ways. And with each write garbage.
+    /// Calls `each` with the states in which a power cut could leave the disk. With few pending sectors, these are
+    /// all subsets of them. Else they are all subsets of the writes, and several ways to tear each write. In both
+    /// cases each write is also replaced by garbage.
     pub fn cuts(&self, mut each: impl FnMut(Vec<u8>)) {
         for torn in 0..self.pending.len() {
             each(self.with_garbage(torn, |_| false));
@@ -232,8 +234,8 @@ impl Moment {
     }
 }
 
-/// Which writes are kept when there are too many to try all: none, all, all up to one, all from one on,
-/// one alone, all but one.
+/// Returns the subsets of the writes that are tried when there are too many writes to try all subsets: none, all, all
+/// up to one, all from one on, one alone, all but one.
 fn policies(writes: usize) -> Vec<u64> {
     let all = u64::MAX >> (64 - writes.min(64));
     let mut subsets = vec![0, all];

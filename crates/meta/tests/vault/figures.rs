@@ -1,4 +1,4 @@
-//! Figures: the map of a large disk, in a small cache; a start after a kill.
+//! Measurements: the map of a large disk in a small cache, and a start after a kill.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::scene::block_on;
 
 const PAGE: u64 = 4096;
 
-/// A large disk of which only what was written takes memory.
+/// A large disk that uses memory only for written pages.
 #[derive(Default)]
 struct Sparse(RefCell<BTreeMap<u64, Box<[u8]>>>);
 
@@ -83,7 +83,7 @@ async fn look_up(map: &Array<U64>, times: u64, mut place: impl FnMut() -> u64) {
     }
 }
 
-/// Fills the log as far as it gets before a checkpoint is due: to a half.
+/// Fills the log as far as possible before a checkpoint is due: to one half.
 async fn fill_log(vault: &Vault) {
     vault.flush().await.unwrap();
     let mut transaction = vault.begin();
@@ -103,7 +103,7 @@ async fn fill_log(vault: &Vault) {
 }
 
 #[test]
-fn the_map_of_a_tebibyte_runs_in_64_mib() {
+fn map_of_one_tebibyte_runs_in_64_mib() {
     let (world, random) = (SimWorld::new(1), Stream::new(1, "places", 0));
     let env = world.env();
     let lower =
@@ -118,7 +118,7 @@ fn the_map_of_a_tebibyte_runs_in_64_mib() {
     });
     let vault = block_on(&world, open(&env, &lower));
     let array = Array::<U64>::new(&vault, map);
-    // More pages than the cache holds are changed, all over the map.
+    // The test changes more pages than the cache holds, all over the map.
     let changes = 40_000;
     let written = timed(|| {
         block_on(&world, async {
@@ -143,7 +143,7 @@ fn the_map_of_a_tebibyte_runs_in_64_mib() {
     assert!(memory <= CACHE_BYTES, "{memory} bytes");
     block_on(&world, fill_log(&vault));
     drop((vault, array));
-    // The process is gone.
+    // This is a kill: the vault was not closed.
     let (vault, restart) = timed(|| block_on(&world, open(&env, &lower)));
     let log_bytes = vault.geometry().log_bytes / 2;
     let most = Duration::from_secs(2) + Duration::from_secs_f64(log_bytes as f64 / 200e6);
@@ -162,9 +162,9 @@ fn the_map_of_a_tebibyte_runs_in_64_mib() {
     assert!(restart < most, "{restart:?}; at most {most:?}");
 }
 
-/// Placing blocks all over a map, and the places for it.
+/// Maps blocks all over a map to newly allocated places.
 #[test]
-fn places_for_a_tebibyte_are_found_in_64_mib() {
+fn allocator_of_one_tebibyte_runs_in_64_mib() {
     let (world, random) = (SimWorld::new(1), Stream::new(1, "blocks", 0));
     let env = world.env();
     let info = Info::disk(DISK_BYTES, 4096);
@@ -176,7 +176,7 @@ fn places_for_a_tebibyte_are_found_in_64_mib() {
         Allocator::create(&mut transaction, "a", 0, BLOCKS, BLOCKS).unwrap();
         vault.commit(transaction).await.unwrap();
         let all = Allocator::open(&vault, "a", 0, Policy::FirstFree).unwrap();
-        // The front is full: nobody looks through it twice.
+        // The front is full: the allocator must not search it twice.
         for _ in 0..100 {
             let mut transaction = vault.begin();
             all.take(&mut transaction, BLOCKS / 200).await.unwrap();
@@ -208,6 +208,6 @@ fn places_for_a_tebibyte_are_found_in_64_mib() {
         memory >> 20
     );
     assert!(memory <= CACHE_BYTES && placed == 32_000, "{memory} bytes, {placed} blocks");
-    // A search through half of the bitmap for each would take minutes.
+    // If each search read half of the bitmap, the test would take minutes.
     assert!(took < Duration::from_secs(60), "{took:?}");
 }

@@ -1,4 +1,4 @@
-//! Golden bytes: what version 1 of the format looks like on a disk.
+//! Golden bytes of version 1 of the format.
 
 use meta::Uuid;
 use meta::vault::entry::{Entry, ObjectKind, Run, Slot};
@@ -30,7 +30,7 @@ fn same(is: &[u8], should: &[u8]) {
 }
 
 #[test]
-fn a_superblock() {
+fn superblock_matches_golden_bytes() {
     let mut sent = [Epoch::default(); COPIES_MAX];
     sent[0] = Epoch { number: 5, draw: 0x66 };
     sent[1] = Epoch { number: 4, draw: 0x55 };
@@ -68,7 +68,7 @@ fn a_superblock() {
 }
 
 #[test]
-fn a_record() {
+fn record_matches_golden_bytes() {
     let mut changes = Vec::new();
     for change in [
         Change { object: 1, from: 0x0100, verb: Verb::Write(&[0xaa, 0xbb]) },
@@ -97,7 +97,7 @@ fn a_record() {
 }
 
 #[test]
-fn changes_about_data() {
+fn data_changes_match_golden_bytes() {
     let mut changes = Vec::new();
     for (from, verb) in [(0x0001_0000, Verb::Data(0x1000, 0x0807_0605_0403_0201)), (0, Verb::LetGo)]
     {
@@ -111,7 +111,7 @@ fn changes_about_data() {
     let found = record::changes(&golden).unwrap();
     assert_eq!(found[0].verb, Verb::Data(0x1000, 0x0807_0605_0403_0201));
     assert_eq!(found[1].verb, Verb::LetGo);
-    // Object, value, checksum; object, from, length, value.
+    // The changed bytes: object, value, checksum; object, from, length, value.
     for at in [0, 21, 32, 40, 48, 53] {
         let mut wrong = golden.clone();
         wrong[at] ^= 2;
@@ -120,7 +120,7 @@ fn changes_about_data() {
 }
 
 #[test]
-fn a_page_and_its_pointer() {
+fn page_and_pointer_match_golden_bytes() {
     let mut page = Page::blank(3, 0x1234);
     page.content_mut()[..2].copy_from_slice(&[0xaa, 0xbb]);
     let pointer = page.seal(6, 1);
@@ -145,7 +145,7 @@ fn a_page_and_its_pointer() {
 }
 
 #[test]
-fn an_entry_of_the_directory() {
+fn directory_entry_matches_golden_bytes() {
     let entry = Entry {
         number: 9,
         kind: ObjectKind::Array,
@@ -171,7 +171,7 @@ fn an_entry_of_the_directory() {
     assert!(Slot::decode(&golden).is_err(), "a kind that nobody knows");
 }
 
-/// The vault of [`IMAGE`], as this code makes it.
+/// Returns the image of the vault in [`IMAGE`], as the present code writes it.
 fn image() -> Vec<u8> {
     let (world, trace) = (SimWorld::new(7), Trace::default());
     let env = world.env();
@@ -185,8 +185,8 @@ fn image() -> Vec<u8> {
     disks[0].bytes.borrow().clone()
 }
 
-/// A vault of version 1, as the first code that knew it left it: only what is not zero, each run of 64
-/// bytes behind its number.
+/// A vault of version 1, written by the first code with this format. It has only the nonzero runs of 64 bytes, each
+/// behind its number.
 const IMAGE: &[u8] = include_bytes!("version-1.image");
 
 fn unpacked(packed: &[u8]) -> Vec<u8> {
@@ -199,7 +199,7 @@ fn unpacked(packed: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_vault_of_version_1_opens_for_ever() {
+fn open_accepts_vault_of_version_1() {
     let (world, trace) = (SimWorld::new(8), Trace::default());
     let env = world.env();
     let disks = [Disk::new(0, unpacked(IMAGE), &trace)];
@@ -217,9 +217,9 @@ fn a_vault_of_version_1_opens_for_ever() {
     });
 }
 
-/// `WRITE_IMAGE=FILE` keeps it, for a new version.
+/// `WRITE_IMAGE=FILE` saves the image, for a new version.
 #[test]
-fn an_image_is_packed_without_loss() {
+fn packed_image_unpacks_without_loss() {
     let now = image();
     let runs = now.chunks(64).enumerate().filter(|(_, run)| run.iter().any(|byte| *byte != 0));
     let packed: Vec<u8> =
@@ -232,7 +232,7 @@ fn an_image_is_packed_without_loss() {
 }
 
 #[test]
-fn checksums_are_crc_64_nvme() {
-    // The check value of the catalogue of CRCs.
+fn checksum_is_crc_64_nvme() {
+    // This is the check value in the catalogue of CRCs.
     assert_eq!(checksum(b"123456789"), 0xae8b_1486_0a79_9888);
 }

@@ -1,5 +1,5 @@
-//! Random transactions of several clients at once, through restarts, kills, power cuts, failing and
-//! lost copies, beside a model of what each client was promised.
+//! Random transactions of several concurrent clients, through restarts, kills, power cuts, failing and lost copies. A
+//! model records the promises to each client.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ const LIVES: u64 = 6;
 const CLIENTS: u64 = 3;
 const BITS: u64 = 70_000;
 
-/// What a client has in its objects.
+/// Content of a client's objects.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct State {
     array: Option<(ObjectId, Vec<u64>)>,
@@ -37,7 +37,7 @@ struct State {
     log: Option<(ObjectId, Vec<Vec<u8>>)>,
 }
 
-/// A client: what it was answered, and what it has sent since.
+/// A client: its state after the last acknowledged commit, and after the commit in progress.
 #[derive(Default)]
 struct Client {
     answered: State,
@@ -49,7 +49,7 @@ fn owner(client: u64) -> String {
     format!("client{client}")
 }
 
-/// Draws the next transaction of a client, and what is true after it.
+/// Draws the next transaction of a client, and applies it to `state`.
 async fn draw(
     vault: &Vault,
     client: u64,
@@ -136,7 +136,7 @@ async fn entries(
 ) -> Result<()> {
     let (Some((_, model)), Some(log)) = (&mut state.log, log) else { return Ok(()) };
     if random.below(8) == 0 && transaction.is_empty() {
-        // All entries but those of this transaction, of which there are none.
+        // This is the end of the entries before this transaction, which has none of its own yet.
         log.trim(transaction, log.next()).await?;
         model.clear();
     }
@@ -147,7 +147,7 @@ async fn entries(
     Ok(())
 }
 
-/// What the vault shows of a client.
+/// Reads the content of a client's objects.
 async fn shown(vault: &Vault, client: u64) -> Result<State> {
     let mut state = State::default();
     let name = owner(client);
@@ -161,7 +161,7 @@ async fn shown(vault: &Vault, client: u64) -> Result<State> {
         let bitmap = Bitmap::new(vault, id);
         let mut bits = vec![true; BITS as usize];
         let mut at = 0;
-        // Run by run: a run of clear bits ends before the first that is set.
+        // A run of clear bits ends before the first set bit.
         while let Some(start) = bitmap.find_clear(at, 1).await? {
             let mut end = start;
             while end < BITS && !bitmap.test(end).await? {
@@ -191,9 +191,9 @@ pub struct Run {
     disks: Vec<Rc<SimDisk>>,
     clients: Vec<Rc<RefCell<Client>>>,
     pub random: Stream,
-    /// What carries requests to the disks in this life.
+    /// The graph that carries requests to the disks in this life.
     graph: RefCell<Option<Assembly>>,
-    /// The copy that does wrong.
+    /// The faulty copy.
     bad: usize,
     rejoins: std::cell::Cell<u64>,
     crashes: std::cell::Cell<u64>,
@@ -243,8 +243,8 @@ impl Run {
         }
     }
 
-    /// Opens a copy that was left behind without the others, and lets it continue: all of them together are
-    /// refused then. Afterwards its disk has its former bytes again.
+    /// Opens a copy that was left behind without the others, and lets it continue. Then all copies together must be
+    /// rejected. Afterwards its disk gets its former bytes back.
     fn fork(&self, what: &str) {
         let left = block_on(&self.world, self.left_behind());
         self.crash(false);
@@ -263,7 +263,8 @@ impl Run {
         self.disks[copy].put_back(&before);
     }
 
-    /// A copy that the others have left behind. Nothing is written: an opening for writing raises the epoch.
+    /// Returns a copy that the others have left behind. It opens the vault read-only, because an opening for writing
+    /// raises the epoch.
     async fn left_behind(&self) -> Option<usize> {
         let lowers = self.lowers().into_iter().map(Some).collect();
         let looks = Options { read_only: true, ..DEGRADED };
@@ -280,7 +281,7 @@ impl Run {
         vault.commit(transaction).await
     }
 
-    /// From one opening to the next crash.
+    /// Runs from one opening to the next crash.
     fn live(&self, what: &str) {
         let env = self.world.env();
         let vault = block_on(&self.world, async {
@@ -311,7 +312,7 @@ impl Run {
         self.fork(what);
     }
 
-    /// Of several copies the same one does wrong, now and then, in each way that a disk can.
+    /// Gives the one faulty copy a random fault, now and then, if there are several copies.
     fn spoil(&self) {
         if self.disks.len() > 1 && self.random.chance(600_000) {
             let faults = [
@@ -338,12 +339,12 @@ impl Run {
             }
             disk.set_faults(Faults::default());
         }
-        // What the kernel still works on is done before anybody opens the disks again.
+        // Requests that the kernel still works on end before the disks are opened again.
         let later = self.world.env().now().after(Duration::from_secs(20));
         self.world.run(later).unwrap();
     }
 
-    /// What each client was answered is there; what it had sent may be.
+    /// Checks that each client's objects have the acknowledged state, or the state of the commit in progress.
     async fn check(&self, vault: &Vault, what: &str) {
         for (number, client) in self.clients.iter().enumerate() {
             let shown = shown(vault, number as u64).await.unwrap();
@@ -370,7 +371,7 @@ impl Run {
     }
 }
 
-/// One transaction after the other, until the process dies.
+/// Commits one transaction after the other, until the process dies.
 async fn talk(env: Env, vault: Vault, number: u64, client: Rc<RefCell<Client>>, key: u64) {
     let random = Stream::new(key, "client", number);
     let id = client.borrow().answered.log.as_ref().map(|(id, _)| *id).expect("it was made");
@@ -378,7 +379,7 @@ async fn talk(env: Env, vault: Vault, number: u64, client: Rc<RefCell<Client>>, 
     loop {
         let mut next = client.borrow().answered.clone();
         let drawn = draw(&vault, number, &mut next, Some(&log), &random).await;
-        // What does not fit is not sent.
+        // A transaction that does not fit is not committed.
         let Ok(transaction) = drawn else { continue };
         if random.chance(50_000) {
             drop(transaction);
@@ -397,7 +398,7 @@ async fn talk(env: Env, vault: Vault, number: u64, client: Rc<RefCell<Client>>, 
 }
 
 #[test]
-fn what_was_answered_is_there_and_what_was_not_is_whole_or_not() {
+fn model_finds_commits_durable_and_atomic_after_crashes() {
     let (mut commits, mut rejoins, mut crashes, mut forks) = (0, 0, 0, 0);
     let seeds = std::env::var("N").map_or(30, |n| n.parse().expect("N is a number"));
     let first = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("SEED is a number"));
@@ -435,7 +436,7 @@ impl Codec for Bytes {
 }
 
 #[test]
-fn who_still_reads_what_is_deleted_does_no_harm_to_what_comes_after_it() {
+fn reads_of_deleted_object_do_not_affect_its_successor() {
     for seed in 0..20 {
         let run = Run::new(seed);
         let env = run.world.env();

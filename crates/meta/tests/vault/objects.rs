@@ -1,4 +1,4 @@
-//! What the objects do, beside being there after a crash.
+//! Behaviour of the objects, apart from crash consistency.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn made(vault: &Vault, spec: &Spec) -> ObjectId {
 }
 
 #[test]
-fn an_object_is_made_and_filled_in_one_transaction() {
+fn object_is_created_and_filled_in_one_transaction() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -52,7 +52,7 @@ fn an_object_is_made_and_filled_in_one_transaction() {
 }
 
 #[test]
-fn a_transaction_that_is_dropped_leaves_no_trace() {
+fn dropped_transaction_leaves_no_trace() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -72,7 +72,7 @@ fn a_transaction_that_is_dropped_leaves_no_trace() {
 }
 
 #[test]
-fn what_is_deleted_is_never_seen_again() {
+fn deleted_object_is_never_read_again() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -105,7 +105,7 @@ fn what_is_deleted_is_never_seen_again() {
 }
 
 #[test]
-fn an_object_grows_and_keeps_what_it_has() {
+fn object_keeps_content_when_it_grows() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -129,7 +129,7 @@ fn an_object_grows_and_keeps_what_it_has() {
 }
 
 #[test]
-fn many_who_commit_at_once_share_records() {
+fn concurrent_commits_share_records() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -156,7 +156,7 @@ fn many_who_commit_at_once_share_records() {
 }
 
 #[test]
-fn hints_are_seen_at_once_and_durable_within_five_seconds() {
+fn advisory_changes_are_durable_within_five_seconds() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -176,7 +176,7 @@ fn hints_are_seen_at_once_and_durable_within_five_seconds() {
         }
         assert_eq!(array.get(9).await.unwrap(), U64::new(9));
         assert!(trace.take().is_empty(), "nothing was written for it");
-        // With somebody else's commit they are durable without a flush of their own.
+        // The commit of another object makes them durable without a flush of their own.
         let mut transaction = vault.begin();
         Array::<U64>::new(&vault, plain).set(&mut transaction, 0, &U64::new(1)).unwrap();
         vault.commit(transaction).await.unwrap();
@@ -199,7 +199,7 @@ fn hints_are_seen_at_once_and_durable_within_five_seconds() {
 }
 
 #[test]
-fn bits_are_set_counted_and_found() {
+fn bitmap_sets_counts_and_finds_bits() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -207,7 +207,7 @@ fn bits_are_set_counted_and_found() {
         let id = made(&vault, &Spec::bitmap("a", 0, 100_000)).await;
         let bits = Bitmap::new(&vault, id);
         let mut transaction = vault.begin();
-        // Over the border of a page, which is at 32512.
+        // The run crosses the boundary of a page, which is at 32512.
         bits.put(&mut transaction, 3, 90_000, true).unwrap();
         bits.put(&mut transaction, 32_510, 5, false).unwrap();
         bits.put(&mut transaction, 70_000, 3, false).unwrap();
@@ -227,7 +227,7 @@ fn bits_are_set_counted_and_found() {
 }
 
 #[test]
-fn entries_come_in_their_order_whoever_adds_them() {
+fn log_keeps_order_of_concurrent_appends() {
     for seed in 0..30 {
         let world = SimWorld::new(seed);
         let env = world.env();
@@ -262,7 +262,7 @@ fn entries_come_in_their_order_whoever_adds_them() {
 }
 
 #[test]
-fn too_much_is_told_with_its_limit() {
+fn limits_are_reported_with_error_kind() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -296,7 +296,7 @@ fn too_much_is_told_with_its_limit() {
 }
 
 #[test]
-fn load_and_unload_are_explicit() {
+fn load_and_unload_move_pages_explicitly() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -317,7 +317,7 @@ fn load_and_unload_are_explicit() {
 }
 
 #[test]
-fn a_commit_does_not_wait_for_a_pool_that_others_have_emptied() {
+fn commit_needs_no_buffers_from_exhausted_pool() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {

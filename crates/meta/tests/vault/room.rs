@@ -1,4 +1,4 @@
-//! A log that is full: records that wait for a checkpoint, and crashes at any moment meanwhile.
+//! A full log: records that wait for a checkpoint, and crashes at any moment meanwhile.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,8 +13,8 @@ use crate::scene::block_on;
 
 const SEEDS: u64 = 150;
 
-/// Transactions under way at once. Together they are longer than half of the log, at which a checkpoint begins: so the
-/// log runs full while it is under way.
+/// Concurrent transactions. Together they are longer than half of the log, at which a checkpoint begins. So the log
+/// fills up during the checkpoint.
 const WRITERS: usize = 12;
 
 /// Entries of a writer's array. A transaction has a change for each of them.

@@ -1,4 +1,4 @@
-//! A scene: a vault with one object of each sort, and steps that change all of them at once.
+//! A scene: a vault with one object of each kind, and steps that change all of them at once.
 
 use std::rc::Rc;
 
@@ -12,10 +12,10 @@ use crate::disk::{Disk, Event, Trace};
 /// Bytes of a disk: enough for the smallest log, and for a few pages.
 pub const DISK_BYTES: usize = 320 << 10;
 
-/// Records of the array: on four pages.
+/// Records of the array, on four pages.
 pub const RECORDS: u64 = 2000;
 
-/// Bits: on two pages.
+/// Bits of the bitmap, on two pages.
 pub const BITS: u64 = 40_000;
 
 pub const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 8, bytes: None };
@@ -49,7 +49,7 @@ pub fn block_on<T>(world: &SimWorld, future: impl Future<Output = T>) -> T {
     world.block_on(future).unwrap_or_else(|stuck| panic!("{stuck}"))
 }
 
-/// Disks without anything on them.
+/// Returns disks of zeros.
 pub fn blank(count: usize, trace: &Trace) -> Vec<Rc<Disk>> {
     (0..count).map(|n| Disk::new(n, vec![0; DISK_BYTES], trace)).collect()
 }
@@ -62,7 +62,7 @@ pub fn some(disks: &[Rc<Disk>]) -> Vec<Option<Lower>> {
     disks.iter().map(|disk| Some(disk.lower())).collect()
 }
 
-/// A new vault with its objects, closed.
+/// Formats a vault, creates its objects, and closes it.
 pub async fn format(env: &Env, disks: &[Rc<Disk>]) {
     Vault::format(env, &lowers(disks), SHAPE).await.unwrap();
     let vault = Vault::open(env, some(disks), &SMALL).await.unwrap();
@@ -93,7 +93,7 @@ fn bit(step: u64) -> u64 {
     step * 7919 % (BITS - 20)
 }
 
-/// Does step `step`: one transaction over all objects.
+/// Makes step `step`: one transaction over all objects.
 pub async fn step(vault: &Vault, objects: &Objects, step: u64) -> Result<()> {
     let mut transaction = vault.begin();
     objects.cell.set(&mut transaction, &Step(step))?;
@@ -112,8 +112,7 @@ fn entry(step: u64) -> Vec<u8> {
     vec![step as u8; 900 + step as usize % 7]
 }
 
-/// Which step the objects show, after it was made sure that all of them show the same one, and nothing
-/// of a later one.
+/// Returns the step that the objects show. Checks that all of them show the same one, and nothing of a later one.
 pub async fn shown(vault: &Vault) -> Result<u64> {
     let objects = objects(vault).await?;
     let Step(last) = objects.cell.get().await?;
@@ -139,7 +138,7 @@ pub async fn shown(vault: &Vault) -> Result<u64> {
     Ok(last)
 }
 
-/// Runs the steps from `first` to `last`, with notes of what was begun and answered.
+/// Runs the steps from `first` to `last`, and records their begin and end in `trace`.
 pub async fn run(vault: &Vault, trace: &Trace, first: u64, last: u64) -> Result<()> {
     let objects = objects(vault).await?;
     for number in first..=last {
