@@ -3,8 +3,8 @@
 
 use crate::control::Resolved;
 use crate::{
-    Buf, ByteRange, Device, EXTENTS_MAX, Env, Info, Lower, Mode, Needs, Op, RangeLock, Request,
-    Result, State, push_extent,
+    Buf, ByteRange, Device, EXTENTS_MAX, Env, Error, ErrorKind, Info, Lower, Mode, Needs, Op,
+    RangeLock, Request, Result, State, push_extent,
 };
 
 /// Length of the buffer of zeros.
@@ -24,7 +24,7 @@ impl Emulate {
     /// of two from 512.
     ///
     /// # Errors
-    /// `Limit` if the pool has no room for a buffer of zeros.
+    /// `Limit` if the pool has no room for a buffer of zeros, or the lower takes no request of three of its blocks.
     pub fn new(env: &Env, lower: Lower, block_size: u32) -> Result<Self> {
         let zeros = env.buf(ZEROS_BYTES)?;
         zeros.write().fill(0);
@@ -32,7 +32,15 @@ impl Emulate {
         let mut info = Info { block_size: block_size.min(below.block_size), ..below.clone() };
         if info.block_size < below.block_size {
             // A request widened to whole blocks may grow at both ends.
-            info.max_transfer = below.max_transfer - 2 * below.block_size;
+            let most = below.max_transfer.saturating_sub(2 * below.block_size);
+            if most < info.block_size {
+                let words = format!(
+                    "requests of at most {} bytes leave no room for blocks of {} bytes on blocks of {}",
+                    below.max_transfer, info.block_size, below.block_size
+                );
+                return Err(Error::new(ErrorKind::Limit, words));
+            }
+            info.max_transfer = most;
         }
         Ok(Self { lower, info, env: env.clone(), zeros, lock: RangeLock::new() })
     }
@@ -79,6 +87,7 @@ impl Emulate {
 
     async fn zero(&self, range: ByteRange, unmap: bool, fua: bool) -> Result<()> {
         if self.lower.info().native_zeroes && self.widened(range).is_none() {
+            let _shared = self.lock.lock(range, Mode::Shared).await;
             return self.lower.call(Op::WriteZeroes { range, unmap, fua }).await.result;
         }
         let most = (ZEROS_BYTES as u64).min(u64::from(self.info.max_transfer));
@@ -101,6 +110,7 @@ impl Emulate {
         );
         match whole {
             Some(range) if self.lower.info().discard => {
+                let _shared = self.lock.lock(range, Mode::Shared).await;
                 self.lower.call(Op::Discard { range, fua }).await.result
             }
             _ => Ok(()),

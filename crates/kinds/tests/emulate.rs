@@ -53,6 +53,15 @@ fn small_writes_on_large_blocks() {
     judge(Subject::new("emulate 512 on 4096", REGISTRY, 1, SIZE, emulated).with_blocks_of_4k());
 }
 
+#[test]
+fn small_writes_beside_zeroes_and_discards_of_whole_blocks() {
+    let subject = Subject::new("emulate 512 on a disk", REGISTRY, 1, SIZE, |graph, on| {
+        let above = Emulate::new(graph.env(), graph.lower(on[0]), 512)?;
+        graph.adopt("emulate", Rc::new(above), on)
+    });
+    judge(subject.with_blocks_of_4k());
+}
+
 fn judge(subject: Subject) {
     if let Err(refusal) = conformance(&subject) {
         panic!("{refusal}");
