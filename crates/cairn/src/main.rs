@@ -13,6 +13,7 @@ mod draw;
 mod exit;
 mod labels;
 mod log;
+mod names;
 mod out;
 mod place;
 mod registry;

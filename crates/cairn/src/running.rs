@@ -6,7 +6,11 @@ use api::{Client, Problem};
 use clap::Args;
 
 use crate::exit::{Exit, Failure, Result};
+use crate::names::{self, Path as Names, Unresolved};
 use crate::place;
+
+/// A rule by which a word names one of several things.
+type Resolve = fn(&str, Vec<(Names, (Client, String))>) -> Result<(Client, String), Unresolved>;
 
 /// Which running graph a live verb asks.
 #[derive(Args, Default)]
@@ -52,35 +56,76 @@ impl At {
         only(found, &format!("could be meant: each {what}"))
     }
 
-    /// The graph that has what a word names, and its name there: `home/data` is `data` of the graph `home`.
+    /// Returns the graph with the thing that a word names, and the thing's name there. `things` lists the paths of all such
+    /// things of one graph, below the graph; `sort` is a noun: `a disk`.
     ///
     /// # Errors
-    /// As [`At::one_that`]; `what` is a noun: `a disk`.
+    /// `NotFound` if the word names none, `Usage` if it names several. If only one graph runs it returns the word below that graph:
+    /// that graph's refusal lists the things that it has.
     pub fn owner(
         &self,
-        what: &str,
+        sort: &str,
         word: &str,
-        has: impl Fn(&Client, &str) -> bool,
+        things: impl Fn(&Client) -> Vec<Names>,
     ) -> Result<(Client, String)> {
-        // No name has a slash.
-        let within = |client: &Client| {
-            let graph = word.split_once('/').filter(|(graph, _)| is_called(client, graph));
-            graph.map_or(word, |(_, name)| name).to_owned()
-        };
-        let what = format!("has {what} {word}");
-        let client = self.one_that(&what, |client| has(client, &within(client)))?;
-        let name = within(&client);
-        Ok((client, name))
+        self.find(sort, word, things, names::resolve)
+    }
+
+    /// As [`At::owner`]. The name of a graph alone stands for the only such thing in it.
+    ///
+    /// # Errors
+    /// As [`At::owner`].
+    pub fn owner_or_only(
+        &self,
+        sort: &str,
+        word: &str,
+        things: impl Fn(&Client) -> Vec<Names>,
+    ) -> Result<(Client, String)> {
+        self.find(sort, word, things, names::resolve_or_only)
+    }
+
+    fn find(
+        &self,
+        sort: &str,
+        word: &str,
+        things: impl Fn(&Client) -> Vec<Names>,
+        resolve: Resolve,
+    ) -> Result<(Client, String)> {
+        let all = self.all()?;
+        let mut known = Vec::new();
+        for client in &all {
+            let Ok(graph) = client.graph() else { continue };
+            known.extend(things(client).into_iter().map(|below| {
+                let name = below.join("/");
+                ([vec![graph.name.clone()], below].concat(), (client.clone(), name))
+            }));
+        }
+        match (resolve(word, known), &all[..]) {
+            (Ok(found), _) => Ok(found),
+            (Err(Unresolved::Unknown), [client]) => {
+                let graph = client.graph().map(|graph| graph.name + "/").unwrap_or_default();
+                let name = word.strip_prefix(&graph).unwrap_or(word);
+                Ok((client.clone(), name.to_owned()))
+            }
+            (Err(unresolved), _) => {
+                let unknown = || format!("no graph that is running has {sort} {word}");
+                let refusal = unresolved.refuse(word, unknown);
+                let is_unknown = refusal.code == Exit::NotFound.code();
+                Err(if is_unknown { refusal.next("cairn ls") } else { refusal })
+            }
+        }
     }
 
     /// As [`At::owner`], of an export.
     ///
     /// # Errors
-    /// As [`At::one_that`].
+    /// As [`At::owner`].
     pub fn owner_of_export(&self, word: &str) -> Result<(Client, String)> {
-        self.owner("an export", word, |client, name| {
-            client.graph().is_ok_and(|graph| graph.exports.iter().any(|export| export.name == name))
-        })
+        let exports = |client: &Client| {
+            let graph = client.graph().ok().into_iter();
+            graph.flat_map(|graph| graph.exports).map(|export| vec![export.name]).collect()
+        };
+        self.owner("an export", word, exports)
     }
 
     /// The graph of that name, if it runs; the one at the socket that is named, whatever it is called.

@@ -25,7 +25,10 @@ fn of_several_graphs_the_one_is_meant_that_has_it() {
     }
     // Both have such a disk and such a device.
     let ran = dir.cairn(&["device", "scrub", "pair"]);
-    assert!(ran.code == 2 && ran.err.contains("2 graphs could be meant"), "{ran:?}");
+    assert!(
+        ran.code == 2 && ran.err.contains("\"pair\" could be any of one/pair, two/pair"),
+        "{ran:?}"
+    );
     assert!(dir.text(&["device", "scrub", "two/pair"]).contains("is being scrubbed"));
     until("that has ended", || !dir.text(&["status", "--at", "two"]).contains("scrubbing"));
     dir.text(&["device", "resize", "one/a", "32MiB"]);
@@ -36,7 +39,7 @@ fn of_several_graphs_the_one_is_meant_that_has_it() {
     for (args, words) in [
         (&["device", "resize", "d", "1G"][..], "no graph that is running has a disk d"),
         (&["job", "pause", "two/move"], "no graph that is running has a job two/move"),
-        (&["device", "resync", "three/c"], "no graph that is running is or has three"),
+        (&["device", "resync", "three/c"], "no graph that is running has a member three/c"),
         (&["attach", "nope"], "no graph that is running has an export nope"),
         (&["locate", "nope", "0"], "no graph that is running has an export nope"),
         (&["key", "ls", "safe"], "no graph that is running has a device safe"),

@@ -8,6 +8,7 @@ use kind::Kind;
 use super::Serving;
 use super::apply::Anew;
 use crate::exit::{Exit, Failure, Result};
+use crate::names;
 use crate::registry::REGISTRY;
 
 impl Serving {
@@ -49,37 +50,33 @@ impl Serving {
         Ok(applied)
     }
 
-    /// The device that is meant: named itself, or by its graph.
+    /// The device that a request is about. A member of a new name has no path yet: the graph's name stands for its only
+    /// device with members.
     fn device_of(&self, request: &DiskRequest) -> Result<String> {
         let DiskRequest { of, member, change, .. } = request;
-        let now = self.live.now();
-        let reports = now.graph.members().iter().filter_map(|device| {
-            let report = now.graph.report(device);
-            (!report.members.is_empty()).then(|| (device.name.clone(), report))
-        });
-        let redundant: Vec<_> = reports.collect();
-        let has = |(_, report): &&(String, block::Report)| {
-            matches!(change, DiskChange::Insert(_))
-                || report.members.iter().any(|one| one.name == *member)
-        };
-        let of_graph: Vec<_> = redundant.iter().filter(has).collect();
-        let named = redundant.iter().find(|(name, _)| name == of).filter(has);
-        match (named, &of_graph[..]) {
-            (Some((name, _)), _) => Ok(name.clone()),
-            (None, [(name, _)]) if of == now.graph.name() => Ok(name.clone()),
-            _ => {
-                let known: Vec<_> = redundant.iter().map(|(name, _)| name.as_str()).collect();
-                let known = match &known[..] {
-                    [] => "nothing here has members".to_owned(),
-                    _ => format!("with members there are {}", known.join(", ")),
-                };
-                let why = match change {
-                    DiskChange::Insert(_) => format!("no device {of} with members; {known}"),
-                    _ => format!("no member {of}/{member}; {known}"),
-                };
-                Err(Failure::new(Exit::NotFound, why))
+        let graph = &self.live.now().graph;
+        let (mut devices, mut members) = (Vec::new(), Vec::new());
+        for device in graph.members() {
+            let path = vec![graph.name().to_owned(), device.name.clone()];
+            let of_device = graph.report(device).members;
+            if !of_device.is_empty() {
+                devices.push((path.clone(), device.name.clone()));
             }
+            let paths = of_device.into_iter().map(|one| [&path[..], &[one.name]].concat());
+            members.extend(paths.map(|path| (path, device.name.clone())));
         }
+        let names: Vec<_> = devices.iter().map(|(_, name)| name.as_str()).collect();
+        let known = match &names[..] {
+            [] => "nothing here has members".to_owned(),
+            _ => format!("with members there are {}", names.join(", ")),
+        };
+        if matches!(change, DiskChange::Insert(_)) {
+            let unknown = || format!("no device {of} with members; {known}");
+            return names::resolve_or_only(of, devices).map_err(|why| why.refuse(of, unknown));
+        }
+        let word = format!("{of}/{member}");
+        let unknown = || format!("no member {word}; {known}");
+        names::resolve(&word, members).map_err(|why| why.refuse(&word, unknown))
     }
 }
 

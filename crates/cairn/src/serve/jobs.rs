@@ -13,6 +13,7 @@ use graph::spec::{Move, Planned, Spec};
 use super::apply::Anew;
 use super::{Serving, live};
 use crate::exit::{Exit, Failure, Result};
+use crate::names;
 use crate::out;
 use crate::registry::REGISTRY;
 
@@ -60,16 +61,18 @@ impl Serving {
     }
 
     fn find_job(&self, wanted: &str) -> Result<Job, Problem> {
-        let jobs = self.jobs();
-        let is_it = |job: &&Job| job.number.to_string() == wanted || job.device == wanted;
-        if let Some(job) = jobs.iter().find(is_it) {
-            return Ok(job.clone());
-        }
-        let known: Vec<_> =
-            jobs.iter().map(|job| format!("{} ({})", job.number, job.device)).collect();
-        let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
-        let why = format!("no job {wanted:?}; under way: {known}");
-        Err(live::problem(Exit::NotFound, why))
+        let (jobs, graph) = (self.jobs(), self.live.now().graph.name().to_owned());
+        let paths = jobs.iter().flat_map(|job| {
+            let names = [job.number.to_string(), job.device.clone()];
+            names.map(|name| (vec![graph.clone(), name], job.clone()))
+        });
+        names::resolve(wanted, paths).map_err(|unresolved| {
+            let known: Vec<_> =
+                jobs.iter().map(|job| format!("{} ({})", job.number, job.device)).collect();
+            let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+            let unknown = || format!("no job {wanted:?}; under way: {known}");
+            unresolved.refuse(wanted, unknown).into()
+        })
     }
 
     /// Sees to it that what moves bytes and is to leave does so, whoever has put it into the graph.

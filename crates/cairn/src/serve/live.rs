@@ -19,6 +19,7 @@ use serde_json::Value;
 use super::{Serving, events};
 use crate::attach::must_be_root;
 use crate::exit::{Exit, Failure};
+use crate::names;
 use crate::registry::REGISTRY;
 use crate::view;
 
@@ -244,54 +245,38 @@ impl Running {
     }
 }
 
-/// The device that a request is for: named itself, or by its graph and its member.
+/// Returns the device with the member that a request names.
 fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Member, Problem> {
-    let MemberRequest { of, member, .. } = request;
-    let devices = devices(graph);
-    let has = |device: &&DeviceStatus| device.members.iter().any(|one| one.name == *member);
-    let named = devices.iter().find(|device| device.name == *of);
-    let found: Vec<_> = match named {
-        Some(device) if has(&device) => vec![device],
-        None if *of == graph.name() => devices.iter().filter(has).collect(),
-        _ => Vec::new(),
+    let word = format!("{}/{}", request.of, request.member);
+    let paths = |device: &'g Member| {
+        let members = graph.report(device).members.into_iter();
+        members
+            .map(move |one| (vec![graph.name().to_owned(), device.name.clone(), one.name], device))
     };
-    match found[..] {
-        [device] => Ok(graph.member(&device.name).expect("it was reported just now")),
-        [] => {
-            let members = devices.iter().flat_map(|device| {
-                device.members.iter().map(move |member| format!("{}/{}", device.name, member.name))
-            });
-            let members: Vec<_> = members.collect();
-            let known = match &members[..] {
-                [] => "no device here has members".to_owned(),
-                _ => format!("there are {}", members.join(", ")),
-            };
-            Err(problem(Exit::NotFound, format!("no member {of}/{member}; {known}")))
-        }
-        _ => {
-            let names: Vec<_> = found.iter().map(|device| device.name.as_str()).collect();
-            let names = names.join(", ");
-            let why = format!("{member} is a member of {names}");
-            Err(problem(Exit::Usage, why).next(format!("name one of these, not {of}")))
-        }
-    }
+    let all: Vec<_> = graph.members().iter().flat_map(paths).collect();
+    let names: Vec<_> = all.iter().map(|(path, _)| path[1..].join("/")).collect();
+    names::resolve(&word, all).map_err(|unresolved| {
+        let known = match &names[..] {
+            [] => "no device here has members".to_owned(),
+            _ => format!("there are {}", names.join(", ")),
+        };
+        unresolved.refuse(&word, || format!("no member {word}; {known}")).into()
+    })
 }
 
-/// The device with copies that is meant: named itself, or by its graph.
+/// Returns the device with copies that a word names. The graph's name stands for the only one.
 fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member, Problem> {
-    let devices = devices(graph);
-    let with_copies: Vec<_> = devices.iter().filter(|device| device.scrub.is_some()).collect();
-    let named = with_copies.iter().find(|device| device.name == of).copied();
-    let only = (of == graph.name() && with_copies.len() == 1).then(|| with_copies[0]);
-    if let Some(device) = named.or(only) {
-        return Ok(graph.member(&device.name).expect("it was reported just now"));
-    }
-    let names: Vec<_> = with_copies.iter().map(|device| device.name.as_str()).collect();
-    let known = match &names[..] {
-        [] => "nothing here has copies".to_owned(),
-        _ => format!("there are {}", names.join(", ")),
-    };
-    Err(problem(Exit::NotFound, format!("no device {of} with copies; {known}")))
+    let has_copies = |device: &&Member| graph.report(device).scrub.is_some();
+    let devices: Vec<_> = graph.members().iter().filter(has_copies).collect();
+    let path = |device: &&'g Member| (vec![graph.name().to_owned(), device.name.clone()], *device);
+    names::resolve_or_only(of, devices.iter().map(path).collect()).map_err(|unresolved| {
+        let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
+        let known = match &names[..] {
+            [] => "nothing here has copies".to_owned(),
+            _ => format!("there are {}", names.join(", ")),
+        };
+        unresolved.refuse(of, || format!("no device {of} with copies; {known}")).into()
+    })
 }
 
 impl Serving {

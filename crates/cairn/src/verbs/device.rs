@@ -14,6 +14,7 @@ use clap::{Args, Subcommand};
 
 use super::{confirm, progress};
 use crate::exit::{Exit, Failure, Result};
+use crate::names::Path;
 use crate::out::Form;
 use crate::place;
 use crate::running::At;
@@ -133,14 +134,28 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Whether a graph has a disk or device of that name.
-pub fn has_node(client: &Client, name: &str) -> bool {
-    client.graph().is_ok_and(|graph| graph.nodes.iter().any(|node| node.name == name))
+/// The disks and devices of a graph.
+pub fn nodes(client: &Client) -> Vec<Path> {
+    let graph = client.graph().ok().into_iter();
+    graph.flat_map(|graph| graph.nodes).map(|node| vec![node.name]).collect()
 }
 
-/// Whether it is called that, or has a device of that name.
-fn is_or_has(client: &Client, name: &str) -> bool {
-    client.graph().is_ok_and(|graph| graph.name == name) || has_node(client, name)
+/// The devices of a graph that `has` chooses.
+fn devices(client: &Client, has: impl Fn(&DeviceStatus) -> bool) -> Vec<Path> {
+    let status = client.status().ok().into_iter();
+    let devices = status.flat_map(|status| status.devices).filter(has);
+    devices.map(|device| vec![device.name]).collect()
+}
+
+/// The members of a graph.
+fn members(client: &Client) -> Vec<Path> {
+    let status = client.status().ok().into_iter();
+    let devices = status.flat_map(|status| status.devices);
+    let paths = devices.flat_map(|device| {
+        let path = move |member: Member| vec![device.name.clone(), member.name];
+        device.members.into_iter().map(path)
+    });
+    paths.collect()
 }
 
 /// `pair/b`
@@ -150,11 +165,18 @@ struct Name {
     member: String,
 }
 
+impl Name {
+    fn request(&self, dry_run: bool) -> MemberRequest {
+        let Self { of, member } = self.clone();
+        MemberRequest { of, member, dry_run }
+    }
+}
+
 impl FromStr for Name {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once('/') {
+        match text.rsplit_once('/') {
             Some((of, member)) if !of.is_empty() && !member.is_empty() => {
                 Ok(Self { of: of.to_owned(), member: member.to_owned() })
             }
@@ -181,7 +203,7 @@ impl DeviceArgs {
 impl ResizeArgs {
     fn run(self, form: Form) -> Result {
         let Self { disk, size: size_bytes, dry_run, at } = self;
-        let (client, disk) = at.owner("a disk", &disk, has_node)?;
+        let (client, disk) = at.owner("a disk", &disk, nodes)?;
         let applied = client.resize(&ResizeRequest { disk, size_bytes, dry_run })?;
         super::apply::print(form, &applied, dry_run)
     }
@@ -190,7 +212,9 @@ impl ResizeArgs {
 impl ScrubArgs {
     fn run(self, form: Form) -> Result {
         let Self { of, stop, dry_run, at } = self;
-        let (client, of) = at.owner("a device", &of, is_or_has)?;
+        let (client, of) = at.owner_or_only("a device with copies", &of, |client| {
+            devices(client, |device| device.scrub.is_some())
+        })?;
         let device = client.scrub(&ScrubRequest { of, stop, dry_run })?;
         let words = match &device.scrub {
             Some(scrub) if scrub.progress.is_some() && !stop => "is being scrubbed",
@@ -205,8 +229,10 @@ impl ScrubArgs {
 impl DiskArgs {
     fn run(self, form: Form, change: impl FnOnce(PathBuf) -> DiskChange) -> Result {
         let Self { target, path, wipe, wait } = self;
-        let client = target.client()?;
-        let applied = client.disk(&target.disk_request(change(path), wipe)?)?;
+        let change = change(path);
+        let is_new = matches!(change, DiskChange::Insert(_));
+        let (client, name) = if is_new { target.resolve_new()? } else { target.resolve()? };
+        let applied = client.disk(&target.disk_request(name, change, wipe)?)?;
         super::apply::print(form, &applied, target.dry_run)?;
         if target.dry_run || !(wait || std::io::stderr().is_terminal()) {
             return Ok(Exit::Ok);
@@ -224,14 +250,15 @@ impl DiskArgs {
 impl RemoveArgs {
     fn run(self, form: Form) -> Result {
         let Self { target } = self;
-        let applied = target.client()?.disk(&target.disk_request(DiskChange::Remove, false)?)?;
+        let (client, name) = target.resolve()?;
+        let applied = client.disk(&target.disk_request(name, DiskChange::Remove, false)?)?;
         super::apply::print(form, &applied, target.dry_run)
     }
 }
 
 impl Target {
-    fn disk_request(&self, change: DiskChange, wipe: bool) -> Result<DiskRequest> {
-        let Name { of, member } = self.member.clone();
+    fn disk_request(&self, name: Name, change: DiskChange, wipe: bool) -> Result<DiskRequest> {
+        let Name { of, member } = name;
         let directory = place::here()?;
         Ok(DiskRequest { of, member, change, directory, wipe, dry_run: self.dry_run })
     }
@@ -246,15 +273,21 @@ impl Target {
         Err(Failure::new(Exit::Io, why))
     }
 
-    fn client(&self) -> Result<Client> {
+    /// The graph with the member, and the member's name there.
+    fn resolve(&self) -> Result<(Client, Name)> {
         let Name { of, member } = &self.member;
-        let what = format!("is or has {of}, of {of}/{member}");
-        self.at.one_that(&what, |client| is_or_has(client, of))
+        let (client, name) = self.at.owner("a member", &format!("{of}/{member}"), members)?;
+        // A name that nothing has goes to the only graph as it is.
+        Ok((client, name.parse().unwrap_or_else(|_| self.member.clone())))
     }
 
-    fn request(&self, dry_run: bool) -> MemberRequest {
-        let Name { of, member } = self.member.clone();
-        MemberRequest { of, member, dry_run }
+    /// The graph with the device that gets a member of a new name, and the device's name there.
+    fn resolve_new(&self) -> Result<(Client, Name)> {
+        let Name { of, member } = &self.member;
+        let (client, of) = self.at.owner_or_only("a device with members", of, |client| {
+            devices(client, |device| !device.members.is_empty())
+        })?;
+        Ok((client, Name { of, member: member.clone() }))
     }
 
     /// Shows the bar until the member is not being copied any more. The copy is the server's: the
@@ -298,8 +331,8 @@ impl Target {
 
 impl FailArgs {
     fn run(self, form: Form) -> Result {
-        let client = self.target.client()?;
-        let before = client.fail(&self.target.request(true))?;
+        let (client, name) = self.target.resolve()?;
+        let before = client.fail(&name.request(true))?;
         if self.target.dry_run {
             self.target.print(form, &before, "take it out of service")?;
             return Ok(Exit::Ok);
@@ -307,7 +340,7 @@ impl FailArgs {
         if !self.yes {
             self.ask(&before)?;
         }
-        let device = client.fail(&self.target.request(false))?;
+        let device = client.fail(&name.request(false))?;
         self.target.print(form, &device, "")?;
         Ok(Exit::Ok)
     }
@@ -321,8 +354,8 @@ impl FailArgs {
 
 impl ResyncArgs {
     fn run(self, form: Form) -> Result {
-        let client = self.target.client()?;
-        let device = client.resync(&self.target.request(self.target.dry_run))?;
+        let (client, name) = self.target.resolve()?;
+        let device = client.resync(&name.request(self.target.dry_run))?;
         if !self.wait || self.target.dry_run {
             self.target.print(form, &device, "copy it from those that are in sync")?;
             return Ok(Exit::Ok);

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use kinds::keys::{self, KeyChange, KeyRequest, KeySlot, KeySlots};
 use serde::Serialize;
 
-use super::device::has_node;
+use super::device::nodes;
 use super::{confirm, core};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{Form, columns};
@@ -123,7 +123,7 @@ impl KeyArgs {
 impl Target {
     /// The graph that is meant, and its device.
     fn find(&self) -> Result<(Client, String)> {
-        self.at.owner("a device", &self.device, has_node)
+        self.at.owner("a device", &self.device, nodes)
     }
 
     fn do_it(&self, form: Form, change: KeyChange, dry_run: bool) -> Result {
