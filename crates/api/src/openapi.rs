@@ -182,10 +182,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         number: 1,
         device: text(),
         kind: text(),
-        what: text(),
-        state: JobState::Running,
-        detail: text(),
-        progress,
+        work: block::Job { what: text(), state: JobState::Running, detail: text(), progress },
     };
     let event = EventLine {
         number: 1,

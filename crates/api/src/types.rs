@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use block::control::job::Action;
-use block::{Health, JobState, Member, Progress, Room, Scrub};
+use block::{Health, Member, Room, Scrub};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -390,7 +390,7 @@ pub struct ApplyRequest {
     pub dry_run: bool,
 }
 
-/// Something that takes long, done in the background.
+/// A background job of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// Its number in this process, from 1.
@@ -399,14 +399,9 @@ pub struct Job {
     pub device: String,
     /// The device's kind.
     pub kind: String,
-    /// What is done, in words that follow the device's name.
-    pub what: String,
-    /// Whether it goes on.
-    pub state: JobState,
-    /// What has stopped it; may be empty.
-    pub detail: String,
-    /// How far it is.
-    pub progress: Progress,
+    /// The work, as the device reports it.
+    #[serde(flatten)]
+    pub work: block::Job,
 }
 
 /// What to do with a job.

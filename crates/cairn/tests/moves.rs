@@ -185,16 +185,19 @@ fn a_move_rests_turns_round_and_leaves_all_as_it_was() {
     let serve = dir.serve(&["plain.toml"]);
     let known = Known::fill(&dir, serve.uri());
     dir.text(&["apply", "safe.toml", "--move", "--speed", "16MiB"]);
-    until("some has moved", || jobs(&dir)[0].progress.done_bytes > 4 << 20);
+    until("some has moved", || jobs(&dir)[0].work.progress.done_bytes > 4 << 20);
     let paused: Job = dir.json(0, &["job", "pause", "safe-move"]);
-    until("it rests", || jobs(&dir)[0].state == JobState::Paused);
-    let done = jobs(&dir)[0].progress.done_bytes;
-    assert!(done >= paused.progress.done_bytes && done < SIZE as u64);
+    until("it rests", || jobs(&dir)[0].work.state == JobState::Paused);
+    let done = jobs(&dir)[0].work.progress.done_bytes;
+    assert!(done >= paused.work.progress.done_bytes && done < SIZE as u64);
     assert_eq!(serve.stop().code, 0);
     // Over a restart too.
     let serve = dir.serve(&["safe.toml"]);
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!((jobs(&dir)[0].state, jobs(&dir)[0].progress.done_bytes), (JobState::Paused, done));
+    assert_eq!(
+        (jobs(&dir)[0].work.state, jobs(&dir)[0].work.progress.done_bytes),
+        (JobState::Paused, done)
+    );
     known.check(&dir, serve.uri());
     let ran = dir.cairn(&["job", "pause", "1"]);
     assert!(ran.code == 5 && ran.err.contains("paused already"), "{ran:?}");
@@ -220,12 +223,12 @@ fn a_move_does_not_go_on_over_an_older_target() {
     let serve = dir.serve(&["plain.toml"]);
     Known::fill(&dir, serve.uri());
     dir.text(&["apply", "other.toml", "--move", "--speed", "16MiB"]);
-    until("some has moved", || jobs(&dir)[0].progress.done_bytes > 4 << 20);
+    until("some has moved", || jobs(&dir)[0].work.progress.done_bytes > 4 << 20);
     assert_eq!(serve.stop().code, 0);
     std::fs::create_dir(dir.path("away")).unwrap();
     std::fs::copy(dir.path("b.img"), dir.path("away/older")).unwrap();
     let serve = dir.import(&["home", "--directory", "."]);
-    until("more has moved", || jobs(&dir)[0].progress.done_bytes > 8 << 20);
+    until("more has moved", || jobs(&dir)[0].work.progress.done_bytes > 8 << 20);
     assert_eq!(serve.stop().code, 0);
     std::fs::rename(dir.path("away/older"), dir.path("b.img")).unwrap();
     for args in [&["check"][..], &["import", "home"]] {

@@ -86,7 +86,7 @@ fn it_comes_into_a_graph_in_use_and_is_packed_there() {
     dir.text(&["apply", "pack.toml"]);
     let done = || {
         let jobs: Vec<Job> = dir.json(0, &["job", "ls"]);
-        jobs.iter().any(|job| job.device == "thin" && job.state == JobState::Done)
+        jobs.iter().any(|job| job.device == "thin" && job.work.state == JobState::Done)
     };
     until("it is packed", done);
     for block in 30..40 {

@@ -35,13 +35,13 @@ pub struct Room {
 }
 
 /// A long-running background job.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// Description of the work, in words that follow the device's kind and name: `from a to b`.
     pub what: String,
     /// Whether it is running.
     pub state: JobState,
-    /// The reason why it has stopped, in words.
+    /// The reason why it has stopped, in words; may be empty.
     pub detail: String,
     /// Its progress.
     pub progress: Progress,

@@ -38,10 +38,7 @@ impl Serving {
                     number: number(&member.name, &topic),
                     device: member.name.clone(),
                     kind: member.kind.name.to_owned(),
-                    what: job.what,
-                    state: job.state,
-                    detail: job.detail,
-                    progress: job.progress,
+                    work: job,
                 });
             }
         }

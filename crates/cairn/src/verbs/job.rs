@@ -108,7 +108,8 @@ impl Row {
 
 /// `safe-move  migrate from a to safe  37 %, 380 MiB of 1 GiB`
 fn line(job: &Job) -> String {
-    let Job { device, kind, what, progress, detail, state, .. } = job;
+    let Job { device, kind, work, .. } = job;
+    let block::Job { what, progress, detail, state } = work;
     let percent = progress.done_bytes.saturating_mul(100) / progress.all_bytes.max(1);
     let [done, all] = [progress.done_bytes, progress.all_bytes].map(format_size);
     let state = match state {
@@ -159,27 +160,28 @@ pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
         return Err(Failure::new(Exit::NotFound, format!("no job {wanted:?}")).next("cairn job ls"));
     };
     let graph = client.graph()?.name;
-    let bar = progress::bar(&job.kind, &format!("{graph}/{}", job.device), job.progress.all_bytes);
+    let bar =
+        progress::bar(&job.kind, &format!("{graph}/{}", job.device), job.work.progress.all_bytes);
     let shown = std::io::stderr().is_terminal();
-    while job.state == JobState::Running {
-        bar.set_position(job.progress.done_bytes);
+    while job.work.state == JobState::Running {
+        bar.set_position(job.work.progress.done_bytes);
         std::thread::sleep(LOOK);
         match find(&client.jobs()?, wanted) {
             Some(now) => job = now.clone(),
             // What leaves by itself is no job any more.
             None => {
-                job.progress.done_bytes = job.progress.all_bytes;
-                job.state = JobState::Done;
+                job.work.progress.done_bytes = job.work.progress.all_bytes;
+                job.work.state = JobState::Done;
             }
         }
     }
     bar.finish_and_clear();
-    if form != Form::Text || shown || job.state != JobState::Stopped {
+    if form != Form::Text || shown || job.work.state != JobState::Stopped {
         form.print(&job, || format!("{}\n", line(&job)))?;
     }
-    match job.state {
+    match job.work.state {
         JobState::Stopped => {
-            Err(Failure::new(Exit::Io, format!("{} has stopped: {}", job.device, job.detail)))
+            Err(Failure::new(Exit::Io, format!("{} has stopped: {}", job.device, job.work.detail)))
         }
         JobState::Running | JobState::Paused | JobState::Done => Ok(Exit::Ok),
     }
