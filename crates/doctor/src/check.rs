@@ -17,14 +17,14 @@ use crate::{
     Checked, CheckedDevice, CheckedDisk, Doctor, Finding, Sort, Soundness, name_of, objects,
 };
 
-/// A disk whose label can be read.
+/// A disk with a readable label.
 #[derive(Clone, Copy)]
 pub struct ProbedDisk<'s> {
     /// Its place.
     pub place: &'s str,
     /// All copies of its label.
     pub inspection: &'s Inspection,
-    /// Its label. That of an open disk is known to the graph that has it open.
+    /// Its label. For an open disk it comes from the graph that has the disk open.
     pub label: &'s Label,
 }
 
@@ -62,8 +62,8 @@ impl ProbedDisk<'_> {
 }
 
 impl Doctor {
-    /// Checks the labels of one graph that does not run for this user, and the object stores on its disks. `held`: disks of
-    /// it that another process has open. `None` if all of them are still being made.
+    /// Checks the labels of one graph that does not run for this user, and the object stores on its disks.
+    /// `held`: its disks that another process has open. `None` if all of its disks are still being made.
     pub async fn check_stopped(
         &self,
         seen: &[ProbedDisk<'_>],
@@ -117,7 +117,7 @@ async fn check(
     })
 }
 
-/// Size that stands for the unknown size of a disk without a label.
+/// The assumed size of a disk without a label, whose real size is unknown.
 const UNKNOWN_BYTES: &str = "1048576GiB";
 
 /// The labelled disks of a graph, by their names.
@@ -137,8 +137,9 @@ pub fn cut<'s>(seen: &[ProbedDisk<'_>], named: &'s Named) -> impl Iterator<Item 
     named.iter().filter(move |(_, known)| is_cut(known)).map(|(name, _)| name.as_str())
 }
 
-/// Returns the reason why a disk cannot be copied anew from others, in words: it may have the only copy of some bytes, or the
-/// only newest one. `cut`: the disks whose bytes do not count, with this one. The states in their labels count.
+/// Returns the reason why a disk cannot be copied anew from others, in words: it may have the only copy of some
+/// bytes, or the only newest one. `cut`: the disks with bytes that must not be used, including this one. The
+/// states in their labels are used.
 pub fn nowhere_else(
     planned: &Planned,
     named: &Named,
@@ -164,8 +165,8 @@ pub fn nowhere_else(
     Some(format!("{device} cannot be copied from: {}", why.message()))
 }
 
-/// Returns stand-ins for the settings that labels do not hold, so that a graph can be planned: empty disks for those without
-/// a label, and paths that lead to no file.
+/// Returns substitutes for the settings that labels do not hold, so that a graph can be planned: empty disks
+/// for disks without a label, and paths that lead to no file.
 pub(crate) fn ephemeral(doctor: &Doctor, newest: &Label) -> Local {
     let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
     let disk = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
@@ -223,7 +224,7 @@ fn places(named: &Named, seen: &[ProbedDisk<'_>]) -> BTreeMap<String, PathBuf> {
 struct Checking<'c> {
     doctor: &'c Doctor,
     newest: &'c Label,
-    /// The labels that take part in the order of which it is the first.
+    /// The labels that are compared to find `newest`.
     counting: Vec<&'c Label>,
     seen: &'c [ProbedDisk<'c>],
     held: &'c [LockedDisk<'c>],
@@ -287,7 +288,7 @@ impl Checking<'_> {
         })
     }
 
-    /// Judges each disk by itself.
+    /// Adds the findings about each disk alone.
     fn disks(&mut self, named: &Named) {
         for seen in self.seen {
             let ProbedDisk { place, label, .. } = seen;
@@ -358,7 +359,8 @@ impl Checking<'_> {
         });
     }
 
-    /// Adds the findings about labels. Others add those about missing disks, undecided devices and disks in use.
+    /// Adds the findings about labels, except those about missing disks, undecided devices and disks in use,
+    /// which other functions add.
     fn of_labels(&mut self, findings: &[LabelFinding], planned: Option<&Planned>, named: &Named) {
         for found in findings {
             let name = found.place().unwrap_or_default();
@@ -376,7 +378,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Returns the next step for a disk that was cut short.
+    /// Returns the next step for a truncated disk.
     fn after_a_cut(&self, name: &str, named: &Named, planned: Option<&Planned>) -> String {
         let kept = planned.map(|planned| nowhere_else(planned, named, self.seen, &[name], name));
         match kept {
@@ -500,7 +502,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Adds the disks without a label at one end where the diagnosis could not judge them, as [`Checking::older`].
+    /// Adds the disks without a label at one end that the diagnosis did not cover; see [`Checking::older`].
     fn lost_ends(&mut self, named: &Named) {
         for seen in self.seen.iter().filter(|seen| seen.has_lost_its_end()) {
             let (name, place) = (name_in(named, seen.label), seen.place);
@@ -521,8 +523,8 @@ impl Checking<'_> {
         }
     }
 
-    /// Adds the disks from an earlier time where the diagnosis could not judge them, since disks were not matched or the graph
-    /// was not planned.
+    /// Adds the stale disks that the diagnosis did not cover, because disks were not matched or the graph was
+    /// not planned.
     fn older(&mut self, named: &Named) {
         let older = self.older_disks();
         let is_judged = |name: &String| {
@@ -589,7 +591,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Adds the members without any state of their device: all of it is copied to them.
+    /// Adds the members without any state of their device: all of its data are copied to them.
     fn without_a_state(&mut self, planned: &Planned, named: &Named, node: &PlannedNode) {
         if !node.kind.capabilities.names_members {
             return;

@@ -14,10 +14,10 @@ use crate::{Checked, Doctor, Finding, Sort, Soundness};
 /// A graph, by its name and its uuid.
 pub type GraphKey = (String, Uuid);
 
-/// A disk of which copies of a label were read, by its path.
+/// The copies of the label that were read from a disk, with its path.
 pub type DiskCopies = (PathBuf, Inspection);
 
-/// Graphs that run, and are checked by their servers.
+/// The running graphs, which their servers check.
 #[derive(Default)]
 pub struct Running<'r> {
     /// Their uuids.
@@ -29,9 +29,9 @@ pub struct Running<'r> {
 /// All graphs on the disks of a directory.
 #[derive(Default)]
 pub struct CheckedDisks {
-    /// Those that do not run.
+    /// The graphs that do not run.
     pub graphs: Vec<Checked>,
-    /// Disks whose label cannot be read.
+    /// Disks with an unreadable label.
     pub unread: Vec<Finding>,
     /// Disks that another process has open, or that cannot be read.
     pub skipped: Vec<Skipped>,
@@ -48,7 +48,7 @@ impl Doctor {
         running: &Running<'_>,
     ) -> Result<CheckedDisks> {
         let (disks, skipped) = self.copies(directory).await?;
-        // The server of a graph has looked at the disks that it has open.
+        // The server of a graph has checked the disks that it has open.
         let is_own = |skipped: &Skipped| {
             let path = scan::real(Path::new(&skipped.path));
             path.is_some_and(|path| running.disks.contains(&path))
@@ -79,7 +79,7 @@ impl Doctor {
         let all: BTreeSet<_> = seen.keys().chain(held.keys()).collect();
         let mut graphs = Vec::new();
         for graph in all {
-            // A disk that has left a graph that runs has an old label of it.
+            // A disk that was removed from a running graph has an old label of the graph.
             if running.graphs.contains(&&*graph.1.to_string()) {
                 continue;
             }
@@ -128,7 +128,7 @@ fn of(label: &Label) -> GraphKey {
     (label.graph_name.clone(), label.graph)
 }
 
-/// Returns the finding about a disk whose graph is unknown, because its label cannot be read.
+/// Returns the finding about a disk with an unreadable label. Its graph is unknown.
 fn unread(place: &str, inspection: &Inspection, wrong: &Wrong) -> Finding {
     let soundness = match wrong {
         Wrong::Version(_) | Wrong::Features(_) => Soundness::Sound,

@@ -51,7 +51,7 @@ pub struct CheckedDevice {
 pub enum Soundness {
     /// All is in order.
     Sound,
-    /// Something is damaged or missing, and all of it is in another place.
+    /// Something is damaged or missing, but there is another copy.
     Repairable,
     /// A process or another machine has a disk open.
     InUse,
@@ -59,27 +59,27 @@ pub enum Soundness {
     Damaged,
 }
 
-/// Something that a check has found.
+/// A result of a check.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The sort of finding.
     pub sort: Sort,
     /// How bad it is.
     pub soundness: Soundness,
-    /// The disk or device that it is about, if it is about one.
+    /// The disk or device concerned, if there is one.
     pub name: Option<String>,
     /// The message.
     pub words: String,
     /// The next step; empty if there is none.
     pub next: String,
-    /// Whether a start is refused because of it.
+    /// Whether a start is refused because of this finding.
     pub blocks: bool,
     /// The decisions that waive it.
     pub waived_by: &'static [Waiver],
 }
 
 impl Finding {
-    /// Whether a start with the decisions of `asked` is refused because of it.
+    /// Whether a start with the decisions of `asked` is refused because of this finding.
     pub fn refuses(&self, asked: &Opening) -> bool {
         self.blocks && !self.waived_by.iter().any(|waiver| waiver.is_given(asked))
     }
@@ -99,13 +99,13 @@ impl Finding {
 /// The sort of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Sort {
-    /// A finding about labels that a start has as well.
+    /// A finding about labels that a start reports as well.
     Label(Case),
     /// A copy of a label that is damaged while another one is sound.
     DamagedCopy,
     /// A disk at an earlier epoch, which its next start updates.
     Behind,
-    /// A disk of the graph's earlier times, or one that never became a disk of it.
+    /// A disk that was removed from the graph, or was never completely added to it.
     Removed,
     /// A spec in labels that this version cannot plan.
     Unplannable,
@@ -115,14 +115,14 @@ pub enum Sort {
     Unreadable,
     /// A state of a device that cannot be read.
     UnreadableState,
-    /// A member of a redundant device without a state of it.
+    /// A member without a state of its redundant device.
     NoState,
     /// Data that a device copies once it is served.
     Resync,
-    /// An object store that was not looked at.
+    /// An object store that was not checked.
     NotLookedAt,
     /// Damage in an object store.
     DamagedObjects,
-    /// A disk at another place than its spec has it.
+    /// A disk at another place than in its spec.
     OtherPlace,
 }

@@ -39,17 +39,17 @@ pub struct FoundGraph {
     pub keys: Vec<String>,
     /// Required options that labels do not hold: `DEVICE.OPTION`.
     pub options: Vec<String>,
-    /// The reasons for which a start would be refused, whatever its flags.
+    /// The reasons why a start would be refused, regardless of its flags.
     pub refused: Vec<String>,
     /// The spec in the label that counts.
     #[serde(skip)]
     pub text: String,
-    /// The name of that label in messages.
+    /// The name of the label in messages.
     #[serde(skip)]
     file: String,
 }
 
-/// A disk of such a graph.
+/// A disk of a found graph.
 #[derive(Serialize)]
 pub struct FoundDisk {
     /// Its name.
@@ -116,7 +116,7 @@ fn graph(
         found_labels.iter().find(|found_label| std::ptr::eq(&found_label.label, newest))?;
     let file = format!("{} ({})", name_of(&newest.label), newest.path.display());
     let newest = newest.label.clone();
-    // A spec that cannot be read is a fault of the start.
+    // An unreadable spec is reported by the start.
     let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
     let is_of = |found_label: &LabelOnDisk| {
         named
@@ -175,10 +175,10 @@ impl FoundGraph {
         Spec::of_label(&self.text, &self.file, &self.name, registry, local)
     }
 
-    /// Checks that exactly options that labels do not hold are set, and all that are required.
+    /// Checks that all required options are set that labels do not hold, and no options that labels hold.
     ///
     /// # Errors
-    /// `Invalid` for an option that labels hold, or that is not set.
+    /// `Invalid` for an option that labels hold, or for a required one that is not set.
     pub fn check_options(&self, registry: Registry, local: &Local) -> Result<()> {
         let spec = self.spec(registry, local);
         let known = spec.local_options(registry);
@@ -201,10 +201,10 @@ impl FoundGraph {
         Err(Error::new(ErrorKind::Invalid, why).next(format!("--set {option}=VALUE")))
     }
 
-    /// Returns the places of its disks, but for those that the operator names.
+    /// Returns the places of its disks, except for disks that the operator names.
     ///
     /// # Errors
-    /// `InUse` if a process has one open, or if two have one label.
+    /// `InUse` if a process has a disk open, or if two disks have the same label.
     pub fn places(&self, said: &[(String, String)]) -> Result<Places, Vec<Error>> {
         let is_said = |disk: &FoundDisk| said.iter().any(|(name, _)| *name == disk.name);
         let unsaid = self.disks.iter().filter(|disk| !is_said(disk));
@@ -222,7 +222,7 @@ impl FoundGraph {
         Ok(places)
     }
 
-    /// Returns the reasons for which a start would be refused, but for those that `--degraded` and `--take` waive.
+    /// Returns the reasons why a start would be refused, except for those that `--degraded` and `--take` waive.
     pub async fn refusals(&self, doctor: &Doctor) -> Vec<String> {
         let (env, registry) = (&doctor.env, doctor.registry);
         if let Some(faults) = self.spec(registry, &Local::default()).faults() {
@@ -233,7 +233,7 @@ impl FoundGraph {
             Err(errors) => return errors.iter().map(Error::to_string).collect(),
         };
         if !self.unlabelled.is_empty() || !self.options.is_empty() {
-            // It cannot be planned before these are known.
+            // It cannot be planned before these settings are known.
             return Vec::new();
         }
         let local = Local { disks, ..Local::default() };

@@ -1,8 +1,8 @@
-//! Judging the labelled disks of graphs that do not run, and repairing them.
+//! Checks and repairs of the labelled disks of graphs that do not run.
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `lib.rs` | the world in which disks are judged |
+//! | `lib.rs` | the environment of checks and repairs |
 //! | `finding.rs` | results of a check |
 //! | `check.rs` | checks of the labels of one graph |
 //! | `directory.rs` | checks of all graphs of a directory |
@@ -38,10 +38,10 @@ pub use graph::labels::{
 };
 pub use meta::{AREA_BYTES, Label, PAST_MAX, Past, Uuid};
 
-/// The machine on which disks are judged, and the kinds that its graphs may have.
+/// The environment of checks and repairs: the machine, and the kinds that its graphs may have.
 #[derive(Clone)]
 pub struct Doctor {
-    /// Opens disks.
+    /// The environment that opens disks.
     pub env: Env,
     /// All kinds.
     pub registry: Registry,
@@ -50,7 +50,7 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// Returns the way to open disks without any decision of an operator.
+    /// Returns the options for opening disks without any decision of an operator.
     pub fn opening(&self) -> Opening {
         let (degraded, take, changes, wipe, replaced, grow) = Default::default();
         let machine = self.machine.clone();
@@ -73,7 +73,7 @@ impl Doctor {
         Some(Probe::take(spec, registry, env, engine, opening, read_only, running).await)
     }
 
-    /// Starts an engine for a look at disks.
+    /// Starts an engine for reading disks.
     fn engine(&self) -> Engine {
         let engine = Engine::new(self.env.pool());
         self.env.spawn("engine", engine.clone().drive());

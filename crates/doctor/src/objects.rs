@@ -17,7 +17,7 @@ use crate::check::ephemeral;
 use crate::scan::place;
 use crate::{Doctor, Finding, Sort, Soundness, name_of};
 
-/// The most findings about one device.
+/// The largest number of findings about one device.
 const TOLD_MAX: usize = 16;
 
 /// Report of a device that was made.
@@ -29,7 +29,7 @@ struct Opened {
     labels: Labels,
 }
 
-/// Checks the object stores of the graph, and changes nothing. `places`: those of its disks.
+/// Checks the object stores of the graph without changing them. `places`: the places of its disks.
 pub async fn check(
     doctor: &Doctor,
     newest: &Label,
@@ -71,7 +71,7 @@ pub async fn check(
 /// Returns the report of a device about its object store, or the error of opening it.
 ///
 /// # Errors
-/// If its disks cannot be opened: then nothing is known about the object store.
+/// If its disks cannot be opened, so that the state of the object store is unknown.
 async fn ask(
     doctor: &Doctor,
     engine: &Engine,

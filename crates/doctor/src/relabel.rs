@@ -4,9 +4,9 @@
 //! has missed everything. If its bytes are copied from others, no more is needed. If it may have the only copy of some bytes,
 //! the operator must decide that they count (`trust`).
 //!
-//! A disk that was cut short and made long again has a label at its front, and maybe zeros in its data. A disk that was
-//! overwritten from its front on has a label at its back, and maybe other bytes in its data. Both count as disks that have
-//! missed everything, unless the operator trusts them.
+//! A disk that was truncated and extended again has a label at its front, and maybe zeros in its data. A disk
+//! that was overwritten from its front on has a label at its back, and maybe other bytes in its data. Both
+//! count as disks that have missed everything, unless the operator trusts them.
 
 use std::collections::BTreeMap;
 
@@ -27,17 +27,17 @@ use crate::check::{Named, ProbedDisk, nowhere_else};
 pub struct Graph<'g> {
     /// The label that counts.
     pub newest: &'g Label,
-    /// The disks that it names.
+    /// The disks in it.
     pub named: &'g Named,
-    /// Plan of the graph with all of them.
+    /// Plan of the graph with all of its disks.
     pub planned: &'g Planned,
-    /// All of its labels that were found.
+    /// All labels of the graph that were found.
     pub seen: &'g [ProbedDisk<'g>],
     /// The disks that have lost their labels, by the operator's word. All other disks must be here.
     pub lost: Vec<&'g str>,
-    /// The disks that have lost the label at one end, but for the trusted ones.
+    /// The disks that have lost the label at one end, except for the trusted ones.
     pub cut: Vec<&'g str>,
-    /// Whether disks are written that another machine has open (`--take`).
+    /// Whether disks may be written that another machine has open (`--take`).
     pub take: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct NamedPlace<'s> {
     pub trusted: bool,
 }
 
-/// Content of that place.
+/// The content of a place.
 pub struct PlaceContent {
     /// All copies of a label.
     pub inspection: Inspection,
@@ -65,7 +65,7 @@ pub struct PlaceContent {
 enum RelabelCause {
     /// It had lost all copies.
     GivenBack,
-    /// It was older than others.
+    /// It was older than the others, and is trusted.
     Counts,
     /// It had lost the label at one of its ends.
     Ended,
@@ -74,7 +74,7 @@ enum RelabelCause {
 /// A label that can be made again.
 #[derive(Serialize)]
 pub struct Relabel {
-    /// Number of the copies of a label that this one continues, if the disk has one.
+    /// Number of the label copies that this label continues, if the disk has a label.
     #[serde(skip)]
     pub(crate) over: Option<usize>,
     /// Name of its graph.
@@ -106,7 +106,7 @@ impl Relabel {
 }
 
 impl Graph<'_> {
-    /// Returns the label that the disk `said` gets back on this machine.
+    /// Returns the label that a disk gets back on this machine.
     ///
     /// # Errors
     /// The reason why it gets none, with a next step.
@@ -165,8 +165,8 @@ impl Graph<'_> {
         is_cut.then_some((label, *number))
     }
 
-    /// Returns a label for both ends. It has no state of the devices that hold copies, so that they copy all of the disk, unless
-    /// the operator trusts its bytes.
+    /// Returns a label for both ends. It has no state of the devices that hold copies, so that they copy the
+    /// whole disk, unless the operator trusts its bytes.
     fn end_anew(
         &self,
         said: &NamedPlace<'_>,
@@ -289,7 +289,7 @@ impl Graph<'_> {
         seen.try_for_each(|seen| check_writable(seen.place, seen.label, here, self.take))
     }
 
-    /// Checks that each device with a state on the disk has a state on another one.
+    /// Checks that each device with a state on the disk has a state on another disk.
     fn keeps_elsewhere(&self, name: &str) -> Result<()> {
         let is_elsewhere =
             |device: &str| self.seen.iter().any(|seen| seen.label.cells.contains_key(device));

@@ -19,25 +19,25 @@ pub type SaidPlace = (String, String, bool);
 /// Labels that a repair writes.
 #[derive(Default, Serialize)]
 pub struct Plan {
-    /// Disks of which a copy of the label is written anew from another copy.
+    /// Disks with damaged copies of a label, which are written anew from another copy.
     pub renew: Vec<String>,
     /// Disks that get a label from the labels of the other disks of their graph.
     pub remake: Vec<Relabel>,
-    /// Reasons why other disks that a spec names get none.
+    /// Reasons why other disks in a spec get no label.
     pub not: Vec<String>,
 }
 
 /// The decisions of an operator about a repair.
 pub struct Asked<'a> {
-    /// Disks whose bytes count as they are.
+    /// Disks with bytes that are used as they are.
     pub trusted: &'a [String],
-    /// Whether disks are written that another machine has open.
+    /// Whether disks may be written that another machine has open.
     pub take: bool,
 }
 
 impl Doctor {
-    /// Adds the labels that can be made again from those of the other disks in `directory`, and those of disks that have
-    /// lost one end. `graphs`: uuids of the graphs that do not run. `said`: places of disks.
+    /// Adds the labels that can be made again from the labels of the other disks in `directory`, and the labels
+    /// of disks that have lost one end. `graphs`: uuids of the graphs that do not run. `said`: places of disks.
     ///
     /// # Errors
     /// If a disk that the operator named gets no label.
@@ -60,14 +60,14 @@ impl Doctor {
         Ok(())
     }
 
-    /// Looks at the disk, changing nothing.
+    /// Reads the label copies and the block size of a disk.
     async fn there(&self, place: &str) -> Result<PlaceContent> {
         let disk = self.open(Path::new(place), true).await?;
         let inspection = meta::inspect(&self.env, disk.lower()).await?;
         Ok(PlaceContent { inspection, block_size: disk.lower().info().block_size })
     }
 
-    /// Writes a label where there is none.
+    /// Writes a planned label to a disk without a label, or over the one that it continues.
     ///
     /// # Errors
     /// `InUse` if the disk has another label by now; errors of the disk.
@@ -84,7 +84,7 @@ impl Doctor {
         store.renew().await
     }
 
-    /// Writes all copies of a label of which one is sound. `take`: even if another machine has the disk open.
+    /// Writes all copies of a label anew from a sound one. `take`: even if another machine has the disk open.
     ///
     /// # Errors
     /// `Corrupt` if no copy can be read any more, `Unsupported` if this version must not write the label, `InUse` if
@@ -162,7 +162,7 @@ impl Asked<'_> {
         Ok(())
     }
 
-    /// Returns the places that were named, with those of labels for disks that have lost one end and for trusted disks.
+    /// Returns the named places, and those of disks that have lost one end and of trusted disks.
     fn all_said(
         &self,
         seen: &[ProbedDisk<'_>],

@@ -14,11 +14,11 @@ use serde::Serialize;
 
 use crate::Doctor;
 
-/// Where Linux keeps the identity of a machine.
+/// Files in which Linux keeps the identity of a machine.
 const MACHINE_ID: &str = "/etc/machine-id";
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
-/// The most disks and files that a scan opens.
+/// The largest number of disks and files that a scan opens.
 const LOOKED_AT_MAX: usize = 4096;
 
 const BLOCK_DEVICES: &str = "/sys/class/block";
@@ -34,7 +34,7 @@ pub struct FoundLabel {
 /// A disk that another process has open, or that cannot be read.
 #[derive(Serialize)]
 pub struct Skipped {
-    /// Its path, as it can be shown.
+    /// Its path, printable.
     pub path: String,
     /// The error of opening or reading it.
     #[serde(serialize_with = "as_text")]
@@ -59,7 +59,7 @@ impl Doctor {
     /// Returns all labels that can be read.
     ///
     /// # Errors
-    /// If the directory cannot be read, or there are too many disks to look at.
+    /// If the directory cannot be read, or there are too many disks.
     pub async fn labels(&self, directory: &Path) -> Result<Looked<FoundLabel>> {
         let look = async |path: PathBuf, lower: &Lower| match Store::look(&self.env, lower).await? {
             Seen::Label(label, _) => Ok(Some(FoundLabel { path, label: *label })),
@@ -69,7 +69,7 @@ impl Doctor {
         self.each(directory, look).await
     }
 
-    /// Returns all disks that have a label, or once had one, with every copy of it.
+    /// Returns all disks that have or had a label, with every copy of the label.
     ///
     /// # Errors
     /// As [`Doctor::labels`].
@@ -103,7 +103,7 @@ impl Doctor {
                     let in_use = why.kind() == ErrorKind::InUse;
                     let label = in_use.then(|| label_in_use(&path)).flatten();
                     let path = path.display().to_string();
-                    // The device and its disk have one name here, and the message says it as well.
+                    // The device and its disk have the same name here, and the message has the name already.
                     let why = if why.place() == Some(&path) { why.without_place() } else { why };
                     skipped.push(Skipped { path, why, label });
                 }
@@ -113,7 +113,7 @@ impl Doctor {
     }
 }
 
-/// Returns a path as text: specs and labels hold nothing else.
+/// Returns a path as text, because specs and labels hold only text.
 ///
 /// # Errors
 /// `Invalid` if it is not UTF-8.
@@ -124,7 +124,7 @@ pub fn text(path: &Path) -> Result<&str> {
     })
 }
 
-/// Returns the identity of this machine. Its name stands for a missing id.
+/// Returns the identity of this machine, derived from its name if it has no id.
 pub fn machine() -> Machine {
     let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
     let host = read(HOST_NAME).trim().to_owned();
@@ -137,7 +137,7 @@ pub fn machine() -> Machine {
     Machine::new(&host, id.unwrap_or_else(|_| by_name()))
 }
 
-/// Returns the error of a disk whose label cannot be used: its graph is unknown.
+/// Returns the error of a disk with an unusable label. Its graph is unknown.
 fn unread(path: &Path, wrong: &Wrong) -> Error {
     let next = next_for(&path.display().to_string(), wrong);
     Error::new(ErrorKind::Corrupt, format!("{} has {wrong}", path.display())).next(next)
@@ -154,8 +154,8 @@ pub fn next_for(place: &str, wrong: &Wrong) -> String {
     }
 }
 
-/// Returns the label at the front of a disk that another process has locked. That process may be writing the next label: it
-/// goes over other copies.
+/// Returns the label at the front of a disk that another process has locked. That process may be writing the
+/// next label, but over other copies.
 pub fn label_in_use(path: &Path) -> Option<Label> {
     let mut front = vec![0; meta::AREA_BYTES as usize];
     std::fs::File::open(path).and_then(|mut disk| disk.read_exact(&mut front)).ok()?;
@@ -191,7 +191,7 @@ fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Whether it has a medium, is not on a file of this directory, and may be read.
+/// Whether a block device is large enough for a label (one without a medium is not), and may be read.
 fn is_readable_device(path: &Path) -> bool {
     let Some(name) = path.file_name() else { return false };
     let size = std::fs::read_to_string(Path::new(BLOCK_DEVICES).join(name).join("size"));
@@ -267,7 +267,7 @@ pub struct Content {
     pub words: String,
     /// Whether it is a label of Cairn.
     pub ours: bool,
-    /// Whether there is nothing.
+    /// Whether both ends are blank.
     pub blank: bool,
 }
 

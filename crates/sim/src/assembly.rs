@@ -1,9 +1,9 @@
-//! A graph put together by hand from a registry's kinds, from the bottom up.
+//! A graph that a test assembles device by device from a registry's kinds, from the bottom up.
 //!
-//! Specs have a way of their own (`graph::Graph`), which the simulator takes for labelled disks. This one
-//! stays beside it for what no spec can say: a device that has no kind (the strict lower of the battery, the
-//! wrong ones that it must refuse), tables that are not fused, and facts of each part while the next one is
-//! still to be drawn.
+//! Graphs from specs are opened by `graph::Graph`, which the simulator uses for labelled disks. An [`Assembly`]
+//! can do three things that a spec cannot express: it takes devices without a kind (the strict lower of the
+//! battery, and the faulty devices that the battery must detect), it can leave tables unfused, and it gives the
+//! facts of each part before the next one is drawn.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -25,23 +25,23 @@ use crate::carried::{AS_DEVICE, Carried};
 use crate::draw::Stream;
 use crate::world::{SimWorld, Stuck};
 
-/// A graph that is being put together, and its engine.
+/// A graph under construction, and its engine.
 pub struct Assembly {
-    /// It carries the requests; its driver runs in the world from the start.
+    /// The engine of the graph. Its driver runs in the world from the start.
     pub engine: Engine,
     env: Env,
     registry: Registry,
     fuse: bool,
     parts: Vec<Part>,
-    /// Where it waits for a device that needs time to be made.
+    /// The world that runs while a device is opened that needs time for it.
     world: Option<SimWorld>,
-    /// Where devices keep what outlives them, if its disks are labelled.
+    /// The stores of device state, if the disks are labelled.
     labels: Option<Rc<dyn Labels>>,
 }
 
-/// What devices keep on the lowest parts of an assembly, as on labelled disks.
+/// Stores of device state on the lowest parts of an assembly, as on labelled disks.
 pub trait Labels {
-    /// What `device` keeps; `beneath`: the lowest parts below each of its ports.
+    /// Returns the state store of `device`. `beneath`: the lowest parts below each of its ports.
     fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn StateStore>;
 }
 
@@ -54,16 +54,16 @@ struct Part {
     node: NodeId,
     body: Body,
     on: Vec<PartId>,
-    /// The first byte that no partition of it takes.
+    /// The first byte behind its last partition.
     next_free: u64,
     beneath: Rc<Beneath>,
 }
 
-/// What stands behind the node of a part.
+/// The code or data behind the node of a part.
 enum Body {
     Device(Rc<dyn AnyDevice>),
     Hooks(Rc<dyn Hooks>),
-    /// What a table maps to which nodes.
+    /// A table, and the node for each of its ports.
     Table(Rc<Table>, Vec<NodeId>),
 }
 
@@ -71,7 +71,7 @@ enum Body {
 pub type Options<'a> = &'a [(&'static str, Value)];
 
 impl Assembly {
-    /// An empty graph. `fuse`: whether tables over tables become one.
+    /// Creates an empty graph. `fuse`: whether tables over tables are fused.
     pub fn new(env: &Env, registry: Registry, fuse: bool, order: Stream) -> Self {
         let engine = Engine::new(env.pool());
         engine.shuffle(move |ready| order.below(ready as u64) as usize);
@@ -80,28 +80,28 @@ impl Assembly {
         Self { engine, env, registry, fuse, parts, world: None, labels: None }
     }
 
-    /// The same; devices that need time to be made get it in `world`, whose doors it has.
+    /// Sets the world that runs while devices are opened. It must be the world of the graph's environment.
     #[must_use]
     pub fn in_world(mut self, world: &SimWorld) -> Self {
         self.world = Some(world.clone());
         self
     }
 
-    /// The same; its disks are labelled, and devices keep in `labels` what outlives them.
+    /// Treats the disks as labelled, with `labels` as the stores of device state.
     #[must_use]
     pub fn on_labels(mut self, labels: Rc<dyn Labels>) -> Self {
         self.labels = Some(labels);
         self
     }
 
-    /// What a device called `name` keeps beneath its ports `on`.
+    /// Returns the state store of a device called `name` over the lowers `on`.
     pub fn kept(&self, name: &str, on: &[PartId]) -> Rc<dyn StateStore> {
         let Some(labels) = &self.labels else { return Rc::new(NoStateStore::new(false)) };
         let beneath: Vec<_> = on.iter().map(|part| self.beneath(*part)).collect();
         labels.clone().kept(name, &beneath)
     }
 
-    /// The lowest parts below a part, or itself.
+    /// Returns the lowest parts below a part; the part itself if it has no lowers.
     fn beneath(&self, part: PartId) -> BTreeSet<PartId> {
         match &self.parts[part].on[..] {
             [] => BTreeSet::from([part]),
@@ -109,39 +109,39 @@ impl Assembly {
         }
     }
 
-    /// Waits for what needs time, if there is a world to wait in.
+    /// Runs the world until `answer` is ready. Without a world, it must be ready at once.
     fn finished<T>(&self, answer: LocalFuture<T>) -> Result<T> {
         let Some(world) = &self.world else { return Ok(at_once(answer)) };
         let stuck = |stuck: Stuck| Error::new(ErrorKind::TimedOut, stuck.to_string());
         world.block_on(answer).map_err(stuck)
     }
 
-    /// The node of a device.
+    /// Returns the node of a device.
     pub fn node(&self, part: PartId) -> NodeId {
         self.parts[part].node
     }
 
-    /// The doors of its world.
+    /// Returns the environment of its world.
     pub fn env(&self) -> &Env {
         &self.env
     }
 
-    /// A handle to a device, for one above it.
+    /// Returns a handle to a device, for a device above it.
     pub fn lower(&self, part: PartId) -> Lower {
         self.engine.lower(self.parts[part].node)
     }
 
-    /// The name of a device.
+    /// Returns the name of a device.
     pub fn name(&self, part: PartId) -> &str {
         &self.parts[part].name
     }
 
-    /// The facts of a device.
+    /// Returns the facts of a device.
     pub fn info(&self, part: PartId) -> &Info {
         &self.parts[part].info
     }
 
-    /// Returns the lowers of a device that have all of its bytes now.
+    /// Returns the lowers that hold all bytes of a device now.
     pub fn holders(&self, part: PartId) -> Vec<usize> {
         match &self.parts[part].body {
             Body::Device(device) => device.holders(),
@@ -171,7 +171,7 @@ impl Assembly {
         self.engine.control(self.parts[part].node, command)
     }
 
-    /// Carries out a command of verb `V` on a device, which answers at once.
+    /// Carries out a command of verb `V` on a device that must answer at once.
     ///
     /// # Errors
     /// The device's answer; `TimedOut` if it does not answer at once.
@@ -189,7 +189,7 @@ impl Assembly {
         Box::pin(async move { reply.await?.answer::<V>() })
     }
 
-    /// The first places of a range below a device; nothing of what is no device.
+    /// Returns the first places of a range below a device. The result is empty for a table or a hook.
     ///
     /// # Errors
     /// The device's answer.
@@ -203,7 +203,7 @@ impl Assembly {
         })
     }
 
-    /// Adds a device that is already made, over the devices `on` to which it has handles.
+    /// Adds a device that is already made, over the devices `on`, to which it has handles.
     ///
     /// # Errors
     /// As [`Engine::add_device`].
@@ -221,7 +221,7 @@ impl Assembly {
     /// Adds a device of `kind` over the devices `on`.
     ///
     /// # Errors
-    /// What planning or making it says; `NotFound` for a kind that the registry has not.
+    /// The error of planning or making it; `NotFound` if the registry lacks the kind.
     pub fn add(&mut self, kind: &str, options: Options<'_>, on: &[PartId]) -> Result<PartId> {
         let unknown = || Error::new(ErrorKind::NotFound, format!("no kind is called {kind}"));
         let kind = self.registry.find(kind).ok_or_else(unknown)?;
@@ -339,10 +339,10 @@ impl Assembly {
     }
 }
 
-/// The answer to a command that needs no time.
+/// Returns the answer to a command that needs no time.
 ///
 /// # Errors
-/// The answer's own; `TimedOut` if it is not there at once.
+/// The command's own error; `TimedOut` if the answer is not ready at once.
 pub fn answered<T>(mut answer: LocalFuture<Result<T>>) -> Result<T> {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -350,7 +350,7 @@ pub fn answered<T>(mut answer: LocalFuture<Result<T>>) -> Result<T> {
     }
 }
 
-/// The answer of a disk of this world, none of which waits for anybody while it is opened.
+/// Returns the answer of a simulated disk. Opening a simulated disk never waits.
 fn at_once<T>(mut answer: LocalFuture<T>) -> T {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -375,7 +375,7 @@ mod tests {
     use block::{ByteRange, Op};
 
     #[test]
-    fn a_graph_runs_over_simulated_disks() {
+    fn stripe_reads_back_writes_over_simulated_disks() {
         for fuse in [false, true] {
             let world = SimWorld::new(1);
             let env = world.env();

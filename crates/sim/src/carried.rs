@@ -1,4 +1,4 @@
-//! A hook carried by an async device, so that seeds try both powers with the same hooks.
+//! An async device around a hook. Seeds can run the same hook directly in the engine or as a device.
 
 use std::rc::Rc;
 
@@ -6,10 +6,10 @@ use block::control::Resolved;
 use block::{ByteRange, Device, Hooks, Info, Lower, Needs, Push, Report, Request, Result};
 use kind::Value;
 
-/// The option of an assembly that puts a hook into a device. No kind knows it.
+/// The option of an assembly that wraps a hook in a device. It belongs to no kind.
 pub const AS_DEVICE: (&str, Value) = ("as-device", Value::Switch(true));
 
-/// A device that asks a hook on the way down and on the way up.
+/// A device that calls a hook for each request on its way down and on its way up.
 pub(crate) struct Carried {
     info: Info,
     lower: Lower,
@@ -17,7 +17,7 @@ pub(crate) struct Carried {
 }
 
 impl Carried {
-    /// Carries `hooks` above `lower`.
+    /// Wraps `hooks` in a device over `lower`.
     pub fn new(hooks: Rc<dyn Hooks>, lower: Lower) -> Self {
         Self { info: lower.info().clone(), lower, hooks }
     }

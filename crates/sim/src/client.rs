@@ -1,4 +1,4 @@
-//! A client of a graph: requests that complete exactly once, and waits that may end before.
+//! A client of a graph. Each request completes exactly once; the client may stop waiting for it before.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct Client {
 pub struct Answer {
     /// The operation, with its buffers.
     pub op: Op,
-    /// How it went.
+    /// Its result.
     pub result: Result<()>,
 }
 
@@ -41,32 +41,32 @@ enum Wait {
 }
 
 impl Client {
-    /// A client of `node`.
+    /// Creates a client of `node`, with a portal of its own.
     pub fn new(engine: &Engine, node: NodeId) -> Self {
         Self::of(engine, engine.portal("client", node))
     }
 
-    /// A client that comes through a portal.
+    /// Creates a client that uses `portal`.
     pub fn of(engine: &Engine, portal: Portal) -> Self {
         Self { engine: engine.clone(), info: portal.info(), portal, calls: Rc::default() }
     }
 
-    /// The facts of what it talks to.
+    /// Returns the facts of the portal, as they were when the client was made.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// Requests that are not answered.
+    /// Returns the number of requests whose answer was not taken yet.
     pub fn open(&self) -> usize {
         self.calls.open.borrow().len()
     }
 
-    /// Waits until a request would be admitted.
+    /// Waits until the engine can admit the request `op`.
     pub async fn room(&self, op: &Op) {
         self.engine.wait_capacity(&self.portal, op).await;
     }
 
-    /// Sends a request. It goes on whether or not somebody waits.
+    /// Sends a request. It runs to its end even if the returned [`Call`] is dropped.
     pub fn send(&self, op: Op) -> Call {
         let token = self.calls.next.replace(self.calls.next.get() + 1);
         self.calls.open.borrow_mut().insert(token, Wait::For(Waiter::default()));

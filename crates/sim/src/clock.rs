@@ -1,4 +1,4 @@
-//! Virtual time: a heap of what will happen, and the record of what has.
+//! Virtual time: the queue of future events, and a hash of the past ones.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use block::env::TimerId;
 use crate::counters::Counters;
 use crate::draw::mix;
 
-/// Somebody for whom a moment was set.
+/// A component that scheduled an event.
 pub(crate) trait Fire {
-    /// The moment that was set with `id` is now.
+    /// Handles the event that was scheduled with `id`; its time has come.
     fn fire(&self, id: u64);
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Event {
     Fire(Rc<dyn Fire>, u64),
 }
 
-/// The time of one world, shared by all that live in it.
+/// The clock of one world, shared by all of its components.
 pub(crate) struct Clock {
     pub seed: u64,
     pub counters: Counters,
@@ -38,7 +38,7 @@ impl Clock {
         Rc::new(Self {
             seed,
             counters: Counters::default(),
-            // Not zero: code that takes zero for "never" is wrong about it.
+            // Not zero, so that a bug in code that takes zero for "never" stays visible.
             now: Cell::new(Duration::from_secs(1000)),
             next: Cell::new(1),
             events: RefCell::default(),
@@ -50,7 +50,7 @@ impl Clock {
         Mono(self.now.get())
     }
 
-    /// A number larger than all before: the order of everything that happens.
+    /// Returns a number larger than all before. Such numbers order all events of the world.
     pub fn tick(&self) -> u64 {
         self.next.replace(self.next.get() + 1)
     }
@@ -65,12 +65,12 @@ impl Clock {
         self.events.borrow_mut().remove(&(timer.0, timer.1));
     }
 
-    /// When the next thing happens.
+    /// Returns the time of the next event.
     pub fn next_at(&self) -> Option<Mono> {
         self.events.borrow().first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Lets the next thing happen; time jumps there.
+    /// Advances the clock to the next event and runs it; `false` if there is none.
     pub fn step(&self) -> bool {
         let Some(((at, _), event)) = self.events.borrow_mut().pop_first() else { return false };
         self.now.set(self.now.get().max(at.0));
@@ -81,7 +81,7 @@ impl Clock {
         true
     }
 
-    /// Puts on record that `what` happened to `which`.
+    /// Adds to the trace that event `what` happened to `which`.
     pub fn record(&self, what: u64, which: u64) {
         let moment = self.now.get().as_nanos() as u64;
         self.trace.set(mix(self.trace.get() ^ mix(what) ^ mix(which).rotate_left(17) ^ moment));
@@ -91,7 +91,7 @@ impl Clock {
         self.trace.get()
     }
 
-    /// Forgets all that would happen, and with it who waits for it.
+    /// Drops all scheduled events, with their wakers.
     pub fn clear(&self) {
         let events = self.events.take();
         drop(events);

@@ -1,18 +1,18 @@
-//! Counts of everything that happened, so that a test of nothing is found out.
+//! Counts of all kinds of events, which show if a test never exercised one.
 
 use std::cell::Cell;
 
 macro_rules! counts {
     ($($name:ident $words:literal,)*) => {
-        /// Something that can happen in a simulated world.
+        /// A kind of event in a simulated world.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
         pub enum Count { $(#[doc = $words] $name,)* }
 
         impl Count {
-            /// All of them, in order.
+            /// All kinds of events, in order.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// In words.
+            /// Returns its description.
             pub const fn words(self) -> &'static str {
                 match self { $(Self::$name => $words,)* }
             }
@@ -117,7 +117,7 @@ counts! {
     Work "jobs for other threads",
 }
 
-/// How often each thing happened.
+/// The number of events of each kind.
 #[derive(Debug)]
 pub struct Counters([Cell<u64>; Count::ALL.len()]);
 
@@ -128,30 +128,30 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Once more.
+    /// Adds one event.
     pub fn add(&self, count: Count) {
         self.add_many(count, 1);
     }
 
-    /// So many times more.
+    /// Adds `times` events.
     pub fn add_many(&self, count: Count, times: u64) {
         let cell = &self.0[count as usize];
         cell.set(cell.get() + times);
     }
 
-    /// How often.
+    /// Returns the number of events of a kind.
     pub fn get(&self, count: Count) -> u64 {
         self.0[count as usize].get()
     }
 
-    /// Adds what `other` counted.
+    /// Adds the counts of `other`.
     pub fn absorb(&self, other: &Self) {
         for count in Count::ALL {
             self.add_many(*count, other.get(*count));
         }
     }
 
-    /// What never happened.
+    /// Returns the kinds of events that never happened.
     pub fn zeroes(&self) -> impl Iterator<Item = Count> {
         Count::ALL.iter().copied().filter(|count| self.get(*count) == 0)
     }

@@ -1,4 +1,4 @@
-//! How a client reaches a volume: straight into the graph, or through NBD connections.
+//! The access of a client to a volume: directly into the graph, or through NBD connections.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,28 +12,28 @@ use wire::nbd::{ClientConfig, Command, CommandFlags, TransmissionFlags};
 use crate::client::{Answer, Client};
 use crate::draw::Stream;
 
-/// After a connection that was refused, before the next.
+/// Pause after a failed connection attempt.
 const REST: Duration = Duration::from_millis(1);
 
-/// A way to a volume. A clone is a second handle.
+/// Access to a volume. A clone is a second handle.
 #[derive(Clone)]
 pub enum Door {
-    /// Into the graph.
+    /// Directly into the graph.
     Graph(Client),
-    /// Through connections.
+    /// Through NBD connections.
     Nbd(Rc<Remote>),
 }
 
-/// A finished request, or one of which nobody knows whether it is.
+/// The outcome of a request, which may be unknown.
 #[derive(Debug)]
 pub struct Reply {
-    /// The operation, with its buffers, and how it went.
+    /// The operation, with its buffers, and its result.
     pub answer: Answer,
-    /// Whether its connection was gone before an answer came.
+    /// Whether its connection broke before an answer came.
     pub lost: bool,
 }
 
-/// Some connections to one export; each is made again when it is gone.
+/// Several connections to one export. Each is made anew after it broke.
 pub struct Remote {
     env: Env,
     address: Address,
@@ -44,7 +44,7 @@ pub struct Remote {
 }
 
 impl Door {
-    /// The facts of the volume.
+    /// Returns the facts of the volume.
     pub fn info(&self) -> &Info {
         match self {
             Self::Graph(client) => client.info(),
@@ -63,7 +63,7 @@ impl Door {
         }
     }
 
-    /// Sends a request for whose answer nobody waits.
+    /// Sends a request without waiting for its answer.
     pub async fn abandon(&self, op: Op) {
         match self {
             Self::Graph(client) => {
@@ -71,7 +71,7 @@ impl Door {
                 drop(client.send(op));
             }
             Self::Nbd(remote) => {
-                // With no connection it is never sent; nobody can tell.
+                // Without a connection it is never sent, which the client cannot notice.
                 let connection = remote.any();
                 let Some(connection) = connection else { return };
                 if let Some(sent) = Sent::of(&op, &connection) {
@@ -82,7 +82,7 @@ impl Door {
     }
 }
 
-/// An operation as a command.
+/// An operation as an NBD command.
 struct Sent {
     command: Command,
     flags: CommandFlags,
@@ -92,14 +92,14 @@ struct Sent {
 }
 
 impl Sent {
-    /// The command for a connection, which offers the abilities that the export had when it was made. `None` for what is no
-    /// single command.
+    /// Returns the command for a connection. The connection offers the abilities that the export had when it
+    /// was made. `None` for an operation that is no single command.
     fn of(op: &Op, connection: &Connection) -> Option<Self> {
         let offers = |flag| connection.session().facts.flags.has(flag);
         let (command, buf) = match op {
             Op::Read { into, .. } => (Command::Read, Some(into.clone())),
             Op::Write { data, .. } => (Command::Write, Some(data.clone())),
-            // Zeros are a discard that did all it may.
+            // Without `TRIM`: writing zeros is a valid result of a discard.
             Op::Discard { .. } if offers(TransmissionFlags::TRIM) => (Command::Trim, None),
             Op::WriteZeroes { .. } | Op::Discard { .. } => (Command::WriteZeroes, None),
             Op::Flush => (Command::Flush, None),
@@ -119,7 +119,8 @@ impl Sent {
 }
 
 impl Remote {
-    /// `count` connections to `export` at `address`, which has these facts.
+    /// Creates `count` connections to `export` at `address`, made when they are first needed. `info`: the facts
+    /// of the export.
     pub fn new(
         env: &Env,
         address: &Address,
@@ -138,7 +139,7 @@ impl Remote {
         })
     }
 
-    /// Says good-bye on every connection.
+    /// Closes every connection in an orderly way.
     pub fn close(&self) {
         for connection in self.connections.take().iter().flatten() {
             connection.close();
@@ -149,13 +150,13 @@ impl Remote {
         self.draw.below(self.connections.borrow().len() as u64) as usize
     }
 
-    /// A connection that is there.
+    /// Returns a drawn connection, unless it is not made or broken.
     fn any(&self) -> Option<Connection> {
         let n = self.pick();
         self.connections.borrow()[n].clone().filter(|connection| connection.gone().is_none())
     }
 
-    /// A connection, made if need be.
+    /// Returns a connection, and makes one if necessary.
     async fn connection(&self) -> Result<Connection> {
         let mut failed = block::env::stopped();
         for _ in 0..100 {

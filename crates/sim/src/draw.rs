@@ -1,8 +1,8 @@
 //! Random numbers from keyed streams.
 //!
-//! Every number is a pure function of the seed, the name of its stream, the thing it is about and a
-//! counter. So an operation that is taken out of a run does not shift the numbers of the others, and
-//! a fault that is switched off draws nothing.
+//! Every number is a pure function of the seed, the name of its stream, the entity it belongs to and a counter.
+//! So an operation that is removed from a run does not shift the numbers of the others, and a fault that is
+//! switched off draws nothing.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ pub const fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// A stream's name as a number.
+/// Returns a hash of the name of a stream.
 pub const fn domain(name: &str) -> u64 {
     let (bytes, mut hash, mut at) = (name.as_bytes(), 0xcbf2_9ce4_8422_2325_u64, 0);
     while at < bytes.len() {
@@ -24,7 +24,7 @@ pub const fn domain(name: &str) -> u64 {
     hash
 }
 
-/// The number that `counter` names in the stream of `domain` and `entity`.
+/// Returns number `counter` of the stream of `domain` and `entity`.
 pub const fn splitmix(seed: u64, domain: u64, entity: u64, counter: u64) -> u64 {
     mix(mix(mix(seed ^ domain) ^ entity) ^ counter)
 }
@@ -32,7 +32,7 @@ pub const fn splitmix(seed: u64, domain: u64, entity: u64, counter: u64) -> u64 
 /// Parts of a million.
 pub type Ppm = u32;
 
-/// A stream of numbers about one thing.
+/// A stream of random numbers for one entity.
 #[derive(Clone, Debug)]
 pub struct Stream {
     key: u64,
@@ -40,24 +40,24 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream `name` about `entity`.
+    /// Creates the stream `name` for `entity`.
     pub const fn new(seed: u64, name: &str, entity: u64) -> Self {
         Self { key: mix(mix(seed ^ domain(name)) ^ entity), counter: Cell::new(0) }
     }
 
-    /// The number that `counter` names, whatever was drawn before.
+    /// Returns number `counter` of the stream, regardless of earlier draws.
     pub fn at(&self, counter: u64) -> u64 {
         mix(self.key ^ counter)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&self) -> u64 {
         let counter = self.counter.get();
         self.counter.set(counter + 1);
         self.at(counter)
     }
 
-    /// The next number below `bound`.
+    /// Returns the next number, reduced below `bound`.
     ///
     /// # Panics
     /// If `bound` is zero.
@@ -65,21 +65,20 @@ impl Stream {
         self.next() % bound
     }
 
-    /// The next number from `least` to `most`.
+    /// Returns the next number, reduced to the range from `least` to `most`.
     pub fn within(&self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// Whether something happens that does so in `rate` of a million cases. Draws nothing for a rate
-    /// of zero.
+    /// Whether an event happens that has a chance of `rate` in a million. Draws nothing for a rate of zero.
     pub fn chance(&self, rate: Ppm) -> bool {
         rate > 0 && self.below(1_000_000) < u64::from(rate)
     }
 
-    /// One of these.
+    /// Returns a drawn element of `from`.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `from` is empty.
     pub fn pick<T: Copy>(&self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
@@ -95,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_do_not_know_of_each_other() {
+    fn streams_are_independent() {
         let (one, two) = (Stream::new(7, "disk", 0), Stream::new(7, "disk", 1));
         let alone: Vec<_> = (0..4).map(|_| two.next()).collect();
         two.counter.set(0);
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_is_off_draws_nothing() {
+    fn chance_of_zero_draws_nothing() {
         let stream = Stream::new(7, "fault", 0);
         assert!(!stream.chance(0));
         assert_eq!(stream.next(), stream.at(0));

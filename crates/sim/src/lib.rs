@@ -1,5 +1,5 @@
-//! The seeded world: the doors of [`block::env`] with a clock, disks, a network and a scheduler that
-//! follow from one number. A run with the same seed is the same run.
+//! The simulated world: the interfaces of [`block::env`] with a clock, disks, a network and a scheduler that
+//! are all determined by one seed. A run can be repeated exactly from its seed.
 #![forbid(unsafe_code)]
 
 mod assembly;

@@ -1,4 +1,4 @@
-//! Memory that outlives a process, and processes that die while they write to it.
+//! Memory that outlives a process, and the death of a process during a write to it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,11 +7,11 @@ use std::rc::{Rc, Weak};
 use block::env::{Lasting, Remains};
 use block::{Error, ErrorKind, Result};
 
-/// A process of a world: one of several that share its clock, its network and its disks.
+/// A process of a world. The processes of a world share its clock, its network and its disks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct ProcessId(pub u64);
 
-/// All such memory of a world, by name.
+/// All memory of a world that outlives processes, by name.
 #[derive(Default)]
 pub(crate) struct AllMemory {
     is_kept: Cell<bool>,
@@ -19,26 +19,26 @@ pub(crate) struct AllMemory {
     death: Rc<Cell<Death>>,
 }
 
-/// When a process dies in the midst of a write.
+/// The moment at which a process dies during a write.
 #[derive(Clone, Copy, Default)]
 enum Death {
     #[default]
     Never,
-    /// In that write from now on, of which so many bytes get there.
+    /// In the `writes`-th write from now on, after at most `bytes` bytes were stored.
     At { writes: u64, bytes: usize },
-    /// It is dead, though its task has not come back yet.
+    /// It is dead, although its task has not returned yet.
     Now,
 }
 
 struct Held {
     bytes: Rc<RefCell<Vec<u8>>>,
-    /// Whom it was given to last, and what that one has of it.
+    /// The last process that got it, and the handle of that process.
     owner: Cell<ProcessId>,
     had: RefCell<Weak<Memory>>,
 }
 
 impl AllMemory {
-    /// Somebody holds it from now on.
+    /// Lets memory outlive processes from now on.
     pub fn keep(&self) {
         self.is_kept.set(true);
     }
@@ -51,20 +51,20 @@ impl AllMemory {
         self.death.set(Death::At { writes, bytes });
     }
 
-    /// Whether the process whose task has just run has died in it.
+    /// Whether the process died while its task ran.
     pub fn is_death_due(&self) -> bool {
         matches!(self.death.get(), Death::Now)
     }
 
-    /// Nobody dies in the midst of a write any more.
+    /// Cancels a planned death.
     pub fn forget_death(&self) {
         self.death.set(Death::Never);
     }
 
-    /// What was left under that name, or so many bytes of zeros.
+    /// Returns the memory of that name; new memory is `bytes` zeros.
     ///
     /// # Errors
-    /// `Unsupported` if nobody holds anything.
+    /// `Unsupported` if no memory outlives processes in this world; `InUse` if `process` has it already.
     pub fn get(&self, name: &str, bytes: u64, process: ProcessId) -> Result<Remains> {
         if !self.is_kept() {
             let words = format!("{name}: nobody outlives a process of this world");
@@ -86,14 +86,14 @@ impl AllMemory {
     }
 }
 
-/// The memory, as a process has it.
+/// A process's handle to the memory.
 struct Memory {
     bytes: Rc<RefCell<Vec<u8>>>,
     death: Rc<Cell<Death>>,
 }
 
 impl Memory {
-    /// How much of a write gets there.
+    /// Returns how many bytes of a write are stored.
     fn reach(&self, len: usize) -> usize {
         match self.death.get() {
             Death::Never => len,

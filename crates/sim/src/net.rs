@@ -14,14 +14,14 @@ use crate::clock::{Clock, Event, Fire};
 use crate::counters::Count;
 use crate::draw::{Stream, domain};
 
-/// Bytes that may be on their way in one direction: few, so that senders wait.
+/// Bytes that may be in transit in one direction: few, so that senders must wait.
 const ROOM_BYTES: usize = 32 << 10;
 
-/// The side of a pair that connected, and the one that accepted.
+/// The sides of a pair: the one that connected, and the one that accepted.
 const CALLER: usize = 0;
 const CALLED: usize = 1;
 
-/// Who listens in a world, and who is connected.
+/// The listeners and connections of a world.
 pub(crate) struct Network {
     clock: Rc<Clock>,
     listeners: RefCell<BTreeMap<Address, Rc<Listening>>>,
@@ -37,7 +37,7 @@ struct Listening {
     called_off: Cell<bool>,
 }
 
-/// A connection, both ends of it.
+/// A connection, with both of its ends.
 struct Pair {
     me: Weak<Self>,
     clock: Rc<Clock>,
@@ -50,20 +50,20 @@ struct Pair {
 
 #[derive(Default)]
 struct End {
-    /// Bytes that are there to be received.
+    /// Bytes that can be received.
     arrived: VecDeque<u8>,
-    /// It does nothing more.
+    /// Whether it was shut down.
     closed: bool,
     open: BTreeMap<u64, Transfer>,
     outcomes: BTreeMap<u64, Outcome>,
 }
 
-/// A send or a receive that is not answered. It owns its buffers.
+/// A send or a receive in flight. It owns its buffers.
 struct Transfer {
     io: Io,
     waiter: Waiter,
     abandoned: bool,
-    /// Whether its next moment is set; if not, it waits for the other end.
+    /// Whether its next event is scheduled; if not, it waits for the other end.
     set: bool,
 }
 
@@ -72,7 +72,7 @@ enum Io {
     Send(Vec<Buf>),
 }
 
-/// One end, as its owner holds it.
+/// The handle to one end.
 struct Held {
     pair: Rc<Pair>,
     side: usize,
@@ -104,7 +104,7 @@ impl Network {
         Ok(Rc::new(Open(listening)))
     }
 
-    /// Connects, after a while.
+    /// Connects to the listener at `to`, after a drawn delay.
     pub fn connect(&self, env: Env, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {
         let number = self.made.replace(self.made.get() + 1);
         let draw = Stream::new(self.clock.seed, "connection", number);
@@ -139,7 +139,7 @@ impl Network {
         })
     }
 
-    /// Breaks the `drawn`-th connection, if there are any.
+    /// Breaks a connection that `drawn` chooses, if there is any.
     pub fn reset_one(&self, drawn: u64) {
         let whole = self.whole();
         if !whole.is_empty() {
@@ -162,14 +162,14 @@ impl Network {
         pair.break_off();
     }
 
-    /// Nobody listens any more.
+    /// Drops all listeners.
     pub fn clear(&self) {
         let listeners = self.listeners.take();
         drop(listeners);
     }
 }
 
-/// A listener, as its owner holds it.
+/// The handle to a listener.
 struct Open(Rc<Listening>);
 
 impl Listener for Open {
@@ -218,7 +218,7 @@ impl Pair {
         let transfer = Transfer { io, waiter: Waiter::default(), abandoned: false, set: false };
         self.ends[side].borrow_mut().open.insert(id, transfer);
         if self.reset.get() && side == CALLED {
-            // It learns it first, whenever it looks.
+            // This side is notified of the reset before the other; see `break_off`.
             self.answer(side, id, Err(self.error("the connection was reset")));
         } else {
             self.set(side, id);
@@ -226,7 +226,7 @@ impl Pair {
         id
     }
 
-    /// Its next moment comes soon.
+    /// Schedules the next event of a transfer.
     fn set(&self, side: usize, id: u64) {
         if let Some(transfer) = self.ends[side].borrow_mut().open.get_mut(&id)
             && !std::mem::replace(&mut transfer.set, true)
@@ -237,7 +237,7 @@ impl Pair {
         }
     }
 
-    /// What waits at that end may go on.
+    /// Schedules the next event of every transfer at that end.
     fn poke(&self, side: usize) {
         let open: Vec<u64> = self.ends[side].borrow().open.keys().copied().collect();
         open.into_iter().for_each(|id| self.set(side, id));
@@ -258,12 +258,12 @@ impl Pair {
         waiter.wake();
     }
 
-    /// How much of `most` goes at once.
+    /// Draws how many of `most` bytes are moved at once.
     fn split(&self, most: usize) -> usize {
         if self.draw.below(4) == 0 { self.draw.within(1, most as u64) as usize } else { most }
     }
 
-    /// What a transfer comes to now; `None` if it has to wait.
+    /// Carries out a transfer and returns its result; `None` if it must wait.
     fn carry_out(&self, side: usize, io: &Io) -> Option<Result<usize>> {
         if self.reset.get() {
             return Some(Err(self.error("the connection was reset")));
@@ -325,8 +325,8 @@ impl Pair {
         }
     }
 
-    /// What is on its way is lost. The end that accepted learns it first: whoever connects again
-    /// finds that it knows.
+    /// Breaks the connection. Bytes in transit are lost. The end that accepted is notified first: when the
+    /// other end connects again, it already knows.
     fn break_off(&self) {
         self.reset.set(true);
         self.ends.iter().for_each(|end| end.borrow_mut().arrived.clear());

@@ -1,4 +1,4 @@
-//! Clients at work: random requests, every answer judged.
+//! Clients that send random requests and check every answer against the model.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,28 +10,28 @@ use crate::door::{Door, Reply};
 use crate::draw::{Ppm, Stream};
 use crate::model::{Change, Model, Wrong};
 
-/// The most blocks of most requests.
+/// Largest number of blocks of most requests.
 const BLOCKS_MAX: u64 = 12;
 
-/// The most bytes of the rest, if the device takes so many.
+/// Largest number of bytes of the other requests, if the device accepts as many.
 const LONG_BYTES: u64 = 64 << 10;
 
-/// Requests in which a large volume is read as a whole.
+/// Number of requests in which a large volume is verified.
 const VERIFY_STEPS: u64 = 128;
 
-/// Before anybody has written, a read is tried this often: some devices fail now and then on purpose.
+/// Attempts to read a range before the first write: some devices fail now and then on purpose.
 const LEARN_TRIES: u32 = 20;
 
-/// Blocks that most requests go to, so that they meet.
+/// Number of blocks to which most requests go, so that they overlap.
 const HOT_BLOCKS: u64 = 24;
 
-/// Bytes that a reader leaves in its buffer.
+/// The byte with which a reader overwrites its buffer.
 const JUNK: u8 = 0xee;
 
-/// What every error says that a device of kind `error` makes.
+/// Part of the message of every error by a device of kind `error`.
 const ON_PURPOSE: &str = "on purpose";
 
-/// How often each sort of request is sent, relative to the others.
+/// Frequencies of the sorts of requests, relative to each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     /// Reads.
@@ -46,20 +46,21 @@ pub struct Mix {
     pub flush: u64,
     /// Block status.
     pub status: u64,
-    /// How often a change is to be durable at once.
+    /// How often a change has the FUA flag.
     pub fua: Ppm,
-    /// How often nobody waits for the answer.
+    /// How often a client does not wait for the answer.
     pub abandon: Ppm,
     /// How often a client pauses.
     pub pause: Ppm,
-    /// Bytes of the longest request, if requests of all lengths are as frequent: otherwise most are short.
+    /// Bytes of the longest request. All lengths are equally frequent then; if not set, most requests are
+    /// short.
     pub longest: Option<u64>,
-    /// The byte around which most requests are; a third of the volume if not set.
+    /// The address around which most requests are; a third of the volume if not set.
     pub hot: Option<u64>,
 }
 
 impl Mix {
-    /// A bit of everything.
+    /// All sorts of requests.
     pub const ALL: Self = Self {
         read: 30,
         write: 40,
@@ -75,12 +76,12 @@ impl Mix {
     };
 }
 
-/// What has become of the requests so far.
+/// Results of the requests so far.
 #[derive(Default)]
 pub struct Tally {
-    /// The first promise that was broken.
+    /// The first violation of a rule.
     pub wrong: RefCell<Option<Wrong>>,
-    /// The first error that nobody makes on purpose.
+    /// The first error that was not injected.
     pub error: RefCell<Option<Error>>,
     /// Requests that failed on purpose.
     pub injected: Cell<u64>,
@@ -88,7 +89,7 @@ pub struct Tally {
     pub done: Cell<u64>,
     /// Requests that failed.
     pub failed: Cell<u64>,
-    /// Requests of which nobody knows.
+    /// Requests with an unknown result.
     pub lost: Cell<u64>,
     /// Flushes that succeeded.
     pub flushes: Cell<u64>,
@@ -107,7 +108,7 @@ impl Tally {
         self.waiting.until(|| self.working.get() == 0 || self.flushes.get() >= flushes).await;
     }
 
-    /// The clients have died with their process.
+    /// Records that the clients died with their process.
     pub fn killed(&self) {
         self.working.set(0);
     }
@@ -138,24 +139,24 @@ impl Tally {
     }
 }
 
-/// A client that sends one request after the other; many of them overlap.
+/// A client that sends one request after the other. Several such clients run at the same time.
 pub struct Worker {
     /// The world.
     pub env: Env,
-    /// Where requests go.
+    /// Its access to the volume.
     pub client: Door,
-    /// What the answers should be.
+    /// The model that checks the answers.
     pub model: Rc<Model>,
-    /// What they were.
+    /// Results of all clients.
     pub tally: Rc<Tally>,
-    /// What it draws from.
+    /// Its random numbers.
     pub draw: Stream,
-    /// What it sends.
+    /// Frequencies of its requests.
     pub mix: Mix,
 }
 
 impl Worker {
-    /// Sends so many requests, or fewer if something is wrong, in a task of its own.
+    /// Sends so many requests in a task of its own. It stops after the first violation of a rule.
     pub fn start(self, requests: u64) {
         self.tally.working.set(self.tally.working.get() + 1);
         let env = self.env.clone();
@@ -210,7 +211,7 @@ impl Worker {
             Some(byte) => (byte / block).saturating_sub(HOT_BLOCKS / 2),
         };
         let start = match self.draw.below(8) {
-            // The edges.
+            // First and last block.
             0 => 0,
             1 => room - 1,
             2 => self.draw.below(room),
@@ -238,7 +239,7 @@ impl Worker {
             self.model.fill(&changing, &mut data.write());
         }
         if self.is_abandoned() {
-            // It stays in flight, as far as the model knows.
+            // For the model it stays in flight.
             return self.client.abandon(op).await;
         }
         let reply = self.client.send(op).await;
@@ -298,8 +299,8 @@ impl Worker {
         }
     }
 
-    /// Reads everything before anybody has written: it has to stay so. What cannot be read is judged with
-    /// all else.
+    /// Reads the whole volume before the first write, and records its content in the model. Ranges that cannot
+    /// be read count as zeros.
     pub async fn learn(&self) {
         let info = self.client.info().clone();
         let step = u64::from(info.max_transfer).min(LONG_BYTES);
@@ -319,12 +320,12 @@ impl Worker {
         }
     }
 
-    /// Reads all of it, twice, and asks for its status in between.
+    /// Reads the whole volume twice, with a block status in between, and checks the answers.
     pub async fn verify(mut self) {
         self.mix.abandon = 0;
         let info = self.client.info().clone();
         let block = u64::from(info.block_size);
-        // Large volumes take longer requests.
+        // Large volumes are read in longer requests.
         let step = (block * BLOCKS_MAX).max(info.size / VERIFY_STEPS / block * block);
         let step = step.min(u64::from(info.max_transfer)).min(info.size);
         for round in 0..3 {

@@ -1,4 +1,4 @@
-//! The world: an executor that takes ready tasks in a drawn order, and a clock that jumps.
+//! The world: an executor that runs ready tasks in a drawn order, and a clock that jumps to the next event.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,19 +23,19 @@ use crate::draw::{Stream, domain, splitmix};
 use crate::memory::{AllMemory, ProcessId};
 use crate::net::Network;
 
-/// Bytes of buffers that a world may have in use: small, so that exhaustion is near.
+/// Bytes of buffers that a world may have in use: few, so that they are exhausted now and then.
 const POOL_BYTES: usize = 64 << 20;
 
-/// Events without the end of a `block_on`, after which it is taken to go in circles.
+/// Events of a `block_on` after which it counts as an endless loop.
 const EVENTS_MAX: u64 = 2_000_000;
 
-/// Files that an open makes are numbered from here on; no test gives a disk such a number.
+/// First number of files that are created by an open. Tests number their disks below it.
 const FILES: u64 = 1 << 32;
 
-/// The task that [`SimWorld::block_on`] was given.
+/// The task of the future that was passed to [`SimWorld::block_on`].
 const MAIN: usize = 0;
 
-/// A world in one thread, under one seed.
+/// A simulated world, in one thread and under one seed.
 #[derive(Clone)]
 pub struct SimWorld(Rc<Inner>);
 
@@ -52,7 +52,7 @@ struct Inner {
     disks: Disks,
     network: Network,
     memory: AllMemory,
-    /// Whose task runs; between tasks, whom a task that is spawned belongs to.
+    /// The process of the running task; between tasks, the process of tasks that are spawned.
     process: Cell<ProcessId>,
     running: Cell<bool>,
 }
@@ -64,7 +64,7 @@ struct Task {
     waker: Waker,
 }
 
-/// Tasks that were woken, each once.
+/// Tasks that were woken, without duplicates.
 #[derive(Default)]
 struct Ready(Mutex<Vec<usize>>);
 
@@ -97,14 +97,14 @@ impl Wake for TaskWaker {
     }
 }
 
-/// Why a run did not come to its end.
+/// The failure of a run to end.
 #[derive(Debug)]
 pub struct Stuck {
-    /// What it was.
+    /// The reason.
     pub why: &'static str,
-    /// The tasks that are left, by name.
+    /// Names of the tasks that are left.
     pub tasks: Vec<&'static str>,
-    /// Requests that disks have not answered.
+    /// Operations that disks have not answered.
     pub disks: Vec<String>,
 }
 
@@ -115,12 +115,12 @@ impl fmt::Display for Stuck {
 }
 
 impl SimWorld {
-    /// The world of that seed, empty.
+    /// Creates an empty world.
     pub fn new(seed: u64) -> Self {
         Self::with_pool(seed, POOL_BYTES)
     }
 
-    /// The same, with so many bytes of buffers.
+    /// Creates an empty world with so many bytes of buffers.
     pub fn with_pool(seed: u64, bytes: usize) -> Self {
         let clock = Clock::new(seed);
         Self(Rc::new_cyclic(|me| Inner {
@@ -141,38 +141,38 @@ impl SimWorld {
         }))
     }
 
-    /// Its doors.
+    /// Returns its environment.
     pub fn env(&self) -> Env {
         Env::new(self.0.clone())
     }
 
-    /// The seed.
+    /// Returns its seed.
     pub fn seed(&self) -> u64 {
         self.0.clock.seed
     }
 
-    /// From now on the order of tasks is drawn from the numbers of this chapter, whatever was drawn before.
+    /// Draws the order of later tasks from the stream of this chapter, regardless of earlier draws.
     pub fn reseed(&self, chapter: u64) {
         *self.0.schedule.borrow_mut() = Stream::new(self.seed(), "schedule", chapter);
         *self.0.work.borrow_mut() = Stream::new(self.seed(), "work", chapter);
     }
 
-    /// What happened so far.
+    /// Returns the counts of events so far.
     pub fn counters(&self) -> &Counters {
         &self.0.clock.counters
     }
 
-    /// A number that two runs share only if the same things happened in the same order.
+    /// Returns a hash of all events so far and of their order.
     pub fn trace(&self) -> u64 {
         self.0.clock.trace()
     }
 
-    /// A larger number with every call: the order of what happens.
+    /// Returns a larger number with every call. Such numbers order all events.
     pub fn tick(&self) -> u64 {
         self.0.clock.tick()
     }
 
-    /// Puts on record, for [`SimWorld::trace`], that `what` happened to `which`.
+    /// Adds to the [`SimWorld::trace`] that event `what` happened to `which`.
     pub fn record(&self, what: &'static str, which: u64) {
         self.0.clock.record(domain(what), which);
     }
@@ -181,12 +181,12 @@ impl SimWorld {
         self.0.clock.clone()
     }
 
-    /// From now on the disk is found under `path`.
+    /// Makes the disk available under `path`.
     pub fn plug(&self, path: impl Into<PathBuf>, disk: &Rc<SimDisk>) {
         self.0.disks.plug(path.into(), disk.clone());
     }
 
-    /// No disk is found under `path` any more.
+    /// Removes the disk from `path`.
     pub fn unplug(&self, path: impl AsRef<Path>) {
         self.0.disks.unplug(path.as_ref());
     }
@@ -194,10 +194,10 @@ impl SimWorld {
     /// Runs the world until `future` is done.
     ///
     /// # Errors
-    /// [`Stuck`] if nothing is left that could wake anybody, or if it goes in circles.
+    /// [`Stuck`] if no event is left that could wake a task, or after too many events.
     ///
     /// # Panics
-    /// If it is called from inside.
+    /// If it is called from a task of the world.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, Stuck> {
         let mut future = pin!(future);
         let waker = self.0.waker(MAIN);
@@ -213,19 +213,19 @@ impl SimWorld {
         Ok(done.expect("the run ended because it was there"))
     }
 
-    /// Runs what happens up to `until`; then it is that time.
+    /// Runs all events up to `until`, and advances the clock to it.
     ///
     /// # Errors
-    /// As [`SimWorld::block_on`], but a world in which nothing happens is fine.
+    /// As [`SimWorld::block_on`], but a world without events is no error.
     pub fn run(&self, until: Mono) -> Result<(), Stuck> {
         let env = self.env();
         self.block_on(async move { env.sleep_until(until).await })
     }
 
-    /// Runs what is ready, up to where only time can go on.
+    /// Runs ready tasks until none is left; the clock does not advance.
     ///
     /// # Panics
-    /// If it is called from inside.
+    /// If it is called from a task of the world.
     pub fn settle(&self) {
         assert!(!self.0.running.replace(true), "a world is driven from one place");
         while let Some(task) = self.0.ready.take(&self.0.schedule.borrow()) {
@@ -234,7 +234,7 @@ impl SimWorld {
         self.0.running.set(false);
     }
 
-    /// Lets the next thing happen, and what it wakes run. `false`: nothing will happen any more.
+    /// Runs ready tasks, the next event, and the tasks that it wakes. `false` if there was no event.
     pub fn step(&self) -> bool {
         self.settle();
         let happened = self.0.clock.step();
@@ -242,52 +242,53 @@ impl SimWorld {
         happened
     }
 
-    /// When the next thing happens, if anything is to.
+    /// Returns the time of the next event.
     pub fn next_at(&self) -> Option<Mono> {
         self.0.clock.next_at()
     }
 
-    /// Whether nothing is ready and nothing will happen.
+    /// Whether no task is ready and no event is scheduled.
     pub fn is_idle(&self) -> bool {
         self.0.clock.next_at().is_none() && self.0.ready.0.lock().is_ok_and(|r| r.is_empty())
     }
 
-    /// The process dies: every task is gone, and who waited for a disk waits no more. Disks stay, with
-    /// their caches; of what they work on, some lands and some does not.
+    /// Kills all processes: drops every task. Disks stay, with their caches; some of their operations in flight
+    /// are completed, others are dropped.
     pub fn kill(&self) {
         self.0.clock.counters.add(Count::Kill);
         self.drop_tasks();
         self.0.disks.each(SimDisk::process_died);
     }
 
-    /// From now on what is spawned from outside belongs to that process, and what its tasks spawn.
+    /// Lets later tasks that are spawned from outside the world belong to `process`. Their own tasks will
+    /// belong to it too.
     pub fn enter(&self, process: ProcessId) {
         self.0.process.set(process);
     }
 
-    /// One process dies, and nothing happens to disks: they are not its own.
+    /// Kills one process. Disks are not affected.
     pub fn kill_process(&self, process: ProcessId) {
         self.0.clock.counters.add(Count::Kill);
         self.0.end(process);
     }
 
-    /// Whether that process has a task.
+    /// Whether the process has a task.
     pub fn is_alive(&self, process: ProcessId) -> bool {
         self.0.tasks.borrow().iter().flatten().any(|task| task.process == process)
     }
 
-    /// From now on somebody holds the memory of processes that die ([`World::remains`]).
+    /// Lets memory of processes outlive them from now on ([`World::remains`]).
     pub fn keep_memory(&self) {
         self.0.memory.keep();
     }
 
-    /// The next process to die does so in the midst of the `writes`-th write from now on to memory that outlives
-    /// it, unless it is killed before: of that write at most so many bytes get there.
+    /// Plans the death of a process during the `writes`-th write from now on to memory that outlives processes.
+    /// At most `bytes` bytes of the write are stored. A death of a process before cancels the plan.
     pub fn kill_at_memory_write(&self, writes: u64, bytes: usize) {
         self.0.memory.kill_at(writes, bytes);
     }
 
-    /// The power goes, for the files that opens have made: what was not flushed is gone.
+    /// Cuts the power of the files that were created by an open: unflushed writes are lost.
     pub fn power_cut_files(&self) {
         self.0.disks.each(|disk| {
             if disk.number() >= FILES {
@@ -296,23 +297,23 @@ impl SimWorld {
         });
     }
 
-    /// Breaks a connection, if there is one: what was sent and not received is lost.
+    /// Breaks a connection, if there is one: bytes in transit are lost.
     pub fn reset_connection(&self, drawn: u64) {
         self.0.network.reset_one(drawn);
     }
 
-    /// Breaks all connections, as a server does that loses its power.
+    /// Breaks all connections, as a power cut of the server does.
     pub fn reset_connections(&self) {
         self.0.network.reset_all();
     }
 
-    /// Ends every task.
+    /// Drops every task and every listener.
     pub fn drop_tasks(&self) {
         let tasks = self.0.tasks.replace(vec![None]);
         self.0.free.borrow_mut().clear();
         drop(tasks);
         self.0.network.clear();
-        // The wakers of the dead name tasks of the living.
+        // Old wakers hold task numbers that new tasks will reuse.
         self.0.ready.0.lock().expect("nobody panics while holding it").clear();
     }
 
@@ -327,7 +328,7 @@ impl SimWorld {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // What will happen names disks, and disks name the clock.
+        // Breaks a reference cycle: events refer to disks, and disks refer to the clock.
         self.clock.clear();
     }
 }
@@ -337,7 +338,7 @@ impl Inner {
         Waker::from(Arc::new(TaskWaker { task, ready: self.ready.clone() }))
     }
 
-    /// Runs until `main` says that it is done.
+    /// Runs until `main` returns `true`.
     fn run(&self, mut main: impl FnMut() -> bool) -> Result<(), &'static str> {
         assert!(!self.running.replace(true), "a world is driven from one place");
         let mut events = 0;
@@ -361,7 +362,7 @@ impl Inner {
     }
 
     fn poll(&self, index: usize) {
-        // Out of its place while it runs, for it may spawn others.
+        // It is taken out while it runs, because it may spawn others.
         let Some(mut task) = self.tasks.borrow_mut().get_mut(index).and_then(Option::take) else {
             return;
         };
@@ -382,7 +383,7 @@ impl Inner {
         }
     }
 
-    /// Ends every task of a process, and those that their ends begin.
+    /// Drops every task of a process, and the tasks that are spawned while they are dropped.
     fn end(&self, process: ProcessId) {
         self.memory.forget_death();
         let outside = self.process.replace(process);
@@ -404,7 +405,7 @@ impl Inner {
 }
 
 impl Inner {
-    /// What stands for a file that an open makes: an honest disk.
+    /// Creates the disk that represents a file created by an open. It has no faults.
     fn file(&self, size: u64) -> Rc<SimDisk> {
         let world = SimWorld(self.me.upgrade().expect("it is being called"));
         let number = FILES + self.disks.len() as u64;
@@ -443,8 +444,8 @@ impl World for Inner {
         splitmix(self.clock.seed, domain(stream), 0, *counter)
     }
 
-    /// What a source holds follows from its words alone, in every world: 64 bytes, good as a key and as
-    /// a passphrase.
+    /// Returns the secret of a source: 64 bytes that depend only on the name of the source, in every world.
+    /// They can serve as a key and as a passphrase.
     fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
         let words = wanted.source.to_string();
         let seed = words.bytes().fold(0, |seed, byte| splitmix(seed, byte.into(), 0, 0));
@@ -525,7 +526,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_jumps_to_what_happens_next() {
+    fn clock_jumps_to_next_event() {
         let world = SimWorld::new(1);
         let env = world.env();
         let start = env.now();
@@ -535,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_tasks_run_in_every_order() {
+    fn ready_tasks_run_in_any_order() {
         let mut orders = std::collections::BTreeSet::new();
         for seed in 0..100 {
             let world = SimWorld::new(seed);
@@ -551,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_nothing_is_named() {
+    fn stuck_error_names_waiting_tasks() {
         let world = SimWorld::new(1);
         world.env().spawn("forgotten", std::future::pending());
         let stuck = world.block_on(std::future::pending::<()>()).unwrap_err();
@@ -559,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_ends_every_task() {
+    fn kill_drops_every_task() {
         let world = SimWorld::new(1);
         let alive = Rc::new(());
         let held = alive.clone();
@@ -575,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn work_comes_back_later() {
+    fn work_finishes_later() {
         let world = SimWorld::new(1);
         let env = world.env();
         let start = env.now();

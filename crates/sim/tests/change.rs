@@ -1,4 +1,4 @@
-//! A member that fails in the middle of a change.
+//! Live changes of a mirror over labelled disks, with faults and requests during the change.
 
 mod common;
 
@@ -25,7 +25,7 @@ use sim::Faults;
 use wire::nbd::{ClientConfig, Command, CommandFlags};
 
 #[test]
-fn the_last_member_with_every_write_is_not_removed() {
+fn change_refuses_to_remove_last_member_in_sync() {
     let rig = Rig::new(3);
     let live = rig.open(&text(&[0, 1], false));
     let env = rig.world.env();
@@ -34,7 +34,7 @@ fn the_last_member_with_every_write_is_not_removed() {
     let data = env.buf(PIECE).unwrap();
     data.write().fill(0x5a);
 
-    // A write is under way when the change begins; one member misses it, and works again at once.
+    // A write is in flight when the change begins. One member misses it, and works again at once.
     rig.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
     let changing = async {
         let (turn, now) = (live.turn().await, live.now());
@@ -55,15 +55,15 @@ fn the_last_member_with_every_write_is_not_removed() {
     assert!(rig.holds(&client, 0x5a), "what was answered is there");
 }
 
-/// What a copy comes to is told when the new graph is sure to stay, and its members have a state that says so: until
-/// then a label may be the one that an older image of a member has as well.
+/// The result of a copy is recorded only after the new graph is committed and its members have recorded their
+/// states. Until then the label of a member may equal the one in an older image of the member.
 #[test]
-fn an_image_from_before_a_copy_is_no_member_after_it() {
+fn old_image_is_no_member_after_copy_in_change() {
     let rig = Rc::new(Rig::of_speeds(&[NS_MAX / 50, NS_MAX / 50, NS_MAX]));
     let live = Rc::new(rig.open(&text(&[0, 1], false)));
     let client = rig.client(&live);
     rig.fill(&client, 0x11);
-    // No region is in use, and the next state does not get onto the member.
+    // No region is dirty, and the next state does not reach the member.
     rig.pass(LIMIT);
     let old = rig.disks[0].image();
     rig.disks[0].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
@@ -95,8 +95,8 @@ fn an_image_from_before_a_copy_is_no_member_after_it() {
     assert!(came > 10);
 }
 
-/// A disk beside a mirror has no state of it. If its label were the only one to name the new graph, the other labels would
-/// state a member in sync that this graph does not have.
+/// A disk beside a mirror has no state of the mirror. If its label were the only one with the new graph, the
+/// other labels would record a member in sync that this graph does not have.
 #[test]
 fn change_names_new_graph_first_on_disks_with_its_states() {
     let rig = Rc::new(Rig::of_speeds(&[NS_MAX, NS_MAX, NS_MAX, NS_MAX / 50]));
@@ -180,8 +180,8 @@ fn members_are_alike_after_power_cut_in_change_of_mirror_below_remap() {
     changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
 }
 
-/// Requests of several pieces are admitted piece by piece: a change waits for the piece under way, and the rest
-/// reaches the graph that it made.
+/// Requests of several pieces are admitted piece by piece. A change waits for the piece in flight, and the
+/// other pieces reach the new graph.
 #[test]
 fn member_added_during_long_request_has_its_zeroes() {
     const PIECES: u64 = 8;
@@ -219,7 +219,7 @@ fn member_added_during_long_request_has_its_zeroes() {
     }
 }
 
-/// What labels call closed in order is not copied at the next start, so members must be alike.
+/// After an orderly close, the next start copies nothing, so members must be identical.
 #[test]
 fn flush_before_close_waits_for_write_of_client_that_has_gone() {
     let rig = Rig::of_speeds(&[NS_MAX / 50, NS_MAX]);
@@ -265,7 +265,7 @@ fn label_refuses_state_of_replaced_device() {
     write(&*after, 7).unwrap();
 }
 
-/// A handle that outlives its device reaches nothing any more.
+/// A handle that outlives its device must not reach any device.
 #[test]
 fn closed_device_refuses_requests() {
     let rig = Rig::new(3);
@@ -284,7 +284,7 @@ fn closed_device_refuses_requests() {
     assert_eq!(late.result.unwrap_err().kind(), ErrorKind::Stopped);
 }
 
-/// What takes its place keeps its own states already: a mirror that is closed writes none any more.
+/// A closed mirror writes no states any more: the new device has its own states already.
 #[test]
 fn command_waits_while_change_makes_device_anew() {
     let rig = Rc::new(Rig::new(3));
@@ -319,9 +319,9 @@ fn command_waits_while_change_makes_device_anew() {
     rig.world.block_on(fail).unwrap().expect("the device of the new graph has that member");
 }
 
-/// Who promises something of an export looks at it anew while no client's request begins.
+/// A function passed to `change_and` can check the new export before any request of a client begins.
 #[test]
-fn what_is_to_be_done_before_clients_is_done_before_them() {
+fn change_calls_hook_before_requests_of_clients() {
     let rig = Rig::new(3);
     let live = rig.open(&text(&[0, 1], false));
     rig.pass(LIMIT);
@@ -346,9 +346,9 @@ fn what_is_to_be_done_before_clients_is_done_before_them() {
     assert!(rig.holds(&client, 0x5a));
 }
 
-/// An export of a change that came to nothing keeps nothing of the graph that goes on.
+/// An export of a failed change must not hold devices of the graph that goes on.
 #[test]
-fn a_disk_is_let_go_after_an_export_that_came_to_nothing() {
+fn failed_change_with_new_export_releases_disks() {
     let rig = Rig::new(3);
     let all = text(&[0, 1, 2], false);
     let live = rig.open(&all);
@@ -369,13 +369,14 @@ fn a_disk_is_let_go_after_an_export_that_came_to_nothing() {
     rig.disks[2].set_faults(Faults::default());
 
     change(&text(&[0, 1], false), vec![]).unwrap();
-    // It is opened anew: nobody else has it open.
+    // It can be opened anew, because no handle is left.
     change(&all, vec!["d2".to_owned()]).unwrap();
 }
 
-/// What was held back for a disk is lost on it: the mirror hears of that, though nobody writes.
+/// States that were held back for a disk are lost if its label cannot be written. The mirror must learn of it
+/// even without a write by a client.
 #[test]
-fn a_disk_that_cannot_be_told_of_an_undoing_is_out() {
+fn disk_that_misses_undoing_of_change_is_failed() {
     let rig = Rig::new(3);
     let before = text(&[0, 1, 2], false);
     let live = rig.open(&before);
@@ -400,10 +401,10 @@ fn a_disk_that_cannot_be_told_of_an_undoing_is_out() {
     );
 }
 
-/// A disk that is opened otherwise has one label, whoever writes it: what was told there since it was looked at, and by
-/// whatever was made before, stays.
+/// A disk that is reopened with other options has one label, written through either handle. States that the old
+/// devices wrote after the probe must stay.
 #[test]
-fn what_a_label_is_told_meanwhile_stays() {
+fn label_keeps_states_written_after_probe() {
     let rig = Rig::new(2);
     let before = text(&[0, 1], false);
     let live = rig.open(&before);
@@ -413,7 +414,7 @@ fn what_a_label_is_told_meanwhile_stays() {
     let changing = async {
         let (turn, now) = (live.turn().await, live.now());
         let (planned, probe) = rig.look(&after, opening(true), now.labels.as_ref()).await?;
-        // One member misses a write, and the other one says so before that is answered.
+        // One member misses a write. The label of the other one records this before the write is acknowledged.
         let (client, data) = (rig.client(&live), rig.world.env().buf(PIECE).unwrap());
         data.write().fill(0x5a);
         rig.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
@@ -428,7 +429,7 @@ fn what_a_label_is_told_meanwhile_stays() {
         let report = now.graph.report(now.graph.member("m").unwrap());
         report.members.iter().map(|member| member.state).collect()
     };
-    // Who missed it is given it before it counts, be that within the change.
+    // The write is copied to that member before it counts as in sync, possibly within the change.
     let has_it = |rig: &Rig| {
         let range = ByteRange::new(meta::DATA_START, PIECE as u64).unwrap();
         rig.disks[1].peek(range).iter().all(|byte| *byte == 0x5a)
@@ -436,7 +437,7 @@ fn what_a_label_is_told_meanwhile_stays() {
     assert_eq!(states(&live)[0], MemberState::InSync);
     assert!(states(&live)[1] != MemberState::InSync || has_it(&rig));
 
-    // The next process knows it, too.
+    // The next process must know it, too.
     let images: Vec<_> = rig.disks.iter().map(|disk| disk.image()).collect();
     let next = Rig::of(&images);
     let live = next.open(&after);
@@ -444,9 +445,9 @@ fn what_a_label_is_told_meanwhile_stays() {
     assert!(next.holds(&next.client(&live), 0x5a));
 }
 
-/// A disk that has left is told so, if it answers; clients do not wait for that.
+/// A removed disk is informed of its removal if it answers. Clients must not wait for that.
 #[test]
-fn nobody_waits_for_a_disk_that_has_left() {
+fn clients_do_not_wait_for_removed_disk() {
     let rig = Rig::new(3);
     let live = rig.open(&text(&[0, 1, 2], false));
     rig.pass(LIMIT);
@@ -464,7 +465,7 @@ fn nobody_waits_for_a_disk_that_has_left() {
         let (told, clock) = (waited.clone(), env.clone());
         env.spawn("a client", async move {
             clock.sleep(Duration::from_millis(1)).await;
-            // While clients are held there is no room.
+            // While clients are suspended there is no room for their requests.
             while client.send(Op::Flush).await.result.is_err() {
                 clock.sleep(Duration::from_millis(1)).await;
             }
@@ -478,13 +479,13 @@ fn nobody_waits_for_a_disk_that_has_left() {
     assert!(waited < Duration::from_millis(500), "{waited:?}");
 }
 
-/// A write that has to mark its region waits for a label no longer than for bytes.
+/// A write that must mark its region as dirty waits for a label no longer than for data.
 #[test]
-fn nobody_waits_for_the_label_of_a_disk_that_hangs() {
+fn writes_do_not_wait_for_label_of_hung_disk() {
     let rig = Rig::new(2);
     let mirror = "kind = \"mirror\", timeout = \"1s\"";
     let live = rig.open(&text(&[0, 1], false).replace("kind = \"mirror\"", mirror));
-    // Long enough for what was marked to be clean again.
+    // Long enough for dirty regions to become clean again.
     rig.pass(LIMIT);
     let client = rig.client(&live);
     rig.disks[1].set_faults(Faults { hang: 1_000_000, ..Faults::default() });
@@ -501,7 +502,7 @@ fn nobody_waits_for_the_label_of_a_disk_that_hangs() {
     assert!(rig.holds(&client, 0x5a));
 }
 
-/// The newest label of a disk.
+/// Returns the newest label of a disk.
 fn label_on(rig: &Rig, disk: usize) -> Label {
     let area = |area: Area| rig.disks[disk].peek(area.range());
     let areas = [area(Area::Front), area(Area::Back(DATA_BYTES))];
@@ -509,17 +510,17 @@ fn label_on(rig: &Rig, disk: usize) -> Label {
     label
 }
 
-/// The state of the mirror in the label of a disk.
+/// Returns the state of the mirror in the label of a disk.
 fn record_on(rig: &Rig, disk: usize) -> Record {
     Record::decode(&label_on(rig, disk).cells["m"].bytes).unwrap()
 }
 
-/// A start that was cut short may have updated its label more than once. The label of the next start is the newest all the
-/// same, from its first generation on.
+/// An interrupted start may have updated its label more than once. The label of the next start must
+/// nevertheless be the newest, from its first generation on.
 #[test]
-fn label_of_new_disk_is_newer_than_label_of_start_that_was_cut_short() {
+fn label_of_new_disk_is_newer_than_label_of_interrupted_start() {
     let cut = Rig::new(3);
-    // Its graph gets another number than the one below.
+    // So that its graph gets another uuid than the one below.
     Uuid::draw(&cut.world.env());
     let beginning = async {
         let (planned, probe) = cut.look(&text(&[1, 2], false), opening(false), None).await?;
@@ -542,8 +543,8 @@ fn label_of_new_disk_is_newer_than_label_of_start_that_was_cut_short() {
     assert!(known.graph == new.graph && new.graph != left.graph, "{new:?}");
 }
 
-/// A state that a member did not acknowledge may be on its disk all the same. The next mirror of the process has to know
-/// that: otherwise the state counts as that of a split brain.
+/// A state that a member did not acknowledge may be on its disk nevertheless. The next mirror of the process
+/// must know that; otherwise the state looks like a split brain.
 #[test]
 fn mirror_made_anew_keeps_what_was_sent_to_a_failed_member() {
     let rig = Rig::new(3);
@@ -576,7 +577,8 @@ fn mirror_made_anew_keeps_what_was_sent_to_a_failed_member() {
     assert_eq!(of_failed(&now).sent, then.sent);
 }
 
-/// A device without an export has a cache as well, and a disk below another device is flushed by that one.
+/// A device without an export may have a cache, too. A disk below another device is flushed through that
+/// device.
 #[test]
 fn flush_of_graph_reaches_exported_and_uppermost_devices() {
     let rig = Rig::new(2);
@@ -590,7 +592,8 @@ fn flush_of_graph_reaches_exported_and_uppermost_devices() {
     assert_eq!(flushed, ["vol", "alone"]);
 }
 
-/// A spec from before the end of a migration would encrypt a volume twice: it is refused, and the volume is as it was.
+/// A spec from before the end of a migration would encrypt a volume twice. It must be refused without a change
+/// of the volume.
 #[test]
 fn start_rejects_migration_that_has_ended() {
     let disk = "name = \"g\"\n[disk]\nd0 = { path = \"/disk0\", label = true }\n[device]\n";

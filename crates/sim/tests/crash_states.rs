@@ -1,6 +1,6 @@
-//! Every state in which a power cut can leave the disks of a change, or of a first start, within bounds: after
-//! each thing that happens, every subset of the writes that are not durable. Afterwards the graph from before
-//! or the one after it comes up, without a word of anybody, and has what was flushed.
+//! All crash states of a change or of a first start, within bounds: after each event, every subset of the
+//! writes that are not durable. In each state the graph before or after the change must come up, without any
+//! decision of an operator, with all flushed bytes.
 
 mod common;
 
@@ -15,12 +15,12 @@ use graph::labels::Opening;
 use graph::live::{RunningGraph, Unchanged};
 use sim::{Faults, Image};
 
-/// Up to so many writes that are not durable, every subset of them is looked at.
+/// Up to so many writes that are not durable, every subset of them is tried.
 const WRITES_MAX: usize = 8;
 
 const FLUSHED: u8 = 0x5a;
 
-/// The states in which a power cut at one moment can leave these disks.
+/// Returns the states in which a power cut at one moment can leave these disks.
 fn states(images: &[Image]) -> Vec<Vec<Image>> {
     let open: Vec<Vec<u64>> = images.iter().map(Image::open_writes).collect();
     let writes: Vec<(usize, u64)> = open
@@ -37,7 +37,7 @@ fn states(images: &[Image]) -> Vec<Vec<Image>> {
     };
     if writes.len() <= WRITES_MAX {
         let whole = (0..1_u64 << writes.len()).map(|set| cut(&|n| set >> n & 1 == 1));
-        // And torn: of every write some sectors only.
+        // Torn writes: of every write some sectors only.
         let torn = |keeps: fn(u64) -> bool| {
             images.iter().map(|image| image.cut(|_, sector| keeps(sector))).collect()
         };
@@ -49,14 +49,14 @@ fn states(images: &[Image]) -> Vec<Vec<Image>> {
         ];
         return whole.chain(some.map(torn)).collect();
     }
-    // Too many: every prefix and suffix, and all but one, and one.
+    // Too many writes for all subsets: every prefix and suffix, all but one, and one.
     let count = writes.len();
     let prefixes = (0..=count).flat_map(|at| [cut(&|n| n < at), cut(&|n| n >= at)]);
     let singles = (0..count).flat_map(|at| [cut(&|n| n == at), cut(&|n| n != at)]);
     prefixes.chain(singles).collect()
 }
 
-/// The same, each state once in all.
+/// The states so far, so that each one is tried only once.
 #[derive(Default)]
 struct Seen(BTreeSet<Vec<u64>>);
 
@@ -68,8 +68,8 @@ impl Seen {
     }
 }
 
-/// Which of the graphs come up, each by itself, without a word of anybody; one does at least, and has what was
-/// flushed.
+/// Returns which of the graphs come up, each separately and without any decision of an operator. Checks that at
+/// least one does, with all flushed bytes.
 fn who_comes_up(state: &[Image], texts: &[String; 2]) -> [bool; 2] {
     let mut said = Vec::new();
     let come = texts.each_ref().map(|text| {
@@ -93,7 +93,7 @@ fn who_comes_up(state: &[Image], texts: &[String; 2]) -> [bool; 2] {
     come
 }
 
-/// Until what moves bytes is done, if anything does.
+/// Waits for the end of the migration, if there is one.
 async fn moved(live: &RunningGraph) {
     let now = live.now();
     if let Some(moving) = now.graph.member("move") {
@@ -102,8 +102,8 @@ async fn moved(live: &RunningGraph) {
     }
 }
 
-/// Cuts the power at every moment of a change. Where a member leaves, the other graph would lose track of a disk:
-/// one of them comes up, and never the other as well.
+/// Cuts the power at every moment of a change. If a member is removed, the other graph would lose track of a
+/// disk: exactly one of the two may come up.
 fn every_crash_of_a_change(from: &[usize], to: &[usize], safe: bool) {
     let both = every_crash_between([from, to].map(|members| text(members, safe)));
     let leaves = from.iter().any(|n| !to.contains(n));
@@ -114,7 +114,7 @@ fn every_crash_between(texts: [String; 2]) -> usize {
     every_crash_over(Rig::new(3), texts)
 }
 
-/// Answers in how many states both graphs come up.
+/// Cuts the power at every moment of a change. Returns the number of states in which both graphs come up.
 fn every_crash_over(rig: Rig, texts: [String; 2]) -> usize {
     let rig = Rc::new(rig);
     let live = Rc::new(rig.open(&texts[0]));
@@ -144,7 +144,7 @@ fn every_crash_over(rig: Rig, texts: [String; 2]) -> usize {
     both
 }
 
-/// Makes the graph another one.
+/// Changes the graph; the disk `ill` fails all writes from the planning on.
 async fn change(
     rig: Rc<Rig>,
     live: Rc<RunningGraph>,
@@ -159,8 +159,9 @@ async fn change(
     live.change(&turn, planned, Some(probe), LIMIT).await.map(drop)
 }
 
-/// Cuts the power at every moment of a change that fails at the disk `ill` and is undone. `updates`: how often labels
-/// were written before. Answers in how many states both graphs come up, meanwhile and when it is undone.
+/// Cuts the power at every moment of a change that fails at the disk `ill` and is undone. `updates`: the number
+/// of label updates before. Returns the number of states in which both graphs come up, during the change and
+/// after it was undone.
 fn every_crash_of_an_undone_change(
     from: &[usize],
     to: &[usize],
@@ -184,7 +185,7 @@ fn every_crash_of_an_undone_change(
     let images: Vec<_> = rig.disks.iter().map(|disk| disk.image_in_flight()).collect();
     let after = both(states(&images));
 
-    // Nothing of the failed change keeps the same one from being done.
+    // The failed change must not prevent a second attempt.
     rig.disks[ill].set_faults(Faults::default());
     rig.pass(LIMIT);
     let again = change(rig.clone(), live, texts[1].clone(), None);
@@ -205,7 +206,7 @@ fn undone_change_that_replaces_a_member_leaves_one_graph() {
     }
 }
 
-/// No disk that both graphs have can be told.
+/// The only disk of both graphs cannot be informed of the undoing.
 #[test]
 fn undone_change_at_its_only_shared_disk_leaves_one_graph_in_the_end() {
     for updates in 1..4 {
@@ -222,19 +223,19 @@ fn undone_change_that_adds_a_member_leaves_one_graph_at_least() {
 }
 
 #[test]
-fn a_member_is_added() {
+fn change_that_adds_a_member_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1], &[0, 1, 2], false);
 }
 
 #[test]
-fn a_member_is_added_below_an_encryption() {
+fn change_that_adds_a_member_below_crypt_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1], &[0, 1, 2], true);
 }
 
-/// What a copy tells region by region is held back, too, until the labels tell of the change; and one disk is so quick
-/// that it has such a state before the others do.
+/// The progress of a copy, recorded by region, is held back, too, until the labels record the change. One disk
+/// is so fast that it would get this state before the others.
 #[test]
-fn a_member_is_added_that_is_copied_region_by_region() {
+fn change_that_adds_a_copied_member_survives_power_cuts() {
     let rig = Rig::of_speeds(&[NS_MAX / 50, NS_MAX, NS_MAX]);
     let texts = [&[0, 1][..], &[0, 1, 2]].map(|members| text(members, false));
     let mirror = "kind = \"mirror\"";
@@ -243,18 +244,18 @@ fn a_member_is_added_that_is_copied_region_by_region() {
 }
 
 #[test]
-fn a_member_is_replaced() {
+fn change_that_replaces_a_member_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1], &[0, 2], false);
 }
 
 #[test]
-fn a_member_is_removed() {
+fn change_that_removes_a_member_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1, 2], &[0, 2], true);
 }
 
-/// Nothing was served yet, so nothing stands against beginning anew, or going on.
+/// Nothing was served yet, so a second start may begin anew or go on.
 #[test]
-fn the_first_start_is_made_again() {
+fn first_start_can_be_repeated_after_power_cut() {
     let rig = Rc::new(Rig::new(2));
     let (own, wanted) = (rig.clone(), text(&[0, 1], true));
     let again = wanted.clone();
@@ -276,9 +277,9 @@ fn the_first_start_is_made_again() {
     assert!(seen.0.len() > 100, "the start writes");
 }
 
-/// A volume is encrypted where it is: until its last window has moved, each state shows it as it was.
+/// Encrypts a volume in place. Until its last window has moved, each state must show the old content.
 #[test]
-fn a_volume_is_encrypted_in_place() {
+fn migration_in_place_survives_power_cuts() {
     let disk = "[disk]\nd0 = { path = \"/disk0\", label = true }\n";
     let devices = "[device]\nsafe = { kind = \"crypt\", on = \"d0\", key = \"credential:safe\", \
                    kdf_memory = \"64KiB\", kdf_passes = 1 }\n\
@@ -289,10 +290,10 @@ fn a_volume_is_encrypted_in_place() {
     every_crash_between([spec("", "d0"), spec(devices, "move")]);
 }
 
-/// Their labels say nothing of how disks are opened: what is there is told to them through disks that were opened
-/// otherwise, beside those that served until then.
+/// Labels do not record the options with which disks are opened. The new states are written through the
+/// reopened disks, while the old handles still serve.
 #[test]
-fn members_are_opened_otherwise() {
+fn change_that_reopens_members_survives_power_cuts() {
     let before = text(&[0, 1], true);
     let after =
         before.replace("label = true", "label = true, cache = \"buffered\", timeout = \"9s\"");
@@ -300,10 +301,11 @@ fn members_are_opened_otherwise() {
     every_crash_between([before, after]);
 }
 
-/// So much more that the old areas at the end of the disks are data, and the new ones do not touch them.
+/// Larger by enough that the old label areas at the end of the disks become data, and the new ones do not
+/// overlap them.
 const GROWN_BYTES: u64 = DATA_BYTES + (2 << 20);
 
-/// What comes up has what was flushed, and is as large as before, or as it is to be.
+/// Checks that the graph comes up with all flushed bytes, in its old or its new size. Returns the size.
 fn comes_up_whole(state: &[Image], text: &str) -> u64 {
     let rig = Rig::of_larger(state, GROWN_BYTES);
     let live = rig.open(text);
@@ -315,7 +317,7 @@ fn comes_up_whole(state: &[Image], text: &str) -> u64 {
 }
 
 #[test]
-fn members_grow() {
+fn change_that_grows_members_survives_power_cuts() {
     let text = text(&[0, 1], false);
     let small: Vec<Image> = {
         let rig = Rig::new(2);

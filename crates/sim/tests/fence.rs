@@ -1,5 +1,5 @@
-//! What a broken connection leaves behind: never half a payload, and nothing that lands on what came later. And a
-//! flush is one of all connections.
+//! Effects of broken connections: never half a payload, and no late write on newer bytes. And a flush covers
+//! the writes of all connections.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Rig {
         connection.start(Command::Write, CommandFlags::NONE, start, len as u64, Some(data))
     }
 
-    /// A write that is begun now takes long.
+    /// Starts a write that takes long.
     fn slow_write(&self, connection: &Connection, start: u64, len: usize, byte: u8) -> Ticket {
         self.disk.set_faults(Faults { stall: 1_000_000, ..Faults::default() });
         let ticket = self.write(connection, start, len, byte);
@@ -69,7 +69,7 @@ impl Rig {
         self.world.run(self.world.env().now().after(time)).unwrap();
     }
 
-    /// Whether those bytes are all like that.
+    /// Whether all bytes of a range have that value.
     fn is_filled(&self, start: u64, len: u64, byte: u8) -> bool {
         let range = ByteRange::new(start, len).unwrap();
         let into = self.world.env().buf(len as usize).unwrap();
@@ -87,20 +87,20 @@ impl Drop for Rig {
 }
 
 #[test]
-fn a_request_that_waits_for_an_orphan_is_gone_with_its_connection() {
+fn waiting_request_is_dropped_with_its_connection() {
     let rig = Rig::new(Limits::default());
-    // One that takes long, and whose client goes.
+    // A slow write, whose client goes away.
     let first = rig.connect();
     let orphan = rig.slow_write(&first, 0, 4096, 1);
     rig.world.reset_connection(0);
     drop(orphan);
-    // One that has to wait for it, and whose connection breaks.
+    // A write that must wait for it, and whose connection breaks.
     let second = rig.connect();
     let waits = rig.write(&second, 0, 8192, 2);
     rig.pass(Duration::from_millis(10));
     rig.world.reset_connection(0);
     assert!(rig.world.block_on(waits).unwrap().result.is_err());
-    // What is answered after that stays.
+    // A write that is acknowledged after that must stay.
     let third = rig.connect();
     rig.world.block_on(rig.write(&third, 4096, 4096, 3)).unwrap().result.unwrap();
     rig.pass(Duration::from_secs(20));
@@ -109,9 +109,9 @@ fn a_request_that_waits_for_an_orphan_is_gone_with_its_connection() {
 }
 
 #[test]
-fn what_was_not_begun_is_gone_once_somebody_else_has_come() {
+fn requests_not_begun_are_dropped_after_next_connection() {
     let rig = Rig::new(Limits { requests: 1, ..Limits::default() });
-    // One that takes long, and one that waits for it where the server does not listen any more.
+    // A slow write, and a second one that waits unread because the server takes one request at a time.
     let process = ProcessId(1);
     rig.world.enter(process);
     let first = rig.connect();
@@ -120,7 +120,7 @@ fn what_was_not_begun_is_gone_once_somebody_else_has_come() {
     drop((slow, waits, first));
     rig.world.kill_process(process);
     rig.world.enter(ProcessId::default());
-    // What is answered after that stays, and comes after what was begun.
+    // Writes that are acknowledged after that must stay, and take effect after writes that were begun before.
     let second = rig.connect();
     rig.world.block_on(rig.write(&second, 4096, 4096, 3)).unwrap().result.unwrap();
     rig.world.block_on(rig.write(&second, 0, 512, 4)).unwrap().result.unwrap();
@@ -130,12 +130,12 @@ fn what_was_not_begun_is_gone_once_somebody_else_has_come() {
 }
 
 #[test]
-fn a_flush_covers_what_other_connections_were_answered() {
+fn flush_covers_writes_of_other_connections() {
     let rig = Rig::new(Limits::default());
     let (one, other) = (rig.connect(), rig.connect());
     let answer = |ticket: Ticket| rig.world.block_on(ticket).unwrap().result.unwrap();
     for round in 0..4 {
-        // Who flushes has written before, and flushed that.
+        // The connection that flushes has also written before, and flushed that.
         answer(rig.write(&other, 8192, 4096, round));
         answer(rig.flush(&other));
         answer(rig.write(&one, 0, 4096, 16 | round));
@@ -146,7 +146,7 @@ fn a_flush_covers_what_other_connections_were_answered() {
 }
 
 #[test]
-fn a_payload_that_came_in_part_is_not_written() {
+fn partial_payload_is_not_written() {
     const LEN: u64 = 128 << 10;
     let (mut whole, mut none) = (0, 0);
     for step in 1..30 {

@@ -1,4 +1,4 @@
-//! A label is written while clients have every buffer, and to its end, whoever waits for it.
+//! A label update needs no buffer of clients, and runs to its end even if its caller is dropped.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn label() -> Label {
 }
 
 #[test]
-fn a_label_is_written_while_requests_have_every_buffer() {
+fn label_update_needs_no_free_buffer() {
     let world = SimWorld::new(1);
     let env = world.env();
     let disk = SimDisk::new(&world, 0, DiskConfig::new(4 << 20, Profile::Native512));
@@ -45,7 +45,7 @@ fn a_label_is_written_while_requests_have_every_buffer() {
     assert_eq!(store.label().epoch, 2);
 }
 
-/// The writes of the next update would overtake those of one that was dropped.
+/// Otherwise the writes of the next update would overtake those of the dropped one.
 #[test]
 fn an_update_that_nobody_waits_for_any_more_comes_before_the_next() {
     for micros in 0..400 {
@@ -61,7 +61,7 @@ fn an_update_that_nobody_waits_for_any_more_comes_before_the_next() {
             let cut = store.update(|label| label.epoch = 3);
             let _ = env.within(Duration::from_micros(2 * micros), cut).await;
             store.update(|label| label.epoch = 4).await?;
-            // What is late has come by then.
+            // Late writes have landed by then.
             env.sleep(Duration::from_secs(1)).await;
             store.inspect().await
         });
@@ -71,7 +71,7 @@ fn an_update_that_nobody_waits_for_any_more_comes_before_the_next() {
     }
 }
 
-/// A longer label may have held the slot of a key that is removed by now.
+/// A longer label may have contained a key slot that was removed since.
 #[test]
 fn label_that_becomes_shorter_leaves_none_of_its_bytes() {
     let world = SimWorld::new(1);
@@ -97,7 +97,7 @@ fn label_that_becomes_shorter_leaves_none_of_its_bytes() {
     });
     wrote.unwrap().unwrap();
     assert!(is_there());
-    // The process that shortens it has written the longer one, or finds it there.
+    // The process that shortens the label may also have found the longer one on the disk.
     let (found, number) = world.block_on(store.inspect()).unwrap().unwrap().label.unwrap().unwrap();
     let next = Store::new(&env, &graph.lower(node), found, Some(number)).unwrap();
     let wrote = world.block_on(async {

@@ -1,5 +1,6 @@
-//! The process of an NBD disk is killed, at any moment and in the midst of what it writes down, and the server
-//! loses its power: what was answered is with the next process, for its memory outlives it.
+//! The process of an NBD disk is killed at any moment, even during a write to its persistent memory, and the
+//! power of the server is cut. The next process must have all acknowledged changes, because the memory outlives
+//! the process.
 
 #[path = "common/served.rs"]
 mod served;
@@ -22,18 +23,18 @@ const LIVES: u64 = 6;
 const CLIENTS: u64 = 6;
 const REQUESTS: u64 = 60;
 
-/// Few enough bytes that the ring goes round in a life.
+/// Few enough bytes that the ring wraps around in a life.
 const REPLAY: u64 = 96 << 10;
 
-/// The longest that coming up takes, or nearly.
+/// About the longest time that a start takes.
 const COMES_UP_US: u64 = 6_000;
 
 const SERVER: ProcessId = ProcessId(1);
 
-/// What one process after the other has come to: none is left if the process is dead.
+/// The client and the disk of the current process; `None` if it is not up or dead.
 type Up = Rc<RefCell<Option<(Client, Rc<dyn AnyDevice>)>>>;
 
-/// A life: it is gone with its process.
+/// A life of the process. Dropped with the tasks of the process.
 struct Life {
     engine: Engine,
     up: Up,
@@ -46,10 +47,10 @@ impl Drop for Life {
     }
 }
 
-/// Comes up, and stays up until its process is killed.
+/// Starts the disk, which stays up until its process is killed.
 async fn live(env: Env, connections: u64, up: Up) {
     let disk = served::disk(&env, connections, REPLAY).await;
-    // Connections break while it comes up; whoever starts it starts it again.
+    // Connections may break during the start; the caller starts it again.
     let Ok(disk) = disk else { return };
     let engine = Engine::new(env.pool());
     env.spawn("the client's engine", engine.clone().drive());
@@ -66,7 +67,7 @@ fn counted(disk: &dyn AnyDevice, name: &str) -> u64 {
 #[derive(Default)]
 struct Sum {
     done: u64,
-    /// Changes that a process has sent again for one that was killed before it.
+    /// Changes that a process has replayed for a killed one.
     inherited: u64,
     died_writing: u64,
     died_coming_up: u64,
@@ -104,7 +105,7 @@ impl Trial {
         self.world.run(until).unwrap_or_else(|stuck| panic!("{stuck}. SEED={}", self.seed));
     }
 
-    /// The next process begins.
+    /// Starts the next process.
     fn start(&mut self) {
         self.process = ProcessId(self.process.0 + 1);
         self.world.enter(self.process);
@@ -127,7 +128,7 @@ impl Trial {
         }
     }
 
-    /// The server's machine loses its power, or only its connections.
+    /// Cuts the power of the server, or breaks a connection, or does neither.
     fn trouble(&self) {
         match self.draw.below(3) {
             0 => self.world.reset_connection(self.draw.next()),
@@ -141,14 +142,14 @@ impl Trial {
         self.medium.power_cut(CutPolicy::DropAll);
     }
 
-    /// Until it is up, or has died before.
+    /// Lets time pass until the process is up or dead.
     fn until_up(&self) {
         while self.up.borrow().is_none() && self.world.is_alive(self.process) {
             self.pass(100);
         }
     }
 
-    /// Under load until it is killed, or dies in the midst of a write to its memory.
+    /// Runs a process under load until it is killed, or dies during a write to its memory.
     fn life(&mut self) {
         let kills = self.world.counters().get(Count::Kill);
         self.start();
@@ -198,7 +199,8 @@ impl Trial {
         assert!(error.is_none(), "{error:?}. SEED={seed}");
     }
 
-    /// A last process finds everything that was answered, and what it flushes is on the server's disk.
+    /// Runs all lives. A last process must find all acknowledged changes, and its flush must bring them to the
+    /// server's disk.
     fn run(mut self) -> Sum {
         (0..LIVES).for_each(|_| self.life());
         while self.up.borrow().is_none() {
@@ -221,7 +223,7 @@ impl Trial {
 }
 
 #[test]
-fn what_was_answered_is_with_the_next_process() {
+fn replay_keeps_acknowledged_changes_after_kill() {
     let seeds = match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().expect("SEED is a number")],
         Err(_) => (1..=SEEDS).collect(),
@@ -246,7 +248,7 @@ fn what_was_answered_is_with_the_next_process() {
 }
 
 #[test]
-fn what_nobody_was_answered_stays_once_it_was_read() {
+fn replay_keeps_unacknowledged_write_after_it_was_read() {
     let mut trial = Trial::new(1);
     let world = trial.world.clone();
     trial.start();
@@ -280,7 +282,7 @@ fn what_nobody_was_answered_stays_once_it_was_read() {
 }
 
 #[test]
-fn one_disk_of_a_name_has_the_memory_at_a_time() {
+fn persistent_memory_has_one_owner_at_a_time() {
     let world = SimWorld::new(1);
     world.keep_memory();
     world.enter(SERVER);
@@ -291,7 +293,7 @@ fn one_disk_of_a_name_has_the_memory_at_a_time() {
         let first = served::disk(&env, 1, REPLAY).await.unwrap();
         let refused = served::disk(&env, 1, REPLAY).await.err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::InUse, "{refused}");
-        // A change closes what it makes anew, and has it at hand in case it comes to nothing.
+        // A live change closes a device before it makes it anew, and keeps the closed one for an undoing.
         assert!(first.close().await.is_none());
         served::disk(&env, 1, REPLAY).await.unwrap();
     };
@@ -299,7 +301,7 @@ fn one_disk_of_a_name_has_the_memory_at_a_time() {
 }
 
 #[test]
-fn a_server_that_writes_through_by_now_is_told_once_more_and_not_asked_to_flush() {
+fn replay_to_server_without_flush_clears_memory() {
     let world = SimWorld::new(1);
     world.keep_memory();
     world.enter(SERVER);

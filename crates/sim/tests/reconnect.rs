@@ -1,4 +1,4 @@
-//! An NBD disk over connections that break and a server that loses its power: nobody above sees it.
+//! An NBD disk over connections that break, to a server whose power is cut. Its clients must not notice.
 
 #[path = "common/served.rs"]
 mod served;
@@ -16,7 +16,7 @@ const CLIENTS: u64 = 6;
 const REQUESTS: u64 = 120;
 const BREAKS: u64 = 8;
 
-/// Few enough bytes that the log is full at times.
+/// Few enough bytes that the replay log is full at times.
 const REPLAY: u64 = 128 << 10;
 
 /// Connects a disk in `world` to the export there.
@@ -53,7 +53,7 @@ fn trial(seed: u64) -> u64 {
         if n % 2 == 0 {
             world.reset_connection(draw.below(connections));
         } else {
-            // The server dies: of what nobody has flushed nothing is left.
+            // The power of the server is cut: all unflushed writes are lost.
             (0..connections).for_each(|_| world.reset_connection(0));
             medium.power_cut(CutPolicy::DropAll);
         }
@@ -71,7 +71,7 @@ fn trial(seed: u64) -> u64 {
 }
 
 #[test]
-fn nothing_is_lost_and_nothing_goes_back() {
+fn reconnect_loses_and_reverts_no_writes() {
     let seeds = match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().expect("SEED is a number")],
         Err(_) => (1..=SEEDS).collect(),

@@ -1,65 +1,66 @@
-//! What a simulated disk is like, and what may go wrong with it.
+//! Properties and fault rates of a simulated disk.
 
 use crate::draw::Ppm;
 
-/// Bytes of a sector: what a disk writes wholly or not at all, unless its profile says otherwise.
+/// Bytes of a sector. A disk writes a sector atomically, unless its profile differs.
 pub const SECTOR: u64 = 512;
 
 /// Bytes of a physical sector of today's disks.
 pub const PHYSICAL: u64 = 4096;
 
-/// What fills the bytes that a torn write has destroyed.
+/// The byte that fills the part of a sector that a torn write destroyed.
 pub const DAMAGE: u8 = 0xda;
 
-/// Sorts of disks, by what a power cut does to them.
+/// Types of disks, by the effect of a power cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
     /// Sectors of 4 KiB, each atomic.
     Native4k,
     /// Sectors of 512 bytes, each atomic.
     Native512,
-    /// Sectors of 512 bytes in physical ones of 4 KiB: a torn one damages neighbours that nobody wrote.
+    /// Sectors of 512 bytes in physical sectors of 4 KiB: a torn write damages neighbours that were not
+    /// written.
     Emulated512,
     /// A sector that is being written may become garbage.
     NotAtomic,
     /// The cache survives power cuts.
     Protected,
-    /// Answers flushes and does nothing.
+    /// Acknowledges flushes without doing them.
     Liar,
-    /// Has less space than it says; so many bytes.
+    /// Has less space than its size; so many bytes.
     Thin(u64),
 }
 
 impl Profile {
-    /// What its operations are multiples of.
+    /// Returns the block size: start and length of each operation are multiples of it.
     pub fn block_size(self) -> u32 {
         if self == Self::Native4k { 4096 } else { 512 }
     }
 
-    /// How many bytes are written wholly or not at all.
+    /// Returns the number of bytes that are written atomically.
     pub(super) fn atomic(self) -> u64 {
         if self == Self::Native4k { PHYSICAL } else { SECTOR }
     }
 
-    /// Whether what it has answered can be lost with power.
+    /// Whether a power cut can lose acknowledged writes.
     pub(super) fn is_volatile(self) -> bool {
         self != Self::Protected
     }
 
-    /// Whether it keeps what it promises: what was flushed is there, and nothing else is touched.
+    /// Whether flushed writes survive a power cut, and torn writes damage no other sectors.
     pub fn is_honest(self) -> bool {
         !matches!(self, Self::Emulated512 | Self::NotAtomic | Self::Liar)
     }
 }
 
-/// How often what goes wrong, in a million operations of its sort.
+/// Fault rates, in a million operations of the sort concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// A sector cannot be read until it is written anew.
     pub read_error: Ppm,
-    /// A write fails; part of it may be there.
+    /// A write fails, possibly after a part took effect.
     pub write_error: Ppm,
-    /// A flush fails and what it should have kept is gone; the next one succeeds.
+    /// A flush fails and the cache is lost; the next flush succeeds.
     pub flush_error: Ppm,
     /// An answer comes late.
     pub stall: Ppm,
@@ -67,39 +68,39 @@ pub struct Faults {
     pub late_flush: Ppm,
     /// An answer never comes.
     pub hang: Ppm,
-    /// A bit of a sector turns over on the medium.
+    /// A bit of a sector flips on the medium.
     pub rot: Ppm,
-    /// A write is answered and lost.
+    /// A write is acknowledged and lost.
     pub lost_write: Ppm,
-    /// A write goes to another place.
+    /// A write goes to another address.
     pub misdirected: Ppm,
 }
 
-/// A simulated disk, before it is made.
+/// Configuration of a simulated disk.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What a power cut does to it.
+    /// Its type, by the effect of a power cut.
     pub profile: Profile,
-    /// What else goes wrong.
+    /// Its fault rates.
     pub faults: Faults,
-    /// Whether it zeroes ranges by itself.
+    /// Whether it supports zeroing of ranges.
     pub zeroes: bool,
     /// Whether a discard does anything.
     pub discard: bool,
-    /// Whether it reads as zeros afterwards.
+    /// Whether discarded bytes read as zeros.
     pub discard_zeroes: bool,
     /// The fastest answer, in nanoseconds.
     pub least_ns: u64,
     /// The slowest answer that is not late, in nanoseconds.
     pub most_ns: u64,
-    /// How often an answer is followed by one cached sector going to the medium.
+    /// How often an answer is followed by a write-back of one cached sector to the medium.
     pub destage: Ppm,
 }
 
 impl DiskConfig {
-    /// An honest disk of `size` bytes on which nothing goes wrong but power.
+    /// Returns the configuration of a disk of `size` bytes without faults.
     pub fn new(size: u64, profile: Profile) -> Self {
         Self {
             size,
@@ -115,12 +116,12 @@ impl DiskConfig {
     }
 }
 
-/// Which writes that are not durable a power cut leaves.
+/// The choice of writes that survive a power cut, among those that are not durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CutPolicy {
     /// None.
     DropAll,
-    /// All, also those in flight.
+    /// All, including those in flight.
     KeepAll,
     /// Those that completed first.
     Prefix,
@@ -137,7 +138,7 @@ pub enum CutPolicy {
 }
 
 impl CutPolicy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 8] = [
         Self::DropAll,
         Self::KeepAll,

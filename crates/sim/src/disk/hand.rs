@@ -1,4 +1,4 @@
-//! What a hand does to a disk, beside what its seed draws.
+//! Changes to a disk that a test makes directly, besides the faults drawn from the seed.
 
 use std::rc::Rc;
 
@@ -8,18 +8,18 @@ use super::store::{Payload, Pending, Store};
 use super::{DiskConfig, Faults, Flight, SECTOR, SimDisk, sectors};
 use crate::SimWorld;
 
-/// All that a disk held at one moment.
+/// The content of a disk at one moment, medium and cache.
 #[derive(Clone)]
 pub struct Image(Store);
 
 impl Image {
-    /// The writes that a power cut at that moment could lose, in the order in which they took effect.
+    /// Returns the writes that a power cut at that moment could lose, in the order in which they completed.
     pub fn open_writes(&self) -> Vec<u64> {
         self.0.writes_in_order(&[])
     }
 
-    /// What a power cut leaves of it, if it keeps of each open write the sectors that `keeps` names: by the
-    /// number of the write, and of the sector.
+    /// Returns the image after a power cut. For each open write the sectors survive for which `keeps` returns
+    /// `true`, given the number of the write and of the sector.
     #[must_use]
     pub fn cut(&self, keeps: impl Fn(u64, u64) -> bool) -> Self {
         let mut store = self.0.clone();
@@ -27,26 +27,25 @@ impl Image {
         Self(store)
     }
 
-    /// A number that tells what is on the medium from anything else.
+    /// Returns a hash of the medium.
     pub fn digest(&self) -> u64 {
         self.0.digest()
     }
 }
 
 impl SimDisk {
-    /// What a failed flush leaves: nothing of the cache. The next flush succeeds.
+    /// Drops the cache, as a failed flush does. The next flush succeeds.
     pub fn lose_cache(&self) {
         self.lossy.set(true);
         self.store.borrow_mut().drop_cache();
     }
 
-    /// Turns a bit of the byte at `offset` over on the medium; `false` if nothing was ever written
-    /// there.
+    /// Flips a bit of the byte at `offset` on the medium; `false` if nothing was ever written there.
     pub fn rot(&self, offset: u64) -> bool {
         self.store.borrow_mut().rot(offset / SECTOR, offset % SECTOR)
     }
 
-    /// Another program has filled these bytes with `byte`, durably.
+    /// Fills a range with `byte`, durably, as another program would.
     pub fn overwrite(&self, range: ByteRange, byte: u8) {
         let payload = Payload::Bytes(vec![byte; range.len() as usize].into());
         let pending = Pending { write: u64::MAX, sectors: sectors(range), payload };
@@ -55,13 +54,13 @@ impl SimDisk {
         store.persist_write(&pending);
     }
 
-    /// What it holds now, cache and all.
+    /// Returns its content now, with the cache.
     pub fn image(&self) -> Image {
         Image(self.store.borrow().clone())
     }
 
-    /// The same, with every write that is in flight as if it had just taken effect: what a power cut now has
-    /// to choose from.
+    /// Returns its content with every write in flight in the cache: a power cut now leaves a subset of these
+    /// writes.
     pub fn image_in_flight(&self) -> Image {
         let mut store = self.store.borrow().clone();
         let flights = self.flights.borrow();
@@ -81,10 +80,10 @@ impl SimDisk {
         copy
     }
 
-    /// It holds what it held then, or another disk did: somebody has put it back.
+    /// Restores `image`, which is an earlier one of this disk or one of another disk.
     pub fn put_back(&self, image: &Image) {
         let mut store = image.0.clone();
-        // Of a write that was in flight then, this is all there will be: the next flush covers it.
+        // A write that was in flight in the image makes no further progress, so the next flush covers it.
         store.complete_all(self.clock.tick());
         *self.store.borrow_mut() = store;
     }

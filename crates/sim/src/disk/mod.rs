@@ -1,12 +1,12 @@
-//! A disk with a volatile cache, whose every delay and fault follows from the seed.
+//! A disk with a volatile cache. All of its delays and faults follow from the seed.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | requests: when they are answered, and what goes wrong with them |
-//! | `store.rs` | the medium, the cache, and what a power cut makes of them |
+//! | `mod.rs` | requests: their delays and faults |
+//! | `store.rs` | the medium, the cache, and the effect of a power cut on them |
 //! | `config.rs` | profiles, faults and the policies of a power cut |
-//! | `hand.rs` | what a hand does to a disk |
-//! | `plug.rs` | under which path a disk is found, and who has it open |
+//! | `hand.rs` | changes that a test makes directly |
+//! | `plug.rs` | disks by path, and their open handles |
 
 mod config;
 mod hand;
@@ -35,7 +35,7 @@ pub use config::{CutPolicy, DAMAGE, DiskConfig, Faults, PHYSICAL, Profile, SECTO
 pub use hand::Image;
 pub(crate) use plug::Disks;
 
-/// A write of several sectors takes effect in two steps in so many of a million cases.
+/// How many of a million writes of several sectors take effect in two steps.
 const TWO_STEPS: u32 = 250_000;
 
 /// A simulated disk.
@@ -50,19 +50,19 @@ pub struct SimDisk {
     flights: RefCell<BTreeMap<u64, Flight>>,
     outcomes: RefCell<BTreeMap<u64, Outcome>>,
     next: Cell<u64>,
-    /// How often each sort of operation on each place was seen: part of the key of its draws, so
-    /// that they stay the same when another operation is taken out of the run.
+    /// How often each sort of operation on each place was seen. The number is part of the key of the
+    /// operation's draws, so that they stay the same when another operation is removed from the run.
     seen: RefCell<BTreeMap<u64, u64>>,
     fates: Stream,
     cuts: Stream,
     openers: plug::Openers,
     lossy: Cell<bool>,
-    /// Bytes of its file, if it was cut short.
+    /// Bytes of its file, if it was truncated.
     short: Cell<Option<u64>>,
     reads: Cell<u64>,
 }
 
-/// An operation that is not answered. It owns its buffer.
+/// An operation in flight. It owns its buffer.
 struct Flight {
     io: DiskIo,
     /// The key of its draws.
@@ -77,7 +77,7 @@ struct Flight {
     garbled: bool,
 }
 
-/// What goes wrong with an operation.
+/// The fault of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Fine,
@@ -91,7 +91,7 @@ const HALF: u64 = 0;
 const WHOLE: u64 = 1;
 
 impl SimDisk {
-    /// A blank disk in `world`; `number` tells its draws from those of others.
+    /// Creates a blank disk in `world`. `number` keeps its draws independent of those of other disks.
     pub fn new(world: &SimWorld, number: u64, config: DiskConfig) -> Rc<Self> {
         let clock = world.clock();
         Rc::new_cyclic(|me| Self {
@@ -115,22 +115,22 @@ impl SimDisk {
         })
     }
 
-    /// The number that tells it from others.
+    /// Returns its number, unique among the disks of its world.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// What it was made as.
+    /// Returns its configuration.
     pub fn config(&self) -> &DiskConfig {
         &self.config
     }
 
-    /// Changes what goes wrong from now on.
+    /// Sets the fault rates of later operations.
     pub fn set_faults(&self, faults: Faults) {
         self.faults.set(faults);
     }
 
-    /// Cuts its file to `size` bytes. A write behind that makes it longer again, with zeros between.
+    /// Truncates its file to `size` bytes. A write behind the end makes it longer again, with zeros between.
     pub fn cut_short(&self, size: u64) {
         self.count(Count::DiskCut);
         self.lossy.set(true);
@@ -138,7 +138,7 @@ impl SimDisk {
         self.store.borrow_mut().forget_from(size / SECTOR);
     }
 
-    /// Whether something is under way that changes bytes behind `size`.
+    /// Whether an operation in flight changes bytes behind `size`.
     pub fn is_writing_behind(&self, size: u64) -> bool {
         let is_behind = |flight: &Flight| {
             let writes = !matches!(flight.io, DiskIo::Read { .. });
@@ -147,18 +147,18 @@ impl SimDisk {
         self.flights.borrow().values().any(is_behind)
     }
 
-    /// Makes its file as long as it was, with zeros.
+    /// Extends its file to its configured size again, with zeros.
     pub fn grow_back(&self) {
         self.short.set(None);
     }
 
-    /// Bytes of its file.
+    /// Returns the size of its file in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.short.get().unwrap_or(self.config.size)
     }
 
-    /// Answers reads within `range` that are in flight now with junk: what a disk answers after it was taken out of
-    /// service counts for nothing.
+    /// Makes the reads within `range` that are in flight now return junk. The caller must not use the answers
+    /// of a disk that was taken out of service.
     pub fn garble_reads(&self, range: ByteRange) {
         for flight in self.flights.borrow_mut().values_mut() {
             let DiskIo::Read { offset, into } = &flight.io else { continue };
@@ -167,28 +167,28 @@ impl SimDisk {
         }
     }
 
-    /// Whether it has lost something that it had answered for, otherwise than with power.
+    /// Whether it has lost acknowledged data otherwise than in a power cut.
     pub fn is_lossy(&self) -> bool {
         self.lossy.get()
     }
 
-    /// Reads that were begun.
+    /// Returns the number of reads that were begun.
     pub fn reads(&self) -> u64 {
         self.reads.get()
     }
 
-    /// How many sectors cannot be read now.
+    /// Returns the number of unreadable sectors.
     pub fn spoilt(&self) -> usize {
         self.store.borrow().spoilt()
     }
 
-    /// What it has not answered, in words.
+    /// Returns descriptions of its operations in flight.
     pub fn in_flight(&self) -> Vec<String> {
         let flights = self.flights.borrow();
         flights.values().map(|flight| format!("{}: {:?}", self.name, flight.io)).collect()
     }
 
-    /// The bytes that a read of `range` would find now.
+    /// Returns the bytes that a read of `range` would return now.
     pub fn peek(&self, range: ByteRange) -> Vec<u8> {
         let mut bytes = vec![0; range.len() as usize];
         self.read(range, &mut bytes);
@@ -206,7 +206,7 @@ impl SimDisk {
         self.clock.counters.add(count);
     }
 
-    /// The number that this operation draws for `what`.
+    /// Returns the random number of the operation with `key` for the purpose `what`.
     fn draw(&self, key: u64, what: &'static str) -> u64 {
         self.fates.at(key ^ domain(what))
     }
@@ -268,7 +268,7 @@ impl SimDisk {
         Ticket::new(me, id)
     }
 
-    /// Whether a write that takes effect in part does so here.
+    /// Whether a write that takes effect in part does so at `sector`.
     fn is_in_half(&self, half: u64, sector: u64) -> bool {
         mix(half ^ (sector * SECTOR / self.config.profile.atomic())) & 1 == 1
     }
@@ -283,7 +283,8 @@ impl SimDisk {
             || is_flush && self.strikes(flight.key, "late flush", faults.late_flush)
         {
             self.count(Count::Stall);
-            // Mirrors wait longer than three stalls: zeroes, the flush that is under way then, and the flush behind them.
+            // Mirrors wait longer than three stalls: of a write of zeros, of the flush in flight, and of the
+            // flush behind both.
             delay += 100_000_000 + self.draw(flight.key, "stalled") % 2_500_000_000;
         }
         let now = self.clock.now();
@@ -297,7 +298,7 @@ impl SimDisk {
         self.clock.schedule(at, Event::Fire(me, id << 1 | WHOLE));
     }
 
-    /// What the operation would put where.
+    /// Returns the sectors and payload of the operation; `None` if it writes nothing.
     fn pending(&self, id: u64, flight: &Flight) -> Option<Pending> {
         let range = range_of(&flight.io)?;
         let payload = match &flight.io {
@@ -308,7 +309,7 @@ impl SimDisk {
         Some(Pending { write: id, sectors: sectors(range), payload })
     }
 
-    /// Some of the sectors of a write take effect before the rest.
+    /// Makes some of the sectors of a write take effect before the rest.
     fn take_half(&self, id: u64) {
         let mut flights = self.flights.borrow_mut();
         let Some(flight) = flights.get_mut(&id) else { return };
@@ -425,7 +426,7 @@ impl SimDisk {
     fn carry_out_write(&self, id: u64, flight: &Flight, fua: bool, fate: Fate) -> Result<usize> {
         let mut pending = self.pending(id, flight).expect("it writes");
         let len = (pending.sectors.end - pending.sectors.start) * SECTOR;
-        // What a write that fails has left is in the cache like all else: the next flush covers it.
+        // A failed write may leave sectors in the cache. The next flush covers them.
         if let Profile::Thin(space) = self.config.profile
             && self.store.borrow().allocated(pending.sectors.clone()) > space
         {
@@ -440,7 +441,7 @@ impl SimDisk {
         let mut store = self.store.borrow_mut();
         match fate {
             Fate::Error => {
-                // Any part of it may be there: none, some, all.
+                // None, some or all of its sectors take effect.
                 let part = self.draw(flight.key, "part");
                 store.apply(&pending, |sector| {
                     part & 3 == 0 || (part & 3 == 1) && self.is_in_half(half, sector)
@@ -471,7 +472,7 @@ impl SimDisk {
         Ok(len as usize)
     }
 
-    /// A disk that does not promise zeros takes what it likes of a discard.
+    /// Carries out a discard. A disk that does not promise zeros applies it to any subset of its sectors.
     fn carry_out_discard(&self, id: u64, flight: &Flight) -> Result<usize> {
         let pending = self.pending(id, flight).expect("it writes");
         let half = self.draw(flight.key, "half");
@@ -493,8 +494,8 @@ impl SimDisk {
         }
     }
 
-    /// The power goes, for this disk. What it has not answered fails; what is not durable stays or
-    /// goes as `policy` says.
+    /// Cuts the power of this disk. Operations in flight fail. `policy` decides which writes survive that are
+    /// not durable.
     pub fn power_cut(&self, policy: CutPolicy) {
         self.count(Count::PowerCut);
         let flights = self.flights.take();
@@ -507,10 +508,11 @@ impl SimDisk {
         let profile = self.config.profile;
         let mut store = self.store.borrow_mut();
         if profile == Profile::Protected {
-            // Its cache has a battery; only what it had not answered is open.
+            // Its cache has a battery, so only writes in flight can be lost.
             store.flush(u64::MAX);
         }
-        // The first of two steps was made in its turn, and what came later has replaced it.
+        // The first of two steps took effect in its order, and later writes have replaced it; it is not applied
+        // again.
         let is_open = |write, sector| {
             let flight: &Flight = &flights[&write];
             !flight.half || !self.is_in_half(self.draw(flight.key, "half"), sector)
@@ -524,21 +526,21 @@ impl SimDisk {
         self.openers.close_all();
     }
 
-    /// The process that used it is gone. The kernel goes on with some of what is in flight; the rest
-    /// had not got so far.
+    /// Handles the death of the process that used it. The kernel completes some of the operations in flight; it
+    /// never received the others.
     pub(crate) fn process_died(&self) {
         self.flights.borrow_mut().retain(|id, flight| {
             let lands = flight.hung || self.draw(flight.key, "lands") & 1 == 1;
             self.count(if lands { Count::KillLanded } else { Count::KillLost });
             if let (false, true, Some(half)) = (lands, flight.half, self.pending(*id, flight)) {
-                // Its first step is all there will be of it, for the next flush to cover.
+                // Only its first step took effect. The next flush covers it.
                 self.store.borrow_mut().complete(&half, self.clock.tick());
             }
             lands
         });
     }
 
-    /// Answers what hung, with an error: somebody has pulled the cable.
+    /// Fails all hung operations, as if the cable was pulled.
     pub fn release(&self) {
         let mut flights = self.flights.borrow_mut();
         let hung: Vec<_> = flights.iter().filter(|(_, f)| f.hung).map(|(id, _)| *id).collect();

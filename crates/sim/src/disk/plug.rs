@@ -1,4 +1,4 @@
-//! Under which path a disk is found, and who has it open.
+//! Disks by path, and their open handles.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ impl Disks {
     }
 }
 
-/// Who has a disk open. A power cut ends all that: handles from before count no more.
+/// Counts of the open handles of a disk. A power cut resets them: older handles no longer count.
 #[derive(Default)]
 pub(super) struct Openers {
     writers: Cell<u32>,
@@ -75,8 +75,8 @@ impl SimDisk {
         }
     }
 
-    /// Opens it, for one writer or for many readers, and not before the kernel is done with the
-    /// last operation of who had it before. `created`: whether this open has made it.
+    /// Opens it, for one writer or for many readers. Opening for writing fails until the kernel has completed
+    /// the last operation of earlier handles. `created`: whether this open created the disk.
     pub(crate) fn open(self: &Rc<Self>, open: &Open, created: bool) -> Result<Rc<dyn Storage>> {
         let openers = &self.openers;
         let shared = open.read_only && openers.writers.get() == 0;

@@ -10,7 +10,7 @@ use crate::draw::{Stream, mix};
 
 const PER_PAGE: u64 = PHYSICAL / SECTOR;
 
-/// What a write puts into its sectors.
+/// The bytes of a write.
 #[derive(Clone, Debug)]
 pub(super) enum Payload {
     Zero,
@@ -18,7 +18,7 @@ pub(super) enum Payload {
 }
 
 impl Payload {
-    /// The bytes of its `n`-th sector; `None` for zeros.
+    /// Returns the bytes of its `n`-th sector; `None` for zeros.
     fn sector(&self, n: u64) -> Option<&[u8]> {
         match self {
             Self::Zero => None,
@@ -27,7 +27,7 @@ impl Payload {
     }
 }
 
-/// A write, or the part of one that is about some sectors.
+/// A write, or its part in some sectors.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub write: u64,
@@ -35,21 +35,21 @@ pub(super) struct Pending {
     pub payload: Payload,
 }
 
-/// One sector's bytes that wait in the cache.
+/// Bytes of one sector in the cache.
 #[derive(Clone, Debug)]
 struct Version {
     write: u64,
-    /// Which sector of the payload.
+    /// Number of the sector within the payload.
     index: u64,
     payload: Payload,
-    /// When its write was answered.
+    /// The number of the event that completed its write.
     completed: Option<u64>,
 }
 
 #[derive(Clone, Default)]
 pub(super) struct Store {
     medium: BTreeMap<u64, Box<[u8; PHYSICAL as usize]>>,
-    /// By sector, in the order in which they took effect: the last is what is read.
+    /// By sector, in the order in which they took effect: reads return the last.
     cache: BTreeMap<u64, Vec<Version>>,
     unreadable: BTreeSet<u64>,
 }
@@ -85,7 +85,7 @@ impl Store {
         put(&mut page[(sector % PER_PAGE * SECTOR) as usize..][..SECTOR as usize], bytes);
     }
 
-    /// Sectors from there on are zeros, on the medium and in the cache: their file was cut short.
+    /// Turns all sectors from `sector` on to zeros, on the medium and in the cache: the file was truncated.
     pub fn forget_from(&mut self, sector: u64) {
         self.cache.split_off(&sector);
         let kept: Vec<u64> = self.medium.keys().copied().collect();
@@ -93,7 +93,7 @@ impl Store {
         (sector..last).for_each(|sector| self.settle(sector, None));
     }
 
-    /// The write takes effect on those of its sectors that `which` names.
+    /// Puts the write into the cache, in those of its sectors for which `which` returns `true`.
     pub fn apply(&mut self, pending: &Pending, which: impl Fn(u64) -> bool) {
         for sector in pending.sectors.clone().filter(|sector| which(*sector)) {
             let index = sector - pending.sectors.start;
@@ -103,7 +103,7 @@ impl Store {
         }
     }
 
-    /// The write was answered at that point of the order of things.
+    /// Marks the write as completed by event number `at`.
     pub fn complete(&mut self, pending: &Pending, at: u64) {
         for sector in pending.sectors.clone() {
             let versions = self.cache.get_mut(&sector).into_iter().flatten();
@@ -113,14 +113,14 @@ impl Store {
         }
     }
 
-    /// Every write that has taken effect was answered at that point of the order of things.
+    /// Marks every cached write that has not completed yet as completed by event number `at`.
     pub fn complete_all(&mut self, at: u64) {
         for version in self.cache.values_mut().flatten() {
             version.completed.get_or_insert(at);
         }
     }
 
-    /// Puts the `n`-th cached version of a sector onto the medium; those before it never get there.
+    /// Puts the `n`-th cached version of a sector onto the medium. Earlier versions are dropped.
     fn persist(&mut self, sector: u64, n: usize) {
         let Some(versions) = self.cache.get_mut(&sector) else { return };
         let version = versions.drain(..=n).next_back().expect("the range is not empty");
@@ -130,7 +130,7 @@ impl Store {
         self.settle(sector, version.payload.sector(version.index));
     }
 
-    /// Makes one write durable, and what it replaced gone.
+    /// Makes one write durable, and drops the versions that it replaced.
     pub fn persist_write(&mut self, pending: &Pending) {
         for sector in pending.sectors.clone() {
             let versions = self.cache.get(&sector);
@@ -141,7 +141,7 @@ impl Store {
         }
     }
 
-    /// Makes durable what had completed before `submitted`, and nothing else.
+    /// Makes durable the writes that had completed before `submitted`, and no others.
     pub fn flush(&mut self, submitted: u64) {
         let covered = |version: &Version| version.completed.is_some_and(|at| at < submitted);
         let newest = |versions: &Vec<Version>| versions.iter().rposition(covered);
@@ -152,13 +152,13 @@ impl Store {
         }
     }
 
-    /// Forgets what is in the cache: a failed flush.
+    /// Drops the cache, as after a failed flush.
     pub fn drop_cache(&mut self) {
         self.cache.clear();
     }
 
-    /// One drawn version of the first cached sector from `near` on goes to the medium, with what its
-    /// write put into the same unit of `unit` sectors. Versions before it are overtaken.
+    /// Puts a drawn version of the first cached sector from `near` on onto the medium, with the other sectors
+    /// of the same write in the same unit of `unit` sectors. Earlier versions are dropped (overtaken).
     pub fn destage(&mut self, near: u64, draw: u64, unit: u64, counters: &Counters) {
         let found = self.cache.range(near..).next().or_else(|| self.cache.first_key_value());
         let Some((sector, versions)) = found else { return };
@@ -175,7 +175,7 @@ impl Store {
         }
     }
 
-    /// A sector becomes unreadable until it is written to the medium.
+    /// Makes a sector unreadable until it is written to the medium.
     pub fn spoil(&mut self, sector: u64) {
         self.unreadable.insert(sector);
     }
@@ -185,12 +185,12 @@ impl Store {
         self.unreadable.contains(&sector) && !self.cache.contains_key(&sector)
     }
 
-    /// How many sectors cannot be read.
+    /// Returns the number of unreadable sectors.
     pub fn spoilt(&self) -> usize {
         self.unreadable.len()
     }
 
-    /// Turns a bit over on the medium, if there is anything.
+    /// Flips a bit of a sector on the medium; `false` if the sector has no place there.
     pub fn rot(&mut self, sector: u64, draw: u64) -> bool {
         let Some(page) = self.medium.get_mut(&(sector / PER_PAGE)) else { return false };
         let byte = sector % PER_PAGE * SECTOR + draw % SECTOR;
@@ -198,7 +198,7 @@ impl Store {
         true
     }
 
-    /// Bytes of the medium that were ever written, with those that wait for it.
+    /// Returns the bytes that are allocated on the medium and in the cache, with the sectors `more`.
     pub fn allocated(&self, more: Range<u64>) -> u64 {
         let mut pages: BTreeSet<u64> = self.medium.keys().copied().collect();
         pages.extend(self.cache.keys().map(|sector| sector / PER_PAGE));
@@ -206,13 +206,13 @@ impl Store {
         pages.len() as u64 * PHYSICAL
     }
 
-    /// Whether the sector has a place, zeros or not.
+    /// Whether the sector is allocated, even if it has zeros.
     pub fn is_mapped(&self, sector: u64) -> bool {
         self.medium.contains_key(&(sector / PER_PAGE)) || self.cache.contains_key(&sector)
     }
 
-    /// The power goes. What is not durable stays or goes as `cut` draws it; of `in_flight` too, where
-    /// the write has not taken effect yet, as `is_open` knows.
+    /// Cuts the power. `cut` draws which cached sectors survive, and which sectors of the writes `in_flight`.
+    /// `is_open` returns whether a sector of a write in flight has not taken effect yet.
     pub fn cut(
         &mut self,
         cut: &Cut,
@@ -245,7 +245,7 @@ impl Store {
         self.damage(cut.profile, &torn, counters);
     }
 
-    /// The power goes, and of the writes in the cache those sectors stay that `keeps` names.
+    /// Cuts the power. The sectors of cached writes survive for which `keeps` returns `true`.
     pub fn keep(&mut self, keeps: impl Fn(u64, u64) -> bool) {
         for (sector, versions) in std::mem::take(&mut self.cache) {
             let kept = versions.iter().rfind(|version| keeps(version.write, sector));
@@ -255,7 +255,7 @@ impl Store {
         }
     }
 
-    /// A number for what is on the medium.
+    /// Returns a hash of the medium.
     pub fn digest(&self) -> u64 {
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         let page =
@@ -263,7 +263,7 @@ impl Store {
         self.medium.iter().fold(0, |sum, (at, bytes)| page(mix(sum ^ at), &bytes[..]))
     }
 
-    /// Every write that is not durable, those in flight last.
+    /// Returns every write that is not durable, in the order of completion; those in flight come last.
     pub fn writes_in_order(&self, in_flight: &[Pending]) -> Vec<u64> {
         let cached = self.cache.values().flatten();
         let mut order: Vec<_> =
@@ -305,18 +305,18 @@ fn put(into: &mut [u8], bytes: Option<&[u8]>) {
     }
 }
 
-/// A power cut: how it chooses, and from which numbers.
+/// Parameters of a power cut.
 pub(super) struct Cut {
     pub policy: CutPolicy,
     pub profile: Profile,
     pub draw: Stream,
 }
 
-/// Which writes a power cut keeps.
+/// The writes that a power cut keeps.
 struct Keep {
     /// `None`: a choice by write and unit.
     writes: Option<BTreeSet<u64>>,
-    /// Sectors that go together.
+    /// Number of sectors that survive or vanish together.
     unit: u64,
     key: u64,
 }
@@ -354,7 +354,7 @@ impl Keep {
     }
 }
 
-/// How much of each write a power cut kept.
+/// For each write, how many sectors a power cut kept.
 #[derive(Default)]
 struct Torn(BTreeMap<u64, TornWrite>);
 

@@ -65,7 +65,7 @@ impl Bench {
 }
 
 #[test]
-fn answered_is_read_and_not_durable() {
+fn acknowledged_write_reads_back_and_is_not_durable() {
     let bench = Bench::plain(1);
     bench.wait(bench.write(0, 512, 1, false)).unwrap();
     assert_eq!(bench.read(0).unwrap(), 1);
@@ -74,7 +74,7 @@ fn answered_is_read_and_not_durable() {
 }
 
 #[test]
-fn a_flush_covers_what_completed_before_it_was_submitted() {
+fn flush_covers_writes_completed_before_its_submission() {
     let bench = Bench::plain(1);
     bench.wait(bench.write(0, 512, 1, false)).unwrap();
     let late = bench.write(512, 512, 2, false);
@@ -86,7 +86,7 @@ fn a_flush_covers_what_completed_before_it_was_submitted() {
 }
 
 #[test]
-fn fua_makes_itself_durable_and_no_other() {
+fn fua_write_makes_no_other_write_durable() {
     let bench = Bench::plain(1);
     bench.wait(bench.write(0, 512, 1, false)).unwrap();
     bench.wait(bench.write(512, 512, 2, true)).unwrap();
@@ -95,7 +95,7 @@ fn fua_makes_itself_durable_and_no_other() {
 }
 
 #[test]
-fn power_keeps_any_choice_of_what_is_pending() {
+fn power_cut_keeps_any_subset_of_pending_writes() {
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..64 {
         let bench = Bench::plain(seed);
@@ -109,7 +109,7 @@ fn power_keeps_any_choice_of_what_is_pending() {
 }
 
 #[test]
-fn every_policy_keeps_what_it_says() {
+fn power_cut_keeps_writes_by_policy() {
     let after = |policy| {
         let bench = Bench::plain(3);
         for n in 0..4 {
@@ -127,7 +127,7 @@ fn every_policy_keeps_what_it_says() {
 }
 
 #[test]
-fn a_physical_sector_of_4k_is_whole_or_not_there() {
+fn torn_write_keeps_4k_sectors_atomic() {
     for seed in 0..32 {
         let bench = Bench::new(seed, DiskConfig::new(1 << 20, Profile::Native4k));
         bench.wait(bench.write(0, 8192, 1, false)).unwrap();
@@ -140,7 +140,7 @@ fn a_physical_sector_of_4k_is_whole_or_not_there() {
 }
 
 #[test]
-fn an_emulated_sector_takes_its_neighbours_along() {
+fn torn_write_on_emulated_disk_damages_neighbours() {
     let damaged = (0..32).any(|seed| {
         let bench = Bench::new(seed, DiskConfig::new(1 << 20, Profile::Emulated512));
         bench.wait(bench.write(0, 1024, 1, false)).unwrap();
@@ -151,7 +151,7 @@ fn an_emulated_sector_takes_its_neighbours_along() {
 }
 
 #[test]
-fn a_sector_that_is_not_atomic_can_be_half_garbage() {
+fn torn_write_on_non_atomic_disk_damages_sector() {
     let half = (0..32).any(|seed| {
         let bench = Bench::new(seed, DiskConfig::new(1 << 20, Profile::NotAtomic));
         bench.wait(bench.write(0, 1024, 1, false)).unwrap();
@@ -163,7 +163,7 @@ fn a_sector_that_is_not_atomic_can_be_half_garbage() {
 }
 
 #[test]
-fn a_protected_cache_survives_and_a_liar_loses() {
+fn power_cut_spares_protected_cache_and_loses_liars() {
     for (profile, left) in [(Profile::Protected, 1), (Profile::Liar, 0)] {
         let config = DiskConfig { destage: 0, ..DiskConfig::new(1 << 20, profile) };
         let bench = Bench::new(1, config);
@@ -175,7 +175,7 @@ fn a_protected_cache_survives_and_a_liar_loses() {
 }
 
 #[test]
-fn a_thin_disk_fills_up() {
+fn thin_disk_refuses_writes_when_full() {
     let bench = Bench::new(1, DiskConfig::new(1 << 20, Profile::Thin(8192)));
     bench.wait(bench.write(0, 8192, 1, false)).unwrap();
     let full = bench.wait(bench.write(8192, 512, 1, false)).unwrap_err();
@@ -193,7 +193,7 @@ fn with(faults: Faults) -> Bench {
 const ALWAYS: u32 = 1_000_000;
 
 #[test]
-fn a_read_error_lasts_until_the_sector_is_written() {
+fn read_error_lasts_until_sector_is_written() {
     let bench = with(Faults { read_error: ALWAYS, ..Faults::default() });
     assert_eq!(bench.read(0).unwrap_err().kind(), ErrorKind::Io);
     bench.disk.set_faults(Faults::default());
@@ -205,7 +205,7 @@ fn a_read_error_lasts_until_the_sector_is_written() {
 }
 
 #[test]
-fn a_failed_flush_drops_the_cache_and_the_next_succeeds() {
+fn failed_flush_drops_cache_and_next_flush_succeeds() {
     let bench = with(Faults { flush_error: ALWAYS, ..Faults::default() });
     bench.wait(bench.write(0, 512, 2, false)).unwrap();
     assert!(bench.wait(bench.storage.start(DiskIo::Flush)).is_err());
@@ -216,7 +216,7 @@ fn a_failed_flush_drops_the_cache_and_the_next_succeeds() {
 }
 
 #[test]
-fn writes_fail_get_lost_and_go_astray() {
+fn write_faults_fail_lose_and_misdirect() {
     let bench = with(Faults { write_error: ALWAYS, ..Faults::default() });
     assert!(bench.wait(bench.write(0, 512, 2, false)).is_err());
     let bench = with(Faults { lost_write: ALWAYS, ..Faults::default() });
@@ -229,7 +229,7 @@ fn writes_fail_get_lost_and_go_astray() {
 }
 
 #[test]
-fn bits_rot_one_at_a_time() {
+fn rot_flips_one_bit() {
     let bench = with(Faults { rot: ALWAYS, ..Faults::default() });
     bench.read(0).unwrap();
     let flipped: u32 =
@@ -238,7 +238,7 @@ fn bits_rot_one_at_a_time() {
 }
 
 #[test]
-fn what_hangs_keeps_its_buffer_until_it_is_let_go() {
+fn hung_write_keeps_buffer_until_release() {
     let bench = with(Faults { hang: ALWAYS, ..Faults::default() });
     drop(bench.write(0, 512, 2, false));
     bench.world.run(bench.world.env().now().after(Duration::from_secs(3600))).unwrap();
@@ -248,7 +248,7 @@ fn what_hangs_keeps_its_buffer_until_it_is_let_go() {
 }
 
 #[test]
-fn a_late_answer_is_late() {
+fn stall_delays_answer() {
     let bench = with(Faults { stall: ALWAYS, ..Faults::default() });
     let start = bench.world.env().now();
     bench.read(0).unwrap();
@@ -256,7 +256,7 @@ fn a_late_answer_is_late() {
 }
 
 #[test]
-fn one_writer_at_a_time_and_none_before_the_last_write_has_landed() {
+fn open_refuses_second_writer_and_writes_in_flight() {
     let bench = Bench::plain(2);
     let refused = |bench: &Bench| bench.world.env().open(&open()).err().map(|e| e.kind());
     assert_eq!(refused(&bench), Some(ErrorKind::InUse));
@@ -270,7 +270,7 @@ fn one_writer_at_a_time_and_none_before_the_last_write_has_landed() {
 }
 
 #[test]
-fn a_kill_keeps_what_was_answered() {
+fn kill_keeps_acknowledged_writes() {
     let bench = Bench::plain(2);
     bench.wait(bench.write(0, 512, 1, false)).unwrap();
     let in_flight: Vec<_> = (1..9).map(|n| bench.write(n * 512, 512, 1, false)).collect();
@@ -284,7 +284,7 @@ fn a_kill_keeps_what_was_answered() {
 }
 
 #[test]
-fn removing_an_operation_leaves_the_fate_of_the_others() {
+fn faults_do_not_depend_on_other_operations() {
     let fates = |with_first: bool| {
         let config = DiskConfig {
             faults: Faults { write_error: 500_000, ..Faults::default() },
@@ -300,7 +300,7 @@ fn removing_an_operation_leaves_the_fate_of_the_others() {
 }
 
 #[test]
-fn a_write_in_two_steps_does_not_take_its_first_step_again() {
+fn power_cut_does_not_repeat_first_step_of_write() {
     let mut seen = 0;
     for seed in 0..200 {
         let bench = Bench::plain(seed);
@@ -321,7 +321,7 @@ fn a_write_in_two_steps_does_not_take_its_first_step_again() {
 }
 
 #[test]
-fn what_a_failed_write_has_left_is_covered_by_the_next_flush() {
+fn flush_covers_remains_of_failed_write() {
     let mut left = 0;
     for seed in 0..40 {
         let bench = Bench::plain(seed);

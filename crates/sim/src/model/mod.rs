@@ -1,10 +1,10 @@
-//! What a volume may answer: the judge of every read, before and after a failure.
+//! A model of a volume. It checks every read, before and after failures, against the allowed results.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the volume: requests begin and end, power goes, processes die |
-//! | `register.rs` | one sector: which of its versions a read may return |
-//! | `stamp.rs` | payloads by which any sector can be named |
+//! | `mod.rs` | the volume: begin and end of requests, power cuts, deaths of processes |
+//! | `register.rs` | one sector: the versions that a read may return |
+//! | `stamp.rs` | payloads that identify the write of each sector |
 
 mod register;
 mod stamp;
@@ -23,34 +23,34 @@ use register::{End, FIRST, Flaw, Register, Version};
 
 pub use stamp::{Content, Stamp};
 
-/// What is demanded of a volume.
+/// The guarantees that a volume must keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Promise {
     /// The contract of a device.
     Full,
     /// As full, but a torn write may have left damage.
     Damage,
-    /// What was written may be lost, and older bytes come back; never bytes of another place, and
-    /// never a mixture.
+    /// Writes may be lost, so that older bytes come back; but never bytes of another sector, and never a
+    /// mixture.
     Lossy,
-    /// As lossy; and blocks change their places below, so that older bytes may be those of another block.
+    /// As lossy; but blocks are remapped below, so that older bytes may be those of another block.
     Displaced,
-    /// Nothing about bytes: a disk below lies about them and nobody checks.
+    /// No guarantee about bytes: a disk below corrupts them and no device verifies them.
     Nothing,
 }
 
-/// A promise that was not kept.
+/// A rule for the answers of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// Every 512 bytes behave as if requests came one after the other.
+    /// Every sector of 512 bytes behaves as if requests came one after the other.
     Order,
-    /// A sector holds what was written to that sector.
+    /// A sector holds bytes that were written to that sector.
     Place,
-    /// A sector is written wholly or not at all.
+    /// A sector is written atomically.
     Whole,
-    /// What a flush or FUA made durable survives a power cut.
+    /// Writes that a flush or FUA made durable survive a power cut.
     Durable,
-    /// Only what reads as zeros is said to.
+    /// Block status reports zeros only for bytes that read as zeros.
     Status,
     /// After a failed flush every later flush fails.
     Sticky,
@@ -69,12 +69,12 @@ impl fmt::Display for Rule {
     }
 }
 
-/// How a volume broke a rule.
+/// A violation of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrong {
     /// The rule.
     pub rule: Rule,
-    /// What was seen where.
+    /// The sector and its content.
     pub words: String,
 }
 
@@ -84,14 +84,14 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// What a request does to the bytes.
+/// The effect of a request on the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Stores a payload.
     Write,
-    /// Makes zeros.
+    /// Writes zeros.
     Zero,
-    /// Makes zeros, or nothing.
+    /// Makes each sector zeros, or leaves it.
     Discard,
 }
 
@@ -103,25 +103,25 @@ pub struct Changing(u64);
 #[derive(Debug)]
 pub struct Looking(u64);
 
-/// A volume as it should be.
+/// The model of a volume.
 pub struct Model {
     volume: u64,
     now: Cell<u64>,
     next: Cell<u64>,
     registers: RefCell<Vec<Register>>,
-    /// What was in sectors that were not zero at first.
+    /// The initial content of sectors that were not zero.
     first: RefCell<BTreeMap<u64, Box<[u8]>>>,
     changes: RefCell<BTreeMap<u64, Range<u64>>>,
     looks: RefCell<BTreeSet<u64>>,
-    /// What completed before this is durable.
+    /// Writes that completed before this moment are durable.
     flushed: Cell<u64>,
-    /// When a flush was first answered with an error.
+    /// The moment of the first failed flush.
     flush_failed: Cell<Option<u64>>,
     promise: Cell<Promise>,
 }
 
 impl Model {
-    /// A volume of `size` bytes, all zero; `volume` is in every payload.
+    /// Creates the model of a volume of `size` bytes, all zero. Its number `volume` is in every payload.
     pub fn new(volume: u64, size: u64) -> Self {
         Self {
             volume,
@@ -137,7 +137,7 @@ impl Model {
         }
     }
 
-    /// What is there at first, before any change: the bytes of one read.
+    /// Records the initial content of a range, from a read before any change.
     pub fn learn(&self, range: ByteRange, bytes: &[u8]) {
         let mut registers = self.registers.borrow_mut();
         for (sector, bytes) in sectors(range).zip(bytes.chunks_exact(SECTOR as usize)) {
@@ -148,7 +148,7 @@ impl Model {
         }
     }
 
-    /// What a sector holds, of all that it may.
+    /// Classifies the bytes read from a sector.
     fn content(&self, sector: u64, bytes: &[u8]) -> Content {
         match self.first.borrow().get(&sector) {
             Some(first) if **first == *bytes => Content::First,
@@ -156,7 +156,7 @@ impl Model {
         }
     }
 
-    /// Demands less from now on.
+    /// Sets the guarantees for later reads.
     pub fn demand(&self, promise: Promise) {
         self.promise.set(promise);
     }
@@ -165,7 +165,7 @@ impl Model {
         self.now.replace(self.now.get() + 1)
     }
 
-    /// A change of `range` is submitted.
+    /// Records that a change of `range` was submitted.
     pub fn begin(&self, range: ByteRange, change: Change, fua: bool) -> Changing {
         let (write, at) = (self.next.replace(self.next.get() + 1), self.tick());
         let (zero, discard) = (change != Change::Write, change == Change::Discard);
@@ -181,7 +181,7 @@ impl Model {
         Changing(write)
     }
 
-    /// Fills the payload of a write.
+    /// Fills the buffer of a write with its payload.
     pub fn fill(&self, changing: &Changing, into: &mut [u8]) {
         let sectors = self.changes.borrow()[&changing.0].clone();
         for (sector, into) in sectors.zip(into.chunks_exact_mut(SECTOR as usize)) {
@@ -189,7 +189,7 @@ impl Model {
         }
     }
 
-    /// A change was answered.
+    /// Records the end of a change; `ok`: whether it succeeded.
     pub fn end(&self, changing: Changing, ok: bool) {
         let at = self.tick();
         let end = if ok { End::Answered } else { End::Failed };
@@ -200,7 +200,7 @@ impl Model {
         }
     }
 
-    /// Nobody will say what has become of a change. If it has an effect, it has it before anything
+    /// Records that the result of a change stays unknown. If it has an effect, it has it before any request
     /// that is submitted from now on.
     pub fn lost(&self, changing: Changing) {
         let at = self.tick();
@@ -211,22 +211,22 @@ impl Model {
         }
     }
 
-    /// A read or status is submitted.
+    /// Records that a read or block status was submitted.
     pub fn look(&self) -> Looking {
         let at = self.tick();
         self.looks.borrow_mut().insert(at);
         Looking(at)
     }
 
-    /// It was answered with an error.
+    /// Records that a read or block status failed.
     pub fn look_failed(&self, looking: Looking) {
         self.looks.borrow_mut().remove(&looking.0);
     }
 
-    /// A read was answered.
+    /// Checks the bytes that a read returned.
     ///
     /// # Errors
-    /// Which rule the bytes break.
+    /// The rule that the bytes break.
     pub fn saw(&self, looking: Looking, range: ByteRange, bytes: &[u8]) -> Result<(), Wrong> {
         let end = self.tick();
         self.looks.borrow_mut().remove(&looking.0);
@@ -236,10 +236,10 @@ impl Model {
         Ok(())
     }
 
-    /// A status request was answered: what it calls zero must read as zeros.
+    /// Checks the answer of a block status: extents reported as zero must read as zeros.
     ///
     /// # Errors
-    /// Which rule the answer breaks.
+    /// The rule that the answer breaks.
     pub fn told(&self, looking: Looking, range: ByteRange, told: &[Extent]) -> Result<(), Wrong> {
         let end = self.tick();
         self.looks.borrow_mut().remove(&looking.0);
@@ -261,15 +261,15 @@ impl Model {
         Ok(())
     }
 
-    /// A flush is submitted.
+    /// Records that a flush was submitted.
     pub fn flush(&self) -> Looking {
         Looking(self.tick())
     }
 
-    /// A flush was answered.
+    /// Checks the result of a flush; `ok`: whether it succeeded.
     ///
     /// # Errors
-    /// If it succeeded although an earlier one had failed.
+    /// If it succeeded although it was submitted after another flush had failed.
     pub fn flushed(&self, flush: Looking, ok: bool) -> Result<(), Wrong> {
         if !ok {
             self.flush_failed.set(self.flush_failed.get().or(Some(self.tick())));
@@ -283,7 +283,7 @@ impl Model {
         Ok(())
     }
 
-    /// The power went. Nothing that was in flight will be answered any more.
+    /// Records a power cut. Requests in flight will not be answered.
     pub fn power_cut(&self) {
         let at = self.tick();
         self.forget_open();
@@ -292,7 +292,8 @@ impl Model {
         }
     }
 
-    /// The process died, and its successor has the disks: what was in flight has landed or never will.
+    /// Records that the process died and its successor has the disks. Writes that were in flight have landed or
+    /// never will.
     pub fn restarted(&self) {
         let at = self.tick();
         self.forget_open();

@@ -1,55 +1,55 @@
-//! One sector as a register: which of its versions a read may return.
+//! One sector as a register with versions, of which a read may return some.
 //!
-//! A version is a write with all the reads that returned it. `first` is the earliest end of any of
-//! these, `last` the latest beginning. Of two versions one must come before the other if something
-//! of it had ended before something of the other began. A history is linearizable exactly if no two
-//! versions must each come before the other (Gibbons and Korach, "Testing shared memories", for
-//! registers in which every write is unique).
+//! A version is a write, with all the reads that returned it. `first` is the earliest end of any of these
+//! requests, `last` the latest begin. One version must come before another if a request of the first had ended
+//! before a request of the other began. A history is linearizable exactly if no two versions must each come
+//! before the other (Gibbons and Korach, "Testing shared memories", for registers in which every write is
+//! unique).
 
-/// Never, for a version that has no end yet.
+/// The end of a version that has not ended.
 const NEVER: u64 = u64::MAX;
 
-/// The number of what was there before all writes.
+/// The write number of the initial content.
 pub(super) const FIRST: u64 = 0;
 
-/// A write, as one sector sees it.
+/// A write, as seen by one sector.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Version {
     pub write: u64,
     pub zero: bool,
     first: u64,
     last: u64,
-    /// When the write was answered; what a later flush covers.
+    /// The moment at which the write was answered. Flushes submitted later cover it.
     completed: u64,
     fua: bool,
-    /// Whether it was answered with an error: no flush has to cover it.
+    /// Whether it failed. No flush has to cover it.
     failed: bool,
     /// Whether it may have had no effect.
     optional: bool,
-    /// Whether a read has shown that it had one.
+    /// Whether a read has shown that it had an effect.
     shown: bool,
-    /// Whether it was there after a power cut, and what was there then is one of several.
+    /// Whether it is one of the versions that the last power cut can have left.
     survivor: bool,
 }
 
-/// How a write came to its end.
+/// The end of a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Answered,
-    /// With an error: it may have had any effect, and may have it later.
+    /// It failed: it may have an effect, even later.
     Failed,
-    /// Without an answer: it may have had any effect, and nothing later waits for it.
+    /// Its answer was lost: it may have had an effect, but not after requests that are submitted later.
     Lost,
 }
 
-/// Why a sector is wrong.
+/// The reason why a read is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flaw {
-    /// It was replaced, by that write.
+    /// The version was replaced by that write.
     Replaced(u64),
-    /// The last power cut should have left something newer.
+    /// The last power cut should have left a newer version.
     Undone,
-    /// No such write is known here.
+    /// The sector has no version of that write.
     Unknown,
 }
 
@@ -82,17 +82,17 @@ impl Version {
     }
 }
 
-/// The versions that a sector may have, and what is known of their order.
+/// The versions that a sector may have, with the known constraints on their order.
 #[derive(Clone, Debug)]
 pub(super) struct Register {
     versions: Vec<Version>,
-    /// What the last power cut left no room for.
+    /// The writes that cannot have survived the last power cut.
     undone: Vec<u64>,
     zero_undone: bool,
 }
 
 impl Register {
-    /// A sector that nobody has written yet; `zero`: it is all zeros.
+    /// Creates a sector before its first write. `zero`: whether it has zeros.
     pub fn new(zero: bool) -> Self {
         let blank = Version {
             first: 0,
@@ -122,7 +122,7 @@ impl Register {
         }
     }
 
-    /// A read that began at `start` and ends at `end` returned `write`.
+    /// Checks a read that began at `start`, ended at `end` and returned the version `write`.
     pub fn read(&mut self, write: u64, start: u64, end: u64) -> Result<(), Flaw> {
         let Some(n) = self.versions.iter().position(|v| v.write == write) else {
             return Err(if self.undone.contains(&write) { Flaw::Undone } else { Flaw::Unknown });
@@ -132,7 +132,7 @@ impl Register {
         Ok(())
     }
 
-    /// Likewise zeros. If several versions could be it, nothing is learnt.
+    /// Checks a read that returned zeros. If several versions match, the constraints stay as they are.
     pub fn read_zero(&mut self, start: u64, end: u64) -> Result<(), Flaw> {
         let mut found = None;
         let mut flaw = if self.zero_undone { Flaw::Undone } else { Flaw::Unknown };
@@ -148,7 +148,7 @@ impl Register {
         Ok(())
     }
 
-    /// The version as it would be with that read.
+    /// Returns the version with the read from `start` to `end` added to it.
     fn try_read(&self, n: usize, start: u64, end: u64) -> Result<Version, Flaw> {
         let mut seen = self.versions[n];
         seen.first = seen.first.min(end);
@@ -165,12 +165,12 @@ impl Register {
     fn show(&mut self, n: usize, seen: Version) {
         self.versions[n] = Version { shown: true, ..seen };
         if seen.survivor && !seen.shown {
-            // It was this one that the power cut left, and none of the others.
+            // The power cut left this version, so the other candidates are gone.
             self.versions.retain(|v| v.write == seen.write || !v.survivor);
         }
     }
 
-    /// The power goes at `at`: left is one version, which nothing durable must come after.
+    /// Handles a power cut at `at`. It leaves one of the versions that need not come before a durable one.
     pub fn power_cut(&mut self, flushed: u64, at: u64) {
         let durable: Vec<_> =
             self.versions.iter().filter(|v| v.counts() && v.is_durable(flushed)).copied().collect();
@@ -179,7 +179,7 @@ impl Register {
             self.versions.iter().copied().partition(survives);
         self.undone = gone.iter().map(|v| v.write).collect();
         self.zero_undone = gone.iter().any(|v| v.zero);
-        // All zeros are alike.
+        // Versions of zeros cannot be distinguished: one is enough.
         let zero = left.iter().rposition(|v| v.zero);
         let mut n = 0;
         left.retain(|v| {
@@ -202,8 +202,8 @@ impl Register {
         self.versions = left;
     }
 
-    /// The process died, and at `at` all that it had in flight has landed or never will. Only what
-    /// was answered has to be there, even if a read had shown the rest.
+    /// Handles the death of the process. At `at` its writes in flight have landed or never will. Only answered
+    /// writes must have landed, even if a read had shown others.
     pub fn restarted(&mut self, at: u64) {
         for version in self.versions.iter_mut().filter(|v| v.completed == NEVER) {
             version.first = at;
@@ -214,7 +214,7 @@ impl Register {
         }
     }
 
-    /// Forgets what nothing can show any more: no read that is open began before `oldest_read`.
+    /// Drops versions that no read can return any more. No open read began before `oldest_read`.
     pub fn forget(&mut self, flushed: u64, oldest_read: u64) {
         const ENOUGH: usize = 8;
         if self.versions.len() <= ENOUGH {

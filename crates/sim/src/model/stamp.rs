@@ -1,4 +1,4 @@
-//! Payloads that say what they are: any sector that is read can be named.
+//! Payloads that identify themselves: volume, sector and write can be read from any sector.
 
 use std::fmt;
 
@@ -9,31 +9,31 @@ const WORDS: usize = SECTOR as usize / 8;
 const HEAD: usize = 4;
 const MAGIC: u64 = u64::from_be_bytes(*b"cairnsim");
 
-/// Which write put a sector where.
+/// The identity of a payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// The volume.
+    /// The number of the volume.
     pub volume: u64,
-    /// The sector in it.
+    /// The number of the sector.
     pub sector: u64,
     /// The number of the write.
     pub write: u64,
 }
 
-/// What the bytes of a sector are.
+/// The content of a sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Zeros.
     Zero,
-    /// One write's bytes, whole.
+    /// The complete payload of one write.
     Stamp(Stamp),
-    /// What was there before all writes.
+    /// The initial content.
     First,
-    /// Bytes of that write, and others.
+    /// Bytes of that write, and other bytes.
     Mixture(Stamp),
-    /// What a torn write left.
+    /// Damage by a torn write.
     Damage,
-    /// Nothing that anybody wrote.
+    /// Bytes that no client wrote.
     Junk,
 }
 
@@ -49,7 +49,7 @@ impl Stamp {
         }
     }
 
-    /// Fills a sector.
+    /// Fills a sector with the payload.
     pub fn put(self, into: &mut [u8]) {
         for (n, bytes) in into.chunks_exact_mut(8).enumerate() {
             bytes.copy_from_slice(&self.word(n).to_le_bytes());
@@ -58,7 +58,7 @@ impl Stamp {
 }
 
 impl Content {
-    /// What the bytes of a sector are.
+    /// Classifies the bytes of a sector.
     pub fn of(bytes: &[u8]) -> Self {
         if bytes.iter().all(|byte| *byte == 0) {
             return Self::Zero;
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_sector_can_be_named() {
+    fn content_of_sector_is_classified() {
         let stamp = Stamp { volume: 3, sector: 9, write: 27 };
         let mut bytes = [0; SECTOR as usize];
         assert_eq!(Content::of(&bytes), Content::Zero);

@@ -6,7 +6,7 @@ const ONE: ByteRange = match ByteRange::new(0, 512) {
     None => panic!("512 bytes are some"),
 };
 
-/// A model of one sector, and the bytes of every write to it.
+/// A model of one sector.
 struct Bench(Model);
 
 impl Bench {
@@ -41,7 +41,7 @@ impl Bench {
 const ZEROS: [u8; 512] = [0; 512];
 
 #[test]
-fn the_last_write_is_read() {
+fn read_must_return_last_write() {
     let bench = Bench::new();
     bench.read(&ZEROS).unwrap();
     let (a, b) = (bench.write(), bench.write());
@@ -51,7 +51,7 @@ fn the_last_write_is_read() {
 }
 
 #[test]
-fn a_read_beside_a_write_sees_either_but_never_goes_back() {
+fn read_during_write_returns_either_but_never_goes_back() {
     let bench = Bench::new();
     let a = bench.write();
     let (changing, b) = bench.begin(Change::Write);
@@ -63,7 +63,7 @@ fn a_read_beside_a_write_sees_either_but_never_goes_back() {
 }
 
 #[test]
-fn overlapping_writes_end_in_one_order() {
+fn overlapping_writes_take_one_order() {
     let bench = Bench::new();
     let ((one, a), (two, b)) = (bench.begin(Change::Write), bench.begin(Change::Write));
     bench.0.end(one, true);
@@ -73,7 +73,7 @@ fn overlapping_writes_end_in_one_order() {
 }
 
 #[test]
-fn reads_that_overlap_may_disagree() {
+fn overlapping_reads_may_disagree() {
     let bench = Bench::new();
     let a = bench.write();
     let (_changing, b) = bench.begin(Change::Write);
@@ -83,7 +83,7 @@ fn reads_that_overlap_may_disagree() {
 }
 
 #[test]
-fn after_a_power_cut_the_durable_or_newer_is_there_and_stays() {
+fn power_cut_leaves_durable_or_newer_version() {
     for left in 0..3 {
         let bench = Bench::new();
         let old = bench.write();
@@ -101,7 +101,7 @@ fn after_a_power_cut_the_durable_or_newer_is_there_and_stays() {
 }
 
 #[test]
-fn what_a_power_cut_left_open_stays_open_until_it_is_read() {
+fn power_cut_choice_stays_open_until_first_read() {
     let bench = Bench::new();
     let a = bench.write();
     bench.0.power_cut();
@@ -113,7 +113,7 @@ fn what_a_power_cut_left_open_stays_open_until_it_is_read() {
 }
 
 #[test]
-fn a_flush_covers_what_completed_before_it_was_submitted() {
+fn model_flush_covers_writes_completed_before_submission() {
     let bench = Bench::new();
     let a = bench.write();
     let (changing, _) = bench.begin(Change::Write);
@@ -125,7 +125,7 @@ fn a_flush_covers_what_completed_before_it_was_submitted() {
 }
 
 #[test]
-fn fua_covers_itself() {
+fn fua_write_survives_power_cut() {
     let bench = Bench::new();
     let a = bench.write();
     let changing = bench.0.begin(ONE, Change::Write, true);
@@ -135,7 +135,7 @@ fn fua_covers_itself() {
 }
 
 #[test]
-fn a_failed_write_may_be_there_or_not() {
+fn failed_write_may_take_effect_or_not() {
     let bench = Bench::new();
     let a = bench.write();
     let (changing, b) = bench.begin(Change::Write);
@@ -146,7 +146,7 @@ fn a_failed_write_may_be_there_or_not() {
 }
 
 #[test]
-fn no_flush_has_to_cover_a_failed_write() {
+fn failed_write_need_not_be_flushed() {
     let bench = Bench::new();
     let a = bench.write();
     let (changing, b) = bench.begin(Change::Write);
@@ -159,7 +159,7 @@ fn no_flush_has_to_cover_a_failed_write() {
 }
 
 #[test]
-fn after_a_kill_what_was_answered_is_there() {
+fn restart_keeps_answered_writes() {
     let bench = Bench::new();
     let a = bench.write();
     let (_in_flight, b) = bench.begin(Change::Write);
@@ -170,7 +170,7 @@ fn after_a_kill_what_was_answered_is_there() {
 }
 
 #[test]
-fn a_discard_makes_zeros_or_nothing_and_then_stays() {
+fn discard_result_is_stable() {
     for first_zero in [false, true] {
         let bench = Bench::new();
         let a = bench.write();
@@ -184,7 +184,7 @@ fn a_discard_makes_zeros_or_nothing_and_then_stays() {
 }
 
 #[test]
-fn zeroes_read_as_zeros() {
+fn write_zeroes_reads_as_zeros() {
     let bench = Bench::new();
     let a = bench.write();
     let (changing, _) = bench.begin(Change::Zero);
@@ -194,7 +194,7 @@ fn zeroes_read_as_zeros() {
 }
 
 #[test]
-fn bytes_of_elsewhere_and_mixtures_are_named() {
+fn misplaced_and_mixed_sectors_are_identified() {
     let model = Model::new(1, 1024);
     let range = ByteRange::new(0, 1024).unwrap();
     let changing = model.begin(range, Change::Write, false);
@@ -210,7 +210,7 @@ fn bytes_of_elsewhere_and_mixtures_are_named() {
 }
 
 #[test]
-fn status_may_know_less_but_never_lies() {
+fn status_may_report_data_but_never_false_zeros() {
     let model = Model::new(1, 1024);
     let range = ByteRange::new(0, 1024).unwrap();
     let extent = |len, state| Extent { len, state };
@@ -226,7 +226,7 @@ fn status_may_know_less_but_never_lies() {
 }
 
 #[test]
-fn what_is_settled_is_forgotten() {
+fn register_forgets_replaced_versions() {
     let bench = Bench::new();
     for _ in 0..100 {
         bench.write();
@@ -238,7 +238,7 @@ fn what_is_settled_is_forgotten() {
 }
 
 #[test]
-fn a_failed_flush_is_not_taken_back() {
+fn flush_after_failed_flush_must_fail() {
     let bench = Bench::new();
     let beside = bench.0.flush();
     bench.0.flushed(bench.0.flush(), false).unwrap();
@@ -248,7 +248,7 @@ fn a_failed_flush_is_not_taken_back() {
 }
 
 #[test]
-fn what_was_there_at_first_is_a_version_like_any_other() {
+fn initial_content_is_a_version() {
     let bench = Bench::new();
     let junk = [7; 512];
     assert_eq!(bench.read(&junk), Err(Rule::Whole));
@@ -261,7 +261,7 @@ fn what_was_there_at_first_is_a_version_like_any_other() {
 }
 
 #[test]
-fn bytes_of_another_place_are_taken_where_blocks_change_theirs_and_are_lost() {
+fn displaced_promise_accepts_older_bytes_of_other_blocks() {
     let bench = Bench(Model::new(1, 1024));
     let other = ByteRange::new(512, 512).unwrap();
     let changing = bench.0.begin(other, Change::Write, false);

@@ -1,4 +1,4 @@
-//! A mirror over labelled disks in a world of its own, opened and changed as the server does it.
+//! A mirror over labelled disks in a world of its own, opened and changed as a server does it.
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 
@@ -18,16 +18,16 @@ use sim::{Client, DiskConfig, Image, Profile, SimDisk, SimWorld};
 pub const DATA_BYTES: u64 = 64 << 10;
 pub const PIECE: usize = 4096;
 
-/// So much that no change makes transfers shorter.
+/// Bytes of buffers: enough that no change makes transfers shorter.
 const POOL_BYTES: usize = 1 << 30;
 
-/// The slowest answer of a disk, if nothing else is said.
+/// Time of the slowest answer of a disk, by default.
 pub const NS_MAX: u64 = 500_000;
 
-/// Longer than anything takes here.
+/// Longer than any operation takes here.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// A mirror on these disks, and an encryption on it if it is to be `safe`.
+/// Returns the spec of a mirror on these disks, with an encryption on top if `safe`.
 pub fn text(on: &[usize], safe: bool) -> String {
     let disk = |n: &usize| format!("d{n} = {{ path = \"/disk{n}\", label = true }}\n");
     let disks: String = on.iter().map(disk).collect();
@@ -43,7 +43,7 @@ pub fn text(on: &[usize], safe: bool) -> String {
 const SAFE: &str = "safe = { kind = \"crypt\", on = \"m\", key = \"credential:safe\", \
                     kdf_memory = \"64KiB\", kdf_passes = 1 }\n";
 
-/// How disks are opened.
+/// Returns the options for opening disks. `changes`: whether it is for a live change.
 pub fn opening(changes: bool) -> Opening {
     Opening {
         machine: Machine::new("host", [1; 16]),
@@ -65,7 +65,7 @@ pub struct Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // Tasks hold the world, and it them.
+        // Breaks a reference cycle: tasks hold the world, and the world holds tasks.
         self.engine.abandon();
         self.world.drop_tasks();
     }
@@ -76,12 +76,12 @@ impl Rig {
         Self::of_speeds(&vec![NS_MAX; disks])
     }
 
-    /// With disks whose slowest answers take so long.
+    /// Makes disks with these times of their slowest answers.
     pub fn of_speeds(most_ns: &[u64]) -> Self {
         Self::made(most_ns, DATA_BYTES)
     }
 
-    /// Disks that hold this, and have room for so many bytes of data.
+    /// Makes disks with this content, and with so many bytes for data.
     pub fn of_larger(images: &[Image], data_bytes: u64) -> Self {
         let rig = Self::made(&vec![NS_MAX; images.len()], data_bytes);
         rig.disks.iter().zip(images).for_each(|(disk, image)| disk.put_back(image));
@@ -104,7 +104,7 @@ impl Rig {
         Self { world, engine, disks }
     }
 
-    /// A new process in a new world, with disks that hold this.
+    /// Makes a new process in a new world, with disks with this content.
     pub fn of(images: &[Image]) -> Self {
         Self::of_larger(images, DATA_BYTES)
     }
@@ -125,7 +125,7 @@ impl Rig {
         Ok((planned.unwrap_or_else(|faults| panic!("{faults}")), probe))
     }
 
-    /// Opens a graph without a word of anybody.
+    /// Opens a graph without any decision of an operator.
     pub fn try_open(&self, text: &str) -> Result<RunningGraph, Unchanged> {
         let opening = async {
             let (planned, probe) = self.look(text, opening(false), None).await?;
@@ -158,7 +158,7 @@ impl Rig {
         self.call(client, Op::Write { range: piece(), data, fua: true });
     }
 
-    /// Whether the piece is full of this byte.
+    /// Whether the piece is filled with this byte.
     pub fn holds(&self, client: &Client, byte: u8) -> bool {
         let into = self.world.env().buf(PIECE).unwrap();
         let Op::Read { into, .. } = self.call(client, Op::read(piece(), into)) else {
@@ -173,8 +173,8 @@ pub fn piece() -> ByteRange {
     ByteRange::new(0, PIECE as u64).unwrap()
 }
 
-/// Runs a task to its end, and looks at the disks after each thing that happens, as a power cut at that
-/// moment would find them.
+/// Runs a task to its end. After each event calls `look` with images of the disks, with all writes in flight in
+/// their caches, as a power cut at that moment would find them.
 pub fn moments<T: 'static>(
     rig: &Rig,
     task: impl Future<Output = T> + 'static,

@@ -1,4 +1,4 @@
-//! A server with one disk, which loses its power, and the NBD disk on its export.
+//! A server with one disk, whose power can be cut, and the NBD disk on its export.
 
 use std::rc::Rc;
 
@@ -13,8 +13,8 @@ use sim::{DiskConfig, Profile, SimDisk, SimWorld};
 /// Bytes of the disk.
 pub const BYTES: u64 = 256 << 10;
 
-/// The disk of the server, which knows nothing of power: a device of kind `path` would remember the
-/// flush that failed with it, and a server that is started anew does not.
+/// The disk of the server. Unlike a device of kind `path`, it does not remember a flush that failed in a power
+/// cut, just like a server that is started anew.
 struct Served {
     info: Info,
     storage: Rc<dyn Storage>,
@@ -68,7 +68,7 @@ impl Device for Served {
     }
 }
 
-/// A server in `world`, for as long as that lasts; its disk.
+/// Starts a server in `world` that runs as long as the world, and returns its disk.
 pub fn serve(world: &SimWorld) -> Rc<SimDisk> {
     let env = world.env();
     let medium = SimDisk::new(world, 0, DiskConfig::new(BYTES, Profile::Native512));
@@ -83,7 +83,7 @@ pub fn serve(world: &SimWorld) -> Rc<SimDisk> {
     medium
 }
 
-/// The disk on that export; `replay`: so many bytes are kept to be sent again.
+/// Opens the NBD disk on that export. `replay`: bytes that it keeps for replay.
 pub async fn disk(env: &Env, connections: u64, replay: u64) -> Result<Rc<dyn AnyDevice>> {
     let options = vec![
         ("nbd", Value::Text("nbd+unix:///volume?socket=/socket".to_owned())),

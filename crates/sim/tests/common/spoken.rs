@@ -1,4 +1,4 @@
-//! A server of a few lines that takes every change, keeps nothing, and says of itself what it is told to say.
+//! A minimal server that acknowledges every change, stores nothing, and offers configured flags.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,9 +14,9 @@ use wire::stream::Inbox;
 
 #[derive(Default)]
 pub struct Spoken {
-    /// What it says that it can do, to whoever comes.
+    /// The transmission flags that it offers to new connections.
     pub flags: Cell<TransmissionFlags>,
-    /// What it was told.
+    /// The commands that it received.
     pub told: RefCell<Vec<Command>>,
 }
 
@@ -31,7 +31,7 @@ impl Exports for Spoken {
     }
 }
 
-/// A server in `world`, for as long as that lasts.
+/// Starts a server in `world` that runs as long as the world.
 pub fn serve(world: &SimWorld) -> Rc<Spoken> {
     let (env, spoken) = (world.env(), Rc::<Spoken>::default());
     let listener = env.listen(&Address::Unix("/socket".into())).unwrap();
@@ -45,7 +45,7 @@ pub fn serve(world: &SimWorld) -> Rc<Spoken> {
     spoken
 }
 
-/// `None` once the client is gone.
+/// Serves one connection until the client is gone; then returns `None`.
 async fn talk(env: Env, socket: Rc<dyn Socket>, spoken: Rc<Spoken>) -> Option<()> {
     let mut inbox = Inbox::new(env.pool()).await.ok()?;
     let mut out = Vec::new();

@@ -1,6 +1,6 @@
-//! The verdicts on sets of up to three labelled disks, recorded as reasons. `start.txt`: the disks of a start, or the reasons
-//! of its refusal. `check.txt`: the findings of a check. `import.txt`: the graphs that an import lists. A change of a verdict
-//! is a change of a recording.
+//! The verdicts on sets of up to three labelled disks, recorded as reasons. `start.txt`: the disks of a start,
+//! or the reasons of its refusal. `check.txt`: the findings of a check. `import.txt`: the graphs that an import
+//! lists. A changed verdict changes a recording.
 
 #![allow(clippy::disallowed_methods, reason = "it reads and writes the recording")]
 
@@ -21,7 +21,7 @@ use meta::Machine;
 use sets::{BESIDE, FEW, STATES, State};
 use sim::SimWorld;
 
-/// The letters that stand for verdicts.
+/// The letters that denote verdicts.
 const LETTERS: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// Decisions of an operator at a start.
@@ -218,7 +218,7 @@ fn reasons(errors: &[Error]) -> String {
     errors.iter().map(reason).collect::<Vec<_>>().join(", ")
 }
 
-/// A recording: tables of two letters for each verdict, and what the letters mean.
+/// A recording: tables with two letters for each verdict, and a legend of the letters.
 #[derive(Default)]
 struct Recording {
     letters: BTreeMap<String, String>,
@@ -263,7 +263,7 @@ impl Recording {
     }
 }
 
-/// Compares a recording with the file of that name; `UPDATE=1` writes the file.
+/// Compares a recording with the file of that name. With `UPDATE=1` it writes the file.
 fn compare(name: &str, recording: Recording) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/label_verdicts").join(name);
     let is = recording.text();
@@ -318,7 +318,7 @@ fn start_verdicts_are_as_recorded() {
     compare("start.txt", recording);
 }
 
-/// Records the verdicts on all sets of one and two disks, and on those of three.
+/// Records the verdicts on all sets of one and two disks, and on some sets of three.
 fn record(of: impl Fn(&[State]) -> String) -> Recording {
     let all: Vec<State> = STATES.iter().map(|(state, _)| *state).collect();
     let mut recording = Recording::default();

@@ -1,7 +1,7 @@
 //! Sets of up to three disks: each disk in one of the states in which labels can be found.
 //!
-//! All labels are of one graph at epoch 5 and broadcast 10, but for the difference that names the state. `a` and `b` are the
-//! members of a mirror; the bytes of `c` are on no other disk.
+//! All labels belong to one graph at epoch 5 and broadcast 10, except for the difference that names the state.
+//! `a` and `b` are the members of a mirror; the bytes of `c` are on no other disk.
 
 use std::collections::BTreeMap;
 
@@ -27,31 +27,31 @@ pub const DISKS: [&str; 3] = ["a", "b", "c"];
 /// A state of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Nothing answers.
+    /// The disk is not there.
     Missing,
     /// The start would make its file.
     ToBeMade,
-    /// Nothing at both ends.
+    /// Both ends are blank.
     Blank,
-    /// It may not be written, and has no label.
+    /// It is read-only, and has no label.
     BlankReadOnly,
-    /// A file system.
+    /// It holds a file system.
     Holds,
-    /// No copy of its label is whole.
+    /// No copy of its label is intact.
     Damaged,
     /// A later version wrote its label.
     Newer,
-    /// It may be read and not be written.
+    /// A later version wrote its label, which this version may read but not write.
     NewerToWrite,
-    /// Its label is as it should be.
+    /// Its label is in order.
     Sound,
     /// An image from an earlier epoch.
     Epoch4,
-    /// It missed the last broadcast, of which all are known to have been informed.
+    /// It missed the last broadcast, although that is known to have reached all disks.
     Broadcast9,
-    /// It has a broadcast that not all are known to have.
+    /// It has a broadcast that is not known to have reached all disks.
     Broadcast11,
-    /// It was in use since, with all disks that were there.
+    /// It was in use since; a further broadcast has reached all disks present.
     Acked11,
     /// It was in use since, in a later epoch.
     Epoch6,
@@ -73,19 +73,19 @@ pub enum State {
     OtherName,
     /// It belongs to another graph of this name.
     OtherGraph,
-    /// The graph does not have it any more.
+    /// It was removed from the graph.
     Removed,
     /// It is a copy of `a`.
     Twin,
-    /// It has fewer bytes than its label says.
+    /// It has fewer bytes than its label records.
     Truncated,
     /// The label at its end is gone.
     LostEnd,
     /// The label at its front is gone.
     LostFront,
-    /// Its label has nothing of the mirror.
+    /// Its label has no state of the mirror.
     Stateless,
-    /// Its label says that the other member missed writes.
+    /// Its label records that the other member missed writes.
     Alone,
 }
 

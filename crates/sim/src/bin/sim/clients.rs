@@ -1,4 +1,4 @@
-//! Clients of a volume, and the model that judges their answers.
+//! Clients of a volume, and the model that checks their answers.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use crate::trial::{Failure, LIMIT};
 /// Clients of one volume, which may be served by one process after the other.
 pub struct Clients {
     pub world: SimWorld,
-    /// `None` between two processes: a door keeps the graph and its disks open.
+    /// `None` between two processes: an open `Door` would keep the graph and its disks open.
     pub door: Option<Door>,
     pub model: Rc<Model>,
     pub tally: Rc<Tally>,
     pub may: May,
 }
 
-/// Failures of requests that are allowed.
+/// Allowed failures of requests.
 #[derive(Clone, Copy, Default)]
 pub struct May {
-    /// A device of kind `error` may fail them.
+    /// Whether a device of kind `error` may fail them.
     pub fail_on_purpose: bool,
-    /// More goes wrong than the graph must survive.
+    /// Whether there are more faults than the graph must survive.
     pub fail: bool,
 }
 
 impl Clients {
-    /// Makes clients that come through `door` to a volume of zeros.
+    /// Makes clients that access a volume of zeros through `door`.
     pub fn new(world: &SimWorld, door: Door, may: May) -> Self {
         let model = Rc::new(Model::new(world.seed(), door.info().size));
         Self { world: world.clone(), door: Some(door), model, tally: Rc::default(), may }
     }
 
-    /// Returns the way to the volume.
+    /// Returns the access to the volume.
     pub fn door(&self) -> &Door {
         self.door.as_ref().expect("clients come between a start and its end")
     }
@@ -67,19 +67,19 @@ impl Clients {
         self.judge()
     }
 
-    /// Reads everything.
+    /// Reads and checks the whole volume.
     pub fn verify(&self, number: u64) -> Result<(), Failure> {
         self.world.block_on(self.worker(number << 48, Mix::ALL).verify())?;
         self.judge()
     }
 
-    /// Judges the answers so far.
+    /// Checks the results so far.
     pub fn judge(&self) -> Result<(), Failure> {
         if let Some(wrong) = &*self.tally.wrong.borrow() {
             return Err(Failure::new(wrong.to_string()));
         }
         let May { fail_on_purpose, fail } = self.may;
-        // Where disks fail, the other member may be out.
+        // If disks may fail, the other member may be out.
         if self.tally.injected.get() > 0 && !fail_on_purpose && !fail {
             return Err(Failure::new("a mirror makes good what its spare member says"));
         }

@@ -1,5 +1,5 @@
-//! A graph over NBD disks alone: all are exports of one server, over several connections each. The server loses its
-//! power again and again while the graph and its clients live on. No client notices.
+//! A graph over NBD disks only. All of them are exports of one server, over several connections each. The power
+//! of the server is cut repeatedly while the graph and its clients live on. No client may notice.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const SOCKET: &str = "/far";
 /// The largest number of power cuts and resets in a round.
 const CUTS_MAX: u64 = 4;
 
-/// Bytes that a disk keeps to be sent again: more than any one change, at times less than those of all clients.
+/// Bytes that a disk keeps for replay: more than any one change, at times less than the changes of all clients.
 const REPLAY_BYTES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
 
 /// A session that lasts longer ends the series of short ones after which a disk gives up.
@@ -52,7 +52,7 @@ const REGISTRY: Registry = Registry(&KINDS);
 /// Runs a seed.
 ///
 /// # Errors
-/// The first promise that is broken.
+/// The first rule that was broken.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed)?;
     for round in 0..trial.plan.rounds.len() as u64 {
@@ -158,7 +158,7 @@ struct Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // Tasks hold the world, and it them.
+        // Breaks a reference cycle: tasks hold the world, and the world holds tasks.
         self.graph.engine.abandon();
         if let Some(life) = self.machine.life.take() {
             life.graph.engine.abandon();
@@ -204,7 +204,7 @@ impl Trial {
         })
     }
 
-    /// Lets clients work while the server loses its power, or a connection.
+    /// Lets clients work during power cuts of the server and resets of connections.
     fn round(&mut self, round: u64) -> Result<(), Failure> {
         for n in 0..self.plan.clients {
             self.clients.worker(round << 32 | n, self.plan.mix).start(self.plan.requests);
@@ -241,7 +241,7 @@ impl Trial {
         self.mirrors.check(&self.graph).map_err(Failure::new)
     }
 
-    /// Flushes and cuts the power once more: the server's disks have all changes.
+    /// Flushes, cuts the power once more, and checks that the server's disks have all changes.
     fn last_cut(&mut self) -> Result<(), Failure> {
         let client = Client::new(&self.graph.engine, self.graph.node(self.top));
         let flushed = self.machine.world.block_on(client.send(Op::Flush))?.result;

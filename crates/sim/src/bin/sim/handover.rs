@@ -1,6 +1,6 @@
-//! A mirror whose members take over from each other while flushes are late. Some members are out and come back in
-//! sync while flushes are on their way to the others. Then the others are taken out. No flush fails for it, and flushed
-//! changes are there after a power cut.
+//! A mirror whose members take over from each other while flushes are late. Some members are taken out and come
+//! back in sync while flushes to the others are in flight. Then the others are taken out. No flush may fail
+//! because of this, and flushed changes must survive a power cut.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ const FLUSH: Mix = Mix {
 /// Runs a seed.
 ///
 /// # Errors
-/// The first promise that is broken.
+/// The first rule that was broken.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed)?;
     for round in 0..trial.plan.rounds.len() as u64 {
@@ -61,7 +61,7 @@ struct Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // Tasks hold the world, and it them.
+        // Breaks a reference cycle: tasks hold the world, and the world holds tasks.
         self.graph.engine.abandon();
         self.world.drop_tasks();
     }
@@ -86,7 +86,8 @@ impl Trial {
         Ok(Self { plan, world, draw, disks, mirrors, graph: Rc::new(graph), clients, starts: 0 })
     }
 
-    /// Takes some members out and brings them back while flushes to the others are late; then takes those out.
+    /// Takes some members out and brings them back while flushes to the others are late; then takes the others
+    /// out.
     fn round(&mut self, round: u64) -> Result<(), Failure> {
         self.until_in_sync()?;
         for n in 0..self.plan.clients {
@@ -112,7 +113,8 @@ impl Trial {
         self.end()
     }
 
-    /// Ends the round: all requests are answered, or the power goes, perhaps just after a flush was answered.
+    /// Ends the round: all requests are answered, or the power is cut, in some cases right after a flush was
+    /// acknowledged.
     fn end(&mut self) -> Result<(), Failure> {
         match self.draw.below(4) {
             0 => self.clients.finish()?,
@@ -145,7 +147,7 @@ impl Trial {
         members.iter().for_each(|n| self.disks[*n].set_faults(faults));
     }
 
-    /// Takes these members out; returns how many of them are out then.
+    /// Takes these members out; returns the number of members that were taken out.
     fn take_out(&self, members: &[usize]) -> Result<usize, Failure> {
         let mut out = 0;
         for n in members {
@@ -230,7 +232,7 @@ fn door(graph: &Assembly, mirror: PartId) -> Door {
     Door::Graph(Client::new(&graph.engine, graph.node(mirror)))
 }
 
-/// Starts the mirror; the bytes of the member `trust` are the ones that count.
+/// Starts the mirror, with `trust` as the trusted member.
 fn start(world: &SimWorld, plan: &Plan, start: u64, trust: &str) -> Result<Assembly, Failure> {
     let order = Stream::new(world.seed(), "order", start);
     let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, plan.fuse, order);

@@ -1,4 +1,5 @@
-//! Runs seeds, those first that once failed. `N=5000` says how many, `FROM=0` from which on, `SEED=0x2a` that it is one.
+//! Runs seeds; by default, seeds that once failed come first. `N=5000` sets the number of seeds, `FROM=0` the
+//! first one, `SEED=0x2a` runs one seed alone.
 
 mod clients;
 mod far;
@@ -23,10 +24,10 @@ use crate::labelled::{History, Step};
 use crate::plan::Plan;
 use crate::trial::{Failure, Report};
 
-/// From so many seeds on, everything has to have happened.
+/// Number of seeds from which on every kind of event must have happened.
 const ENOUGH: u64 = 1000;
 
-/// Every so many seeds, one runs twice.
+/// One of so many seeds runs twice, to check that runs are deterministic.
 const TWICE: u64 = 100;
 
 fn main() -> ExitCode {
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
     }
     let (from, count) = (number("FROM"), number("N").unwrap_or(1000));
     let mut sum = Sum::default();
-    // Who begins elsewhere wants to know how soon those seeds find something.
+    // With `FROM` the regression seeds are skipped: it is used to measure how soon new seeds find a bug.
     for seed in regress().filter(|_| from.is_none()) {
         if !sum.seed(seed, false) {
             return ExitCode::FAILURE;
@@ -74,12 +75,12 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A number from the environment.
+/// Returns a number from the environment.
 fn number(name: &str) -> Option<u64> {
     Some(hex(&std::env::var(name).ok()?))
 }
 
-/// A number, decimal or `0x...`.
+/// Parses a number, decimal or `0x...`.
 fn hex(text: &str) -> u64 {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
@@ -88,7 +89,7 @@ fn hex(text: &str) -> u64 {
     parsed.unwrap_or_else(|_| panic!("{text} is not a number"))
 }
 
-/// Takes steps out of a seed that fails, and says what is left.
+/// Removes steps from a failing seed as long as it fails, and prints the remaining steps.
 fn shrink(seed: u64) -> ExitCode {
     if About::of(seed) != About::Labels {
         println!("{seed:#x} is not about labelled disks: its steps cannot be taken out");
@@ -106,7 +107,7 @@ fn shrink(seed: u64) -> ExitCode {
     println!("{seed:#x} fails after {} steps: {failure}", all.len());
     std::panic::set_hook(Box::new(|_| {}));
     let steps: Vec<Step> = all.iter().map(|(step, _)| *step).collect();
-    // Without some steps another promise may be broken: that is another failure.
+    // Without some steps another rule may be broken, which is another failure.
     let promise = |words: &str| words.split(':').next().map(str::to_owned);
     let is_it = |words: String| promise(&words) == promise(&failure);
     let without = labelled::shrink(&steps, |without| ran(without).0.is_some_and(is_it));
@@ -139,7 +140,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// Runs a seed, perhaps twice; says so if it fails.
+    /// Runs a seed, once or twice. Prints the failure if there is one, and returns `false`.
     fn seed(&mut self, seed: u64, twice: bool) -> bool {
         let ran = run(seed).and_then(|report| {
             if !twice {
@@ -202,9 +203,9 @@ impl Sum {
 enum About {
     /// Labelled disks; every fourth seed.
     Labels,
-    /// Disks behind a server that loses its power.
+    /// Disks behind a server whose power is cut.
     Far,
-    /// Members of a mirror that take over from each other.
+    /// Members of a mirror that take over from each other during flushes.
     Handover,
     /// Any graph; most seeds.
     Graph,
@@ -223,7 +224,8 @@ impl About {
     }
 }
 
-/// One run; a panic is a failure like any other. Some seeds have a second trial, which shares nothing with the first.
+/// Runs a seed once. A panic counts as a failure. Some seeds have a second trial, which shares nothing with the
+/// first.
 fn run(seed: u64) -> Result<Report, String> {
     let report = match About::of(seed) {
         About::Labels => labelled_run(seed, &History::default())?,

@@ -1,5 +1,5 @@
-//! What a trial asks of mirrors: commands under load, whom to trust after a restart, and whether the
-//! members in sync are alike.
+//! Mirrors of a trial: commands under load, the choice of the trusted member after a restart, and the
+//! comparison of members in sync.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -13,13 +13,13 @@ use sim::{Assembly, Client, Count, Faults, PartId, SimDisk, SimWorld};
 use crate::plan::{self, Plan};
 use crate::shapes::{Member, Mirror};
 
-/// The most that is read at once to compare.
+/// Bytes of one read of a comparison.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// So many read errors retire a member.
+/// Number of read errors after which a mirror takes a member out.
 const READ_ERRORS_MAX: u64 = 10;
 
-/// How long they count.
+/// Time for which a read error counts.
 const READ_ERRORS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Commands of a round to a member that relapses.
@@ -32,20 +32,20 @@ pub struct Mirrors {
     world: SimWorld,
     disks: Vec<Rc<SimDisk>>,
     all: Rc<Vec<Mirror>>,
-    /// Mirrors whose victim has more to suffer than commands: nobody would trust it, as long as there is another.
+    /// Mirrors whose `victim` has faults. An operator would not trust it as long as there is another member.
     troubled: BTreeSet<PartId>,
-    /// Whether the others may be taken out for their errors, too.
+    /// Whether errors may take the other members out, too.
     may_fail: bool,
-    /// Whether commands come fast, and take a member out as often as they bring it back.
+    /// Whether commands are frequent, and take a member out as often as they bring it back.
     relapses: bool,
 }
 
-/// A broken promise, in words.
+/// Description of a broken rule.
 type Wrong = String;
 
 impl Mirrors {
-    /// Those of a graph over `disks`. `trouble`: what goes wrong with the member of each that may
-    /// fail, by whether it is one disk; none if the disks have their troubles already.
+    /// Collects the mirrors of a graph over `disks`. `trouble` returns the faults of the member that may fail,
+    /// given whether it is a single disk; `None` if the disks have their faults already.
     pub fn new(
         world: &SimWorld,
         disks: &[Rc<SimDisk>],
@@ -71,7 +71,7 @@ impl Mirrors {
         Self { world, disks, all, troubled, may_fail, relapses }
     }
 
-    /// Takes members out and brings them back, now and then, while requests are on their way.
+    /// Takes members out and brings them back now and then, while requests are in flight.
     pub fn command(&self, graph: &Rc<Assembly>, draw: Stream, within_ns: u64) {
         if self.all.is_empty() || draw.below(3) == 0 {
             return;
@@ -92,7 +92,7 @@ impl Mirrors {
                     mirror.disks_of_victim().for_each(|disk| disks[disk].set_faults(faults));
                 }
                 let member = graph.name(member.part).to_owned();
-                // It may well be refused: the member is the last one, or copied already.
+                // The mirror may refuse it: the member is the last one, or is being copied already.
                 let stale = match draw.below(if relapses { 4 } else { 5 }) {
                     0 | 1 => {
                         if graph.ask::<Fail>(mirror.part, Name { member }).is_ok() {
@@ -105,7 +105,7 @@ impl Mirrors {
                 };
                 let _ = graph.ask::<Resync>(mirror.part, stale);
             }
-            // All are resynced while writes of the resyncs before are late.
+            // All are resynced while writes of earlier resyncs are late.
             for mirror in all.iter().filter(|_| relapses) {
                 let none = Faults::default();
                 mirror.disks_of_victim().for_each(|disk| disks[disk].set_faults(none));
@@ -119,8 +119,8 @@ impl Mirrors {
         self.all.iter().for_each(|mirror| mirror.resync(graph));
     }
 
-    /// Notes what has become of the members, and answers for each mirror whose bytes count from the
-    /// next start on.
+    /// Counts the states of the members, and returns for each mirror the member to trust from the next start
+    /// on.
     pub fn trusted(&self, graph: &Assembly, draw: &Stream) -> Result<Vec<(usize, String)>, Wrong> {
         let mut trusted = Vec::new();
         for mirror in self.all.iter() {
@@ -160,7 +160,7 @@ impl Mirrors {
         }
     }
 
-    /// Waits until nothing is on its way and nothing is copied; `false` if something hangs.
+    /// Waits until no request is in flight and no member is copied; `false` if this takes too long.
     pub fn quiet(&self, graph: &Assembly) -> Result<bool, Wrong> {
         for _ in 0..100 {
             let later = self.world.env().now().after(Duration::from_secs(1));
@@ -187,7 +187,8 @@ impl Mirrors {
         Ok(false)
     }
 
-    /// When all is quiet: members in sync are alike, and none of them has had too many errors.
+    /// Checks, when all is quiet, that members in sync are identical and that none of them has had too many
+    /// errors.
     pub fn check(&self, graph: &Assembly) -> Result<(), Wrong> {
         for mirror in self.all.iter() {
             let report = graph.report(mirror.part);
@@ -221,7 +222,8 @@ impl Mirrors {
         Ok(())
     }
 
-    /// One disk that only has read errors, in a process too young for any of them to be forgotten.
+    /// Checks that the mirror has taken out a member with too many read errors. Only a member counts that is a
+    /// single disk, was never resynced, and whose errors are all recent enough.
     fn check_errors(&self, mirror: &Mirror, n: usize, told: &block::Member) -> Result<(), Wrong> {
         let member = &mirror.members[n];
         let only_reads = member.is_disk
@@ -234,7 +236,8 @@ impl Mirrors {
         Ok(())
     }
 
-    /// The bytes of a member, step by step; `None` where it cannot be read. A disk is looked into.
+    /// Returns the bytes of a member, step by step; `None` for a step that cannot be read. The content of a
+    /// single disk is taken from its simulation, without a read.
     fn bytes_of(
         &self,
         graph: &Assembly,
@@ -265,7 +268,8 @@ impl Mirrors {
         }
     }
 
-    /// Takes one member out of each mirror, if one can be spared. Answers what to look for later.
+    /// Takes one member out of each mirror, if the mirror allows it. Returns the members for
+    /// [`Mirrors::bring_back`].
     pub fn take_out(&self, graph: &Assembly, draw: &Stream) -> Result<Vec<Out>, Wrong> {
         let mut out = Vec::new();
         for (n, mirror) in self.all.iter().enumerate() {
@@ -283,7 +287,7 @@ impl Mirrors {
         mirror.members[member].disks.iter().map(|disk| self.disks[*disk].reads()).sum()
     }
 
-    /// Nobody has read those that were taken out. Brings them back.
+    /// Checks that the members that were taken out were not read, and brings them back.
     pub fn bring_back(&self, graph: &Assembly, out: &[Out]) -> Result<(), Wrong> {
         for Out { mirror, member, reads } in out {
             let mirror = &self.all[*mirror];
@@ -305,7 +309,7 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Nothing goes wrong any more: everybody comes back in sync.
+    /// Checks, after all faults have ended, that all members are in sync.
     pub fn all_in_sync(&self, graph: &Assembly) -> Result<(), Wrong> {
         for mirror in self.all.iter() {
             let report = graph.report(mirror.part);
@@ -320,24 +324,24 @@ impl Mirrors {
 }
 
 impl Mirror {
-    /// The disks of the member that may fail, if one may.
+    /// Returns the disks of the member that may fail, if there is one.
     fn disks_of_victim(&self) -> impl Iterator<Item = usize> + '_ {
         let victim = self.victim.map(|victim| &self.members[victim]);
         victim.into_iter().flat_map(|victim| victim.disks.iter().copied())
     }
 
-    /// Brings back every member that is out. It may well be refused: its requests may be late.
+    /// Brings back every member that is out. The mirror may refuse it while requests to the member are late.
     fn resync(&self, graph: &Assembly) {
         let _ = graph.ask::<Resync>(self.part, Stale::default());
     }
 
-    /// Whether a member may stay out in the end: it fails on purpose, or what it is copied from may.
+    /// Whether a member may stay out in the end: it fails on purpose, or the source of its copy may.
     fn may_miss(&self, member: usize) -> bool {
         self.is_spare || self.victim == Some(member) && self.members[member].fails
     }
 }
 
-/// A member that was taken out, and how often its disks had been read by then.
+/// A member that was taken out, and the number of reads of its disks up to then.
 pub struct Out {
     mirror: usize,
     member: usize,

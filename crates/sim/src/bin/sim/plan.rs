@@ -1,4 +1,4 @@
-//! What a seed is about: disks, what goes wrong with them, clients, and how it goes on.
+//! The plan of a seed: disks and their faults, clients, and the sequence of rounds.
 
 use std::time::Duration;
 
@@ -6,75 +6,76 @@ use sim::draw::Stream;
 use sim::workload::Mix;
 use sim::{CutPolicy, DiskConfig, Faults, Profile, Promise};
 
-/// What a seed is about.
+/// The plan of a seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The disks.
     pub disks: Vec<DiskConfig>,
-    /// What is demanded about bytes.
+    /// The guarantees about bytes that are checked.
     pub promise: Promise,
-    /// Whether requests may fail: more goes wrong than the graph must survive.
+    /// Whether requests may fail, because there are more faults than the graph must survive.
     pub may_fail: bool,
-    /// Whether nothing goes wrong but what redundancy makes good.
+    /// Whether redundancy masks all faults.
     pub within_budget: bool,
-    /// How long a mirror waits for its members: less than a late answer may take, or more.
+    /// Time that a mirror waits for its members: less than a late answer may take, or more.
     pub patience: Duration,
-    /// Whether the member that may fail is taken out and brought back again and again, and is late often.
+    /// Whether the member that may fail is taken out and brought back repeatedly, and its answers are often
+    /// late.
     pub relapses: bool,
     /// The height of the graph.
     pub depth: u32,
-    /// Whether tables fuse.
+    /// Whether tables are fused.
     pub fuse: bool,
-    /// After how long a disk is out of service.
+    /// Time after which a disk is taken out of service.
     pub timeout: Duration,
-    /// Over how many NBD connections clients come; straight into the graph if none.
+    /// Number of NBD connections of the clients; 0: directly into the graph.
     pub connections: usize,
-    /// Clients.
+    /// Number of clients.
     pub clients: u64,
-    /// Requests of each in a round.
+    /// Requests of each client in a round.
     pub requests: u64,
-    /// What they send.
+    /// Frequencies of their requests.
     pub mix: Mix,
-    /// How a power cut chooses; any if not set.
+    /// The policy of power cuts; drawn if not set.
     pub cut: Option<CutPolicy>,
-    /// How each round ends.
+    /// The end of each round.
     pub rounds: Vec<End>,
 }
 
-/// How a round of work ends.
+/// The end of a round of work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// Everybody is done.
+    /// All clients are done.
     Done,
-    /// The power goes, after that time.
+    /// The power is cut after that time.
     PowerAfter(Duration),
-    /// The power goes when so many flushes have succeeded.
+    /// The power is cut when so many flushes have succeeded.
     PowerAtFlush(u64),
-    /// The process dies, after that time.
+    /// The process is killed after that time.
     KillAfter(Duration),
 }
 
-/// What goes wrong beyond delays and power: more than a graph without redundancy survives. Each
-/// disk draws what of its class it has.
+/// Classes of faults beyond delays and power cuts: more than a graph without redundancy survives. Each disk
+/// draws its faults from the class.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Errors are told, answers stay out, space runs out; what was answered is right.
+    /// Requests return errors, hang, or find the disk full; acknowledged requests are correct.
     Told,
-    /// Flushes fail or are ignored, and what they should have kept is lost.
+    /// Flushes fail or are ignored, and unflushed writes are lost.
     Lost,
     /// Writes are torn beyond what the contract allows.
     Torn,
-    /// The disk lies about bytes.
+    /// The disk corrupts bytes silently.
     Silent,
 }
 
 const CLASSES: [Class; 4] = [Class::Told, Class::Lost, Class::Torn, Class::Silent];
 
 impl Plan {
-    /// The plan of a seed.
+    /// Draws the plan of a seed.
     pub fn draw(seed: u64) -> Self {
         let draw = Stream::new(seed, "plan", 0);
-        // Four of five seeds stay within what the graph must survive.
+        // Four of five seeds have only faults that the graph must survive.
         let class = if draw.below(5) == 0 { Some(draw.pick(&CLASSES)) } else { None };
         let hasty = draw.below(3) == 0;
         let disks = (0..draw.within(2, 7)).map(|_| disk(&draw, class, hasty)).collect();
@@ -103,17 +104,18 @@ impl Plan {
         }
     }
 
-    /// The plan of a seed about disks behind a server: the server loses its power, and nothing else goes wrong.
+    /// Draws the plan of a seed about disks behind a server. The only faults are power cuts of the server.
     pub fn far(seed: u64) -> Self {
         let draw = Stream::new(seed, "far plan", 0);
-        // An export of a disk without discards does not offer them; graphs of specs emulate them, an `Assembly` does not.
+        // An export of a disk without discards does not offer them. Graphs from specs emulate them, an
+        // `Assembly` does not.
         let disk = || DiskConfig { discard: true, ..disk(&draw, None, true) };
         Self {
             disks: (0..draw.within(1, 5)).map(|_| disk()).collect(),
             promise: Promise::Full,
             may_fail: false,
             within_budget: true,
-            // Longer than a server is away, and the rests before it is found again.
+            // Longer than a server is away plus the pauses before the next connection attempt.
             patience: Duration::from_secs(8),
             relapses: false,
             depth: draw.below(4) as u32,
@@ -128,8 +130,8 @@ impl Plan {
         }
     }
 
-    /// The plan of a seed about members of a mirror that take over from each other: nothing goes wrong but flushes that
-    /// are late, and power.
+    /// Draws the plan of a seed about members of a mirror that take over from each other. The only faults are
+    /// late flushes and power cuts.
     pub fn handover(seed: u64) -> Self {
         let draw = Stream::new(seed, "handover plan", 0);
         let size = 4096 * draw.within(2, 24);
@@ -144,12 +146,12 @@ impl Plan {
     }
 }
 
-/// The faults of a member that relapses: many answers are late.
+/// Returns the faults of a member that relapses: many answers are late.
 pub fn relapsing() -> Faults {
     Faults { stall: 400_000, ..Faults::default() }
 }
 
-/// What goes wrong with the member that a mirror must do without; `is_disk`: it is one disk.
+/// Draws the faults of the member that may fail. `is_disk`: whether it is a single disk.
 pub fn trouble(draw: &Stream, is_disk: bool) -> Faults {
     let rate = |least, most| draw.within(least, most) as u32;
     let none = Faults::default();
@@ -158,14 +160,14 @@ pub fn trouble(draw: &Stream, is_disk: bool) -> Faults {
         1 => Faults { read_error: rate(100_000, 900_000), ..none },
         2 => Faults { hang: rate(10_000, 60_000), ..none },
         3 => Faults { stall: rate(20_000, 200_000), ..none },
-        // Of several disks, one that answers late would keep the error of another from being told,
-        // and what that one has dropped be read.
+        // Only for a single disk: with several, a late flush of one disk delays the report of another's flush
+        // error, and until then the mirror reads bytes that the other has dropped.
         4 if is_disk => Faults { flush_error: rate(100_000, 500_000), ..none },
         _ => Faults { write_error: rate(20_000, 200_000), ..none },
     }
 }
 
-/// `hasty`: somebody waits for it less long than a late answer takes.
+/// Draws the configuration of a disk. `hasty`: mirrors wait for it for less time than a late answer takes.
 fn disk(draw: &Stream, class: Option<Class>, hasty: bool) -> DiskConfig {
     let size = 4096 * draw.within(2, 24);
     let honest = [Profile::Native4k, Profile::Native512, Profile::Native512, Profile::Protected];
@@ -182,7 +184,7 @@ fn disk(draw: &Stream, class: Option<Class>, hasty: bool) -> DiskConfig {
         read_error: rate(has(Class::Told)),
         write_error: rate(class == Some(Class::Told)),
         hang: rate(has(Class::Told)) / 2,
-        // Once is enough for a disk, and it has to come before the power goes.
+        // One failed flush per disk is enough, but it must come before the power cut.
         flush_error: 3 * rate(class == Some(Class::Lost)),
         rot: rate(has(Class::Silent)),
         lost_write: rate(has(Class::Silent)),

@@ -1,4 +1,5 @@
-//! A process that serves a graph over labelled disks, as `serve` does: how it starts, changes its graph, stops and dies.
+//! A process that serves a graph over labelled disks, as `serve` does. It starts, changes its graph, stops and
+//! dies.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,13 +18,13 @@ use sim::{Client, Count, CutPolicy, Door, SimDisk, SimWorld};
 use crate::served::serve;
 use crate::trial::Failure;
 
-/// In virtual time: longer than any work takes that takes an end.
+/// In virtual time: longer than any work takes that ends at all.
 pub const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Until what clients have begun is answered and flushed, as `serve` has it.
+/// Time for requests in flight to be answered and flushed, as in `serve`.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often and how long a start waits for a disk that a dead process still writes to.
+/// Number and length of the waits of a start for a disk to which a dead process still writes.
 const OPEN_TRIES: u32 = 40;
 const OPEN_PAUSE: Duration = Duration::from_millis(250);
 
@@ -31,27 +32,27 @@ const OPEN_PAUSE: Duration = Duration::from_millis(250);
 pub struct Running {
     /// The engine of its graph.
     pub engine: Engine,
-    /// The graph, whatever becomes of it.
+    /// The graph, through all of its changes.
     pub live: Rc<RunningGraph>,
-    /// The way to the first export without a server.
+    /// A client directly on the first export, without a server.
     pub client: Client,
-    /// The way of workers: a server and its clients, or straight.
+    /// The access of workers: through the server or directly.
     pub door: Door,
     /// The server, if there is one.
     pub server: Option<Server>,
 }
 
-/// A start that is asked for.
+/// Parameters of a start.
 pub struct Wanted {
     /// The text of the spec.
     pub text: String,
-    /// The member that a command trusts.
+    /// The member that is trusted by command.
     pub trust: Option<String>,
-    /// How disks are opened.
+    /// Options for opening disks.
     pub opening: Opening,
-    /// NBD connections of clients; 0: straight into the graph.
+    /// NBD connections of clients; 0: directly into the graph.
     pub connections: usize,
-    /// Time for all of it.
+    /// Time limit of the start.
     pub limit: Duration,
 }
 
@@ -65,7 +66,7 @@ pub enum Started {
     Unfinished,
 }
 
-/// The plain way to open disks, on the machine of that id.
+/// Returns the default options for opening disks, on the machine of that id.
 pub fn opening(id: [u8; 16]) -> Opening {
     Opening {
         machine: Machine::new("host", id),
@@ -78,7 +79,7 @@ pub fn opening(id: [u8; 16]) -> Opening {
     }
 }
 
-/// Starts the process, however long the process before it keeps disks busy. `starts` counts the attempts.
+/// Starts the process. Retries while the previous process keeps disks busy. `starts` counts the attempts.
 pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Started, Failure> {
     for _ in 0..OPEN_TRIES {
         *starts += 1;
@@ -120,7 +121,7 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
     Err(Failure::new("a labelled graph comes up again: its disks stay in use"))
 }
 
-/// Opens the graph of a text.
+/// Opens the graph of a spec.
 async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<RunningGraph, Unchanged> {
     let mut spec = Spec::parse(&wanted.text, "g.toml", &|_| None);
     if let Some(member) = &wanted.trust {
@@ -130,7 +131,7 @@ async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<RunningGrap
     RunningGraph::open(env, engine, planned, Some(probe)).await
 }
 
-/// Looks at the disks of a spec and plans it. `running`: the labels that are open already.
+/// Probes the disks of a spec and plans it. `running`: the labels that are open already.
 async fn look(
     spec: &Spec,
     env: &Env,
@@ -147,11 +148,11 @@ async fn look(
     Ok((planned.map_err(faults).map_err(Unchanged::Failed)?, probe))
 }
 
-/// All errors that kept a graph from coming up, or from becoming another one.
+/// All errors that made a start or a change of a graph fail.
 pub struct Refusal(Vec<Error>);
 
 impl Refusal {
-    /// The errors of a change that did not come about.
+    /// Collects the errors of a failed change.
     pub fn of(unchanged: &Unchanged) -> Self {
         Self(match unchanged {
             Unchanged::Refused(refusals) => refusals.clone(),
@@ -162,17 +163,17 @@ impl Refusal {
         })
     }
 
-    /// The reason of the first error.
+    /// Returns the reason of the first error.
     pub fn reason(&self) -> Option<Reason> {
         self.0.first().and_then(Error::reason)
     }
 
-    /// The kind of the first error.
+    /// Returns the kind of the first error.
     pub fn kind(&self) -> Option<ErrorKind> {
         self.0.first().map(Error::kind)
     }
 
-    /// The disk or device that the first error is about.
+    /// Returns the disk or device of the first error.
     pub fn place(&self) -> Option<&str> {
         self.0.first().and_then(Error::place)
     }
@@ -186,7 +187,7 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Running {
-    /// Changes the graph to that of a text. `None`: the change is not done within `limit`.
+    /// Changes the graph to that of another spec. `None`: the change is not done within `limit`.
     pub fn change(
         &self,
         world: &SimWorld,
@@ -207,7 +208,7 @@ impl Running {
         Ok(world.block_on(env.within(limit, change))?)
     }
 
-    /// Stops the server, waits for what clients have begun, and flushes.
+    /// Stops the server, which completes the requests in flight, and flushes the graph.
     pub fn quiesce(&self, world: &SimWorld) -> Result<(), Failure> {
         if let (Door::Nbd(remote), Some(server)) = (&self.door, &self.server) {
             remote.close();
@@ -219,7 +220,7 @@ impl Running {
         }
     }
 
-    /// Closes devices and labels in order. Answers whether all labels say so.
+    /// Closes devices and labels in order. Returns whether all labels were marked as closed.
     pub fn close(&self, world: &SimWorld) -> Result<block::Result<()>, Failure> {
         world.block_on(self.live.close_devices(world.env().now().after(LIMIT)))?;
         let now = self.live.now();
@@ -228,7 +229,7 @@ impl Running {
     }
 }
 
-/// Cuts the power of all disks, which keep what they draw.
+/// Cuts the power of all disks, with drawn policies.
 pub fn cut_power<'d>(disks: impl IntoIterator<Item = &'d Rc<SimDisk>>, draw: &Stream) {
     let together = draw.pick(&CutPolicy::ALL);
     for disk in disks {

@@ -10,7 +10,7 @@ use sim::{Client, Door, Remote};
 
 use crate::trial::Failure;
 
-/// So short that most trims and writes of zeroes have several pieces.
+/// Short enough that most trims and writes of zeroes have several pieces.
 const PIECE_BYTES: u64 = 8 << 10;
 
 /// Returns the limits of a server.
@@ -18,8 +18,8 @@ pub fn limits() -> Limits {
     Limits { piece_bytes: PIECE_BYTES, ..Limits::default() }
 }
 
-/// The clients' way to `portal`: through so many connections, or straight into the graph if there are none. `start`: the
-/// number of the process's start.
+/// Returns the clients' access to `portal`: through so many connections to a new server, or directly into the
+/// graph if `connections` is 0. `start`: the number of the process's start.
 pub fn serve(
     env: &Env,
     engine: &Engine,

@@ -1,4 +1,4 @@
-//! Random graphs: for each kind, how one of it is drawn. A new kind is a function and a line here.
+//! Random graphs, with a drawing function for each kind. A new kind needs a function and a line in [`SHAPES`].
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use kind::Value;
 use sim::draw::Stream;
 use sim::{AS_DEVICE, Assembly, PartId};
 
-/// How a kind is drawn into a graph.
+/// A kind and the function that draws it into a graph.
 #[derive(Clone, Copy)]
 pub struct Shape {
     /// The kind.
@@ -15,8 +15,8 @@ pub struct Shape {
     draw: fn(&mut Drawing, u32) -> Result<PartId>,
 }
 
-/// All that can be drawn on top of something. A kind that has bytes of its own is none of them: the
-/// disks are drawn by themselves.
+/// All kinds that can be drawn over other devices. Kinds of disks are not among them; disks are drawn
+/// separately.
 pub const SHAPES: &[Shape] = &[
     Shape { kind: "linear", draw: linear },
     Shape { kind: "partition", draw: partitions },
@@ -31,10 +31,10 @@ pub const SHAPES: &[Shape] = &[
     Shape { kind: "crypt", draw: crypt },
 ];
 
-/// How often a mirror is drawn beyond its share: it has the most to lose.
+/// Additional weight of mirrors: they have the most to lose.
 const MORE_MIRRORS: u64 = 4;
 
-/// Two mirrors above each other: the upper one waits so many times longer.
+/// Of two mirrors above each other, the upper one waits so many times longer.
 const PATIENCE: u32 = 4;
 
 /// One device of a graph, so that the same graph can be built again after a restart.
@@ -48,11 +48,11 @@ pub struct Step {
 
 /// A graph that was drawn.
 pub struct Drawn {
-    /// Where requests go.
+    /// The device to which clients send requests.
     pub top: PartId,
-    /// How to build it again.
+    /// The steps to build it again.
     pub steps: Vec<Step>,
-    /// Its mirrors, each before those that stand on it.
+    /// Its mirrors, lower ones first.
     pub mirrors: Vec<Mirror>,
     /// Whether requests may fail on purpose.
     pub may_fail: bool,
@@ -60,36 +60,36 @@ pub struct Drawn {
 
 /// A mirror of a drawn graph.
 pub struct Mirror {
-    /// Which device it is.
+    /// Its device number.
     pub part: PartId,
     /// Its members.
     pub members: Vec<Member>,
-    /// The member that may fail; the others must not.
+    /// The member that may fail; no other member may.
     pub victim: Option<usize>,
-    /// Whether it is part of such a member itself: then all of it may fail.
+    /// Whether it is itself part of a member that may fail: then all of its members may fail.
     pub is_spare: bool,
 }
 
 /// A member of a drawn mirror.
 pub struct Member {
-    /// Which device it is.
+    /// Its device number.
     pub part: PartId,
     /// The disks below.
     pub disks: Vec<usize>,
-    /// Whether it is one disk and nothing else.
+    /// Whether it is a single disk.
     pub is_disk: bool,
-    /// Whether something below it fails on purpose.
+    /// Whether a device in it fails on purpose.
     pub fails: bool,
 }
 
-/// What may fail where something is drawn.
+/// The failures that are allowed at a place of the graph.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// No mirror is above: what fails here is told.
+    /// No mirror is above: failures are reported to clients.
     Open,
-    /// A mirror above counts on it.
+    /// A mirror above depends on it.
     Needed,
-    /// A mirror above must do without it.
+    /// A mirror above must survive its failure.
     Spare,
 }
 
@@ -99,12 +99,12 @@ pub struct Drawing<'a> {
     draw: &'a Stream,
     /// Disks that are not used yet, by number.
     disks: Vec<(usize, Step)>,
-    /// The largest block of any of them: everything is cut at multiples of it.
+    /// The largest block size of the disks: all devices are cut at multiples of it.
     block: u64,
-    /// How long the lowest mirrors wait for a member.
+    /// Time that the lowest mirrors wait for a member.
     timeout: Duration,
     place: Place,
-    /// Whether what is there at first can be read.
+    /// Whether the initial content can be read.
     readable: bool,
     steps: Vec<Step>,
     mirrors: Vec<Mirror>,
@@ -112,11 +112,11 @@ pub struct Drawing<'a> {
     used: Vec<usize>,
 }
 
-/// Draws a graph over `disks` of blocks of at most `block` bytes. `timeout`: how long its lowest
-/// mirrors wait for a member; `readable`: whether everything can be read before anybody writes.
+/// Draws a graph over `disks` with blocks of at most `block` bytes. `timeout`: the time that its lowest mirrors
+/// wait for a member. `readable`: whether the whole volume can be read before the first write.
 ///
 /// # Errors
-/// If a kind refuses what was drawn, which is a mistake of its shape.
+/// If a kind refuses the drawn options, which is a bug of its drawing function.
 pub fn draw(
     graph: &mut Assembly,
     draw: &Stream,
@@ -144,7 +144,7 @@ pub fn draw(
     Ok(Drawn { top, steps, mirrors, may_fail })
 }
 
-/// Builds again what was drawn.
+/// Builds a drawn graph again.
 ///
 /// # Errors
 /// If a disk cannot be opened.
@@ -152,7 +152,8 @@ pub fn rebuild(graph: &mut Assembly, steps: &[Step]) -> Result<()> {
     steps.iter().try_for_each(|step| graph.add(step.kind, &step.options, &step.on).map(drop))
 }
 
-/// A disk at the export `uri` over so many connections, which keeps `replay` bytes to be sent again.
+/// Returns the step for a disk at the export `uri` over so many connections, which keeps `replay` bytes for
+/// replay.
 pub fn far_disk(uri: String, connections: u64, replay: u64) -> Step {
     let options = vec![
         ("nbd", Value::Text(uri)),
@@ -162,15 +163,15 @@ pub fn far_disk(uri: String, connections: u64, replay: u64) -> Step {
     Step { kind: "nbd", options, on: Vec::new() }
 }
 
-/// A disk at `path`.
+/// Returns the step for a disk at `path`.
 pub fn disk(kind: &'static str, path: String, timeout: Duration) -> Step {
     let options = vec![(kind, Value::Text(path)), ("timeout", Value::Duration(timeout))];
     Step { kind, options, on: Vec::new() }
 }
 
 impl Step {
-    /// The bytes of the member `name` are the ones that count from the next start on. Answers
-    /// whether it was another one before.
+    /// Sets the member `name` as the trusted one from the next start on. Returns whether another one was
+    /// trusted before.
     pub fn trust(&mut self, name: &str) -> bool {
         let trusted = self.options.iter_mut().find(|(option, _)| *option == "trust");
         let (_, value) = trusted.expect("a mirror over disks that were there before");
@@ -207,7 +208,7 @@ impl Drawing<'_> {
         draw(self, depth - 1)
     }
 
-    /// Some devices, as long as there are disks for them.
+    /// Draws several devices, as long as there are disks for them.
     fn devices(&mut self, depth: u32, most: u64) -> Result<Vec<PartId>> {
         let mut devices = vec![self.device(depth)?];
         for _ in 0..self.draw.below(most) {
@@ -218,7 +219,7 @@ impl Drawing<'_> {
         Ok(devices)
     }
 
-    /// A member of a mirror, and the disks that it took.
+    /// Draws a member of a mirror, and notes the disks that it took.
     fn member(&mut self, depth: u32, place: Place) -> Result<Member> {
         let before = (std::mem::take(&mut self.used), self.place, self.steps.len());
         self.place = place;
@@ -245,9 +246,9 @@ fn linear(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     drawing.add("linear", vec![size("start", start * block), size("size", len * block)], &[lower])
 }
 
-/// Two parts of one device, the second before the first.
+/// Draws two partitions of one device, concatenated with the second one first.
 fn partitions(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    // It takes two levels of the four that one request may fan out through.
+    // It takes two of the four levels through which a request may fan out.
     let lower = drawing.device(depth.saturating_sub(1))?;
     let block = drawing.block;
     let blocks = drawing.graph.info(lower).size / block;
@@ -280,7 +281,7 @@ fn stripe(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
 fn mirror(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     let count = drawing.draw.within(2, 3) as usize;
     let inside = if drawing.place == Place::Spare { Place::Spare } else { Place::Needed };
-    // Never the first: it may take all disks that are left, and then there is no mirror.
+    // Never the first, which may take all remaining disks, so that there is no mirror.
     let spare = drawing.draw.within(1, count as u64 - 1) as usize;
     let mut members = Vec::new();
     for n in 0..count {
@@ -301,7 +302,7 @@ fn mirror(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     Ok(part)
 }
 
-/// A hook, as one and as a device.
+/// Draws a hook, which runs directly in the engine or as a device.
 fn hook(
     drawing: &mut Drawing,
     depth: u32,
@@ -321,12 +322,13 @@ fn pass(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
 
 fn trace(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     let path = format!("/trace{}", drawing.draw.next());
-    // So small that it comes to its end.
+    // Small enough that it is filled to its end.
     let size = size("size", (64 << 10) * drawing.draw.within(1, 4));
     hook(drawing, depth, "trace", vec![("file", Value::Text(path)), size])
 }
 
-/// Errors on purpose, where somebody is told or does without.
+/// Draws a device that fails on purpose, in places where failures are reported to clients or masked by a
+/// mirror.
 fn error(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     if drawing.place == Place::Needed {
         return pass(drawing, depth);
@@ -346,7 +348,7 @@ fn error(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     hook(drawing, depth, "error", options)
 }
 
-/// Much shorter than anybody waits for an answer.
+/// Draws a delay that is much shorter than all timeouts.
 fn delay(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     let lower = drawing.device(depth)?;
     let time = |most: u64| Value::Duration(Duration::from_micros(drawing.draw.below(most)));
@@ -354,7 +356,7 @@ fn delay(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     drawing.add("delay", options, &[lower])
 }
 
-/// So that requests wait, and all that are there at once have passed within a second.
+/// Draws a limit at which requests wait, but at which all requests of the clients pass within a second.
 fn limit(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     let lower = drawing.device(depth)?;
     let draw = drawing.draw;
@@ -368,14 +370,16 @@ fn limit(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     drawing.add("limit", options, &[lower])
 }
 
-/// What is blank below is junk above: somebody has to read it first.
+/// Draws an encrypted device. Blank bytes below read as junk above, so the content must be read before the
+/// first write.
 fn crypt(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     if !drawing.readable {
         return pass(drawing, depth);
     }
     let lower = drawing.device(depth)?;
     let discards = drawing.draw.below(2) == 0;
-    // Of two with one key the second could be given what the first makes of zeros: zeros again, on its disk.
+    // Each has its own key. With one key for two devices, the second could get zeros encrypted by the first,
+    // and would store zeros on its disk.
     let key = format!("file:/key{}", drawing.steps.len());
     let options = vec![
         ("key", Value::Text(key)),

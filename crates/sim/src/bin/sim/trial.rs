@@ -1,4 +1,4 @@
-//! One seed: chaos, then healing, then everything must work.
+//! The trial of a seed: rounds with faults, then an end of all faults, after which everything must work.
 
 use std::fmt;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::plan::{self, End, Plan};
 use crate::served::serve;
 use crate::shapes::{self, Step};
 
-/// In virtual time: longer than any work takes that takes an end.
+/// In virtual time: longer than any work takes that ends at all.
 pub const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Commands come within this time from the beginning of a round.
@@ -28,24 +28,24 @@ const COMMANDS_WITHIN_NS: u64 = 10_000_000;
 /// An idle server stops within this time.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often and how long a start waits for a disk that somebody else has open still.
+/// Number and length of the waits of a start for a disk that another process still has open.
 const OPEN_TRIES: u32 = 40;
 const OPEN_PAUSE: Duration = Duration::from_millis(250);
 
-/// What became of a seed that did well.
+/// Results of a seed that passed.
 pub struct Report {
-    /// What happened in its world.
+    /// Counts of events in its world.
     pub counters: Counters,
     /// The kinds of its graph.
     pub kinds: Vec<&'static str>,
-    /// Requests that succeeded, and that failed as they may.
+    /// Numbers of requests that succeeded, and that failed as allowed.
     pub requests: (u64, u64),
-    /// A number that tells this run from every other.
+    /// A hash of all events of the run.
     pub trace: u64,
 }
 
 impl Report {
-    /// The report of a seed with two trials.
+    /// Combines the reports of the two trials of a seed.
     pub fn and(self, other: Self) -> Self {
         self.counters.absorb(&other.counters);
         Self {
@@ -57,7 +57,7 @@ impl Report {
     }
 }
 
-/// Why a seed failed.
+/// The reason why a seed failed.
 pub struct Failure(String);
 
 impl fmt::Display for Failure {
@@ -67,7 +67,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// A promise that is broken, in words.
+    /// Makes a failure from the description of a broken rule.
     pub fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
@@ -82,7 +82,7 @@ impl From<Stuck> for Failure {
 /// Runs a seed.
 ///
 /// # Errors
-/// The first promise that is broken.
+/// The first rule that was broken.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed)?;
     for (round, end) in trial.plan.rounds.clone().into_iter().enumerate() {
@@ -126,13 +126,13 @@ struct Running {
     graph: Rc<Assembly>,
     client: Client,
     server: Option<Server>,
-    /// Bytes of buffers that devices keep for themselves.
+    /// Bytes of buffers that devices keep permanently.
     kept_bytes: usize,
 }
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // Tasks hold the world, and it them.
+        // Breaks a reference cycle: tasks hold the world, and the world holds tasks.
         if let Some(running) = self.running.take() {
             running.graph.engine.abandon();
         }
@@ -227,7 +227,7 @@ impl Trial {
         self.verify()
     }
 
-    /// Breaks connections, now and then, while requests are on their way.
+    /// Breaks connections now and then, while requests are in flight.
     fn resets(&self, draw: Stream) {
         if self.plan.connections == 0 {
             return;
@@ -251,7 +251,7 @@ impl Trial {
         self.mirrors.quiet(&self.running().graph).map_err(Failure)
     }
 
-    /// What should be alike is, unless a disk lies.
+    /// Checks that members in sync are identical, unless a disk corrupts bytes.
     fn compare(&self) -> Result<(), Failure> {
         if self.plan.promise == Promise::Nothing {
             return Ok(());
@@ -259,7 +259,8 @@ impl Trial {
         self.mirrors.check(&self.running().graph).map_err(Failure)
     }
 
-    /// With nothing wrong any more: redundancy comes back, and who is out is left alone.
+    /// Checks, after all faults have ended, that redundancy is restored and that members that are out are not
+    /// read.
     fn redundancy(&self) -> Result<(), Failure> {
         let graph = &self.running().graph;
         self.until_in_sync()?;
@@ -287,7 +288,7 @@ impl Trial {
 
     fn power_cut(&mut self) -> Result<(), Failure> {
         let draw = Stream::new(self.world.seed(), "cut", self.starts);
-        // Now and then it goes again while the graph comes up.
+        // Sometimes there is a second power cut while the graph comes up.
         for _ in 0..1 + draw.below(4) / 3 {
             let engine = self.stopped()?;
             self.world.drop_tasks();
@@ -316,7 +317,8 @@ impl Trial {
         Ok(())
     }
 
-    /// The process is about to end: what an operator would know then decides whom to trust.
+    /// Prepares the end of the process: chooses the members to trust, by what an operator would know at this
+    /// point.
     fn stopped(&mut self) -> Result<Engine, Failure> {
         let draw = Stream::new(self.world.seed(), "trust", self.starts);
         let running = self.running.take().expect("it runs between its start and its end");
@@ -355,7 +357,7 @@ impl Trial {
         Err(Failure("a graph comes up again: its disks stay in use".to_owned()))
     }
 
-    /// Nothing goes wrong any more. A disk that refused service is taken back by a restart.
+    /// Ends all faults. The restart brings back disks that were out of service.
     fn heal(&mut self) -> Result<(), Failure> {
         for disk in &self.disks {
             disk.set_faults(Default::default());
@@ -365,7 +367,7 @@ impl Trial {
         self.kill()
     }
 
-    /// Nobody holds anything when all is quiet.
+    /// Checks that no buffer or slot is in use when all is quiet.
     fn settle(&self) -> Result<(), Failure> {
         if let (Door::Nbd(remote), Some(server)) = (self.clients.door(), &self.running().server) {
             remote.close();
@@ -387,7 +389,7 @@ impl Trial {
 }
 
 impl Running {
-    /// A life, and how clients reach it: through a server, or straight.
+    /// Begins a life, and returns the clients' access to it: through a server, or directly.
     fn new(
         graph: Assembly,
         top: PartId,

@@ -1,5 +1,5 @@
-//! A labelled disk beside the mirror, with an export of its own: no other disk has its bytes, so an older image of it is
-//! refused.
+//! A labelled disk beside the mirror, with an export of its own. No other disk has its bytes, so a start with
+//! an older image must be refused.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use super::shape::Shape;
 use super::{Ask, LABEL_BYTES, LIMIT, Start, Trial, VOLUME_BYTES, wrong};
 use crate::trial::Failure;
 
-/// Where the disk is.
+/// Path of the disk.
 pub(super) const PATH: &str = "/beside";
 
 /// One of so many graphs has such a disk.
@@ -21,10 +21,9 @@ const SHARE: u64 = 4;
 /// The disk beside the mirror.
 pub(super) struct Beside {
     pub disk: Rc<SimDisk>,
-    /// Its images of earlier times, each with the number of rounds that were complete then.
+    /// Its earlier images, each with the number of complete rounds at that time.
     images: Vec<(u64, Image)>,
-    /// How many rounds are known to be complete: every disk has had the label updates of that many openings and
-    /// orderly ends.
+    /// Number of complete rounds: label updates of openings and orderly ends that reached every disk.
     rounds: u64,
 }
 
@@ -34,7 +33,7 @@ impl Beside {
         Stream::new(seed, "beside", 0).below(SHARE) == 0
     }
 
-    /// Plugs the disk in, if a graph of this shape has one. `number`: one that no other disk has.
+    /// Plugs the disk in, if a graph of this shape has one. `number` must be unique among the disks.
     pub fn new(world: &SimWorld, shape: &Shape, number: usize) -> Option<Self> {
         shape.beside.then(|| {
             let config = DiskConfig::new(LABEL_BYTES + VOLUME_BYTES, Profile::Native512);
@@ -44,7 +43,7 @@ impl Beside {
         })
     }
 
-    /// Notes that all disks have had the label updates of an opening, or of an orderly end.
+    /// Counts a round: the label updates of an opening or an orderly end have reached all disks.
     pub fn round_completed(&mut self) {
         self.rounds += 1;
     }
@@ -54,7 +53,8 @@ impl Beside {
         self.images.push((self.rounds, self.disk.image()));
     }
 
-    /// An image that is older than the last complete round: by one round in half of the cases, if there is one.
+    /// Draws an image that is older than the last complete round, in half of the cases the newest of these;
+    /// `None` if there is none.
     fn older_image(&self, draw: &Stream) -> Option<&Image> {
         let older: Vec<_> = self.images.iter().filter(|(at, _)| *at < self.rounds).collect();
         let newest = older.iter().map(|(at, _)| *at).max()?;
@@ -65,8 +65,8 @@ impl Beside {
 }
 
 impl Trial {
-    /// Puts back an older image of the disk beside the mirror, now and then. A start is refused until the disk is as it
-    /// was last.
+    /// Puts back an older image of the disk beside the mirror, in half of the lives. The start must be refused.
+    /// Then restores the latest image.
     pub(super) fn older_beside(&mut self) -> Result<(), Failure> {
         let draw = Stream::new(self.seed, "older beside", self.life);
         let Some(beside) = self.beside.as_ref().filter(|_| draw.below(2) == 0) else {
@@ -79,7 +79,7 @@ impl Trial {
             Start::Refused(Some(Reason::LabelStale), _) => {
                 self.world.counters().add(Count::OlderRefused)
             }
-            // As it is without the older image.
+            // It would be refused for this reason without the older image, too.
             Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {}
             other => {
                 let words = other.words();

@@ -1,4 +1,4 @@
-//! The graph becomes another one while clients work, or must not, or the process dies meanwhile.
+//! Live changes of the graph while clients work. Some must be refused, and some are interrupted by a crash.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use super::{Ask, Crash, End, HERE, LIMIT, Start, Trial, wrong};
 use crate::process::{self, Refusal};
 use crate::trial::Failure;
 
-/// What the graph is to become.
+/// A change to make.
 struct Wish {
     shape: Shape,
-    /// Disks that are taken whatever their labels say.
+    /// Disks that are labelled regardless of their content.
     wipe: Vec<String>,
     due: Due,
-    /// Whether a member with every write stays; one may come to that meanwhile.
+    /// Whether a member with every write stays. A member that stays may also come in sync during the change.
     keeps_bytes: bool,
 }
 
-/// What has to come of it.
+/// The required result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     Done,
@@ -33,7 +33,7 @@ enum Due {
 }
 
 impl Trial {
-    /// The graph becomes another one, or must not. `end`: how this life of the process will end.
+    /// Tries a live change and checks its result. `end`: the end of this life of the process.
     pub(super) fn change(&mut self, n: u64, end: End) -> Result<(), Failure> {
         let Some(wish) = self.wish()? else { return Ok(()) };
         self.note(What::Change(n), format!("{:?}", wish.shape));
@@ -48,7 +48,7 @@ impl Trial {
         }
     }
 
-    /// The process dies in the middle of a change; then the labels say which graph it is.
+    /// Crashes the process during a change. Afterwards the labels decide which of the two graphs comes up.
     pub(super) fn crash_in_change(&mut self, end: End, crash: Crash) -> Result<(), Failure> {
         let Some(wish) = self.wish()? else { return self.crash(crash) };
         self.note(What::End, format!("{crash:?} in a change to {:?}", wish.shape));
@@ -71,7 +71,7 @@ impl Trial {
         self.world.counters().add(Count::ChangeCrashed);
         self.torn = true;
         self.settle()?;
-        // What it has found out of an ill member in its last moments, nobody has told us.
+        // The mirror may have failed the `ill` member in its last moments, which is not known here.
         let well = |n: &usize| Some(*n) != self.ill;
         if self.in_sync.iter().any(well) {
             let well: Vec<_> = self.in_sync.iter().copied().filter(well).collect();
@@ -90,14 +90,14 @@ impl Trial {
         }
     }
 
-    /// Of the graph from before a change and the one after it, one comes up; the other one is refused
-    /// where it would lose track of a disk. Which one it is may be different after another crash, as long as neither has
-    /// come up: what the labels say need not be durable.
+    /// Determines which of the graphs before and after an interrupted change comes up. The other one must be
+    /// refused if it would lose track of a disk. As long as neither has come up, another crash may change the
+    /// result, because the content of the labels need not be durable.
     pub(super) fn which(&mut self) -> Result<(), Failure> {
         let Some([before, after]) = self.between.clone() else { return Ok(()) };
         self.shape = before;
         if after.members == self.shape.members {
-            // Both are over the same disks, and the same bytes.
+            // Both have the same disks and the same bytes.
             if self.draw.below(2) == 0 {
                 self.shape = after;
             }
@@ -127,12 +127,12 @@ impl Trial {
             self.shape = before;
             return refused;
         }
-        // A start may add disks, too.
+        // A start may also add disks, so the graph after the change can come up.
         Ok(())
     }
 
-    /// What the labels do not tell of does not come up. Disks that are `new` in it may be half wiped, or their labels
-    /// half written: then it is said how to take them all the same.
+    /// Checks that a graph that the labels do not describe is refused. Its `new` disks may be half wiped, or
+    /// their labels half written; then the error says how to use them nevertheless.
     fn refused_now(&mut self, what: &str, new: &[usize]) -> Result<(), Failure> {
         let is_new =
             |refusal: &Refusal| new.iter().any(|n| refusal.place() == Some(&shape::name(*n)));
@@ -149,7 +149,7 @@ impl Trial {
         }
     }
 
-    /// Asks for a change; `None` if it is not done in time.
+    /// Tries a change; `None` if it is not done in time.
     fn attempt(
         &self,
         wish: &Wish,
@@ -165,7 +165,7 @@ impl Trial {
         running.change(&self.world, &wish.shape.text(None), opening, limit)
     }
 
-    /// What came of a change is what has to.
+    /// Checks the result of a change.
     fn changed(&mut self, wish: Wish, came: Result<(), Unchanged>) -> Result<(), Failure> {
         let counters = self.world.counters();
         let unchanged = match (came, wish.due) {
@@ -186,7 +186,7 @@ impl Trial {
             }
             (Unchanged::Failed(_), Due::Done) if why == Some(Reason::ChangeOtherBytes) => {
                 counters.add(Count::ChangeRefused);
-                // Nobody who stays has all of them.
+                // Right if no member that stays has all bytes.
                 !wish.keeps_bytes || !self.keeps_bytes(&wish.shape)?
             }
             (Unchanged::Failed(_), Due::Done) if why == Some(Reason::ChangeOtherBlocks) => {
@@ -201,10 +201,10 @@ impl Trial {
                 counters.add(Count::ChangeUndone);
                 true
             }
-            // Its label goes where it is plugged in, and its name with it.
+            // Disks were swapped: a disk is identified by its label, wherever it is plugged in.
             (Unchanged::Refused(_), _) if why == Some(Reason::LabelForgotten) => !self.in_places(),
             (Unchanged::Refused(_), _) => {
-                // A disk that has left with an operation under way stays locked until that is back.
+                // A disk that was removed with an operation in flight stays locked until the operation ends.
                 let failed = [ErrorKind::Io, ErrorKind::TimedOut, ErrorKind::InUse];
                 let kind = refusal.kind().filter(|_| why.is_none());
                 is_ill && kind.is_some_and(|kind| failed.contains(&kind))
@@ -218,13 +218,13 @@ impl Trial {
         Err(wrong(format!("{is:?} becomes {would:?}, or it is right why not: {refusal}")))
     }
 
-    /// The block size of a mirror: the largest of its members.
+    /// Returns the block size of a mirror: the largest of its members.
     fn block_of(&self, shape: &Shape) -> u32 {
         let blocks = shape.members.iter().map(|n| self.disks[*n].config().profile.block_size());
         blocks.max().expect("a mirror has members")
     }
 
-    /// The graph has become this one.
+    /// Records that the graph has changed to this shape.
     fn is_now(&mut self, shape: Shape) -> Result<(), Failure> {
         let before = std::mem::replace(&mut self.shape, shape);
         let counters = self.world.counters();
@@ -245,7 +245,7 @@ impl Trial {
         Ok(())
     }
 
-    /// An export that was added shows what the other one shows.
+    /// Checks that an added export has the same content as the first one.
     fn check_second(&self) -> Result<(), Failure> {
         let running = self.running.as_ref().expect("it runs");
         let portal = running.live.portal("second").expect("the spec has it");
@@ -259,7 +259,7 @@ impl Trial {
         self.plugged.iter().enumerate().all(|(place, disk)| *disk == Some(place))
     }
 
-    /// A disk that the old graph and the new one can do without fails during the change.
+    /// Makes a disk fail during the change that neither the old nor the new graph needs.
     fn victim(&mut self, wish: &Wish, end: End) -> Result<(), Failure> {
         if self.ill.is_some() || self.plugged.contains(&None) || self.draw.below(3) > 0 {
             return Ok(());
@@ -272,7 +272,7 @@ impl Trial {
         }
         let (none, rate) = (Faults::default(), self.draw.within(100_000, 1_000_000) as u32);
         let faults = match (self.draw.below(2), end) {
-            // As in any life: see there.
+            // Only before an orderly end; see `errors` in `trouble.rs`.
             (0, End::Stop) => Faults { flush_error: rate, ..none },
             _ => Faults { write_error: rate, ..none },
         };
@@ -281,7 +281,7 @@ impl Trial {
         Ok(())
     }
 
-    /// What the graph is to become; `None` if what was drawn cannot be asked for now.
+    /// Draws a change; `None` if the drawn change is not possible now.
     fn wish(&mut self) -> Result<Option<Wish>, Failure> {
         let (shape, wipe) = (self.shape.clone(), Vec::new());
         let mut wish = Wish { shape, wipe, due: Due::Done, keeps_bytes: false };
@@ -304,7 +304,7 @@ impl Trial {
                 if !least || wish.shape == self.shape || !self.is_safe(&wish.shape)? {
                     return Ok(None);
                 }
-                // An image from before is another disk now.
+                // Its earlier image belongs to a disk with another identity.
                 for new in wish.shape.members.iter().filter(|n| !self.shape.members.contains(n)) {
                     self.used.insert(*new);
                     self.images[*new] = None;
@@ -338,7 +338,7 @@ impl Trial {
                     wish.due = Due::Refused(Reason::ChangeOnRawDisks);
                 }
                 None => {
-                    // By their names a mirror knows who has which writes.
+                    // A mirror records the states of its members by their names.
                     shape.below = !shape.below;
                     wish.due = Due::Refused(Reason::ChangeRenamesMembers);
                 }
@@ -352,8 +352,9 @@ impl Trial {
         Ok(self.in_sync_now()?.iter().any(|n| shape.members.contains(n)))
     }
 
-    /// Whether a member that stays, and is not ill, has every write; or none that stays has them, and
-    /// nothing will come of it: one that is ill may have them by then.
+    /// Whether the result of a change is certain. Either a member that stays and is not `ill` has every write;
+    /// or no member that stays has them, so the change is refused. The `ill` member must not stay then: it may
+    /// come in sync meanwhile.
     fn is_safe(&self, shape: &Shape) -> Result<bool, Failure> {
         let in_sync = self.in_sync_now()?;
         let mut stay = in_sync.iter().filter(|n| shape.members.contains(n)).peekable();

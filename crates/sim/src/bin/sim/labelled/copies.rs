@@ -1,5 +1,5 @@
-//! Copies of a mirror: of parts only where the labels know more; begun again, and compared, while clients
-//! work.
+//! Copies of a mirror, partial ones if the labels record the missed regions. Resyncs are begun again, and
+//! members are compared, while clients work.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Brings members back and compares them, now and then, while requests are on their way.
+    /// Brings members back and compares them now and then, while requests are in flight.
     pub(super) fn bring_back(&self, within: Duration) {
         if self.draw.below(3) == 0 {
             return;
@@ -42,16 +42,16 @@ impl Trial {
                 env.sleep(pause).await;
                 let now = live.now();
                 let Some(mirror) = now.graph.member("m") else { return };
-                // It may be copied already, or have to wait for what is late.
+                // The member may be copied already, or must wait for late writes.
                 let _ = answered(now.graph.ask::<Resync>(mirror, Stale::default()));
-                // One may be under way.
+                // A scrub may be running already.
                 let _ = answered(now.graph.ask::<Scrub>(mirror, Action::default()));
             }
         });
     }
 
-    /// Takes a member out by command after a pause, while others are read and copied. Its answers count for nothing from
-    /// then on.
+    /// Takes a member out by command after a pause, while others are read and copied. Its answers must not be
+    /// used from then on.
     pub(super) fn take_out(&self, disk: usize, pause: Duration) {
         let (member, data) = (self.shape.member(disk), self.data());
         let (world, disk) = (self.world.clone(), self.disks[disk].clone());
@@ -60,7 +60,7 @@ impl Trial {
             world.env().sleep(pause).await;
             let now = live.now();
             let mirror = now.graph.member("m").expect("the spec has it");
-            // The last member in sync stays, and a change may have removed this one.
+            // The mirror keeps the last member in sync, and a change may have removed this one.
             if answered(now.graph.ask::<Fail>(mirror, Name { member })).is_ok() {
                 world.counters().add(Count::MemberFailed);
                 disk.garble_reads(data);

@@ -1,6 +1,7 @@
-//! Labelled graphs over disks that do not keep what they promise: they tear beyond their sectors, or one of them
-//! lies. A graph comes up, or says why not, and then comes up without the liar; nothing panics or goes in circles,
-//! and in the end copies are alike. What such disks may cost stands in `docs/testing.md`.
+//! Labelled graphs over disks that break the contract: writes tear beyond their sectors, or one disk ignores
+//! flushes, loses writes or misdirects them. A graph must come up, or be refused with a reason and then come up
+//! without that disk. No part may panic or loop forever, and in the end the copies are identical. The possible
+//! damage by such disks is described in `docs/testing.md`.
 
 use std::time::Duration;
 
@@ -15,21 +16,21 @@ use crate::trial::Failure;
 /// One of so many seeds about labelled disks is about such disks.
 const SHARE: u64 = 8;
 
-/// What is doubtful.
+/// The way in which the contract is broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
-    /// A torn write damages its neighbours, or the sector that it ends in; on every disk.
+    /// On every disk, a torn write damages neighbouring sectors, or the sector that it ends in.
     Tears(Profile),
-    /// One disk answers flushes and does nothing.
+    /// One disk acknowledges flushes without doing them.
     IgnoresFlushes(usize),
-    /// One disk answers writes and loses some.
+    /// One disk acknowledges writes and loses some.
     LosesWrites(usize),
-    /// One disk puts some writes elsewhere.
+    /// One disk misdirects some writes.
     Misdirects(usize),
 }
 
 impl Doubt {
-    /// That of a seed over so many disks, if it has one.
+    /// Draws whether and how a seed over so many disks breaks the contract.
     pub fn draw(seed: u64, disks: usize) -> Option<Self> {
         let draw = Stream::new(seed, "doubt", 0);
         let one = draw.below(disks as u64) as usize;
@@ -42,7 +43,7 @@ impl Doubt {
         })
     }
 
-    /// What a disk is like; `honest`: if there were no doubt.
+    /// Returns the profile of a disk. `honest`: its profile without faults.
     pub fn profile(self, disk: usize, honest: Profile) -> Profile {
         match self {
             Self::Tears(profile) => profile,
@@ -51,7 +52,7 @@ impl Doubt {
         }
     }
 
-    /// The disk that lies, if only one does.
+    /// Returns the only lying disk, if there is one.
     pub(super) fn liar(self) -> Option<usize> {
         match self {
             Self::Tears(_) => None,
@@ -70,8 +71,9 @@ impl Doubt {
         }
     }
 
-    /// What is left to demand of bytes. Without checksums nobody tells which of two copies is right; and where
-    /// a `remap` gives places to others, what was lost there shows what another block had.
+    /// Returns the remaining guarantees about bytes. Without checksums it is not known which of two copies is
+    /// right. A `remap` reuses physical blocks, so that a lost write to one shows bytes of another logical
+    /// block.
     fn promise(self, remap: bool) -> Promise {
         match self {
             Self::Tears(_) => Promise::Damage,
@@ -91,18 +93,18 @@ impl Doubt {
     }
 }
 
-/// What became of a start.
+/// The result of a start.
 enum Came {
     /// It came up.
     Whole,
-    /// It did once the liar was taken away.
+    /// It came up after the lying disk was unplugged.
     WithoutLiar,
-    /// It did not.
+    /// It did not come up.
     Never,
 }
 
 impl Trial {
-    /// Some lives over such disks, each ended by a crash.
+    /// Runs some lives over such disks, each ended by a crash.
     pub(super) fn in_doubt(&mut self, doubt: Doubt) -> Result<(), Failure> {
         self.model.demand(doubt.promise(self.shape.remap));
         self.world.counters().add(doubt.count());
@@ -117,7 +119,7 @@ impl Trial {
             self.settle()?;
             match self.doubtful_start(doubt)? {
                 Came::Whole => {}
-                // It was taken away, and the others have gone on: that is all they can do.
+                // The lying disk is unplugged for good, so redundancy cannot come back.
                 Came::WithoutLiar => return self.check(),
                 Came::Never => return Ok(()),
             }
@@ -140,7 +142,7 @@ impl Trial {
         }
     }
 
-    /// Starts it again.
+    /// Starts the process again, if necessary without the lying disk.
     fn doubtful_start(&mut self, doubt: Doubt) -> Result<Came, Failure> {
         let words = match self.start(Ask::default(), LIMIT)? {
             Start::Up => return self.check().map(|()| Came::Whole),
@@ -156,7 +158,8 @@ impl Trial {
         let ask = Ask { degraded: true, trust, ..Ask::default() };
         match self.start(ask, LIMIT)? {
             Start::Up => Ok(Came::WithoutLiar),
-            // After a crash its mirror may have copied from the liar; the vault above has checksums, and says so.
+            // After a crash the mirror may have copied from the lying disk. The vault above has checksums, and
+            // reports it.
             Start::Refused(..) if self.shape.remap => Ok(Came::Never),
             other => {
                 let without = other.words();
@@ -165,7 +168,7 @@ impl Trial {
         }
     }
 
-    /// Everybody comes back in sync, and a scrub makes alike what is not.
+    /// Waits until all members are in sync, and lets a scrub make them identical.
     fn made_alike(&mut self) -> Result<(), Failure> {
         let mut scrubs = 0;
         for _ in 0..100 {
@@ -173,7 +176,7 @@ impl Trial {
             let report = self.report();
             let scrub = report.scrub.as_ref();
             if report.members.iter().any(|member| member.state != IN_SYNC) {
-                // It may be under way.
+                // It may be running already.
                 let _ = self.ask::<Resync>(Stale::default());
             } else if scrubs == 0 {
                 scrubs += usize::from(self.ask::<Scrub>(Action::default()).is_ok());

@@ -1,4 +1,4 @@
-//! What becomes of disks while nothing runs, and what the next start makes of it.
+//! Changes to disks by an operator while no process runs, and their effect on the next start.
 
 use block::{ByteRange, Op, Reason};
 use meta::Area;
@@ -11,18 +11,20 @@ use super::steps::What;
 use super::{Ask, LIMIT, Load, Start, Trial, path, wrong};
 use crate::trial::Failure;
 
-/// What a mirror says of which nobody in sync is there: so its labels must say, whatever the process before
-/// knew when it ended. Nobody may rely on what was not durable (a mirror's record, section "When it is written").
+/// The reason of a refusal if no member in sync is present. It must follow from the labels alone, regardless of
+/// what the last process knew when it ended: state that was not durable must not be relied on (a mirror's
+/// record, section "When it is written").
 pub(super) const NO_MEMBER: Reason = Reason::MirrorNoCurrentMember;
 
-/// Where the copies of a label begin in an area (`docs/formats/label.md`), and what is always used of one.
+/// Offsets of the copies of a label in an area (`docs/formats/label.md`), and the bytes that are always used in
+/// a copy.
 const COPIES: [u64; 2] = [64 << 10, 320 << 10];
 const COPY_BYTES: u64 = 1024;
 
-/// One of so many times another program overwrites a disk.
+/// In one of so many cases another program overwrites a disk.
 const OVERWRITES: u64 = 10;
 
-/// What hands do while nothing runs.
+/// Changes by the operator while no process runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hand {
     Nothing,
@@ -49,7 +51,7 @@ const HANDS: [Hand; 9] = [
 ];
 
 impl Trial {
-    /// While nothing runs, hands do something; then it starts again, now and then at the second try.
+    /// Lets the operator change disks, then starts the process again. Some starts are interrupted before.
     pub(super) fn between(&mut self) -> Result<(), Failure> {
         self.settle()?;
         if let Some(cut) = self.cut.take() {
@@ -76,7 +78,7 @@ impl Trial {
         self.up(Ask::default())
     }
 
-    /// One of them, drawn.
+    /// Draws a change by the operator.
     fn hand(&self) -> Hand {
         match Stream::new(self.seed, "overwrite", self.life).below(OVERWRITES) {
             0 => Hand::Overwrite,
@@ -84,7 +86,8 @@ impl Trial {
         }
     }
 
-    /// A file that was cut short is made long again: with zeros where the label was, its disk is not used unasked.
+    /// Extends a truncated file again. If the label at its end is zeros now, the disk must not be used without
+    /// a decision.
     fn long_again(&mut self, cut: usize) -> Result<(), Failure> {
         self.put_all_back();
         self.disks[cut].grow_back();
@@ -94,7 +97,7 @@ impl Trial {
                 Some(Reason::LabelDamaged | Reason::LabelMissing | Reason::LabelNotBlank),
                 _,
             ) => {
-                // It is another disk from now on.
+                // It gets a new identity.
                 self.images[cut] = None;
                 self.up(Ask { wipe: Some(cut), ..Ask::default() })
             }
@@ -102,7 +105,7 @@ impl Trial {
         }
     }
 
-    /// A start that does not come to its end.
+    /// Runs some starts that are interrupted.
     fn interrupted(&mut self, ask: Ask) -> Result<(), Failure> {
         for n in 0.. {
             let what = What::Interruption(n);
@@ -114,7 +117,7 @@ impl Trial {
             let limit = Duration::from_nanos(self.draw.within(1_000, 6_000_000));
             match self.start(ask, limit)? {
                 Start::Up | Start::Unfinished => {}
-                // As it will be for the start that follows.
+                // The start that follows will be refused for the same reason.
                 Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {
                     return Ok(());
                 }
@@ -160,7 +163,7 @@ impl Trial {
         self.world.counters().add(Count::Swapped);
     }
 
-    /// A bit of a label turns over: the same generation at the other end of the disk is whole.
+    /// Flips a bit of a label. The copy of the same generation at the other end of the disk is intact.
     fn rot(&mut self) {
         self.put_all_back();
         let any = self.any_member();
@@ -171,8 +174,8 @@ impl Trial {
         }
     }
 
-    /// Another program writes to a member from its front on. All of the member is copied anew; where no other one has every
-    /// write for certain, its graph may be refused.
+    /// Overwrites the front of a member, as another program would. The whole member must be copied anew. If no
+    /// other member has every write for certain, the start may be refused.
     fn overwrite(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         let any = self.any_member();
@@ -194,20 +197,21 @@ impl Trial {
         }
     }
 
-    /// All disks are there, each in its place or in another's.
+    /// Plugs every disk in at its own place.
     fn put_all_back(&mut self) {
         for n in 0..self.disks.len() {
             self.plug(n, Some(n));
         }
     }
 
-    /// One that the others can stand in for is away, for one life.
+    /// Unplugs a member for one life, if another one has its writes.
     fn without(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         let any = self.any_member();
         let spare = self.in_sync.iter().any(|n| *n != any);
         let knows_more = self.knows_more(any)?;
-        // Where the others were never told, --degraded is the operator's decision.
+        // If the labels of the others do not record that this member alone was in sync, starting with
+        // `--degraded` is the operator's decision.
         if !spare && !knows_more {
             self.stale_alone(any)?;
         }
@@ -239,8 +243,9 @@ impl Trial {
         self.put_all_back();
         match self.start(Ask::default(), LIMIT)? {
             Start::Up => self.came_up(),
-            // The process died when it alone knew that the others had failed: it may have gone on without them. No
-            // label tells whether it had: that state is durable before anybody is answered on its strength.
+            // The process died when only its label recorded that the others had failed, so it may have gone on
+            // without them. The labels do not show whether it had: the record is durable before any write is
+            // acknowledged that relies on it.
             Start::Refused(Some(Reason::MirrorSplitBrain), _) if knows_more => {
                 let trust = self.in_sync.iter().copied().find(|n| *n != any);
                 self.up(Ask { trust, ..Ask::default() })
@@ -249,13 +254,14 @@ impl Trial {
         }
     }
 
-    /// A member that an earlier `trust` in the spec may name.
+    /// Draws a member for an old `trust` in the spec, in half of the cases.
     fn leftover(&self) -> Option<usize> {
         (self.draw.below(2) == 0).then(|| self.any_member())
     }
 
-    /// The only member in sync is away. The others do not come up without it, whatever the spec trusts, unless one of
-    /// them has every write that was answered: its copy was finished just before the process ended.
+    /// Unplugs the only member in sync. The others must not come up without it, regardless of `trust` in the
+    /// spec, unless one of them has every acknowledged write: its copy was finished just before the process
+    /// ended.
     fn stale_alone(&mut self, only: usize) -> Result<(), Failure> {
         self.plug(only, None);
         let leftover = self.leftover().filter(|n| *n != only);
@@ -264,7 +270,7 @@ impl Trial {
                 self.world.counters().add(Count::StaleRefused);
                 Ok(())
             }
-            // It alone may have been told that a change is undone.
+            // Its label may be the only one that records the undoing of a change.
             Start::Refused(..) => Ok(()),
             Start::Up => {
                 self.check()?;
@@ -275,7 +281,7 @@ impl Trial {
         }
     }
 
-    /// Somebody puts an older image of a member back: never is it taken for the newest.
+    /// Puts an older image of a member back. It must never be taken for the newest.
     fn old_image(&mut self) -> Result<(), Failure> {
         let any = self.any_member();
         let other = self.in_sync.iter().copied().find(|n| *n != any);
@@ -285,11 +291,11 @@ impl Trial {
         self.world.counters().add(Count::OldImage);
         match self.start(Ask::default(), LIMIT)? {
             Start::Up => self.came_up(),
-            // From a time when it knew better of the others.
+            // The image is from a time when its label recorded failures of the others.
             Start::Refused(Some(Reason::MirrorSplitBrain), _) => {
                 self.up(Ask { trust: Some(other), ..Ask::default() })
             }
-            // It was the only one of which labels said that it had every write.
+            // It was the only member that was in sync by the labels.
             Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {
                 self.up(Ask { trust: Some(other), ..Ask::default() })
             }
@@ -298,7 +304,7 @@ impl Trial {
         }
     }
 
-    /// Two disks with one label: neither is used.
+    /// Copies one member onto another. With two disks of the same label, neither may be used.
     fn twin(&mut self) -> Result<(), Failure> {
         let (one, two) = self.two_members();
         let own = self.disks[two].image();
@@ -316,7 +322,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Two halves go on, each without the other; put together, they are refused.
+    /// Starts two members separately, each without the other. Together they must be refused as split brain.
     fn apart(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         if self.in_sync.len() < 2 {
@@ -324,7 +330,7 @@ impl Trial {
         }
         let (ours, theirs) = (self.in_sync[0], self.in_sync[1]);
         let degraded = Ask { degraded: true, ..Ask::default() };
-        // Theirs goes on first, and writes what nobody here asked for.
+        // The second goes on first, with a write that the model does not know.
         self.only(theirs);
         match self.start(degraded, LIMIT)? {
             Start::Up => {}
@@ -353,7 +359,8 @@ impl Trial {
         match self.start(degraded, LIMIT)? {
             Start::Up => {}
             Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {
-                // Where theirs is, labels tell that it has every write: a person's word for ours counts without it.
+                // The labels record that the second has every write. Without it, a `trust` of the first is
+                // accepted.
                 self.up(Ask { degraded: true, trust: Some(ours), ..Ask::default() })?;
             }
             other => {
@@ -382,7 +389,8 @@ impl Trial {
         }
     }
 
-    /// What a machine has open, no other one opens unasked; what it has closed, any other one does.
+    /// Starts the graph on another machine. It must be refused if and only if the disks are still open on the
+    /// first one.
     fn elsewhere(&mut self) -> Result<(), Failure> {
         let open = self.labels()?.iter().any(|(_, label)| label.holder.is_some());
         match self.start(Ask { elsewhere: true, ..Ask::default() }, LIMIT)? {

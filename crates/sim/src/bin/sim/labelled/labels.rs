@@ -1,4 +1,4 @@
-//! What labels say, read from the disks by nobody who runs: what a start has to make of them.
+//! The labels, read directly from the disks while no process runs, and the required results of the next start.
 
 use std::rc::Rc;
 
@@ -11,8 +11,8 @@ use super::{Trial, VOLUME_BYTES, wrong};
 use crate::trial::Failure;
 
 impl Trial {
-    /// The labels of the disks of the graph that are plugged in, by the numbers of the disks; the disk beside the mirror
-    /// comes last.
+    /// Returns the labels of the plugged-in disks of the graph, with the numbers of the disks. The disk beside
+    /// the mirror comes last.
     pub(super) fn labels(&self) -> Result<Vec<(usize, Label)>, Failure> {
         let members = self.plugged.iter().flatten().filter(|n| self.shape.members.contains(n));
         let members = members.map(|n| (*n, &self.disks[*n], self.shape.data_bytes()));
@@ -28,13 +28,13 @@ impl Trial {
         members.chain(beside).map(label).collect()
     }
 
-    /// Whether a member is there that has every write for certain: the newest state that is left of the
-    /// mirror says so, and the member has this state itself.
+    /// Whether a member is plugged in that has every write for certain: it has the newest record of the mirror
+    /// itself, and is in sync by it.
     pub(super) fn somebody(&self) -> Result<bool, Failure> {
         Ok(!self.whole()?.is_empty())
     }
 
-    /// The members that have every write for certain.
+    /// Returns the members that have every write for certain.
     fn whole(&self) -> Result<Vec<usize>, Failure> {
         let records = self.records()?;
         let newest = records.iter().map(|(_, record)| record.generation.events).max();
@@ -46,12 +46,12 @@ impl Trial {
         Ok(records.iter().filter(is_whole).map(|(n, _)| *n).collect())
     }
 
-    /// Whether a member other than `disk` has every write for certain, as [`Trial::somebody`] tells.
+    /// Whether a member other than `disk` has every write for certain, as in [`Trial::somebody`].
     pub(super) fn another_is_whole(&self, disk: usize) -> Result<bool, Failure> {
         Ok(self.whole()?.into_iter().any(|n| n != disk))
     }
 
-    /// Whether the label of a member alone says that no other one has every write.
+    /// Whether the label of a member is the only one that records no other member as in sync.
     pub(super) fn knows_more(&self, disk: usize) -> Result<bool, Failure> {
         let name = self.shape.member(disk);
         let alone = |record: &Record| {
@@ -63,7 +63,7 @@ impl Trial {
         Ok(own.iter().all(|(_, record)| alone(record)) && !others.iter().any(|(_, it)| alone(it)))
     }
 
-    /// What the labels say of the mirror, by the numbers of the disks.
+    /// Returns the mirror's records in the labels, with the numbers of the disks.
     fn records(&self) -> Result<Vec<(usize, Record)>, Failure> {
         let record = |(n, label): (usize, Label)| {
             let cell = label.cells.get("m")?;
@@ -76,8 +76,8 @@ impl Trial {
         Ok(records)
     }
 
-    /// The graph was closed, or so it says: then all labels say so. If not, one member at least is out,
-    /// and the labels of the others say so all the same.
+    /// Checks the labels after a close. If it succeeded, all labels must be marked as closed. If it failed, at
+    /// least one member is out, and the labels of the others must be marked as closed.
     pub(super) fn closed_in_order(&self, closed: Result<()>) -> Result<(), Failure> {
         if let Err(error) = &closed
             && self.in_sync.len() == self.shape.members.len()

@@ -1,20 +1,20 @@
-//! Graphs over labelled disks, through the graph's own way of opening and changing them: power cuts
-//! and kills at any moment, also while the graph comes up or becomes another one, and between two
-//! lives whatever hands can do to disks. Whatever happens, nobody reads what is stale.
+//! Graphs over labelled disks, opened and changed as `serve` does it. Power cuts and kills come at any moment,
+//! also during a start or a live change. Between two lives of the process, the operator may do anything to the
+//! disks. A stale member must never be read.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | lives of the process |
-//! | `shape.rs` | the graph: a mirror, and what stands above and below it |
-//! | `beside.rs` | a disk beside the mirror, and older images of it |
-//! | `copies.rs` | what a mirror copies |
-//! | `changes.rs` | the graph becomes another one under load |
-//! | `hands.rs` | what becomes of disks between two lives |
-//! | `doubt.rs` | disks that do not keep what they promise |
-//! | `steps.rs` | what is done, step by step, and what can be left away |
+//! | `shape.rs` | the graph: a mirror, and the devices above and below it |
+//! | `beside.rs` | a disk beside the mirror, and its older images |
+//! | `copies.rs` | copies of a mirror: resync and scrub |
+//! | `changes.rs` | live changes of the graph under load |
+//! | `hands.rs` | changes to disks between two lives, made by an operator |
+//! | `doubt.rs` | disks that break the contract |
+//! | `steps.rs` | the steps of a trial, and their removal |
 //! | `trouble.rs` | one disk with errors, or with late answers |
-//! | `labels.rs` | what labels say, read from outside |
-//! | `verdict.rs` | a check before each start, compared with it |
+//! | `labels.rs` | the labels, read directly from the disks |
+//! | `verdict.rs` | a check of the labels before each start, compared with the result of the start |
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -53,10 +53,10 @@ pub use steps::{History, Step, shrink};
 /// Bytes of a disk beyond its data.
 const LABEL_BYTES: u64 = 2 * meta::AREA_BYTES;
 
-/// Bytes that clients see.
+/// Bytes of the volume.
 const VOLUME_BYTES: u64 = 64 << 10;
 
-/// In virtual time: longer than devices go on by themselves when nobody asks for anything.
+/// In virtual time: longer than background work of devices goes on without requests.
 const QUIET: Duration = Duration::from_secs(10);
 
 const IN_SYNC: MemberState = MemberState::InSync;
@@ -64,60 +64,60 @@ const IN_SYNC: MemberState = MemberState::InSync;
 const HERE: [u8; 16] = [1; 16];
 const THERE: [u8; 16] = [2; 16];
 
-/// How a life of the process goes.
+/// The course of a life of the process.
 struct Course {
     end: End,
     changes: u64,
     clients: u64,
 }
 
-/// How a life of the process ends.
+/// The end of a life of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Stop,
     PowerAfter(Duration),
     KillAfter(Duration),
-    /// At the moment when a member has failed and hardly anybody knows, or about then.
+    /// About at the moment when a member has failed, before most labels record it.
     KillAtFailure(Duration),
-    /// While the graph becomes another one.
+    /// During a live change.
     InChange(Duration, Crash),
 }
 
-/// How a process ends without being asked.
+/// An end of the process that is not orderly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Crash {
     Kill,
     Power,
 }
 
-/// What is done while clients work.
+/// The operations besides the work of clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
-    /// Nothing else.
+    /// None.
     Steady,
-    /// The graph becomes another one now and then.
+    /// Live changes.
     Changing,
 }
 
-/// How a start is asked for.
+/// Parameters of a start.
 #[derive(Clone, Copy, Default)]
 struct Ask {
     degraded: bool,
     elsewhere: bool,
-    /// The member that a command at this start trusts.
+    /// The member that is trusted by command at this start.
     trust: Option<usize>,
-    /// The member that the spec trusts, from an earlier time.
+    /// The member that the spec still trusts, from an earlier decision.
     leftover: Option<usize>,
-    /// The disk that is labelled whatever is on it.
+    /// The disk that is labelled regardless of its content (`wipe`).
     wipe: Option<usize>,
 }
 
-/// What came of a start.
+/// The result of a start.
 enum Start {
     Up,
     /// The reason of the first error, and all of them.
     Refused(Option<Reason>, Refusal),
-    /// It was not up in the time that it had.
+    /// It was not up in time.
     Unfinished,
 }
 
@@ -139,40 +139,42 @@ struct Trial {
     disks: Vec<Rc<SimDisk>>,
     /// A disk beside the mirror, if the graph has one.
     beside: Option<Beside>,
-    /// Which disk is plugged in where; `None`: it is away.
+    /// By place, the number of the disk that is plugged in there; `None`: no disk.
     plugged: Vec<Option<usize>>,
-    /// An image of each disk from some time when nothing ran; `None`: it had no part in the graph then.
+    /// An older image of each disk, from a time when no process ran. `None`: the disk was not part of the graph
+    /// then.
     images: Vec<Option<Image>>,
     model: Rc<Model>,
     tally: Rc<Tally>,
     starts: u64,
     running: Option<Running>,
-    /// Who was in sync when the process ended.
+    /// The members in sync when the process ended.
     in_sync: Vec<usize>,
-    /// The disk that has errors or does not answer in time, or did so in this life of the process: its last flush may
-    /// have failed, and it may be out of the mirror.
+    /// The disk that has or had errors or late answers in this life of the process. Its last flush may have
+    /// failed, and it may be out of the mirror.
     ill: Option<usize>,
-    /// The disk that a command takes out in this life, at its time.
+    /// The disk that is taken out by command in this life, now or later.
     leaving: Option<usize>,
-    /// The disk whose file was cut short in this life of the process.
+    /// The disk whose file was truncated in this life of the process.
     cut: Option<usize>,
     /// Disks that were ever part of the graph.
     used: BTreeSet<usize>,
-    /// Whether some labels may tell of another graph than others: until it comes up again, all of them are needed.
+    /// Whether labels may have different specs, because a crash interrupted a change. Until the graph comes up
+    /// again, all disks are needed.
     torn: bool,
-    /// The graphs from before and after the change that left labels torn, if both may come up.
+    /// The graphs before and after the change that left labels torn, if either may come up.
     between: Option<[Shape; 2]>,
-    /// What is wrong with the disks from the beginning, if anything is.
+    /// The way in which disks break the contract, if they do.
     doubt: Option<Doubt>,
-    /// The lives so far, and those within hands.
+    /// Number of the current life. Lives within a step of the operator have numbers between two others.
     life: u64,
     history: History,
 }
 
-/// Runs a seed, but for the steps that `history` leaves away.
+/// Runs a seed, without the steps that `history` removes.
 ///
 /// # Errors
-/// The first promise that is broken.
+/// The first rule that was broken.
 pub fn run(seed: u64, history: &History) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed, history)?;
     match trial.doubt {
@@ -199,7 +201,7 @@ fn wrong(words: impl Into<String>) -> Failure {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // Tasks hold the world, and it them.
+        // Breaks a reference cycle: tasks hold the world, and the world holds tasks.
         if let Some(running) = self.running.take() {
             running.engine.abandon();
         }
@@ -208,7 +210,7 @@ impl Drop for Trial {
 }
 
 impl Trial {
-    /// Life after life, and what hands do between.
+    /// Runs all lives, with the operator's changes to disks between them.
     fn all_lives(&mut self) -> Result<(), Failure> {
         let lives = Stream::new(self.seed, "lives", 0).within(2, 6);
         for n in 0..lives {
@@ -225,7 +227,7 @@ impl Trial {
         let count = draw.within(2, 3) as usize;
         let mut shape = Shape::draw(&draw, count);
         let doubt = Doubt::draw(seed, count);
-        // Of damage an encryption makes junk, of which nobody knows what it was.
+        // Encryption turns damage to junk, which the model cannot recognize as damage.
         shape.crypt &= doubt.is_none();
         shape.beside = doubt.is_none() && Beside::draw(seed);
         let disk = |n: usize| {
@@ -241,7 +243,7 @@ impl Trial {
             world.plug(path(n), &disk);
             disk
         };
-        // One more than there are members: it may become one.
+        // One more than there are members: a change may add it.
         let disks: Vec<_> = (0..=count).map(disk).collect();
         let mut trial = Self {
             seed,
@@ -268,7 +270,7 @@ impl Trial {
             history: history.clone(),
         };
         trial.begin(Ask::default())?;
-        // Under an encryption blank bytes are junk, and have to stay so.
+        // Blank bytes read as junk through an encryption. The model must know this initial content.
         trial.world.block_on(trial.worker(0).learn())?;
         trial.check()?;
         for n in 0..count {
@@ -277,14 +279,14 @@ impl Trial {
         Ok(trial)
     }
 
-    /// From now on it is that life: what it draws does not depend on those before it.
+    /// Enters a life. Its draws do not depend on those of earlier lives.
     fn enters(&mut self, life: u64) {
         self.life = life;
         self.starts = (life + 1) << 8;
         self.world.reseed(life + 1);
     }
 
-    /// Whether a step is to be done; then what is drawn from now on is its own.
+    /// Returns whether a step must be done. If so, later draws come from the stream of the step.
     fn takes(&mut self, what: What) -> bool {
         let step = Step { life: self.life, what };
         let takes = self.history.takes(step) || what == What::End;
@@ -294,12 +296,13 @@ impl Trial {
         takes
     }
 
-    /// What the step is that is being done, in words.
+    /// Records a description of the step that is being done.
     fn note(&self, what: What, words: String) {
         self.history.note(Step { life: self.life, what }, words);
     }
 
-    /// Starts the process, however long disks of the one before are busy. `limit`: for all of it.
+    /// Starts the process. Retries while disks of the previous process are busy. `limit`: the time for the
+    /// start.
     fn start(&mut self, ask: Ask, limit: Duration) -> Result<Start, Failure> {
         (self.ill, self.leaving) = (None, None);
         let wanted = Wanted {
@@ -331,8 +334,8 @@ impl Trial {
         Ok(start)
     }
 
-    /// Over how many NBD connections clients come; straight into the graph if none. In doubt they look at errors,
-    /// of which NBD carries a number only.
+    /// Returns the number of NBD connections of clients; 0: directly into the graph. Trials with `doubt` have
+    /// none: they need the kinds of errors, and NBD carries an error number only.
     fn connections(&self) -> usize {
         let draw = Stream::new(self.seed, "connections", 0);
         match draw.below(3) {
@@ -341,22 +344,22 @@ impl Trial {
         }
     }
 
-    /// Starts the process; it must come up, and show what it must show.
+    /// Starts the process. It must come up, and pass all checks.
     fn up(&mut self, ask: Ask) -> Result<(), Failure> {
         self.begin(ask)?;
         self.came_up()
     }
 
-    /// Checks a graph just after its start, before any other write. Members in sync are alike by then.
+    /// Checks a graph just after its start, before any other write. Members in sync must be identical then.
     fn came_up(&self) -> Result<(), Failure> {
-        // A remap writes by itself from the start on.
+        // A remap writes on its own from the start on.
         if !self.shape.remap {
             self.alike()?;
         }
         self.check()
     }
 
-    /// Starts the process; it must come up.
+    /// Starts the process. It must come up.
     fn begin(&mut self, ask: Ask) -> Result<(), Failure> {
         match self.start(ask, LIMIT)? {
             Start::Up => {}
@@ -368,7 +371,7 @@ impl Trial {
         Ok(())
     }
 
-    /// What can be read now is what must be there.
+    /// Reads the whole volume and checks it.
     fn check(&self) -> Result<(), Failure> {
         let worker = self.worker(self.starts << 48);
         self.world.block_on(worker.verify())?;
@@ -392,7 +395,7 @@ impl Trial {
             return Err(wrong(broken.to_string()));
         }
         match &*self.tally.error.borrow() {
-            // A map has checksums, and says what a disk that lies has cost it.
+            // The map of a remap has checksums, and reports the damage by a lying disk.
             Some(error)
                 if self.shape.remap && self.lies() && error.kind() == ErrorKind::Corrupt =>
             {
@@ -403,7 +406,7 @@ impl Trial {
         }
     }
 
-    /// Whether a disk is there that does not do what it says.
+    /// Whether one of the disks ignores flushes, or loses or misdirects writes.
     fn lies(&self) -> bool {
         self.doubt.is_some_and(|doubt| doubt.liar().is_some())
     }
@@ -429,12 +432,12 @@ impl Trial {
         Ok(disks.filter(|(_, member)| member.state == IN_SYNC).map(|(disk, _)| *disk).collect())
     }
 
-    /// A disk beneath the mirror.
+    /// Draws a disk beneath the mirror.
     fn any_member(&self) -> usize {
         self.draw.pick(&self.shape.members)
     }
 
-    /// Requests, with one member that fails, until the process ends one way or another.
+    /// Runs a life: clients send requests, one member may fail, and the process ends in the way that was drawn.
     fn life(&mut self, load: Load) -> Result<(), Failure> {
         let Course { end, changes, clients } = self.course(load);
         let mut is_late = false;
@@ -479,7 +482,7 @@ impl Trial {
         Ok(())
     }
 
-    /// How a life goes.
+    /// Draws the course of a life.
     fn course(&mut self, load: Load) -> Course {
         if !self.takes(What::Life) {
             return Course { end: End::Stop, changes: 0, clients: 0 };
@@ -493,7 +496,7 @@ impl Trial {
             6 | 7 => End::KillAtFailure(soon),
             8 => End::InChange(soon, Crash::Kill),
             9..=11 => End::InChange(soon, Crash::Power),
-            // At once after a change, or nearly so: what was answered before it is flushed.
+            // Right after a change: writes that were acknowledged before it must be durable.
             _ => End::PowerAfter(soon / 64),
         };
         let least = u64::from(matches!(end, End::PowerAfter(time) if time != soon));
@@ -503,7 +506,7 @@ impl Trial {
         Course { end, changes, clients }
     }
 
-    /// The life comes to its end.
+    /// Ends the life.
     fn come_to(&mut self, end: End) -> Result<(), Failure> {
         match end {
             End::Stop => {
@@ -540,14 +543,15 @@ impl Trial {
         self.judge()
     }
 
-    /// Until a member has failed, in steps so short that little else happens; or for so long.
+    /// Lets the world run until a member has failed, in steps so short that little else happens; at most for
+    /// `limit`.
     fn until_failed(&self, limit: Duration) -> Result<(), Failure> {
         let step = Duration::from_nanos(self.draw.within(5_000, 100_000));
         let until = self.world.env().now().after(limit.max(step * 20));
         while self.world.env().now() < until {
             if self.report().members.iter().any(|member| member.state == MemberState::Failed) {
                 self.world.counters().add(Count::KillRetired);
-                // What it missed may be answered by now, or not.
+                // Writes that the member missed may be acknowledged by then, or not.
                 let more = Duration::from_nanos(self.draw.below(1_000_000));
                 return Ok(self.world.run(self.world.env().now().after(more))?);
             }
@@ -556,10 +560,10 @@ impl Trial {
         Ok(())
     }
 
-    /// Flushes and closes, as the server does.
+    /// Flushes and closes the graph, as a server does.
     fn stop(&mut self) -> Result<(), Failure> {
         self.running.as_ref().expect("it runs").quiesce(&self.world)?;
-        // A disk of which an earlier flush has failed is out by now.
+        // A disk that failed an earlier flush is out by now.
         self.in_sync = self.in_sync_now()?;
         let running = self.running.take().expect("it runs");
         let closed = running.close(&self.world)?;
@@ -602,12 +606,12 @@ impl Trial {
         Ok(())
     }
 
-    /// What a dead process had begun has ended: a disk is not moved before.
+    /// Waits until the operations of the dead process have ended. Disks are not moved before.
     fn settle(&self) -> Result<(), Failure> {
         Ok(self.world.run(self.world.env().now().after(Duration::from_secs(5)))?)
     }
 
-    /// In the end all disks are there and well: all come back in sync, and are alike.
+    /// Checks, with all disks present and without faults, that all members come back in sync and are identical.
     fn all_back(&mut self) -> Result<(), Failure> {
         self.finish()?;
         for _ in 0..100 {
@@ -615,7 +619,7 @@ impl Trial {
             if self.in_sync_now()?.len() == self.shape.members.len() {
                 break;
             }
-            // It may be under way.
+            // It may be running already.
             let _ = self.ask::<Resync>(Stale::default());
         }
         let report = self.report();
@@ -623,7 +627,7 @@ impl Trial {
             return Err(wrong(format!("redundancy is restored: {report:?}")));
         }
         if self.shape.remap {
-            // It moves blocks, and closes its log, by itself.
+            // A remap moves blocks and closes its log on its own.
             self.world.run(self.world.env().now().after(QUIET))?;
         }
         self.alike()?;
@@ -632,12 +636,12 @@ impl Trial {
         self.judge()
     }
 
-    /// The bytes of a disk between its label areas.
+    /// Returns the range between the label areas of a disk.
     fn data(&self) -> ByteRange {
         ByteRange::new(meta::DATA_START, self.shape.data_bytes()).expect("some bytes")
     }
 
-    /// Members in sync hold the same.
+    /// Checks that members in sync are identical.
     fn alike(&self) -> Result<(), Failure> {
         let data = self.data();
         let first = self.disks[self.in_sync_now()?[0]].peek(data);

@@ -1,61 +1,61 @@
-//! A graph over labelled disks: a mirror, and perhaps something between it and its disks, and above it.
+//! A graph over labelled disks: a mirror, with optional devices below and above it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use sim::draw::Stream;
 
-/// All kinds that stand in such graphs.
+/// All kinds in such graphs.
 pub const KINDS: [&str; 6] = ["mirror", "remap", "pass", "crypt", "delay", "limit"];
 
-/// Kinds that show the bytes of what they stand on: they come and go on top of all else.
+/// Kinds that pass bytes through unchanged. Changes add and remove them on top of all other devices.
 pub const CLEAR: [&str; 3] = ["pass", "delay", "limit"];
 
-/// Key slots cost next to nothing here.
+/// Options with cheap key slots.
 const CRYPT: &str = "key = \"credential:safe\", kdf_memory = \"64KiB\", kdf_passes = 1";
 
-/// A map takes so much, and leaves some places more than there are blocks.
+/// Additional bytes for a remap: its map, and some more physical blocks than there are logical ones.
 const MAP_BYTES: u64 = 192 << 10;
 
 /// The name of the disk beside the mirror.
 const BESIDE: &str = "beside";
 
-/// What stands where.
+/// The devices of a graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// The disks beneath the mirror, by number.
     pub members: Vec<usize>,
-    /// How long the mirror waits for a member, in seconds, if that is said.
+    /// Timeout of the mirror for a member, in seconds, if it is set.
     pub timeout_s: Option<u64>,
-    /// How long its labelled disks wait for an answer, in seconds, if that is said; every other such time they are
-    /// opened through the page cache.
+    /// Timeout of its labelled disks, in seconds, if it is set. With an even number they are opened through the
+    /// page cache.
     pub disk_timeout_s: Option<u64>,
-    /// Whether its map has several regions, which leave it soon.
+    /// Whether the bitmap of the mirror has several regions, which are cleared soon.
     pub regions: bool,
     /// Whether one of three members or more is a spare.
     pub spare: bool,
-    /// Whether a device stands between each disk and the mirror.
+    /// Whether there is a device between each disk and the mirror.
     pub below: bool,
-    /// Whether the blocks on the mirror are placed when they are written.
+    /// Whether a `remap` is on the mirror.
     pub remap: bool,
-    /// Whether there is an encryption on that.
+    /// Whether an encryption is on top of these.
     pub crypt: bool,
-    /// Whether a table leaves the first block of that away.
+    /// Whether a table on top of these omits the first block.
     pub shifted: bool,
-    /// What stands on top of that, the lowest first.
+    /// Kinds on top of these, the lowest first.
     pub clear: Vec<&'static str>,
-    /// Whether a second export, for readers, shows the same.
+    /// Whether a second export, read-only, has the same content.
     pub second: bool,
-    /// Whether a labelled disk stands beside the mirror, with an export of its own.
+    /// Whether there is a labelled disk beside the mirror, with an export of its own.
     pub beside: bool,
-    /// How long a mirror on raw disks waits for a member, in seconds, if there is one.
+    /// Timeout of a mirror on raw disks, in seconds, if there is such a mirror.
     pub raw_timeout_s: Option<u64>,
 }
 
 impl Shape {
-    /// The shape of a seed, over the first so many disks.
+    /// Draws the shape of a seed, over the first so many disks.
     pub fn draw(draw: &Stream, disks: usize) -> Self {
-        // A crypt below would need its disk to open, so a mirror could not do without it.
+        // Not a `crypt`: it needs its disk to open, so a mirror could not come up without it.
         let below = draw.below(3) == 0;
         let (crypt, clear) = draw.pick(&[(false, 0), (false, 0), (false, 1), (true, 0), (true, 0)]);
         Self {
@@ -75,23 +75,23 @@ impl Shape {
         }
     }
 
-    /// Bytes of a disk without its label.
+    /// Returns the bytes of a disk without its label.
     pub fn data_bytes(&self) -> u64 {
         super::VOLUME_BYTES + if self.remap { MAP_BYTES } else { 0 }
     }
 
-    /// The names of all labelled disks.
+    /// Returns the names of all labelled disks.
     pub fn names(&self) -> BTreeSet<String> {
         let beside = self.beside.then(|| BESIDE.to_owned());
         self.members.iter().map(|n| name(*n)).chain(beside).collect()
     }
 
-    /// The name of a member of the mirror.
+    /// Returns the name of a member of the mirror.
     pub fn member(&self, disk: usize) -> String {
         if self.below { format!("b{disk}") } else { name(disk) }
     }
 
-    /// The kinds in it.
+    /// Returns the kinds in it.
     pub fn kinds(&self) -> Vec<&'static str> {
         let below = self.below.then_some("pass");
         let crypt = self.crypt.then_some("crypt");
@@ -105,7 +105,7 @@ impl Shape {
             .collect()
     }
 
-    /// Its spec; `trust`: whose bytes count.
+    /// Returns its spec. `trust`: the trusted member.
     pub fn text(&self, trust: Option<usize>) -> String {
         let mut text = "name = \"g\"\n[disk]\n".to_owned();
         for n in &self.members {
@@ -143,7 +143,7 @@ impl Shape {
         text
     }
 
-    /// How its labelled disks are opened.
+    /// Returns the options of its labelled disks.
     fn opened(&self) -> String {
         let Some(timeout) = self.disk_timeout_s else { return String::new() };
         let cache = if timeout % 2 == 0 { ", cache = \"buffered\"" } else { "" };
@@ -168,7 +168,7 @@ impl Shape {
         line(text, "m", &fields);
     }
 
-    /// What stands on the mirror. Answers what is on top.
+    /// Adds the devices above the mirror, and returns the topmost one.
     fn above(&self, text: &mut String) -> &'static str {
         let mut top = "m";
         if self.remap {
@@ -199,7 +199,7 @@ impl Shape {
     }
 }
 
-/// The name of a disk.
+/// Returns the name of a disk.
 pub fn name(disk: usize) -> String {
     format!("d{disk}")
 }

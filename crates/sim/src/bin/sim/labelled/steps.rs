@@ -1,5 +1,5 @@
-//! The steps of a trial. Each draws from a stream of its own, so that one can be taken out and the others stay
-//! what they were.
+//! The steps of a trial. Each draws from a stream of its own, so that it can be removed without an effect on
+//! the others.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -8,35 +8,35 @@ use std::rc::Rc;
 
 use sim::draw::Stream;
 
-/// A step: what is done in which life of the process.
+/// A step: an action in a life of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Step {
-    /// The life, and the shorter ones within hands, from 1 on.
+    /// The number of the life; lives within a step of the operator have numbers of their own.
     pub life: u64,
     pub what: What,
 }
 
-/// What is done.
+/// The action of a step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum What {
-    /// How the life goes and ends; without it, it is closed in order at once.
+    /// The course and end of the life. Without this step, the process is closed in order at once.
     Life,
-    /// What goes wrong in it.
+    /// Its faults.
     Trouble,
     /// One of its clients.
     Client(u64),
-    /// One of the changes meanwhile.
+    /// One of its live changes.
     Change(u64),
-    /// How it comes to its end. It always does.
+    /// Its end. This step is always done.
     End,
-    /// What hands do afterwards.
+    /// The change to disks after it.
     Hand,
-    /// A start that is cut short before the next life.
+    /// An interrupted start before the next life.
     Interruption(u64),
 }
 
 impl Step {
-    /// The stream that it draws from.
+    /// Returns the stream of its draws.
     pub fn stream(self, seed: u64) -> Stream {
         let (name, n) = match self.what {
             What::Life => ("life", 0),
@@ -57,7 +57,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// What was done, step by step, and which steps are not.
+/// The steps that were done, and the steps to leave out.
 #[derive(Clone, Default)]
 pub struct History {
     without: Rc<BTreeSet<Step>>,
@@ -65,36 +65,36 @@ pub struct History {
 }
 
 impl History {
-    /// Of a trial that leaves these steps away.
+    /// Creates the history of a trial without these steps.
     pub fn without(steps: &BTreeSet<Step>) -> Self {
         Self { without: Rc::new(steps.clone()), done: Rc::default() }
     }
 
-    /// Whether this step is to be done.
+    /// Whether this step must be done.
     pub fn takes(&self, step: Step) -> bool {
         !self.without.contains(&step)
     }
 
-    /// It is done now.
+    /// Records that the step is done now.
     pub fn note(&self, step: Step, words: String) {
         self.done.borrow_mut().push((step, words));
     }
 
-    /// What was done.
+    /// Returns the steps that were done, with their descriptions.
     pub fn done(&self) -> Vec<(Step, String)> {
         self.done.borrow().clone()
     }
 }
 
-/// Takes steps out for as long as what is left `fails`: first many at once, then one by one. Answers those that
-/// can be left away.
+/// Removes steps as long as the remaining ones still fail (`fails`), first many at once, then one by one.
+/// Returns the steps that can be left out.
 pub fn shrink(steps: &[Step], mut fails: impl FnMut(&BTreeSet<Step>) -> bool) -> BTreeSet<Step> {
     let mut without = BTreeSet::new();
     let mut size = steps.len().next_power_of_two();
     while size > 0 {
         let left: Vec<Step> =
             steps.iter().filter(|step| !without.contains(*step)).copied().collect();
-        // Those at the end first: what failed by then needs nothing of it.
+        // Last steps first: steps after the failure are not needed for it.
         for part in left.rchunks(size) {
             let mut more = without.clone();
             more.extend(part.iter().copied());
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_what_it_takes() {
+    fn shrink_keeps_only_needed_steps() {
         let steps: Vec<_> = (0..20).map(step).collect();
         let needed = [step(3), step(7), step(12)];
         let mut runs = 0;

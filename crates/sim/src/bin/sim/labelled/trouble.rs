@@ -10,13 +10,13 @@ use super::steps::What;
 use super::{End, Trial};
 use crate::trial::Failure;
 
-/// How long a life waits for copies before answers are late.
+/// Time that a life waits for copies before answers are late.
 const COPIES_WITHIN: Duration = Duration::from_millis(200);
 
 /// Late answers of a disk in one life of the process.
 struct Late {
     faults: Faults,
-    /// When the disk is taken out by command, if it is: perhaps before its answers are there.
+    /// The time at which the disk is taken out by command, if it is. Its answers may still be outstanding then.
     taken_out: Option<Duration>,
 }
 
@@ -53,7 +53,7 @@ impl Trial {
             None => self.errors(any, end, changes)?,
         };
         self.note(What::Trouble, format!("d{any}: {faults:?}"));
-        // Its label follows it, wherever it is plugged in.
+        // By disk, not by place: its label identifies it, wherever it is plugged in.
         self.disks[any].set_faults(faults);
         self.ill = (faults != Faults::default()).then_some(any);
         if let Some(pause) = late.as_ref().and_then(|late| late.taken_out) {
@@ -62,29 +62,29 @@ impl Trial {
         Ok(late.is_some())
     }
 
-    /// Draws errors of the disk `any`; or takes it out, or cuts its file short.
+    /// Draws errors of the disk `any`; or takes it out, or truncates its file.
     fn errors(&mut self, any: usize, end: End, changes: u64) -> Result<Faults, Failure> {
         let none = Faults::default();
         let rate = self.draw.within(50_000, 500_000) as u32;
         Ok(match (self.draw.below(4), end) {
             (0, _) => {
                 let member = self.shape.member(any);
-                // It may be the last one, or out already.
+                // The mirror refuses it if the member is the last one, or out already.
                 if self.ask::<Fail>(Name { member }).is_ok() {
                     self.world.counters().add(Count::MemberFailed);
                     self.disks[any].garble_reads(self.data());
                 }
                 none
             }
-            // What a failed flush drops is lost before anybody knows: a kill then is one fault more
-            // than a mirror survives.
+            // Only before an orderly end: the writes that a failed flush drops are lost before the mirror can
+            // record it, so a kill then would be one fault more than a mirror survives.
             (1, End::Stop) => Faults { flush_error: rate, ..none },
             (1 | 2, _) => Faults { write_error: rate, ..none },
             (_, End::PowerAfter(_) | End::KillAfter(_) | End::KillAtFailure(_)) if changes == 0 => {
                 let disk = &self.disks[any];
                 let size = self.draw.below(disk.config().size / 512) * 512;
-                // A write under way behind that makes the file as long as it was, and nothing can notice the loss. A member
-                // whose copy has just ended is no replacement before its label says so.
+                // A write in flight behind the new end would extend the file again, and the loss would stay
+                // unnoticed. A member whose copy has just ended is no replacement before its label records it.
                 if !disk.is_writing_behind(size) && self.another_is_whole(any)? {
                     disk.cut_short(size);
                     self.cut = Some(any);
@@ -95,7 +95,7 @@ impl Trial {
         })
     }
 
-    /// Ends all troubles of disks. Hung operations are answered with errors.
+    /// Ends all faults of disks. Hung operations fail.
     pub(super) fn calm(&self) {
         for disk in &self.disks {
             disk.set_faults(Faults::default());
@@ -113,7 +113,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Waits until clients are held up by late answers, and regions leave the map of the mirror.
+    /// Waits until late answers hold up clients, and the mirror clears regions of its bitmap.
     pub(super) fn hold_up(&self) -> Result<(), Failure> {
         let draw = Stream::new(self.seed, "held up", self.life);
         let pause = Duration::from_nanos(draw.within(1_000, 50_000_000));

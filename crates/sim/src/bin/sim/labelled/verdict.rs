@@ -1,4 +1,4 @@
-//! A check of the labels before each start, compared with the verdict of the start.
+//! A check of the labels before each start, compared with the result of the start.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,8 +15,9 @@ use super::{Ask, HERE, Start, THERE, Trial, path, wrong};
 use crate::trial::Failure;
 
 impl Trial {
-    /// Checks the labels on copies of the disks, in a world of their own: the seed draws as without it. `None` where a check
-    /// cannot know the verdict of the next start: a write is in flight, or a decision of an operator changes the question.
+    /// Checks the labels on copies of the disks, in a separate world, so that the draws of the seed stay the
+    /// same. `None` if a check cannot know the result of the next start: a write is in flight, or a decision of
+    /// an operator changes the question.
     pub(super) fn checked(&self, ask: Ask) -> Result<Option<Vec<Finding>>, Failure> {
         let Ask { degraded: _, elsewhere, trust, leftover, wipe } = ask;
         let is_other = trust.is_some() || leftover.is_some() || wipe.is_some();
@@ -39,14 +40,14 @@ impl Trial {
             let doctor = Doctor { env: env.clone(), registry: kinds::REGISTRY, machine };
             let checked = doctor.check_disks(&found, Vec::new(), &Running::default()).await;
             let graphs = checked.graphs.into_iter().flat_map(|graph| graph.findings);
-            // A disk that the spec does not name may have any label.
+            // A disk that is not in the spec may have any label.
             let unread = found.iter().filter(|(_, inspection)| inspection.label.is_err());
             let unread = unread.zip(checked.unread).filter(|((path, _), _)| self.is_named(path));
             Ok::<_, block::Error>(graphs.chain(unread.map(|(_, it)| it)).collect::<Vec<_>>())
         };
         let found = world.block_on(found);
         world.drop_tasks();
-        // A disk that cannot be read has no verdict.
+        // If a disk cannot be read, there is nothing to compare.
         Ok(found?.ok())
     }
 
@@ -56,7 +57,7 @@ impl Trial {
         is_beside || self.shape.members.iter().any(|n| at == Path::new(&path(*n)))
     }
 
-    /// The disks that are plugged in, by their paths.
+    /// Returns the disks that are plugged in, by their paths.
     fn disks_there(&self) -> Vec<(PathBuf, Rc<SimDisk>)> {
         let plugged = self.plugged.iter().enumerate();
         let disks = plugged.filter_map(|(at, n)| Some((path(at), self.disks[(*n)?].clone())));
@@ -64,8 +65,8 @@ impl Trial {
         disks.chain(beside).map(|(path, disk)| (PathBuf::from(path), disk)).collect()
     }
 
-    /// Compares the findings of a check with the start that followed. A start is refused if and only if a finding blocks and
-    /// is not waived; a spec that differs from the labels is a matter of the start alone.
+    /// Compares the findings of a check with the start that followed. A start is refused if and only if a
+    /// finding blocks it and is not waived. Differences between spec and labels are checked by the start only.
     pub(super) fn compare(
         &self,
         findings: &[Finding],

@@ -1,4 +1,4 @@
-//! Changes of the running graph that begin a migration, change it and end it; they are cut short by crashes, too.
+//! Live changes of the graph that begin a migration, change it and end it. Some are interrupted by crashes.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::{DISKS, HERE, Trial, wrong};
 use crate::process::{self, LIMIT, Refusal};
 use crate::trial::Failure;
 
-/// A change that is asked for.
+/// A change to make.
 struct Wish {
     shape: Shape,
-    /// Disks that are labelled whatever is on them.
+    /// Disks that are labelled regardless of their content.
     wipe: Vec<String>,
-    /// Whether it may be refused, for bytes are on both sides.
+    /// Whether it may be refused because both sides have bytes of the volume.
     may_be_early: bool,
 }
 
 impl Trial {
-    /// The graph becomes another one, or the process dies meanwhile.
+    /// Makes a live change, or crashes the process during it.
     pub(super) fn changes(&mut self) -> Result<(), Failure> {
         let wish = self.wish()?;
         let crashes = self.draw.below(3) == 0;
@@ -44,7 +44,7 @@ impl Trial {
         self.comes_back()
     }
 
-    /// Asks for a change; `false`: it did not come to its end in time.
+    /// Tries a change; `false` if it did not end in time.
     fn tries(&mut self, wish: &Wish, limit: Duration) -> Result<bool, Failure> {
         self.puts_all_back();
         let opening = Opening { wipe: wish.wipe.clone(), ..process::opening(HERE) };
@@ -97,7 +97,7 @@ impl Trial {
         Ok(Wish { shape, wipe: Vec::new(), may_be_early })
     }
 
-    /// Takes the device out that moves bytes: it is done.
+    /// Removes the device of a finished migration.
     pub(super) fn ends_migration(&mut self) -> Result<(), Failure> {
         let wish = self.end()?;
         let done = self.tries(&wish, LIMIT)?;
@@ -114,7 +114,7 @@ impl Trial {
         Ok(Wish { shape, wipe: Vec::new(), may_be_early: false })
     }
 
-    /// A migration in place, or to other disks.
+    /// Draws a migration in place, or to other disks.
     fn beginning(&mut self) -> Wish {
         let source = self.shape.source.clone();
         let mut target = Side { is_encrypted: !source.is_encrypted, ..source.clone() };

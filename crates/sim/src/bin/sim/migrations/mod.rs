@@ -1,10 +1,10 @@
-//! Migrations of a volume while clients use it: from disk to disk, or in place. Changes of the running graph begin and end
-//! them. They turn round and pause, and kills and power cuts come at any moment. Every read is judged. In the end the volume
-//! is verified without the disks that it has left.
+//! Migrations of a volume while clients use it, from disk to disk or in place. Live changes of the graph begin
+//! and end them. They turn round and pause, and kills and power cuts come at any moment. Every read is checked.
+//! In the end the volume is verified without the disks that it has left.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | lives of the process, and the judge |
+//! | `mod.rs` | lives of the process, and the checks |
 //! | `changes.rs` | beginning, changing and ending a migration |
 //! | `shape.rs` | the graph |
 
@@ -40,20 +40,20 @@ const DISKS: usize = 4;
 const WINDOW_IN_PLACE: u64 = 192 << 10;
 const WINDOW: u64 = 1 << 20;
 
-/// Without a request for so long, clients count as idle, and a migration goes as fast as it can.
+/// Time without a request after which clients count as idle, and a migration goes as fast as it can.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// Longer than a migration waits beside clients before its second window.
+/// Longer than a migration waits for busy clients before its second window.
 const DUE_WITHIN: Duration = Duration::from_millis(1500);
 
 /// The shortest step of that wait.
 const STEP_MIN: Duration = Duration::from_micros(200);
 
-/// In virtual time: longer than a migration takes that clients leave alone.
+/// In virtual time: longer than a migration takes without clients.
 const SECONDS_MAX: u32 = 600;
 
-/// Buffers as a server has them: with fewer, an encryption would take shorter requests than a disk, and clients know
-/// how long theirs may be.
+/// Bytes of buffers, as in a server. With fewer, an encryption would accept only shorter requests than a disk,
+/// but the limit that clients know must not shrink.
 const POOL_BYTES: usize = 512 << 20;
 
 const HERE: [u8; 16] = [1; 16];
@@ -66,7 +66,7 @@ pub fn is_drawn(seed: u64) -> bool {
 /// Runs a seed.
 ///
 /// # Errors
-/// The first promise that is broken.
+/// The first rule that was broken.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed)?;
     for round in 0..trial.draw.within(4, 14) {
@@ -89,27 +89,27 @@ struct Trial {
     world: SimWorld,
     draw: Stream,
     disks: Vec<Rc<SimDisk>>,
-    /// The slowest answer of a disk. Other times are multiples.
+    /// Time of the slowest answer of a disk. Other times are multiples of this.
     answer: Duration,
     model: Rc<Model>,
     tally: Rc<Tally>,
     starts: u64,
     workers: u64,
     running: Option<Running>,
-    /// The graph that runs, or ran last.
+    /// The running graph, or the one that ran last.
     shape: Shape,
-    /// The other graph that may come up: the process died while one became the other.
+    /// The other graph that may come up, because the process died during a change to it.
     other: Option<Shape>,
     /// Disks that were ever part of the graph.
     used: BTreeSet<usize>,
-    /// How far the migration was when it was looked at last.
+    /// The boundary of the migration at the last look.
     boundary: u64,
     kinds: BTreeSet<&'static str>,
 }
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // Tasks hold the world, and it them.
+        // Breaks a reference cycle: tasks hold the world, and the world holds tasks.
         if let Some(running) = self.running.take() {
             running.engine.abandon();
         }
@@ -127,7 +127,7 @@ impl Trial {
         let draw = Stream::new(seed, "migrations", 1);
         let profile = draw.pick(&[Profile::Native512, Profile::Native512, Profile::Native4k]);
         let size = volume_bytes(&draw, u64::from(profile.block_size()));
-        // The slower disks are, the more of a client's work falls into one step of a migration.
+        // The slower the disks, the more client requests fall into one step of a migration.
         let most_ns = draw.pick(&[500_000, 5_000_000, 20_000_000]);
         let disk = |n: usize| {
             let config = DiskConfig {
@@ -163,15 +163,15 @@ impl Trial {
             kinds: BTreeSet::new(),
         };
         trial.starts_up()?;
-        // Under an encryption blank bytes are junk, and have to stay so.
+        // Blank bytes read as junk through an encryption. The model must know this initial content.
         let worker = trial.worker();
         trial.world.block_on(worker.learn())?;
         Ok(trial)
     }
 
-    /// Clients work; then the graph changes, or the process dies, or neither.
+    /// Lets clients work; then changes the graph, or ends the process, or checks the volume.
     fn round(&mut self) -> Result<(), Failure> {
-        // Without them a migration goes as fast as it can from its start on.
+        // Without clients a migration goes as fast as it can from its start on.
         if self.draw.below(2) == 0 {
             self.works()?;
         }
@@ -190,7 +190,7 @@ impl Trial {
         }
     }
 
-    /// Clients come in waves, so that a migration goes on beside them and between them.
+    /// Starts clients in waves, so that a migration proceeds during and between them.
     fn works(&mut self) -> Result<(), Failure> {
         for _ in 0..self.draw.within(1, 4) {
             let idle = if self.draw.below(2) == 0 { IDLE } else { Duration::ZERO };
@@ -205,7 +205,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Commands turn the migration round, pause it or resume it.
+    /// Turns the migration round, pauses it or resumes it, by command.
     fn commands(&mut self) -> Result<(), Failure> {
         let Some(job) = self.job()? else { return Ok(()) };
         let command = match (job.state, self.draw.below(12)) {
@@ -214,7 +214,7 @@ impl Trial {
             (_, 2) => Action::Pause,
             _ => return Ok(()),
         };
-        // It may be done, or go back already.
+        // It may be refused: the migration is done, or goes back already.
         if self.steer(command).is_ok() {
             match command {
                 Action::Cancel => self.world.counters().add(Count::MigrationTurned),
@@ -225,7 +225,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Time passes up to the moment of a crash.
+    /// Lets time pass up to the moment of a crash.
     fn passes_until_due(&mut self) -> Result<(), Failure> {
         match self.draw.below(5) {
             0 => self.passes_some(24),
@@ -234,7 +234,7 @@ impl Trial {
                 self.passes_until_moved()?;
                 self.passes_some(4)
             }
-            // Idle clients come as a window has moved, and get few answers.
+            // Clients begin just after a window has moved, and get few answers.
             _ => {
                 self.finish()?;
                 self.passes_until_moved()?;
@@ -257,7 +257,7 @@ impl Trial {
         self.passes_until(|trial| trial.boundary != boundary)
     }
 
-    /// Time passes in short steps until something is due, or for long.
+    /// Lets time pass in short steps until `is_due`, at most for [`DUE_WITHIN`].
     fn passes_until(&mut self, is_due: impl Fn(&Self) -> bool) -> Result<(), Failure> {
         let step = (self.answer / self.draw.within(8, 40) as u32).max(STEP_MIN);
         let end = self.world.env().now().after(DUE_WITHIN);
@@ -267,7 +267,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Time passes, at most that of so many answers.
+    /// Lets a drawn time pass, at most that of so many answers.
     fn passes_some(&mut self, answers: u64) -> Result<(), Failure> {
         let most = answers * self.answer.as_nanos() as u64;
         self.passes(Duration::from_nanos(self.draw.below(most)))
@@ -279,7 +279,7 @@ impl Trial {
         self.job().map(drop)
     }
 
-    /// The process dies, or the power goes.
+    /// Kills the process, or cuts the power.
     fn crashes(&mut self) -> Result<(), Failure> {
         if self.running.is_some() && self.is_moving()? {
             self.world.counters().add(Count::MigrationCrashed);
@@ -303,7 +303,7 @@ impl Trial {
         Ok(())
     }
 
-    /// The process is closed in order and starts again.
+    /// Closes the process in order and starts it again.
     fn stops(&mut self) -> Result<(), Failure> {
         self.finish()?;
         let running = self.running.take().expect("it runs");
@@ -313,13 +313,14 @@ impl Trial {
         self.tally.killed();
         self.world.drop_tasks();
         running.engine.abandon();
-        // Its handles keep the disks open.
+        // Dropped early, because its handles keep the disks open.
         drop(running);
         self.model.restarted();
         self.comes_back()
     }
 
-    /// The process starts again, now and then at the second try, and without the disks that its volume has left.
+    /// Starts the process again, in some cases after interrupted starts, and without the disks that its volume
+    /// has left.
     fn comes_back(&mut self) -> Result<(), Failure> {
         if self.draw.below(2) == 0 {
             self.takes_others_away();
@@ -344,7 +345,8 @@ impl Trial {
         Err(wrong("a graph with a migration comes up in time"))
     }
 
-    /// Starts the process; `false`: it was not up in time. After a crash in a change one of two graphs comes up.
+    /// Starts the process; `false` if it was not up in time. After a crash in a change one of two graphs comes
+    /// up.
     fn start(&mut self, limit: Duration) -> Result<bool, Failure> {
         let mut shapes = vec![self.shape.clone()];
         shapes.extend(self.other.clone());
@@ -378,13 +380,13 @@ impl Trial {
         Err(wrong(format!("a graph with a migration comes up: {shapes:?}: {}", said.join("; "))))
     }
 
-    /// From now on this is the graph.
+    /// Records that this is the running graph.
     fn is_now(&mut self, shape: Shape) {
         self.kinds.extend(shape.kinds());
         (self.shape, self.other) = (shape, None);
     }
 
-    /// NBD connections of clients; 0: straight into the graph.
+    /// Returns the number of NBD connections of clients; 0: directly into the graph.
     fn connections(&self) -> usize {
         let draw = Stream::new(self.seed, "connections", 1);
         if draw.below(4) == 0 { draw.within(1, 3) as usize } else { 0 }
@@ -402,7 +404,7 @@ impl Trial {
         }
     }
 
-    /// Reads everything.
+    /// Reads and checks the whole volume.
     fn check(&mut self) -> Result<(), Failure> {
         let worker = self.worker();
         self.world.block_on(worker.verify())?;
@@ -428,7 +430,7 @@ impl Trial {
         self.judge()
     }
 
-    /// Returns the names of the devices that have all bytes of the volume that moves.
+    /// Returns the names of the devices that have all bytes of the moving volume.
     fn holders(&self) -> Vec<String> {
         let now = self.running.as_ref().expect("it runs").live.now();
         let moving = now.graph.member(MOVE);
@@ -443,9 +445,9 @@ impl Trial {
         answered(now.graph.ask::<Steer>(moving, Course { action }))
     }
 
-    /// The migration, if there is one. Counts the windows that have moved since it was looked at last.
+    /// Returns the migration, if there is one. Counts the windows that have moved since the last look.
     fn job(&mut self) -> Result<Option<Job>, Failure> {
-        // A change that was cut short may have put it in or out already.
+        // An interrupted change may have added or removed it already.
         let now = self.running.as_ref().expect("it runs").live.now();
         if self.shape.target.is_none() || now.graph.member(MOVE).is_none() {
             return Ok(None);
@@ -473,7 +475,7 @@ impl Trial {
         Ok(self.job()?.is_some_and(|job| job.state != JobState::Done))
     }
 
-    /// Only the disks of the graph are there.
+    /// Unplugs all disks that are not part of the graph.
     fn takes_others_away(&mut self) {
         if self.other.is_some() {
             return;
@@ -493,7 +495,8 @@ impl Trial {
         }
     }
 
-    /// In the end the migration is done and gone, and the volume is there without the disks that it has left.
+    /// Waits for the end of the migration, removes it, and checks the volume without the disks that it has
+    /// left.
     fn ends(&mut self) -> Result<(), Failure> {
         self.draw = Stream::new(self.seed, "end of migrations", 0);
         self.finish()?;
@@ -520,16 +523,17 @@ impl Trial {
     }
 }
 
-/// Draws the bytes of the volume: some windows of one sort, mostly with a short last one.
+/// Draws the size of the volume: some windows of one sort, mostly with a short last one.
 fn volume_bytes(draw: &Stream, block: u64) -> u64 {
     let (window, windows) = draw.pick(&[(WINDOW_IN_PLACE, 8), (WINDOW, 4)]);
     draw.within(window / block, windows * window / block) * block
 }
 
-/// Whether a start is refused because labels say another graph: one that lacks disks or devices of this one, or has others.
+/// Whether a start is refused because the labels describe another graph, with other disks or devices.
 fn is_of_other_graph(why: Option<Reason>) -> bool {
     use Reason::{CryptNoSlots, LabelDamaged, LabelForeign, LabelForgotten, LabelNotBlank};
-    // Labels do not say that an encryption in place has begun, and a start does not begin it: it has no slots then.
+    // `CryptNoSlots`: the labels do not record the beginning of an encryption in place. A start does not begin
+    // it, so it has no key slots.
     let reasons = [CryptNoSlots, LabelDamaged, LabelForeign, LabelForgotten, LabelNotBlank];
     why.is_some_and(|why| reasons.contains(&why))
 }

@@ -1,4 +1,4 @@
-//! The graph of a migration: a volume on one side, and perhaps a device that moves it to another side.
+//! The graph of a migration: a volume on one side, and optionally a device that moves it to another side.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ pub const KINDS: [&str; 3] = ["migrate", "mirror", "crypt"];
 /// The name of the device that moves bytes.
 pub const MOVE: &str = "move";
 
-/// Key slots cost next to nothing here.
+/// Options with cheap key slots.
 const CRYPT: &str = "key = \"credential:safe\", kdf_memory = \"64KiB\", kdf_passes = 1";
 
-/// A place for the bytes of the volume: one disk or a mirror of two, perhaps encrypted.
+/// A place for the bytes of the volume: one disk or a mirror of two, optionally encrypted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Side {
     /// The disks, by number.
@@ -25,14 +25,14 @@ pub struct Side {
 pub struct Shape {
     /// The side that has the bytes, or had them when the migration began.
     pub source: Side,
-    /// The side that they move to, if they move.
+    /// The side to which they move, if there is a migration.
     pub target: Option<Side>,
     /// The limit in bytes per second, if there is one.
     pub speed: Option<u64>,
 }
 
 impl Side {
-    /// The name of the topmost device of the side.
+    /// Returns the name of the topmost device of the side.
     pub fn top(&self) -> String {
         if self.is_encrypted { format!("safe{}", self.disks[0]) } else { self.base() }
     }
@@ -61,7 +61,7 @@ impl Side {
 }
 
 impl Shape {
-    /// The graph of a volume that does not move.
+    /// Returns the graph of a volume without a migration.
     pub fn still(side: Side) -> Self {
         Self { source: side, target: None, speed: None }
     }
@@ -71,12 +71,12 @@ impl Shape {
         self.target.as_ref().is_some_and(|target| target.disks == self.source.disks)
     }
 
-    /// The disks of the graph, by number.
+    /// Returns the disks of the graph, by number.
     pub fn disks(&self) -> BTreeSet<usize> {
         self.sides().flat_map(|side| &side.disks).copied().collect()
     }
 
-    /// The kinds of the graph.
+    /// Returns the kinds of the graph.
     pub fn kinds(&self) -> BTreeSet<&'static str> {
         let of_side = |side: &Side| {
             let mirror = (side.disks.len() > 1).then_some("mirror");
@@ -86,7 +86,7 @@ impl Shape {
         self.sides().flat_map(of_side).chain(of_target).collect()
     }
 
-    /// The spec.
+    /// Returns the spec.
     pub fn text(&self) -> String {
         let disks = self.disks();
         let disks = disks
@@ -113,12 +113,12 @@ impl Shape {
     }
 }
 
-/// The name of a disk.
+/// Returns the name of a disk.
 pub fn disk(n: usize) -> String {
     format!("d{n}")
 }
 
-/// The path of a disk.
+/// Returns the path of a disk.
 pub fn path(n: usize) -> String {
     format!("/disk{n}")
 }
