@@ -311,8 +311,8 @@ impl Members<'_> {
 
     /// Whether a member may have answered requests that those in sync by the newest state do not have.
     ///
-    /// It has not if its state came before the newest, or if the newest knows of a later state on it: then it is an older
-    /// image. Nor has it if another member proves so, as in [`Members::shows_unanswered`].
+    /// It has not if its state came before the newest, or if the newest knows of a later state on it: then it is an
+    /// older image. Nor has it if another member proves so, as in [`Members::shows_unanswered`].
     fn is_apart(&self, n: usize, newest: &Record, records: &[Option<Record>]) -> bool {
         let Some(own) = &records[n] else { return false };
         if own == newest {
@@ -327,12 +327,12 @@ impl Members<'_> {
             .any(|other| other != n && self.shows_unanswered(other, n, newest, own, records))
     }
 
-    /// Whether a member proves that no request was answered by a state that is only on member `n`, and by those before it
-    /// which the newest does not know of.
+    /// Whether a member proves that no request was answered by a state that is only on member `n`, and by those before
+    /// it which the newest does not know of.
     ///
-    /// Such an answer needs the state on all members which it says are in sync. One of these has not had it if its bytes have
-    /// led to the newest state since: its state would be another one. A member that was copied as a whole meanwhile proves
-    /// nothing, nor does one that is known to have had more than the newest knows that `n` was sent.
+    /// Such an answer needs the state on all members which it says are in sync. One of these has not had it if its
+    /// bytes have led to the newest state since: its state would be another one. A member that was copied as a whole
+    /// meanwhile proves nothing, nor does one that is known to have had more than the newest knows that `n` was sent.
     fn shows_unanswered(
         &self,
         other: usize,

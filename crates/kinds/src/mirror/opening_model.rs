@@ -19,8 +19,8 @@ type Writes = u64;
 /// A step of a history. A step that does not fit the moment does nothing.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The process dies, and the mirror is opened anew over these members. The first state of the opening reaches those of
-    /// `reached`; the process dies if one is left out.
+    /// The process dies, and the mirror is opened anew over these members. The first state of the opening reaches those
+    /// of `reached`; the process dies if one is left out.
     Open { present: Mask, reached: Mask },
     /// An operator trusts this member at an opening over all members.
     Trust(usize),

@@ -139,8 +139,8 @@ pub struct Known {
     pub sent: Generation,
     /// Where it differs from those that are in sync; nowhere if it is one of them.
     pub missing: Bitmap,
-    /// Whether it was copied as a whole for want of a state that counts, and a member has been away at each opening since. Its
-    /// bytes prove nothing about the time when that member was last there.
+    /// Whether it was copied as a whole for want of a state that counts, and a member has been away at each opening
+    /// since. Its bytes prove nothing about the time when that member was last there.
     pub refilled: bool,
 }
 

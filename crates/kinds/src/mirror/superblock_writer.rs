@@ -55,8 +55,8 @@ struct Lineage {
     incarnation: u64,
     /// The highest change.
     events: Cell<u64>,
-    /// The last of these states that was sent to each member, by its name. It may be on a disk that has not acknowledged
-    /// it.
+    /// The last of these states that was sent to each member, by its name. It may be on a disk that has not
+    /// acknowledged it.
     sent: RefCell<BTreeMap<String, Generation>>,
 }
 
@@ -176,8 +176,8 @@ impl Inner {
         self.write_until(writer, || writer.is_durable(&self.members)).await
     }
 
-    /// Writes states until one is durable that `is_known` accepts. A caller that waits for its turn finds its own changes in
-    /// the state that is written meanwhile.
+    /// Writes states until one is durable that `is_known` accepts. A caller that waits for its turn finds its own
+    /// changes in the state that is written meanwhile.
     async fn write_until(
         &self,
         writer: &SuperblockWriter,

@@ -97,8 +97,8 @@ pub fn remap_records(data: &[u8]) {
     assert!(layout.places(layout.places - 1, 1).end() <= 1 << 62);
 }
 
-/// Reads the spec in a label that anyone may have written: no setting of the machine comes from it, and no control character
-/// reaches a message.
+/// Reads the spec in a label that anyone may have written: no setting of the machine comes from it, and no control
+/// character reaches a message.
 pub fn label_text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let local =
