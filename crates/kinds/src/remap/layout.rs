@@ -29,9 +29,9 @@ pub struct Layout {
     pub block_bytes: u64,
     /// Blocks that clients see.
     pub blocks: u64,
-    /// Places for blocks below.
+    /// Places for blocks on the lower.
     pub places: u64,
-    /// Where the first place begins.
+    /// Start of the first place on the lower.
     pub start: u64,
 }
 

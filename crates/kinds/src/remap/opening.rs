@@ -41,9 +41,9 @@ pub struct Opening {
 /// Access to a vault.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing is written.
+    /// Writes nothing.
     ReadOnly,
-    /// As the lowers permit.
+    /// Writes as the lowers permit.
     Full,
 }
 
