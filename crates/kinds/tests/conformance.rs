@@ -94,7 +94,7 @@ const KEY_COMMANDS: [&str; 7] = [
     r#"{"do":"change","key":"file:/no/such/file","new_key":"credential:safe"}"#,
 ];
 
-/// Returns a trace whose file is new at each start.
+/// Returns a trace with a new file at each start.
 fn traced() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
     let starts = Cell::new(0);
     move |graph, on| {
@@ -236,7 +236,7 @@ fn on_labels() -> Vec<Subject> {
         })
         .with_redundancy(1),
     ];
-    // There are several subjects of each kind, and each takes two more steps, so fewer seeds are enough.
+    // There are several subjects of each kind, and each runs two more parts of the battery, so it gets fewer seeds.
     subjects.into_iter().map(|subject| Subject { seeds: 6, ..subject }.on_labels()).collect()
 }
 

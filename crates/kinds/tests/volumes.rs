@@ -201,7 +201,7 @@ fn volumes_of_one_device_keep_their_own_bytes() {
 }
 
 #[test]
-fn volume_is_opened_for_its_first_client_and_closed_after_its_last() {
+fn volume_is_open_from_first_client_to_last() {
     let rig = Rig::new(stripe);
     let open = || rig.volumes.pool.open_count();
     let begin = rig.world.env().now();

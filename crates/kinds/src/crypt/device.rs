@@ -105,7 +105,7 @@ impl Crypt {
         self.lower.call(Op::Write { range, data: sealed, fua }).await.result
     }
 
-    /// Writes encrypted zeros. Below they cannot be told from any other content.
+    /// Writes encrypted zeros. Below they cannot be distinguished from other content.
     async fn zero(&self, range: ByteRange, fua: bool) -> Result<()> {
         let most = ZEROS_BYTES.min(self.info.max_transfer.into());
         let mut at = range.start();

@@ -247,7 +247,7 @@ async fn open(
     Crypt::new(Parts { info, env: env.clone(), lower, discards, keys, key }, cipher)
 }
 
-/// Returns the data unit that the volume was made with. Its blocks must contain whole units.
+/// Returns the data unit that the volume was made with. A block, and so a request, must contain whole units.
 fn made_with(unit: u32, info: &Info) -> Result<u32> {
     if unit <= info.block_size {
         return Ok(unit);

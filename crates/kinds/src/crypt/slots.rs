@@ -178,7 +178,7 @@ impl fmt::Display for FormatError {
 
 impl std::error::Error for FormatError {}
 
-/// Reads the fields of a state in order.
+/// A reader of the fields of a state, in order.
 struct Reader<'b> {
     bytes: &'b [u8],
     at: usize,

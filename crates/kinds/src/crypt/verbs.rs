@@ -4,7 +4,7 @@ use block::Result;
 use block::control::{Reach, Verb, VerbInfo};
 use serde::{Deserialize, Serialize};
 
-/// Lists or changes the key slots.
+/// The command that lists or changes the key slots.
 pub struct Keys;
 
 impl Verb for Keys {
@@ -30,9 +30,9 @@ pub struct KeyRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 pub enum KeyChange {
-    /// Change nothing, and list the slots.
+    /// No change; the slots are listed.
     List,
-    /// Put the volume key into one more slot.
+    /// One more slot with the volume key.
     Add {
         /// The source of a passphrase that opens a slot.
         key: String,
@@ -42,12 +42,12 @@ pub enum KeyChange {
         #[serde(default)]
         label: String,
     },
-    /// Empty a slot.
+    /// Removal of the key from a slot.
     Remove {
         /// Number of the slot.
         slot: usize,
     },
-    /// Replace the passphrase of a slot.
+    /// A new passphrase for a slot.
     Change {
         /// The source of the passphrase that opens it now.
         key: String,

@@ -305,8 +305,8 @@ impl Disk {
         }
     }
 
-    /// Checks the file for changes by other programs: before the first write of each reactor turn only its size, and
-    /// once a second or without an `io` everything.
+    /// Checks the file for changes by other programs: only its size before the first write of each reactor turn, and
+    /// everything once a second, or if `io` is `None`.
     fn watch(&self, io: Option<&DiskIo>) -> Result<()> {
         let Opened { storage, watch, .. } = &*self.opened;
         let now = self.env.now();

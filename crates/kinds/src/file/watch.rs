@@ -20,7 +20,7 @@ pub struct Watch {
     fault: RefCell<Option<Error>>,
 }
 
-/// A change that the operator must hear about.
+/// A change of the file that is reported to the operator.
 pub struct Seen {
     pub what: What,
     pub words: String,
@@ -47,7 +47,7 @@ impl Watch {
         self.turn.replace(now) != now
     }
 
-    /// Returns the error of a truncated file, which is neither read nor written any more.
+    /// Returns the error if the file was truncated. Then it is neither read nor written any more.
     pub fn fault(&self) -> Option<Error> {
         self.fault.borrow().clone()
     }

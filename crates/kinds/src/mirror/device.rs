@@ -316,7 +316,7 @@ impl Inner {
             let asked = (0..self.members.len()).filter(takes).fold(Copies::NONE, Copies::with);
             let flushed = self.to_all(&Op::Flush, &mut None).await;
             // A member that came in sync during the flush has all writes as well, but was not flushed. The flushed ones
-            // may be out by now, so flush again unless a flushed one is still in sync.
+            // may be out by now. So a failed flush is tried again if such a member exists.
             if flushed.is_ok()
                 || self.in_sync().all(|index| asked.has(index))
                 || seeded::on(Bug::FlushNotAskedAnew)

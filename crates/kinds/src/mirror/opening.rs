@@ -154,7 +154,7 @@ impl Members<'_> {
         }
     }
 
-    /// Returns the state of a member, by the newest record and by its own.
+    /// Returns whether a member is in sync, stale or failed, by the newest record and by its own.
     fn standing(&self, n: usize, newest: &Record, own: Option<&Record>) -> MemberState {
         if self.found[n].present && seeded::on(Bug::StaleServes) {
             return MemberState::InSync;
@@ -460,7 +460,7 @@ fn flush_failed() -> Error {
 }
 
 impl Known {
-    /// Whether the writers of this record may have left the state `own` on the member. An older state is an ancestor.
+    /// Whether the history of this record may have left the state `own` on the member. An older state is an ancestor.
     fn may_have(&self, own: Generation) -> bool {
         own == self.known
             || own.incarnation == self.sent.incarnation && own.events <= self.sent.events

@@ -19,8 +19,8 @@ fn map(set: &[usize]) -> Bitmap {
     map
 }
 
-/// Returns a record of `members`: name, state, state known to be on it, state sent to it. Region 1 is dirty if
-/// `active`, and members that are not in sync miss region 2.
+/// Returns a record of `members`: name, standing, the state known to be on it, the state sent to it. Region 1 is
+/// dirty if `active`, and members that are not in sync miss region 2.
 fn record(
     at: Generation,
     active: bool,

@@ -131,7 +131,7 @@ pub struct Generation {
 pub struct Known {
     /// Name of the member.
     pub name: String,
-    /// Whether it has every write.
+    /// State of the member.
     pub standing: MemberState,
     /// The last state that is known to be on it.
     pub known: Generation,
@@ -261,7 +261,7 @@ fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     Ok((regions, scrubbed, rest))
 }
 
-/// Reads the bitmaps of a record in order.
+/// A reader of the bitmaps of a record, in order.
 struct Maps<'b> {
     bytes: &'b [u8],
     count: usize,

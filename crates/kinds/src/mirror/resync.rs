@@ -234,8 +234,8 @@ impl Inner {
                 return;
             };
             let _one = mirror.tasks.enter();
-            // Its label must record that it is stale before it is written to. Later states must not claim anything of
-            // the member that would be wrong for an older image.
+            // Its label must record that it is stale before it is written to. By that record, later states distinguish
+            // it from an older image of it.
             if waits && let Err(error) = mirror.remember().await {
                 return copy.fail("the copy", &error);
             }

@@ -125,7 +125,7 @@ impl SuperblockWriter {
         self.kept.committed()
     }
 
-    /// Whether a committed state is on the members. Until then, and in the state before it, no state may record that
+    /// Whether a committed state is on the members, which the next one then records. Before, no state may record that
     /// members have more than when the mirror was opened: an older image would pass for a member.
     fn is_settled(&self) -> bool {
         self.durable.get().is_some_and(|durable| durable.is_committed)

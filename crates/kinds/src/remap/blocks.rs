@@ -16,7 +16,7 @@ const TOUCHED_MAX: usize = BATCH_BLOCKS as usize + 1;
 /// Children of one request in flight at once.
 pub const WINDOW: usize = 8;
 
-/// The spots of the blocks of a range.
+/// The places of the blocks of a range.
 pub struct Looked {
     pub range: ByteRange,
     /// The block in which the range begins.
@@ -29,7 +29,7 @@ pub struct Looked {
 pub struct Piece {
     /// The bytes, as clients see them.
     pub range: ByteRange,
-    /// The spot; [`Spot::At`] with the first place.
+    /// The spot of the first block; [`Spot::At`] holds the first place.
     pub spot: Spot,
 }
 

@@ -6,7 +6,7 @@ use block::{Error, ErrorKind, Result};
 
 use super::entry::{Entry, Header, SLOT_BYTES, Slot};
 
-/// Reads a trace to its end, or to the first slot that is no part of a trace.
+/// A reader of a trace, up to its end or to the first slot that is no part of a trace.
 pub struct Reader<R> {
     from: R,
     /// Number of the next slot.

@@ -19,8 +19,8 @@ const SLOTS: usize = BLOCK_BYTES as usize / SLOT_BYTES;
 /// Longest time that a record waits to be written together with later ones.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// Appends to a trace, block by block. A block that is not yet full is written as far as it goes, and written again
-/// when it has more entries.
+/// A writer that appends to a trace, block by block. A block that is not yet full is written as far as it goes, and
+/// written again when it has more entries.
 pub struct Writer {
     env: Env,
     path: String,

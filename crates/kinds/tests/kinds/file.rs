@@ -13,7 +13,7 @@ fn faults(world: &World, disks: &str) -> Vec<String> {
 }
 
 #[test]
-fn two_names_of_one_file_are_one_disk() {
+fn file_under_two_names_is_one_disk() {
     let world = World::new();
     world.file("dir/a.img", 4096);
     let disks = "a = { file = \"dir/a.img\" }\nb = { file = \"dir/./a.img\" }";
