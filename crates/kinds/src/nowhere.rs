@@ -1,9 +1,9 @@
-//! What disks without storage share: `memory` and `null`.
+//! Parts shared by the disks without storage, `memory` and `null`.
 
 use block::Info;
 use kind::{DeviceConfig, DiskPlan, OptionSpec, Plan};
 
-/// Returns the facts of a disk that is gone with the process. `size` is the option with its size.
+/// Returns the facts of a disk that does not outlive the process. `size` is the option with its size.
 pub fn info(given: &DeviceConfig, size: &OptionSpec) -> Info {
     let size = given.size(size).unwrap_or(0);
     Info {
@@ -15,7 +15,7 @@ pub fn info(given: &DeviceConfig, size: &OptionSpec) -> Info {
     }
 }
 
-/// The plan of such a disk: every start makes it anew.
+/// Returns the plan of such a disk, which every start creates anew.
 pub fn plan(info: Info, words: &str) -> Plan<DiskPlan> {
     Ok(DiskPlan { info, creates: true, identity: String::new(), words: words.to_owned() })
 }

@@ -1,15 +1,15 @@
-//! What the table kinds share.
+//! Helpers shared by the table kinds.
 
 use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table, TableError};
 use kind::{DeviceConfig, Fault, LowerConfig, Plan, TablePlan};
 
-/// The ports of a table over all of a device's lowers, with their sizes.
+/// Returns the ports of a table over all lowers of a device, with their sizes.
 pub fn ports(given: &DeviceConfig) -> Vec<(Port, u64)> {
     given.lowers.iter().zip(0..).map(|(lower, n)| (Port(n), lower.info.size)).collect()
 }
 
-/// A fault of `option` where the table could not be made.
+/// Returns the plan of `table`, or a fault of `option` if the table could not be made.
 pub fn plan(
     given: &DeviceConfig,
     option: &'static str,
@@ -21,7 +21,7 @@ pub fn plan(
     }
 }
 
-/// Why a table was refused, in the words of the spec: names instead of ports, sizes with units.
+/// Describes in the terms of the spec why a table was refused: device names instead of ports, sizes with units.
 pub fn words(error: &TableError, given: &DeviceConfig) -> String {
     let lower = |port: Port| -> &LowerConfig { &given.lowers[usize::from(port.0)] };
     match *error {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_past_the_end_names_the_device_and_its_size() {
+    fn window_past_end_names_device_and_size() {
         let options = [("start", Value::Size(4096)), ("size", Value::Size(1 << 20))];
         let fault = fault(crate::linear::KIND, &given(&options, &[1 << 20]));
         let words = "byte 1052672 is beyond the end of \"left\", which has 1 MiB (1048576 B)";
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_larger_than_a_column_names_the_column_and_what_fits() {
+    fn chunk_larger_than_column_names_column_and_limit() {
         let options = [("chunk", Value::Size(1 << 20))];
         let fault = fault(crate::stripe::KIND, &given(&options, &[1 << 30, 100 << 10]));
         let words = "\"right\" has 100 KiB (102400 B), and one chunk is 1 MiB; \
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_is_too_large_is_told_what_is_left() {
+    fn partition_too_large_reports_remaining_bytes() {
         let options = [("start", Value::Size(1 << 20)), ("size", Value::Size(3 << 30))];
         let fault = fault(crate::partition::KIND, &given(&options, &[2 << 30]));
         let words =
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_behind_the_end_is_told_so() {
+    fn partition_past_end_reports_no_space() {
         let options = [("start", Value::Size(4 << 20)), ("size", Value::Rest)];
         let fault = fault(crate::partition::KIND, &given(&options, &[2 << 20]));
         let words = "\"left\" has 2 MiB (2097152 B), and nothing is left from 4 MiB on";

@@ -9,10 +9,10 @@ use kinds::REGISTRY;
 use sim::{Assembly, PartId};
 use testkit::{LowerSpec, Subject, conformance, disk_path};
 
-/// Small, so that requests meet and all of it is read often.
+/// Bytes of a device. It is small, so that requests collide and all of it is read often.
 const SIZE: u64 = 48 << 10;
 
-/// Does not keep what is written, on purpose: no promise about bytes holds for it.
+/// Kinds that do not keep their bytes by design, so no promise about bytes holds for them.
 const WITHOUT_BYTES: [&str; 1] = ["null"];
 
 fn over(
@@ -27,12 +27,12 @@ fn size(key: &'static str, bytes: u64) -> (&'static str, Value) {
     (key, Value::Size(bytes))
 }
 
-/// Whose bytes count when nobody knows whether members are equal.
+/// Returns the option that names the member whose bytes count, because members may differ.
 fn trust(graph: &Assembly, member: PartId) -> (&'static str, Value) {
     ("trust", Value::Text(graph.name(member).to_owned()))
 }
 
-/// Each kind by itself, under its own name.
+/// Returns each kind alone, under its own name.
 fn alone() -> Vec<Subject> {
     let path = |key: &'static str| {
         move |graph: &mut Assembly| graph.add(key, &[(key, Value::Text(disk_path(0)))], &[])
@@ -69,12 +69,12 @@ fn alone() -> Vec<Subject> {
     ]
 }
 
-/// A key that is no passphrase: nothing is kept.
+/// Returns the options for a raw key: no key slots are kept.
 fn plain() -> [(&'static str, Value); 2] {
     [("key", Value::Text("file:/key".to_owned())), ("plain", Value::Switch(true))]
 }
 
-/// Key slots, made at the first start and found at all that follow.
+/// Returns a device with key slots, made at its first start and found at all later ones.
 fn with_slots() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
     |graph, on| {
         let cheap = [("kdf_passes", Value::Integer(1)), size("kdf_memory", 64 << 10)];
@@ -83,7 +83,7 @@ fn with_slots() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static
     }
 }
 
-/// Commands for key slots that leave the last one that opens the device.
+/// Commands for key slots that never remove the last one.
 const KEY_COMMANDS: [&str; 7] = [
     r#"{"do":"list"}"#,
     r#"{"do":"list","dry_run":true}"#,
@@ -94,7 +94,7 @@ const KEY_COMMANDS: [&str; 7] = [
     r#"{"do":"change","key":"file:/no/such/file","new_key":"credential:safe"}"#,
 ];
 
-/// A trace in a file of its own, made at each start.
+/// Returns a trace with a new file at each start.
 fn traced() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
     let starts = Cell::new(0);
     move |graph, on| {
@@ -125,7 +125,7 @@ fn stacked() -> Vec<Subject> {
         }),
         over("a crypt of 4 KiB blocks", 1, |graph, on| graph.add("crypt", &plain(), on))
             .with_blocks_of_4k(),
-        // Its worker threads are busy now and then: then it splits the next request.
+        // Its worker threads are sometimes all busy. Then it splits the next request.
         Subject::new("a crypt of long requests", REGISTRY, 1, 2 << 20, |graph, on| {
             graph.add("crypt", &plain(), on)
         })
@@ -151,18 +151,18 @@ fn stacked() -> Vec<Subject> {
     ]
 }
 
-/// Several regions, which leave the map of a mirror while it is at work.
+/// Returns options for several regions, which leave the bitmap while the mirror works.
 fn small_regions() -> [(&'static str, Value); 2] {
     [size("region", 4096), ("settle", Value::Duration(Duration::from_millis(1)))]
 }
 
-/// More than there is on most lowers here: the map of a remap takes its part.
+/// Enlarges the lowers of a subject, because the map of a remap needs a part.
 fn roomy(subject: Subject) -> Subject {
     let lowers = subject.lowers.iter().map(|lower| LowerSpec { size: 320 << 10, ..*lower });
     Subject { lowers: lowers.collect(), ..subject }
 }
 
-/// Moves bytes, which begins on disks as they are. A move that is done stays done.
+/// Marks a subject as a migration, which begins on disks with content. A completed migration must stay completed.
 fn moving(subject: Subject) -> Subject {
     subject.adopting().promising(|before, after| match (&before.jobs[..], &after.jobs[..]) {
         ([was], [is])
@@ -174,7 +174,7 @@ fn moving(subject: Subject) -> Subject {
     })
 }
 
-/// Blocks that are placed, and moved.
+/// Returns a device that places its blocks, and may move them.
 fn remapped(
     more: &[(&'static str, Value)],
 ) -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
@@ -188,7 +188,7 @@ fn remapped(
     }
 }
 
-/// What keeps something where its disks are labelled, by itself and above and below others.
+/// Returns the stateful kinds on labelled disks: alone, and above and below others.
 fn on_labels() -> Vec<Subject> {
     let mirror = || |graph: &mut Assembly, on: &[PartId]| graph.add("mirror", &[], on);
     let subjects = vec![
@@ -236,7 +236,7 @@ fn on_labels() -> Vec<Subject> {
         })
         .with_redundancy(1),
     ];
-    // There are several of each, and each takes two parts more.
+    // There are several subjects of each kind, and each runs two more parts of the battery, so it gets fewer seeds.
     subjects.into_iter().map(|subject| Subject { seeds: 6, ..subject }.on_labels()).collect()
 }
 
@@ -251,7 +251,7 @@ fn kinds_that_keep_something() {
 }
 
 #[test]
-fn no_keeper_is_left_out() {
+fn all_stateful_kinds_have_subjects() {
     let judged: Vec<_> = on_labels().into_iter().map(|subject| subject.name).collect();
     let keeps = |name: &&str| {
         let kind = REGISTRY.find(name).expect("it has just been named");
@@ -274,7 +274,7 @@ fn every_kind_alone() {
 }
 
 #[test]
-fn kinds_in_stacks() {
+fn stacked_kinds_pass_battery() {
     for subject in stacked() {
         match conformance(&subject) {
             Ok(passed) => assert!(passed.errors > 0, "{}: {passed:?}", subject.name),
@@ -284,7 +284,7 @@ fn kinds_in_stacks() {
 }
 
 #[test]
-fn no_kind_is_left_out() {
+fn all_kinds_have_subjects() {
     let subjects = alone().into_iter().chain(on_labels());
     let judged: Vec<_> = subjects.map(|subject| subject.name).collect();
     let known = REGISTRY.device_names().chain(REGISTRY.disk_names());

@@ -1,4 +1,4 @@
-//! What crypt lays down below, whom it lets in, and what becomes of its key slots.
+//! Tests of crypt: the bytes below, access with keys, and changes of key slots.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ fn plain() -> Options {
     vec![text("key", "file:/key"), ("plain", Value::Switch(true))]
 }
 
-/// Key slots that cost next to nothing.
+/// Returns options for key slots with a cheap derivation.
 fn slots(source: &str) -> Options {
     vec![
         text("key", source),
@@ -33,19 +33,19 @@ fn slots(source: &str) -> Options {
     ]
 }
 
-/// A world with one disk, and what stands on it.
+/// A world with one disk, and the labels of a device on it.
 struct Bench {
     world: SimWorld,
     disk: Rc<SimDisk>,
     shelf: Rc<Shelf>,
 }
 
-/// Labels whose writes take their time.
+/// Returns labels whose writes take time.
 fn strict(world: &SimWorld) -> Rc<Shelf> {
     Shelf::strict(&world.env(), Stream::new(world.seed(), "shelf", 0), Vec::new())
 }
 
-/// A device at work.
+/// A running device.
 struct Safe {
     graph: Assembly,
     part: PartId,
@@ -64,7 +64,7 @@ impl Bench {
     }
 
     fn open(&self, options: &Options) -> Result<Safe> {
-        // The life before this one is over.
+        // End the life of the device before this one.
         self.world.drop_tasks();
         let order = Stream::new(1, "order", 0);
         let graph = Assembly::new(&self.world.env(), REGISTRY, true, order);
@@ -141,12 +141,12 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_lies_below_does_not_depend_on_how_it_was_written() {
+fn bytes_below_do_not_depend_on_size_of_writes() {
     for profile in [Profile::Native512, Profile::Native4k] {
         let bench = Bench::new(profile);
         let safe = bench.open(&plain()).unwrap();
         let all = bytes(2 << 20);
-        // In one, on a worker thread.
+        // In one request, on a worker thread.
         safe.write(1 << 20, &all);
         assert_eq!(safe.elsewhere(), 1);
         let long = bench.below(1 << 20, 2 << 20);
@@ -164,7 +164,7 @@ fn what_lies_below_does_not_depend_on_how_it_was_written() {
 }
 
 #[test]
-fn when_all_hands_are_busy_the_core_helps_itself() {
+fn core_decrypts_when_all_workers_are_busy() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&plain()).unwrap();
     safe.write(0, &bytes(6 << 20));
@@ -191,7 +191,7 @@ fn zeros_are_hidden() {
     assert!(safe.read(4096, 1 << 20).iter().all(|byte| *byte == 0));
     let below = bench.below(4096, 1 << 20);
     assert!(below.chunks(16).all(|block| block.iter().any(|byte| *byte != 0)));
-    // Nothing was ever there; that is not told.
+    // Holes are not reported as such.
     let whole = ByteRange::new(0, SIZE).unwrap();
     let Op::Status { extents, .. } = safe.send(Op::Status { range: whole, extents: Vec::new() })
     else {
@@ -202,7 +202,7 @@ fn zeros_are_hidden() {
 }
 
 #[test]
-fn discards_go_down_only_if_they_may() {
+fn discards_pass_only_if_permitted() {
     for discards in [false, true] {
         let bench = Bench::new(Profile::Native512);
         let mut options = plain();
@@ -222,7 +222,7 @@ fn discards_go_down_only_if_they_may() {
 }
 
 #[test]
-fn a_volume_is_made_once_and_opened_ever_after() {
+fn volume_is_created_once_then_opened() {
     let bench = Bench::new(Profile::Native512);
     let first = bench.open(&slots("credential:safe")).unwrap();
     first.write(0, &bytes(8192));
@@ -232,13 +232,13 @@ fn a_volume_is_made_once_and_opened_ever_after() {
     assert!(again.read(0, 8192) == bytes(8192));
     assert_eq!(bench.shelf.writes(), 1);
     drop(again);
-    // Another volume has another key, whatever the passphrase.
+    // Another volume has another key, even with the same passphrase.
     let other = Bench { shelf: strict(&bench.world), ..bench };
     assert!(other.open(&slots("credential:safe")).unwrap().read(0, 8192) != bytes(8192));
 }
 
 #[test]
-fn a_wrong_passphrase_touches_nothing() {
+fn wrong_passphrase_changes_nothing() {
     let bench = Bench::new(Profile::Native512);
     drop(bench.open(&slots("credential:safe")).unwrap());
     let before = (bench.reads(), bench.shelf.bytes());
@@ -249,7 +249,7 @@ fn a_wrong_passphrase_touches_nothing() {
 }
 
 #[test]
-fn what_is_kept_is_not_guessed_at() {
+fn missing_or_damaged_slots_are_refused() {
     let bench = Bench::new(Profile::Native512);
     drop(bench.open(&slots("credential:safe")).unwrap());
     let whole = bench.shelf.bytes().unwrap();
@@ -270,14 +270,14 @@ fn what_is_kept_is_not_guessed_at() {
 }
 
 #[test]
-fn a_volume_that_cannot_be_kept_is_not_made() {
+fn volume_is_not_created_if_slots_cannot_be_written() {
     let bench = Bench::new(Profile::Native512);
     bench.shelf.fail(true);
     assert_eq!(bench.refused(&slots("credential:safe")).0, ErrorKind::Io);
 }
 
 #[test]
-fn the_unit_is_the_one_it_was_made_with() {
+fn volume_keeps_its_data_unit() {
     let bench = Bench::new(Profile::Native4k);
     drop(bench.open(&slots("credential:safe")).unwrap());
     let whole = KeySlots::parse(&bench.shelf.bytes().unwrap()).unwrap();
@@ -316,7 +316,7 @@ fn slots_are_added_changed_and_removed() {
 }
 
 #[test]
-fn slots_are_not_changed_by_whoever_has_no_passphrase_nor_to_none() {
+fn slot_change_needs_valid_passphrases() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&slots("credential:one")).unwrap();
     let before = bench.shelf.bytes();
@@ -347,7 +347,7 @@ fn slots_are_not_changed_by_whoever_has_no_passphrase_nor_to_none() {
 }
 
 #[test]
-fn one_change_at_a_time() {
+fn concurrent_slot_change_is_refused() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&slots("credential:one")).unwrap();
     let add = |new: &str| {
@@ -371,7 +371,7 @@ fn one_change_at_a_time() {
     assert_eq!(safe.numbers(), [0, 1]);
 }
 
-/// What planning says of these options, over a lower that is labelled or not.
+/// Returns the faults of a plan with these options, over a lower that is labelled or not.
 fn faults(options: &[(&'static str, Value)], labelled: bool) -> Vec<(&'static str, String)> {
     let Some(Maker::Stateful { plan, .. }) = REGISTRY.find("crypt").map(|kind| kind.maker) else {
         panic!("crypt keeps something")
@@ -386,7 +386,7 @@ fn faults(options: &[(&'static str, Value)], labelled: bool) -> Vec<(&'static st
 }
 
 #[test]
-fn plans_find_every_fault() {
+fn plan_reports_every_fault() {
     assert_eq!(faults(&plain(), false), []);
     assert_eq!(faults(&slots("ask"), true), []);
     let options = |options: &[&'static str]| -> Vec<_> {
@@ -412,9 +412,9 @@ fn plans_find_every_fault() {
     assert!(raw.0 == "on" && raw.1.contains("label = true") && raw.1.contains("plain = true"));
 }
 
-/// A mirror's member may be dead and still be there. What the command says is what the next start finds.
+/// A dead member of a mirror may still be present. The next start must find the result that the command reported.
 #[test]
-fn a_change_that_one_disk_does_not_take_is_no_change_anywhere() {
+fn slot_change_refused_by_one_disk_is_undone() {
     let world = SimWorld::new(1);
     let shelf = strict(&world);
     for n in 0..2 {
@@ -440,7 +440,7 @@ fn a_change_that_one_disk_does_not_take_is_no_change_anywhere() {
     assert!(refused.to_string().contains("the key slots stay as they were"), "{refused}");
     assert_eq!(safe.numbers(), [0]);
     drop(safe);
-    // Nor does it stand in the way of the next start, as long as the mirror can do without.
+    // The dead disk does not prevent the next start, as long as the mirror can work without it.
     assert_eq!(open("credential:one").unwrap().numbers(), [0]);
     shelf.dead(None);
     assert_eq!(open("file:/two").map(drop).unwrap_err().kind(), ErrorKind::Denied);

@@ -1,4 +1,4 @@
-//! What the framework does for devices that cannot do it themselves, judged as a kind is.
+//! The emulation of operations for devices that lack them, tested like a kind.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use testkit::{Subject, conformance};
 
 const SIZE: u64 = 48 << 10;
 
-/// Can read, write and flush; and says so.
+/// A device that can only read, write and flush, and reports that.
 struct Plain {
     info: Info,
     lower: Lower,
@@ -34,7 +34,7 @@ impl Device for Plain {
     }
 }
 
-/// A plain device, and the emulation above it in blocks of 512.
+/// Returns a plain device with the emulation above it, in blocks of 512 bytes.
 fn emulated(graph: &mut Assembly, on: &[PartId]) -> Result<PartId> {
     let lower = graph.lower(on[0]);
     let info = Info { native_zeroes: false, discard: false, ..lower.info().clone() };
@@ -44,12 +44,12 @@ fn emulated(graph: &mut Assembly, on: &[PartId]) -> Result<PartId> {
 }
 
 #[test]
-fn zeros_and_discards_for_a_device_without() {
+fn emulation_supplies_zeroes_and_discards() {
     judge(Subject::new("emulate", REGISTRY, 1, SIZE, emulated));
 }
 
 #[test]
-fn small_writes_on_large_blocks() {
+fn emulation_supplies_small_writes_on_large_blocks() {
     judge(Subject::new("emulate 512 on 4096", REGISTRY, 1, SIZE, emulated).with_blocks_of_4k());
 }
 

@@ -1,5 +1,5 @@
-//! A flush that says yes has kept everything, also on a disk whose flushes fail now and then; and what a disk that
-//! is late says of itself.
+//! A successful flush has kept everything, also on a disk whose flushes sometimes fail; and the block status of a disk
+//! with late requests.
 
 use block::{ByteRange, Op};
 use kind::Value;
@@ -9,7 +9,7 @@ use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, Profile, SimDisk, Sim
 
 const LEN: u64 = 4096;
 
-/// Writes and flushes in turn; answers how many flushes said yes before the first that did not.
+/// Writes and flushes in turn. Returns the number of successful flushes before the first that failed.
 fn rounds(seed: u64, kind: &'static str) -> usize {
     let world = SimWorld::new(seed);
     let env = world.env();
@@ -40,7 +40,7 @@ fn rounds(seed: u64, kind: &'static str) -> usize {
 }
 
 #[test]
-fn a_flush_that_failed_is_told_and_never_made_good() {
+fn failed_flush_is_reported_and_stays_failed() {
     for kind in ["file", "path"] {
         let yes: usize = (0..64).map(|seed| rounds(seed, kind)).sum();
         assert!((64..448).contains(&yes), "{yes} of 512: both answers are to be seen");
@@ -48,7 +48,7 @@ fn a_flush_that_failed_is_told_and_never_made_good() {
 }
 
 #[test]
-fn nothing_is_called_zero_where_a_late_write_may_land() {
+fn status_reports_no_zeros_while_write_is_late() {
     let world = SimWorld::new(1);
     let env = world.env();
     let disk = SimDisk::new(&world, 0, DiskConfig::new(64 << 10, Profile::Native512));
@@ -73,9 +73,9 @@ fn nothing_is_called_zero_where_a_late_write_may_land() {
     assert!(is_zero(), "it is known what has become of it");
 }
 
-/// Flushes of several connections are under way together, and one of them fails.
+/// Flushes of several connections are in flight together, and one of them fails.
 #[test]
-fn flush_beside_one_that_fails_does_not_succeed_without_its_data() {
+fn flush_beside_failing_one_does_not_succeed_without_data() {
     let (mut yes, mut no) = (0, 0);
     for seed in 0..64 {
         let world = SimWorld::new(seed);

@@ -1,4 +1,4 @@
-//! Runs the body of every fuzz target over seeded inputs: whole states with wounds, and noise.
+//! Runs the body of every fuzz target over seeded inputs: valid states with mutations, and noise.
 
 mod bodies;
 
@@ -33,10 +33,10 @@ fn keyslots() {
     assert!(taken > testkit::INPUTS / 10, "{taken} of {} were taken", testkit::INPUTS);
 }
 
-/// The labels of a mirror of `count`, all of which have the same; the last one failed if `failed`.
+/// Returns the same record for each label of a mirror of `count` members. The last member failed if `failed`.
 fn mirrored(count: usize, failed: bool) -> Vec<u8> {
     let generation = Generation { incarnation: 5, events: 9 };
-    // Two maps of 8 bytes, or one of 16.
+    // Two bitmaps of 8 bytes, or one of 16.
     let regions = if failed { 25 } else { 75 };
     let member = |n: usize| {
         let failed = failed && n + 1 == count;
@@ -69,7 +69,7 @@ fn all_but_one(regions: usize) -> Bitmap {
 fn mirror_records() {
     let whole = [(2, false), (2, true), (3, false), (3, true)]
         .map(|(count, failed)| mirrored(count, failed));
-    // Labels without a record, too, whoever is there.
+    // Labels without a record, too, for every set of present members.
     (0..=u8::MAX).for_each(|first| bodies::mirror_records(&[first]));
     let (mut first, mut taken) = (0_u8, 0);
     testkit::smoke(&whole, |input| {

@@ -1,4 +1,4 @@
-//! Commands over every table, hook and mirror, judged with the toys of the testkit.
+//! Commands over every table, hook and mirror, tested with the toy devices of the testkit.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -92,7 +92,7 @@ impl Device for Moving {
     }
 }
 
-/// Origin 1 locks `above` of a device; each lock below holds its part. Origin 2 waits, and gives up.
+/// Origin 1 locks `above` of a device, and each lock below must hold its part. Origin 2 waits, and gives up.
 fn judge_lock(bench: &Bench, top: PartId, above: ByteRange, below: &[(&Locker, ByteRange)]) {
     let lock = |origin| bench.begin::<Lock>(top, origin, above, Nothing {});
     let expect = |origins: &[u32]| {
@@ -117,7 +117,7 @@ fn judge_lock(bench: &Bench, top: PartId, above: ByteRange, below: &[(&Locker, B
 }
 
 #[test]
-fn lock_passes_tables_and_hooks() {
+fn lock_passes_through_tables_and_hooks() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let (b, lock_b) = bench.lock();
@@ -178,7 +178,7 @@ fn locks_of_overlapping_ranges_are_taken_in_one_order() {
 }
 
 #[test]
-fn lasting_effect_is_refused_over_map_that_moves() {
+fn lasting_effect_is_refused_over_moving_map() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let moving = Rc::new(Moving(bench.graph.lower(a)));
@@ -190,7 +190,7 @@ fn lasting_effect_is_refused_over_map_that_moves() {
 }
 
 #[test]
-fn device_that_shows_no_places_refuses_commands_by_name() {
+fn device_without_places_refuses_commands_by_name() {
     let mut bench = Bench::new();
     let disk = bench.disk();
     let hook = bench.add("pass", &[], &[disk]);

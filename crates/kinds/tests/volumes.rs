@@ -22,7 +22,7 @@ const DISK_BYTES: u64 = 1 << 20;
 
 const BLOCK: usize = 4096;
 
-/// How long it takes to open a volume.
+/// Time that it takes to open a volume.
 const OPENING: Duration = Duration::from_millis(300);
 
 /// Opens the volumes of a pool for clients. A volume is closed when its last client leaves.
@@ -32,7 +32,7 @@ struct Volumes {
     pool: Rc<Pool>,
     below: NodeId,
     open: RefCell<BTreeMap<String, Weak<Export>>>,
-    /// Every search fails.
+    /// Whether every search fails.
     is_broken: Cell<bool>,
 }
 
@@ -91,7 +91,7 @@ struct Rig {
     at: Address,
 }
 
-/// Adds devices over two disks; the uppermost one.
+/// Adds devices over two disks. Returns the uppermost one.
 type Build = fn(&mut Assembly, [PartId; 2]) -> PartId;
 
 impl Rig {
@@ -131,7 +131,7 @@ impl Rig {
         self.world.block_on(sent).unwrap().result.unwrap();
     }
 
-    /// The byte that fills the block at `start`.
+    /// Returns the byte that fills the block at `start`.
     fn read(&self, connection: &Connection, start: u64) -> u8 {
         let buf = self.world.env().buf(BLOCK).unwrap();
         let len = BLOCK as u64;
@@ -165,7 +165,7 @@ fn mirror(graph: &mut Assembly, disks: [PartId; 2]) -> PartId {
     graph.add("mirror", &[("trust", Value::Text(trusted))], &disks).unwrap()
 }
 
-/// Every way that a volume's requests may take.
+/// Every path that the requests of a volume may take.
 const BUILDS: [Build; 6] = [
     |_, [disk, _]| disk,
     stripe,
@@ -201,7 +201,7 @@ fn volumes_of_one_device_keep_their_own_bytes() {
 }
 
 #[test]
-fn volume_is_opened_for_its_first_client_and_closed_after_its_last() {
+fn volume_is_open_from_first_client_to_last() {
     let rig = Rig::new(stripe);
     let open = || rig.volumes.pool.open_count();
     let begin = rig.world.env().now();

@@ -1,4 +1,4 @@
-//! Reads, writes and all else between plain bytes above and encrypted ones below.
+//! Requests, between plain bytes above and encrypted bytes below.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -16,33 +16,33 @@ use super::keys::Keys;
 use super::verbs;
 use super::xts::{Cipher, Way, apply_elsewhere};
 
-/// So much is done at once, on the core: 45 us at 12 GB/s (with VAES), 100 us at 5 GB/s (without).
-/// What is longer goes to a worker thread.
+/// Most bytes that are encrypted on the core: 45 us at 12 GB/s (with VAES), 100 us at 5 GB/s (without). Longer requests
+/// go to a worker thread.
 const INLINE_BYTES: usize = 512 << 10;
 
-/// Ciphers for worker threads: so many long requests are worked on beside the core's own.
+/// Ciphers for worker threads: the number of long requests that can be worked on outside the core at once.
 const SPARES: usize = 2;
 
-/// Zeros are encrypted and written in pieces of this length.
+/// Bytes of zeros that are encrypted and written at once.
 const ZEROS_BYTES: u64 = 256 << 10;
 
-/// Encrypts what goes down and decrypts what comes up.
+/// A device that encrypts on the way down and decrypts on the way up.
 pub struct Crypt {
     info: Info,
     env: Env,
     lower: Lower,
     discards: bool,
-    /// For the core, which never waits while it uses it.
+    /// The cipher of the core, which never waits while it uses it.
     own: RefCell<Cipher>,
     spares: RefCell<Vec<Cipher>>,
     elsewhere: Cell<u64>,
-    /// Without key slots it is plain.
+    /// The key slots; `None` for a plain device.
     keys: Option<Rc<Keys>>,
-    /// For whoever takes its place.
+    /// The key, for the device that replaces this one.
     key: Rc<Secret>,
 }
 
-/// What a device is made of.
+/// Parts of a new device.
 pub struct Parts {
     pub info: Info,
     pub env: Env,
@@ -53,7 +53,7 @@ pub struct Parts {
 }
 
 impl Crypt {
-    /// `cipher` makes one more of the same key.
+    /// Creates a device. Each call of `cipher` makes one more cipher of the same key.
     ///
     /// # Errors
     /// As [`Cipher::new`].
@@ -64,7 +64,7 @@ impl Crypt {
         Ok(Self { info, env, lower, discards, own, spares, elsewhere: Cell::new(0), keys, key })
     }
 
-    /// Changes `from` into `to`, which is the same buffer or another one of ours.
+    /// Encrypts or decrypts `from` into `to`, which is the same buffer or another one that belongs to the device.
     async fn apply(&self, way: Way, offset: u64, from: &Buf, to: &Buf) -> Result<()> {
         if from.len() <= INLINE_BYTES {
             self.apply_here(way, offset, from, to);
@@ -78,7 +78,7 @@ impl Crypt {
             self.spares.borrow_mut().push(cipher);
             return Ok(());
         }
-        // All hands are busy: the core helps, and lets others go first between its pieces.
+        // All spare ciphers are in use. The core does the work in pieces, and lets other tasks run between them.
         for at in (0..from.len()).step_by(INLINE_BYTES) {
             let piece = at..from.len().min(at + INLINE_BYTES);
             let (from, to) = (from.slice(piece.clone()), to.slice(piece));
@@ -99,18 +99,18 @@ impl Crypt {
     }
 
     async fn write(&self, range: ByteRange, data: &Buf, fua: bool) -> Result<()> {
-        // The payload stays as it is: others may hold it.
+        // Encrypt into another buffer: others may hold the payload.
         let sealed = self.env.pool().scratch(data.len()).await?;
         self.apply(Way::Encrypt, range.start(), data, &sealed).await?;
         self.lower.call(Op::Write { range, data: sealed, fua }).await.result
     }
 
-    /// Zeros look like anything else below.
+    /// Writes encrypted zeros. Below they cannot be distinguished from other content.
     async fn zero(&self, range: ByteRange, fua: bool) -> Result<()> {
         let most = ZEROS_BYTES.min(self.info.max_transfer.into());
         let mut at = range.start();
         while let Some(piece) = ByteRange::between(at, range.end().min(at + most)) {
-            // A new one for each: a lower may still hold the last one.
+            // A new buffer for each piece: a lower may still hold the last one.
             let sealed = self.env.pool().scratch(piece.len() as usize).await?;
             sealed.write().fill(0);
             self.apply_here(Way::Encrypt, at, &sealed, &sealed);
@@ -143,10 +143,10 @@ impl Device for Crypt {
             Op::Write { range, data, fua } => self.write(*range, data, *fua).await,
             Op::WriteZeroes { range, fua, .. } => self.zero(*range, *fua).await,
             Op::Discard { .. } if self.discards => self.lower.forward(&mut request.op).await,
-            // The old bytes stay.
+            // Without the option `discards` the old bytes stay.
             Op::Discard { .. } => Ok(()),
             Op::Flush => self.lower.forward(&mut request.op).await,
-            // What is not allocated below is junk here, but for a discard that came through here.
+            // Unallocated bytes below decrypt to junk, except after a discard through this device. So all is data.
             Op::Status { range, extents } => {
                 push_extent(extents, range.len(), State::Data);
                 Ok(())

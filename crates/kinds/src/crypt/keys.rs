@@ -1,4 +1,4 @@
-//! The key slots of a volume that is open: who may open it the next time.
+//! The key slots of an open volume.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,23 +10,23 @@ use super::open::{keep, new_slot, passphrase, unwrap, wrap, wrong};
 use super::slots::{Cost, KeySlots, LABEL_BYTES_MAX, SLOTS, Slot, is_label};
 use super::verbs::{self, KeyChange, KeyRequest, KeySlot, source};
 
-/// The slots, and where they are kept.
+/// The key slots, and the store that they are kept in.
 pub struct Keys {
     pub env: Env,
     /// The graph and the device, for messages.
     pub who: String,
     pub kept: Rc<dyn StateStore>,
     pub volume: RefCell<KeySlots>,
-    /// For a slot that is made.
+    /// Cost of a slot that is made.
     pub cost: Cost,
-    /// One change at a time: each begins with what the last one has kept.
+    /// Serialises changes: each begins with the result of the last one.
     pub turn: Mutex,
-    /// Keeps the turn once the device is closed.
+    /// Holds the lock `turn` once the device is closed.
     pub closed: Cell<Option<Locked>>,
 }
 
 impl Keys {
-    /// Carries out a request, or states its result.
+    /// Carries out a request, or only reports its result.
     pub async fn carry_out(&self, request: &KeyRequest) -> Result<verbs::KeySlots> {
         let KeyRequest { change, dry_run } = request;
         let _turn = self.turn()?;
@@ -44,7 +44,7 @@ impl Keys {
         Ok(verbs::KeySlots { done: done.replace("{}", would), slots: self.list() })
     }
 
-    /// From now on no change is begun; returns when the one that is under way has ended.
+    /// Prevents further changes, and returns when the running one has ended.
     pub async fn close(&self) {
         self.closed.set(Some(self.turn.lock().await));
     }
@@ -122,7 +122,7 @@ impl Keys {
         Ok(format!("slot {number} {{}}removed"))
     }
 
-    /// Who changes slots shows a passphrase that opens one.
+    /// Opens a slot with the passphrase in `source`: a change of slots requires one that opens the volume.
     async fn unlock(&self, source: &KeySource) -> Result<(Secret, usize)> {
         let passphrase = self.passphrase(source).await?;
         let volume = self.volume.borrow().clone();
@@ -130,7 +130,7 @@ impl Keys {
         opened.ok_or_else(|| wrong(&volume))
     }
 
-    /// A server that runs asks nobody, and nobody hands it descriptors.
+    /// Reads a passphrase from a file or credential. A running server cannot ask for one or receive a descriptor.
     async fn passphrase(&self, source: &KeySource) -> Result<Secret> {
         if !matches!(source, KeySource::File(_) | KeySource::Credential(_)) {
             let why =
@@ -150,24 +150,24 @@ impl Keys {
         self.put_volume(volume).await
     }
 
-    /// What is kept counts: the slots change here only when they have changed there. If a disk does not
-    /// take them, others may have: these are given the ones of before again, newer than both, so that the
-    /// next start opens with what this one says.
+    /// Replaces the slots. The labels are authoritative: the slots change here only after they have changed there. If a
+    /// disk does not take them, others may have. So this writes the old slots to all disks again, as the newest state,
+    /// and the next start opens with the same slots as this one.
     async fn put_volume(&self, volume: KeySlots) -> Result<()> {
         let before = self.volume.borrow().clone();
         let Err(error) = keep(&*self.kept, &volume).await else {
             *self.volume.borrow_mut() = volume.clone();
             return self.forget_older(&volume).await;
         };
-        // It fails again on the disk that has failed; of that one no newer state can be left.
+        // This fails again on the failing disk, which cannot hold a newer state.
         let _ = keep(&*self.kept, &before).await;
         let why = format!("{error}; the key slots stay as they were");
         Err(Error::new(error.kind(), why)
             .next("take the disk that fails away and start with --degraded, or mend it"))
     }
 
-    /// Writes the slots once more, over the older generation of each label. That one has the slots from before, and
-    /// opens with them if the newer one is damaged.
+    /// Writes the slots once more, over the older generation of each label. That one has the old slots, and would open
+    /// with them if the newer one were damaged.
     async fn forget_older(&self, volume: &KeySlots) -> Result<()> {
         if seeded::on(Bug::OldSlotsStay) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Encrypts what stands on it: AES-256-XTS, with key slots kept on labelled disks.
+//! Encrypts all data on its way down with AES-256-XTS. The key slots are kept on labelled disks.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -6,9 +6,9 @@
 //! | `device.rs` | requests |
 //! | `xts.rs` | the cipher: calls into AWS-LC, in locked memory |
 //! | `slots.rs` | the key slots as bytes |
-//! | `wrap.rs` | a volume key under a passphrase |
-//! | `open.rs` | from a key source to the volume key |
-//! | `keys.rs` | slots of a volume that is open: add, remove, change |
+//! | `wrap.rs` | wrapping a volume key with a passphrase |
+//! | `open.rs` | opening or creating a volume with a key source |
+//! | `keys.rs` | the key slots of an open volume: add, remove, change |
 
 mod device;
 mod keys;
@@ -110,7 +110,7 @@ const KDF_PASSES: OptionSpec = OptionSpec {
     help: "passes over that memory, for slots that are made; 4 if not set",
 };
 
-/// About a second on a machine of 2026, with 256 MiB.
+/// Default cost: about a second on a machine of 2026, with 256 MiB.
 const COST_DEFAULT: Cost = Cost { memory_kib: 256 << 10, passes: 4, lanes: 1 };
 
 fn plan(given: &DeviceConfig) -> Plan<Info> {
@@ -190,7 +190,7 @@ fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     })
 }
 
-/// Deriving a key takes about a second.
+/// Derives the key before the device is opened, because that takes about a second.
 fn prepare(
     given: &DeviceConfig,
     env: &Env,
@@ -247,7 +247,7 @@ async fn open(
     Crypt::new(Parts { info, env: env.clone(), lower, discards, keys, key }, cipher)
 }
 
-/// The data unit that the volume was made with: whole ones have to fit a request.
+/// Returns the data unit that the volume was made with. A block, and so a request, must contain whole units.
 fn made_with(unit: u32, info: &Info) -> Result<u32> {
     if unit <= info.block_size {
         return Ok(unit);
@@ -259,7 +259,7 @@ fn made_with(unit: u32, info: &Info) -> Result<u32> {
     Err(Error::because(Reason::CryptOtherUnits, words).next(format!("unit = {unit} in the spec")))
 }
 
-/// The cipher alone, for a benchmark: decrypts one unit of so many bytes, as if it began at that byte.
+/// Returns the cipher alone, for a benchmark: a function that decrypts one unit of `unit` bytes at the given offset.
 ///
 /// # Errors
 /// `Limit` without locked memory.

@@ -1,4 +1,4 @@
-//! From a key source to the volume key: opening a volume, and making a new one.
+//! Opens a volume with a key source, or creates a new one.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,24 +12,24 @@ use super::slots::{Cost, KeySlots, Slot};
 use super::wrap::{self, NewSlot};
 use super::xts::KEY_BYTES;
 
-/// How often a person may try.
+/// Attempts at typing a passphrase.
 const TRIES: usize = 3;
 
-/// Whose key it is, and where it comes from.
+/// The device that needs a key, and the source of the key.
 pub struct Lock {
     pub env: Env,
     /// The graph and the device: `home/safe`.
     pub who: String,
     pub source: KeySource,
-    /// For a slot that is made.
+    /// Cost of a slot that is made.
     pub cost: Cost,
 }
 
 impl Lock {
-    /// The key itself, as it stands in the source.
+    /// Returns the key itself: the source holds the raw volume key.
     ///
     /// # Errors
-    /// `Denied` if it has another length.
+    /// `Denied` if the key has another length.
     pub async fn raw(&self) -> Result<Secret> {
         if let Some(key) = self.left()?.filter(|key| key.bytes().len() == KEY_BYTES) {
             return Ok(key);
@@ -50,15 +50,17 @@ impl Lock {
         }
     }
 
-    /// Opens the volume whose slots are kept, with the key that was handed over if it is the one, or
-    /// makes them where nothing was before. If `may_write`,
-    /// disks that lack the slots of now have them from then on: one that was away while they changed
-    /// would let in who was shut out, and one that was labelled since would let in nobody.
+    /// Opens the volume of the key slots in the labels. Uses the key that was handed over if it is the right one. If
+    /// the disks are new, makes the slots.
+    ///
+    /// If `may_write`, writes the slots to every disk that lacks the current ones. A disk that was away while they
+    /// changed would still open with a removed passphrase, and one that was labelled later would open with none.
     ///
     /// # Errors
-    /// `Denied` if no slot opens; `NotFound` if there are no slots and the disks are not new;
-    /// `Corrupt` if what is kept are no slots; what writing new ones says. That a disk lacks those there are, and
-    /// cannot take them, is told, and keeps nobody out.
+    /// `Denied` if no slot opens; `NotFound` if there are no slots because a disk is missing; `Corrupt` if the state
+    /// holds no key slots; errors of writing new slots. If the disks are not new and have no slots, an error with the
+    /// reason `CryptNoSlots`. A disk that lacks the current slots and cannot take them is only reported as an event:
+    /// the volume opens all the same.
     pub async fn open(
         &self,
         kept: &dyn StateStore,
@@ -67,7 +69,7 @@ impl Lock {
     ) -> Result<(KeySlots, Rc<Secret>)> {
         let found = kept.found(0);
         match &found.state {
-            // What stands on disks that are not there answers for itself: a mirror does without.
+            // A missing disk below does not matter: a mirror works without it.
             Some(state) => {
                 let opened = self.opened(&state.bytes, handed_over(kept)).await?;
                 self.leave(&opened.1)?;
@@ -75,7 +77,7 @@ impl Lock {
                     && !found.everywhere
                     && let Err(error) = keep(kept, &opened.0).await
                 {
-                    // Others have them. Who does without an ill disk below finds out itself.
+                    // Other disks have the slots. A device that can work without the failing disk notices by itself.
                     self.tell(format!("the key slots are not on every disk: {error}"));
                 }
                 Ok(opened)
@@ -102,10 +104,10 @@ impl Lock {
         }
     }
 
-    /// What takes long of opening it, and changes nothing: for [`Lock::open`], by way of what is handed over.
+    /// Does the slow part of opening, and changes nothing. [`Lock::open`] gets the result as the handed-over state.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Lock::open`].
     pub async fn prepare(&self, kept: &dyn StateStore, unit: u32) -> Result<Handover> {
         let found = kept.found(0);
         match &found.state {
@@ -114,12 +116,13 @@ impl Lock {
                 Ok(Some(key))
             }
             None if found.fresh && found.present => Ok(Some(Rc::new(self.new_volume(unit).await?))),
-            // Why it does not open is said when it is opened.
+            // `open` reports why the volume does not open.
             None => Ok(None),
         }
     }
 
-    /// The volume of these slots and its key: the one that is known if it is that, or by a slot.
+    /// Returns the volume of these slots, and its key: `known` or the key of the last process if it fits, else the key
+    /// in the slot that the passphrase opens.
     async fn opened(
         &self,
         slots: &[u8],
@@ -146,17 +149,17 @@ impl Lock {
         self.env.tell(Event { what: What::LabelUnwritable, device, member: None, words });
     }
 
-    /// Whether nobody can get it from its source a second time.
+    /// Whether the source can supply the key only once.
     fn is_by_hand(&self) -> bool {
         matches!(self.source, KeySource::Ask | KeySource::Fd(_))
     }
 
-    /// The key that the process before this one has left.
+    /// Returns the key that the process before this one has left, if any.
     fn left(&self) -> Result<Option<Secret>> {
         if self.is_by_hand() { self.env.kept_secret(&self.who) } else { Ok(None) }
     }
 
-    /// Leaves the key to the next process.
+    /// Leaves the key to the next process, if the source cannot supply it again.
     fn leave(&self, key: &Secret) -> Result<()> {
         if self.is_by_hand() { self.env.keep_secret(&self.who, key) } else { Ok(()) }
     }
@@ -174,7 +177,7 @@ impl Lock {
         Err(wrong(&volume))
     }
 
-    /// A volume with a key that is drawn, and one slot.
+    /// Creates a volume with a random key and one slot.
     async fn new_volume(&self, unit: u32) -> Result<New> {
         let prompt = format!("new passphrase for {}", self.who);
         let passphrase = passphrase(&self.env, &self.source, &self.who, prompt, true).await?;
@@ -190,20 +193,20 @@ impl Lock {
     }
 }
 
-/// A volume of which nothing is on any disk yet.
+/// A new volume that is on no disk yet.
 #[derive(Clone)]
 struct New {
     volume: KeySlots,
     key: Rc<Secret>,
 }
 
-/// What [`Lock::prepare`] has made.
+/// Returns the new volume that [`Lock::prepare`] has made.
 fn prepared(kept: &dyn StateStore) -> Option<New> {
     let new = kept.handed_over()?.downcast::<New>().ok()?;
     Some((*new).clone())
 }
 
-/// The key of the device whose place this one takes: nobody is asked again, and nothing derived.
+/// Returns the key of the device that this one replaces, so that the user is not asked again and no key is derived.
 pub fn handed_over(kept: &dyn StateStore) -> Option<Rc<Secret>> {
     kept.handed_over()?.downcast().ok()
 }
@@ -212,7 +215,7 @@ fn denied(words: impl Into<String>) -> Error {
     Error::new(ErrorKind::Denied, words)
 }
 
-/// No slot opens.
+/// Returns the error of a passphrase that opens no slot.
 pub fn wrong(volume: &KeySlots) -> Error {
     let count = volume.slots.iter().flatten().count();
     let used = if count == 1 { "one is in use".to_owned() } else { format!("{count} are in use") };
@@ -222,19 +225,19 @@ pub fn wrong(volume: &KeySlots) -> Error {
     )
 }
 
-/// Writes the slots, durably.
+/// Writes the slots to the labels, durably.
 ///
 /// # Errors
-/// What the disks say.
+/// Errors of the disks.
 pub async fn keep(kept: &dyn StateStore, volume: &KeySlots) -> Result<()> {
     let mut answers = kept.write(&[0], volume.encode()).await;
     answers.pop().map_or(Ok(()), |(_, answer)| answer)
 }
 
-/// A passphrase: of a source that is no person, one newline at its end does not count.
+/// Reads a passphrase. Unless it is typed, one newline at its end does not count.
 ///
 /// # Errors
-/// `Denied`, with what to do.
+/// `Denied` if it is empty, with a next step.
 pub async fn passphrase(
     env: &Env,
     source: &KeySource,
@@ -251,7 +254,7 @@ pub async fn passphrase(
     Ok(secret)
 }
 
-/// What is drawn for a slot.
+/// Draws the random parts of a slot.
 pub fn new_slot(env: &Env, cost: Cost, label: String) -> NewSlot {
     let (mut salt, mut nonce) = ([0; 32], [0; 12]);
     env.random_secret(&mut salt);
@@ -259,10 +262,10 @@ pub fn new_slot(env: &Env, cost: Cost, label: String) -> NewSlot {
     NewSlot { cost, salt, nonce, made_unix_s: env.wall().as_secs(), label }
 }
 
-/// [`wrap::unwrap`] on a worker thread.
+/// Runs [`wrap::unwrap`] on a worker thread.
 ///
 /// # Errors
-/// As there.
+/// As [`wrap::unwrap`].
 pub async fn unwrap(
     env: &Env,
     volume: &KeySlots,
@@ -272,10 +275,10 @@ pub async fn unwrap(
     elsewhere(env, move || wrap::unwrap(&volume, &passphrase)).await
 }
 
-/// [`wrap::wrap`] on a worker thread; the volume key comes back.
+/// Runs [`wrap::wrap`] on a worker thread, and returns the volume key together with the slot.
 ///
 /// # Errors
-/// As there.
+/// As [`wrap::wrap`].
 pub async fn wrap(
     env: &Env,
     volume: &KeySlots,

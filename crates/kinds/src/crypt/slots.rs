@@ -1,24 +1,24 @@
-//! The key slots as bytes: `docs/formats/keyslots.md`. No I/O, no cryptography.
+//! The codec of key slots: `docs/formats/keyslots.md`. No I/O, no cryptography.
 
 use kind::Summary;
 use std::fmt;
 
-/// The length of a state.
+/// Length of an encoded state.
 pub const STATE_BYTES: usize = HEADER_BYTES + SLOTS * SLOT_BYTES;
 /// Slots of one volume.
 pub const SLOTS: usize = 8;
 /// The longest label of a slot, in bytes.
 pub const LABEL_BYTES_MAX: usize = 64;
 
-/// Memory of one derivation, in KiB.
+/// Least memory of one derivation, in KiB.
 pub const MEMORY_KIB_MIN: u32 = 64;
-/// As much as a label may ask for: 1 GiB.
+/// Most memory that a label may ask for, in KiB: 1 GiB.
 pub const MEMORY_KIB_MAX: u32 = 1 << 20;
-/// Passes over that memory.
+/// Most passes over that memory.
 pub const PASSES_MAX: u32 = 64;
-/// Lanes of it; one thread does them all.
+/// Most lanes; one thread computes them all.
 pub const LANES_MAX: u32 = 4;
-/// Memory times passes, in KiB: 16 GiB take less than a minute.
+/// Most memory times passes, in KiB: 16 GiB take less than a minute.
 pub const WORK_KIB_MAX: u64 = 16 << 20;
 
 const HEADER_BYTES: usize = 192;
@@ -28,7 +28,7 @@ const VERSION: u16 = 1;
 const AES_256_XTS: u16 = 1;
 const UNIT_MIN: u32 = 512;
 const UNIT_MAX: u32 = 65536;
-/// The part of the header that slots are bound to.
+/// The part of the header that the tag of every slot covers.
 const BOUND: std::ops::Range<usize> = 0..72;
 const CHECK_AT: usize = 40;
 const LANE_KIB_MIN: u32 = 8;
@@ -41,64 +41,64 @@ const WRAPPED_AT: usize = 68;
 const TAG_AT: usize = 132;
 const LABEL_AT: usize = 148;
 
-/// What a device keeps: what its data are encrypted with, and the wrapped key.
+/// The state of an encrypted device: parameters of the encryption, and the wrapped volume keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeySlots {
     /// Bytes of a data unit.
     pub unit: u32,
-    /// Drawn with the volume key.
+    /// Random identity, drawn together with the volume key.
     pub volume_id: [u8; 16],
-    /// Tells whether a key is this volume's.
+    /// Check value of the volume key: an HMAC of the header.
     pub check: [u8; 32],
-    /// By number.
+    /// The slots by number; `None` for an empty one.
     pub slots: [Option<Slot>; SLOTS],
 }
 
-/// What a state says, in words.
+/// Describes a state in words.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason why `bytes` are no key slots.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let kept = KeySlots::parse(bytes).map_err(|error| error.to_string())?;
     let used = kept.slots.iter().flatten().count();
     Ok(Summary::whole(format!("{used} of {SLOTS} key slots")))
 }
 
-/// The volume key under one passphrase.
+/// The volume key, wrapped with the key of one passphrase.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slot {
-    /// What deriving costs.
+    /// Cost of the derivation.
     pub cost: Cost,
-    /// When it was made, in seconds since 1970.
+    /// Time when the slot was made, in seconds since 1970.
     pub made_unix_s: u64,
-    /// Of the derivation.
+    /// Salt of the derivation.
     pub salt: [u8; 32],
-    /// Of the wrapping.
+    /// Nonce of the wrapping.
     pub nonce: [u8; 12],
-    /// The volume key.
+    /// The wrapped volume key.
     pub wrapped: [u8; 64],
-    /// That nobody has changed the slot.
+    /// Authentication tag, which proves that the slot is unchanged.
     pub tag: [u8; 16],
-    /// A word for people.
+    /// A label for operators.
     pub label: String,
 }
 
-/// What an Argon2id derivation costs.
+/// The cost of an Argon2id derivation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
     /// Memory in KiB.
     pub memory_kib: u32,
-    /// Passes over it.
+    /// Passes over the memory.
     pub passes: u32,
-    /// Lanes of it.
+    /// Lanes of the memory.
     pub lanes: u32,
 }
 
 impl Cost {
-    /// Within the limits?
+    /// Checks that the cost is within the limits.
     ///
     /// # Errors
-    /// Which number is past which limit.
+    /// The number that exceeds its limit, and the limit.
     pub fn check(self) -> Result<(), FormatError> {
         let Self { memory_kib, passes, lanes } = self;
         let within = |what, value: u32, least: u32, most: u32| match value {
@@ -120,38 +120,38 @@ impl Cost {
     }
 }
 
-/// Why bytes are no key slots.
+/// The reason why bytes are no key slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FormatError {
-    /// It has another length.
+    /// A wrong length.
     Length(usize),
-    /// It begins with something else.
+    /// A wrong magic number.
     Magic,
-    /// A version, cipher or the like that this program does not know.
+    /// An unknown version, cipher or the like.
     Unknown {
-        /// What it should say.
-        what: &'static str,
-        /// What it says.
-        value: u64,
-    },
-    /// A number past its limit.
-    Number {
-        /// Which one.
+        /// Name of the field.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// The least.
+    },
+    /// A number outside its limits.
+    Number {
+        /// Name of the field.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// Lower limit.
         least: u32,
-        /// The most.
+        /// Upper limit.
         most: u64,
     },
-    /// The data unit is no power of two from 512 to 65536.
+    /// A data unit that is no power of two from 512 to 65536.
     Unit(u32),
-    /// A byte that is not used is not zero.
+    /// An unused byte that is not zero, by its offset.
     NotZero(usize),
     /// A label that is no text.
     Label(usize),
-    /// No slot is in use: nobody could open it.
+    /// No slot in use: the volume could never be opened.
     NoSlot,
 }
 
@@ -178,7 +178,7 @@ impl fmt::Display for FormatError {
 
 impl std::error::Error for FormatError {}
 
-/// Reads fields one after the other.
+/// A reader of the fields of a state, in order.
 struct Reader<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -199,7 +199,7 @@ impl Reader<'_> {
         if value == known { Ok(()) } else { Err(FormatError::Unknown { what, value }) }
     }
 
-    /// From here to `end` all is zero; `base` is where this part begins in the state.
+    /// Skips the bytes up to `end`, which must be zero. `base` is the offset of this part in the state.
     fn zeros(&mut self, end: usize, base: usize) -> Result<(), FormatError> {
         let odd = self.bytes[self.at..end].iter().position(|byte| *byte != 0);
         match odd {
@@ -213,10 +213,10 @@ impl Reader<'_> {
 }
 
 impl KeySlots {
-    /// From bytes that anybody may have written.
+    /// Parses a state. The bytes are not trusted.
     ///
     /// # Errors
-    /// The first thing that is not as the format says.
+    /// The first violation of the format.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         if bytes.len() != STATE_BYTES {
             return Err(FormatError::Length(bytes.len()));
@@ -248,7 +248,7 @@ impl KeySlots {
         Ok(Self { unit, volume_id, check, slots })
     }
 
-    /// The bytes.
+    /// Encodes the state.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.head().to_vec();
         bytes.extend_from_slice(&self.check);
@@ -262,7 +262,7 @@ impl KeySlots {
         bytes
     }
 
-    /// What the check of the volume key covers.
+    /// Returns the bytes that the check value of the volume key covers.
     pub fn head(&self) -> [u8; CHECK_AT] {
         let mut head = [0; CHECK_AT];
         head[..8].copy_from_slice(&MAGIC);
@@ -273,7 +273,7 @@ impl KeySlots {
         head
     }
 
-    /// What the tag of a slot covers besides the volume key: this header, and the slot's own bytes.
+    /// Returns the bytes that the tag of a slot covers besides the volume key: this header, and the slot's own fields.
     pub fn bound(&self, slot: &Slot) -> Vec<u8> {
         let mut bytes = self.head().to_vec();
         bytes.extend_from_slice(&self.check);
@@ -333,7 +333,7 @@ impl Slot {
     }
 }
 
-/// Whether a text can be the label of a slot.
+/// Whether `text` can be the label of a slot.
 pub fn is_label(text: &str) -> bool {
     text.len() <= LABEL_BYTES_MAX && !text.chars().any(char::is_control)
 }
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn key_slots_encode_to_golden_bytes() {
         let mut golden = Vec::new();
         golden.extend_from_slice(b"CRNKEYS\0");
         golden.extend_from_slice(&[1, 0, 1, 0, 0, 0x10, 0, 0]);
@@ -382,7 +382,7 @@ mod tests {
         assert!(golden.len() <= block::STATE_BYTES_MAX);
     }
 
-    /// Changes the golden bytes, and says what is said about them.
+    /// Changes the encoded bytes, and returns the error of parsing them.
     fn refused(change: impl Fn(&mut Vec<u8>)) -> String {
         let mut bytes = slots().encode();
         change(&mut bytes);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bytes_are_refused_by_name() {
+    fn parse_rejects_malformed_slots_with_reason() {
         let unknown = "is not known here; a newer version may have written it";
         const AT: usize = 192 + 256;
         let cases = [

@@ -4,7 +4,7 @@ use block::Result;
 use block::control::{Reach, Verb, VerbInfo};
 use serde::{Deserialize, Serialize};
 
-/// Lists or changes the key slots.
+/// The command that lists or changes the key slots.
 pub struct Keys;
 
 impl Verb for Keys {
@@ -14,14 +14,14 @@ impl Verb for Keys {
     type Answer = KeySlots;
 }
 
-/// A change of key slots. Keys are named by their sources, `file:PATH` or `credential:NAME`, which the server reads: no key
-/// is part of a command.
+/// A request about key slots. It names keys by their sources, `file:PATH` or `credential:NAME`, which the server reads:
+/// no key is part of a command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeyRequest {
     /// The change.
     #[serde(flatten)]
     pub change: KeyChange,
-    /// Only state the result.
+    /// Whether to report the result without a change.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -30,28 +30,28 @@ pub struct KeyRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 pub enum KeyChange {
-    /// No change: list them.
+    /// No change; the slots are listed.
     List,
-    /// Put the volume key into one more slot.
+    /// One more slot with the volume key.
     Add {
         /// The source of a passphrase that opens a slot.
         key: String,
         /// The source of the passphrase for the new slot.
         new_key: String,
-        /// A word for people.
+        /// A label for operators.
         #[serde(default)]
         label: String,
     },
-    /// Empty a slot.
+    /// Removal of the key from a slot.
     Remove {
-        /// Its number.
+        /// Number of the slot.
         slot: usize,
     },
-    /// Let another passphrase open a slot.
+    /// A new passphrase for a slot.
     Change {
         /// The source of the passphrase that opens it now.
         key: String,
-        /// The source of the next one.
+        /// The source of the new passphrase.
         new_key: String,
     },
 }
@@ -59,35 +59,35 @@ pub enum KeyChange {
 /// The key slots of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeySlots {
-    /// The change that was made, or would be; empty if they are only listed.
+    /// The change that was made, or would be made; empty for a list.
     pub done: String,
-    /// The slots that are in use.
+    /// The slots in use.
     pub slots: Vec<KeySlot>,
 }
 
-/// A key slot that is in use.
+/// A key slot in use.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeySlot {
-    /// Its number.
+    /// Number of the slot.
     pub slot: usize,
-    /// A word for people; may be empty.
+    /// A label for operators; may be empty.
     pub label: String,
-    /// The time when it was made, in seconds since 1970.
+    /// Time when it was made, in seconds since 1970.
     pub made_unix_s: u64,
-    /// How a passphrase becomes a key: `argon2id`.
+    /// Key derivation function: `argon2id`.
     pub derivation: String,
-    /// The memory that this takes.
+    /// Memory of a derivation.
     pub memory_bytes: u64,
-    /// Passes over it.
+    /// Passes over the memory.
     pub passes: u32,
-    /// Lanes of it.
+    /// Lanes of the memory.
     pub lanes: u32,
 }
 
 /// Parses the source of a key.
 ///
 /// # Errors
-/// `Invalid` if it is none.
+/// `Invalid` if `text` names no source.
 pub fn source(text: &str) -> Result<block::KeySource> {
     text.parse().map_err(|why: String| block::Error::new(block::ErrorKind::Invalid, why))
 }

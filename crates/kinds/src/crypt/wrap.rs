@@ -1,4 +1,4 @@
-//! The volume key under a passphrase: Argon2id and AES-256-GCM, over the format of `slots.rs`.
+//! Wraps the volume key with a passphrase: Argon2id and AES-256-GCM, over the format of `slots.rs`.
 //!
 //! All of this runs on a worker thread: a derivation takes a second and hundreds of MiB, on purpose.
 
@@ -13,7 +13,7 @@ use super::xts::KEY_BYTES;
 
 const WRAPPING_KEY_BYTES: usize = 32;
 
-/// What is drawn for a slot, and what a person says of it.
+/// The random parts of a new slot, and its label.
 pub struct NewSlot {
     pub cost: Cost,
     pub salt: [u8; 32],
@@ -22,7 +22,7 @@ pub struct NewSlot {
     pub label: String,
 }
 
-/// The volume's first state, without a slot.
+/// Creates the first state of a volume, without a slot.
 pub fn new_volume(unit: u32, volume_id: [u8; 16], key: &Secret) -> KeySlots {
     let slots = [const { None }; SLOTS];
     let mut volume = KeySlots { unit, volume_id, check: [0; 32], slots };
@@ -30,7 +30,7 @@ pub fn new_volume(unit: u32, volume_id: [u8; 16], key: &Secret) -> KeySlots {
     volume
 }
 
-/// Whether it is the volume's key.
+/// Whether `key` is the volume's key.
 pub fn is_key(volume: &KeySlots, key: &Secret) -> bool {
     let check = check_of(volume, key.bytes());
     constant_time::verify_slices_are_equal(&check, &volume.check).is_ok()
@@ -41,7 +41,7 @@ fn check_of(volume: &KeySlots, key: &[u8]) -> [u8; 32] {
     tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// The volume key in a new slot.
+/// Wraps the volume key into a new slot.
 ///
 /// # Errors
 /// `Limit` if there is no memory for the derivation.
@@ -60,7 +60,7 @@ pub fn wrap(volume: &KeySlots, key: &Secret, passphrase: &Secret, new: NewSlot) 
     Ok(slot)
 }
 
-/// The volume key and the number of the slot that this passphrase opens; `None` if it opens none.
+/// Returns the volume key, and the number of the slot that this passphrase opens; `None` if it opens none.
 ///
 /// # Errors
 /// `Limit` if there is no memory for the derivation; `Corrupt` if a slot opens and holds the key of
@@ -124,7 +124,7 @@ fn derive(slot: &Slot, passphrase: &[u8], into: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// The hash keeps a part of its input on the stack of this thread, and leaves it there.
+/// Overwrites the stack of this thread, where the hash function leaves a part of its input.
 #[inline(never)]
 fn wipe_stack() {
     let mut deep = [0_u8; 64 << 10];
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn each_passphrase_opens_its_slot_and_no_other_any() {
+    fn passphrase_opens_only_its_own_slot() {
         let (volume, key) = volume();
         let opened = |passphrase| unwrap(&volume, &secret(passphrase)).unwrap();
         for (passphrase, slot) in [(b"one", 2), (b"two", 5)] {
@@ -169,10 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_does_not_open() {
+    fn changed_slot_does_not_open() {
         let whole = volume().0.encode();
         let mut opened = 0;
-        // Every byte of the header and of the slot that means something, a bit of it each.
+        // Change one bit in every byte that carries information in the header and in the slot.
         for at in (0..72).chain(192 + 2 * 256..192 + 2 * 256 + 160) {
             let mut bytes = whole.clone();
             bytes[at] ^= 1 << (at % 8);
@@ -187,17 +187,17 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_of_another_volume_does_not_open() {
+    fn slot_of_another_volume_does_not_open() {
         let (volume, key) = volume();
         let mut other = new_volume(4096, [2; 16], &key);
         other.slots[2] = volume.slots[2].clone();
         assert!(unwrap(&other, &secret(b"one")).unwrap().is_none());
     }
 
-    /// RFC 9106 has a vector with a secret and associated data, which are not used here; this one was
-    /// computed by OpenSSL.
+    /// Checks against a value computed by OpenSSL. The vector of RFC 9106 has a secret and associated data, which are
+    /// not used here.
     #[test]
-    fn the_derivation_is_argon2id() {
+    fn derivation_is_argon2id() {
         let slot = Slot {
             cost: Cost { memory_kib: 64, passes: 3, lanes: 1 },
             made_unix_s: 0,

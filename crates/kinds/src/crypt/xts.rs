@@ -1,8 +1,8 @@
-//! AES-256-XTS, by AWS-LC. No key leaves locked memory: the library's contexts, with the key
-//! schedules in them, lie in a [`Secret`].
+//! AES-256-XTS, by AWS-LC. No key leaves locked memory: the library's contexts, with the key schedules in them, lie in
+//! a [`Secret`].
 //!
-//! One of the named places of unsafe code: the calls into the library, and the bytes of a buffer
-//! that are lent to a worker thread.
+//! One of the named places of unsafe code: the calls into the library, and the loan of a buffer's bytes to a worker
+//! thread.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -13,20 +13,20 @@ use aws_lc_sys as lc;
 use block::seeded::{self, Bug};
 use block::{Buf, Env, Error, ErrorKind, Result, Secret};
 
-/// Both halves of a key: one for the data, one for the tweak.
+/// Length of a key: one half for the data, one for the tweak.
 pub const KEY_BYTES: usize = 64;
 
-/// The tweak of a data unit is the number of its first 512 bytes, whatever the unit's length, as
-/// `plain64` counts in dm-crypt.
+/// Unit of the tweak. The tweak of a data unit is the number of its first 512-byte sector, whatever the unit's length,
+/// as `plain64` counts in dm-crypt.
 const TWEAK_UNIT_BYTES: u64 = 512;
 
-/// A page holds both contexts.
+/// Memory for both contexts.
 const PAGE: usize = 4096;
 const CONTEXT_ROOM: usize = PAGE / 2;
-/// From here to the end of a context's room lie its key schedules.
+/// Offset of the key schedules in the room of a context; they reach to its end.
 const SCHEDULES_AT: usize = 256;
 
-/// Which way.
+/// Direction of a cipher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     Encrypt,
@@ -41,13 +41,14 @@ pub struct Cipher {
 }
 
 impl Cipher {
-    /// `key` has [`KEY_BYTES`]; `unit` is a data unit's length in bytes. `zeros_stay`: 512 bytes of zeros are
-    /// decrypted to zeros: no cipher makes them but by a chance of 2^-4096, a discard does, and one that the
-    /// power cuts short leaves them in a part of a unit only.
+    /// Creates a cipher. `key` has [`KEY_BYTES`]; `unit` is the length of a data unit in bytes.
+    ///
+    /// If `zeros_stay`, 512 bytes of zeros decrypt to zeros. Encryption produces such a ciphertext only by a chance of
+    /// 2^-4096; a discard does regularly. A discard that a power cut interrupts may leave zeros in only a part of a
+    /// unit.
     ///
     /// # Errors
-    /// `Denied` for a key whose halves are equal, which would weaken XTS; `Limit` without locked
-    /// memory.
+    /// `Denied` for a key with equal halves, which would weaken XTS; `Limit` without locked memory.
     pub fn new(key: &[u8], unit: u32, zeros_stay: bool) -> Result<Self> {
         assert_eq!(key.len(), KEY_BYTES, "the length is checked where the key comes from");
         let (data, tweak) = key.split_at(KEY_BYTES / 2);
@@ -74,10 +75,10 @@ impl Cipher {
     fn prepare(&mut self, way: Way, key: &[u8]) {
         let context = self.context(way);
         let encrypt = c_int::from(way == Way::Encrypt);
-        // SAFETY: the context lies at a multiple of 2048 bytes, in room of its own that nobody moves.
-        // It is given the cipher first, without a key, which allocates room for the schedules on the
-        // heap; that room is exchanged for the rest of ours, zeroed as the library leaves it before
-        // there is a key. A test watches how much of it the library writes. Only then the key goes in.
+        // SAFETY: the context lies at a multiple of 2048 bytes, in room of its own that does not move. It gets the
+        // cipher first, without a key, and the library allocates room for the schedules on the heap. That room is
+        // replaced by the rest of ours, which is zeroed as the library leaves its own before there is a key. A test
+        // checks how much of it the library writes. Only then the context gets the key.
         let ready = unsafe {
             lc::EVP_CIPHER_CTX_init(context);
             let cipher = lc::EVP_aes_256_xts();
@@ -98,15 +99,15 @@ impl Cipher {
         assert!(ready, "the library takes a key of the right length with unequal halves");
     }
 
-    /// Changes `from` into `to`, of equal lengths: whole data units, the first of which begins at
-    /// byte `offset` of the device.
+    /// Encrypts or decrypts `from` into `to`, of equal lengths: whole data units, the first of which begins at byte
+    /// `offset` of the device.
     pub fn apply(&mut self, way: Way, offset: u64, from: &[u8], to: &mut [u8]) {
         assert_eq!(from.len(), to.len(), "what goes in comes out");
-        // SAFETY: both slices have this length, and a unique one overlaps no other.
+        // SAFETY: both slices have this length, and a unique slice overlaps no other.
         unsafe { self.apply_at(way, offset, from.as_ptr(), to.as_mut_ptr(), to.len()) }
     }
 
-    /// The same, where the bytes are.
+    /// Like [`Self::apply`], in place.
     pub fn apply_in_place(&mut self, way: Way, offset: u64, bytes: &mut [u8]) {
         let (at, len) = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: one slice; XTS reads a block before it writes it.
@@ -114,7 +115,7 @@ impl Cipher {
     }
 
     /// # Safety
-    /// `from` is good for reads and `to` for writes of `len` bytes. They are one, or do not overlap.
+    /// `from` is valid for reads and `to` for writes of `len` bytes. They are equal, or do not overlap.
     unsafe fn apply_at(&mut self, way: Way, offset: u64, from: *const u8, to: *mut u8, len: usize) {
         assert!(len.is_multiple_of(self.unit), "{len} bytes are not whole data units");
         let context = self.context(way);
@@ -122,15 +123,15 @@ impl Cipher {
         for at in (0..len).step_by(self.unit) {
             let mut zeros = Zeros(0);
             if self.zeros_stay && way == Way::Decrypt {
-                // SAFETY: whole units, so one behind `at` is inside; nobody writes it meanwhile.
+                // SAFETY: `len` is whole units, so the one at `at` is inside; nothing writes to it meanwhile.
                 zeros = Zeros::of(unsafe { std::slice::from_raw_parts(from.add(at), self.unit) });
             }
             let unit_at = if seeded::on(Bug::TweakOnce) { 0 } else { at as u64 };
             let sector = (offset + unit_at) / TWEAK_UNIT_BYTES;
             tweak[..8].copy_from_slice(&sector.to_le_bytes());
             let mut done = 0;
-            // SAFETY: the context was prepared; its key stays when only a tweak is given. The bytes
-            // are whole units, as checked above, so `at` and a unit behind it are inside.
+            // SAFETY: the context was prepared; its key stays when only a tweak is set. The bytes are whole units, as
+            // checked above, so the unit at `at` is inside.
             let worked = unsafe {
                 lc::EVP_CipherInit_ex(context, null(), null_mut(), null(), tweak.as_ptr(), -1) == 1
                     && lc::EVP_CipherUpdate(
@@ -146,17 +147,17 @@ impl Cipher {
                 "XTS fails on no unit of 16 bytes or more"
             );
             for piece in zeros.pieces() {
-                // SAFETY: 512 bytes of that unit; the same bytes as those that were read, or others.
+                // SAFETY: 512 bytes of that unit. They may be the same bytes as were read.
                 unsafe { to.add(at + piece * PIECE).write_bytes(0, PIECE) };
             }
         }
     }
 }
 
-/// What a disk keeps or loses as one.
+/// Sector size: a disk keeps or loses that much as one.
 const PIECE: usize = 512;
 
-/// Which pieces of a data unit are zeros, one bit each: a unit has at most 65536 bytes.
+/// A bitmap of the sectors of a data unit that are zeros. A unit has at most 65536 bytes.
 #[derive(Clone, Copy)]
 struct Zeros(u128);
 
@@ -185,18 +186,17 @@ struct Loan {
     len: usize,
 }
 
-// SAFETY: the pointers are used by the job alone, and the buffers behind them live until it has ended:
-// see `Lender`.
+// SAFETY: only the job uses the pointers, and the buffers behind them live until it has ended: see `Lender`.
 unsafe impl Send for Loan {}
 
-/// What the worker gives back when it has ended, or when it will never begin.
+/// The result of the worker, set when it has ended or will never begin. `None` inside if it lost the cipher.
 #[derive(Default)]
 struct Back {
     ended: Mutex<Option<Option<Cipher>>>,
     told: Condvar,
 }
 
-/// The worker's side: whatever becomes of the job, its end is told.
+/// The worker's side. Reports the end of the job when it is dropped, however the job ends.
 struct Borrower {
     back: Arc<Back>,
     cipher: Option<Cipher>,
@@ -210,7 +210,7 @@ impl Drop for Borrower {
     }
 }
 
-/// Our side: keeps the buffers until the worker has ended.
+/// The core's side: keeps the buffers until the worker has ended.
 struct Lender {
     back: Arc<Back>,
     _from: Buf,
@@ -225,23 +225,23 @@ impl Lender {
             .told
             .wait_while(ended, |ended| ended.is_none())
             .unwrap_or_else(PoisonError::into_inner);
-        // It stays told, for whoever drops us afterwards.
+        // Leave it set, so that the wait in `drop` returns at once.
         ended.replace(None).flatten()
     }
 }
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        // Of a future that is dropped half way: a few milliseconds at most, for the longest request.
+        // A future that is dropped half way waits here: at most a few milliseconds, for the longest request.
         self.wait();
     }
 }
 
-/// [`Cipher::apply`] on a worker thread, from one buffer into another of the same length, or in
-/// place if they are the same.
+/// Runs [`Cipher::apply`] on a worker thread, from one buffer into another of the same length, or in place if they are
+/// the same.
 ///
 /// # Errors
-/// `Faulted` if the worker did not come to its end, which is our own mistake.
+/// `Faulted` if the worker did not finish, which is a bug.
 pub async fn apply_elsewhere(
     env: &Env,
     cipher: Cipher,
@@ -257,10 +257,10 @@ pub async fn apply_elsewhere(
     env.work(move || {
         let Loan { way, offset, from, to, len } = { loan };
         if let Some(cipher) = &mut borrower.cipher {
-            // SAFETY: the lender holds both buffers, so their bytes stay, until the borrower is
-            // dropped at the end of this job. Nobody writes the payload of a request below its export,
-            // and nobody else has the buffer that it goes to, as with a buffer that the kernel fills.
-            // Buffers of different blocks do not overlap; slices of one block are the same bytes here.
+            // SAFETY: the lender holds both buffers, so their bytes stay until the borrower is dropped at the end of
+            // this job. Nothing writes to the payload of a request below its export, and nothing else uses the target
+            // buffer, as with a buffer that the kernel fills. Buffers of different blocks do not overlap; slices of one
+            // block are the same bytes here.
             unsafe { cipher.apply_at(way, offset, from, to, len) };
         }
     })
@@ -284,7 +284,7 @@ mod tests {
     };
 
     #[test]
-    fn the_library_keeps_to_its_room() {
+    fn key_schedules_fit_their_room() {
         let mut cipher = Cipher::new(&KEY, 4096, false).unwrap();
         let mut bytes = vec![7; 8192];
         cipher.apply_in_place(Way::Encrypt, 0, &mut bytes);
@@ -293,20 +293,21 @@ mod tests {
         for room in cipher.page.bytes().chunks(CONTEXT_ROOM) {
             let last = room.iter().rposition(|byte| *byte != 0).unwrap();
             assert!(last < CONTEXT_ROOM - 512, "{last} of {CONTEXT_ROOM} bytes are in use");
-            // The first round keys are the key: they are here and so nowhere else.
+            // The first round keys are the key itself: finding it here proves that the schedules are here, and so
+            // nowhere else.
             let schedules = &room[SCHEDULES_AT..];
             assert!(schedules.windows(32).any(|window| window == &KEY[32..]));
         }
     }
 
     #[test]
-    fn equal_halves_are_refused() {
+    fn new_rejects_key_with_equal_halves() {
         let refused = Cipher::new(&[3; KEY_BYTES], 512, false).map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Denied);
     }
 
     #[test]
-    fn what_a_discard_has_left_of_a_unit_stays() {
+    fn decrypt_keeps_discarded_zeros_of_partial_unit() {
         let plain: Vec<u8> = (0..65536_u32).map(|n| (n / 256 + 1) as u8).collect();
         for unit in [512, 4096, 65536] {
             let mut cipher = Cipher::new(&KEY, unit, true).unwrap();
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_has_its_own_tweak() {
+    fn units_have_separate_tweaks() {
         let mut cipher = Cipher::new(&KEY, 512, false).unwrap();
         let mut whole = vec![0; 4096];
         cipher.apply_in_place(Way::Encrypt, 1 << 40, &mut whole);
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_dm_crypt() {
+    fn ciphertext_matches_dm_crypt() {
         let key: Vec<u8> = (0..64_u32).map(|n| (37 * n + 11) as u8).collect();
         let vectors = include_str!("vectors/plain64.txt");
         let mut seen = 0;

@@ -1,4 +1,4 @@
-//! Lets every request wait, each by itself: a slow disk made of a fast one.
+//! Delays every request independently: makes a slow disk from a fast one.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -105,7 +105,7 @@ struct Delay {
     info: Info,
     lower: Lower,
     env: Env,
-    /// By verb.
+    /// The delay of each verb, by its number.
     times: [Duration; Verb::ALL.len()],
     jitter_ns: u64,
     delayed: Cell<u64>,

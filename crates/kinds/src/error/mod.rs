@@ -1,4 +1,4 @@
-//! Makes chosen requests fail, to see what stands above it do its work.
+//! Makes chosen requests fail, to test the error handling above it.
 
 mod schedule;
 
@@ -111,10 +111,10 @@ const WHEN: OptionSpec = OptionSpec {
            before if not set",
 };
 
-/// Operations that fail if the spec does not say which.
+/// Operations that fail if the spec names none.
 const VERBS_DEFAULT: [Verb; 4] = [Verb::Read, Verb::Write, Verb::WriteZeroes, Verb::Discard];
 
-/// Draws are compared in this many bits, all of which a share has.
+/// Bits of a random draw: as many as the mantissa of an `f64` has, for the share is one.
 const DRAW_BITS: u32 = 53;
 
 fn plan(given: &DeviceConfig) -> Plan<()> {
@@ -162,7 +162,7 @@ fn make(making: Making<'_>) -> Result<Rc<dyn Hooks>> {
     }))
 }
 
-/// A set of verbs, a bit for each.
+/// Returns the set of the verbs that `words` name, one bit for each.
 fn verbs(words: &[String]) -> u8 {
     let chosen = |verb: &Verb| match words {
         [] => VERBS_DEFAULT.contains(verb),
@@ -194,24 +194,24 @@ fn failure(word: Option<&str>) -> ErrorKind {
     }
 }
 
-/// Fails what meets every condition.
+/// A hook that fails the requests that meet all conditions.
 struct Injector {
     verbs: u8,
     range: ByteRange,
     after: u64,
     schedule: Schedule,
-    /// Of all numbers of [`DRAW_BITS`] bits, those below this one strike.
+    /// A request fails if a random draw of [`DRAW_BITS`] bits is below this value.
     chance: u64,
-    /// Failures that are allowed still.
+    /// Failures that may still be injected.
     left: Cell<u64>,
     failure: Error,
     flush_failure: Error,
     late: bool,
     env: Env,
-    /// Requests whose operation and range match.
+    /// Requests so far with a matching operation and range.
     seen: Cell<u64>,
     injected: Cell<u64>,
-    /// After a failed flush every later one fails: so says the contract of a device.
+    /// Whether a flush has failed. The contract of a device demands that every later flush fails as well.
     flush_failed: Cell<bool>,
 }
 
@@ -221,7 +221,7 @@ impl Injector {
         self.verbs & 1 << op.verb() as u8 != 0 && touches
     }
 
-    /// Whether this request is to fail.
+    /// Whether this request must fail. Counts it if it matches.
     fn strikes(&self, op: &Op) -> bool {
         if !self.matches(op) {
             return false;
@@ -236,7 +236,7 @@ impl Injector {
         self.chance == all || self.env.random("error") % all < self.chance
     }
 
-    /// The error of a request that fails now.
+    /// Counts an injected failure, and returns its error.
     fn inject(&self, op: &Op) -> Error {
         self.injected.set(self.injected.get() + 1);
         if matches!(op, Op::Flush) {
@@ -261,7 +261,7 @@ impl Hooks for Injector {
     fn pop(&self, _: u64, request: &Request, result: &mut Result<()>) {
         match result {
             Ok(()) => *result = Err(self.inject(&request.op)),
-            // It failed without us.
+            // The request failed below, so this failure was not needed.
             Err(_) => self.left.set(self.left.get() + 1),
         }
     }

@@ -1,24 +1,24 @@
-//! Which of the matching requests fail, by number.
+//! The schedule of failures: selects matching requests by number.
 
 /// The most entries of a list.
 const ENTRIES_MAX: usize = 1024;
 
-/// A choice of numbers from 1 on.
+/// A set of request numbers, counted from 1.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Schedule {
-    /// All.
+    /// All numbers.
     All,
-    /// Each multiple of this number.
+    /// The multiples of this number.
     Every(u64),
-    /// From the first to the last of each pair, in ascending order.
+    /// The numbers in these inclusive ranges, in ascending order.
     Listed(Vec<(u64, u64)>),
 }
 
 impl Schedule {
-    /// The schedule that `text` says: `every 4`, or a list such as `3,5,9-12`.
+    /// Parses a schedule: `every 4`, or a list such as `3,5,9-12`.
     ///
     /// # Errors
-    /// What is wrong and what is needed, as a sentence without its subject.
+    /// The fault and the accepted form, as a sentence without its subject.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(step) = text.trim().strip_prefix("every ") {
             return number(step).map(Self::Every);
@@ -42,7 +42,7 @@ impl Schedule {
         Ok(Self::Listed(listed))
     }
 
-    /// Whether number `n` is chosen.
+    /// Whether number `n` is selected.
     pub fn has(&self, n: u64) -> bool {
         match self {
             Self::All => true,
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn chooses_by_step_or_by_list() {
+    fn schedule_selects_by_step_or_list() {
         assert_eq!(chosen("every 6"), [6, 12, 18]);
         assert_eq!(chosen("3, 5,9-12"), [3, 5, 9, 10, 11, 12]);
         assert_eq!(chosen("20-18446744073709551615"), [20]);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_ascending_list() {
+    fn schedule_rejects_unordered_list() {
         for text in ["", "0", "every 0", "every", "3,,5", "-4", "4-", "x", "1-2-3"] {
             let words = Schedule::parse(text).unwrap_err();
             assert!(words.contains("no number from 1 on"), "{text:?}: {words}");

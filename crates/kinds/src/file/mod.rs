@@ -162,7 +162,7 @@ fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
         && wanted != facts.size
     {
         let next = match wanted > facts.size {
-            // Longer, it would have zeros where bytes may have been.
+            // A file that is made longer reads as zeros where its data may have been.
             true => {
                 "; it was cut short, or made by another spec. Next: leave size away, if it is \
                          right as it is"
@@ -191,16 +191,16 @@ fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
     Ok(DiskPlan { info, creates: created, identity, words })
 }
 
-/// What is open, and what goes with it wherever it goes.
+/// An open file or block device, with the state that a later disk takes over together with it.
 struct Opened {
-    /// How it was opened first.
+    /// The parameters of its first opening.
     open: Open,
     storage: Rc<dyn Storage>,
-    /// Whether operations go past the page cache: as the disk says that began the last one. Two may have it, while one
-    /// takes the place of the other.
+    /// Whether operations bypass the page cache, as the disk that started the last operation wanted. Two disks may
+    /// share the file while one replaces the other.
     direct: Cell<bool>,
     flush_fault: FlushFault,
-    /// Operations that nobody waits for any more and that the kernel still works on.
+    /// Operations past their deadline that the kernel still works on.
     late: Rc<Cell<u32>>,
     watch: Watch,
 }
@@ -214,13 +214,13 @@ impl Opened {
         Ok(Self { open, storage, direct, flush_fault, late, watch })
     }
 
-    /// Whether this is what would be opened.
+    /// Whether `open` leads to the file or device that is open here: same path, or same identity.
     fn is_at(&self, env: &Env, open: &Open) -> bool {
         let has_identity = |facts: StorageFacts| facts.identity == self.storage.facts().identity;
         self.open.path == open.path || env.probe(open).is_ok_and(has_identity)
     }
 
-    /// What is known of it by now, opened so.
+    /// Probes the open file again, with the parameters `open`, and returns its present facts.
     fn again(&self, env: &Env, open: &Open) -> Result<StorageFacts> {
         if self.open.read_only != open.read_only {
             let words = format!(
@@ -236,8 +236,8 @@ impl Opened {
     }
 }
 
-/// Opens the disk; or, where a disk before it has the same one open, goes on with that, as it is by now and as the
-/// options say.
+/// Opens the disk. If an earlier disk has the same file open, takes that over instead, with its present size and the
+/// new options.
 fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
     let Making { config: given, env, before, .. } = making;
     let open = open_of(given);
@@ -280,8 +280,8 @@ struct Disk {
 }
 
 impl Disk {
-    /// Carries out one operation. Past the deadline the disk is out of service until the kernel has
-    /// answered: a late write might land on top of a newer one.
+    /// Carries out one operation. Past the deadline the disk is out of service until the kernel has answered: a late
+    /// write might overwrite newer bytes.
     async fn carry_out(&self, io: DiskIo) -> Result<Option<Buf>> {
         if self.opened.late.get() > 0 {
             return Err(self.overdue());
@@ -298,15 +298,15 @@ impl Disk {
             Ok(_) => Ok(outcome.buf),
             Err(error) => {
                 self.errors.set(self.errors.get() + 1);
-                // A read that ends early: nothing more is written to a file that was cut short.
+                // A read may fail because the file was truncated: then nothing more may be written to it.
                 self.watch(None)?;
                 Err(error.at(&self.name))
             }
         }
     }
 
-    /// Looks at the file: at its size before the first write of each turn, at everything once a second and where there is
-    /// a reason to (`None`).
+    /// Checks the file for changes by other programs: only its size before the first write of each reactor turn, and
+    /// everything once a second, or if `io` is `None`.
     fn watch(&self, io: Option<&DiskIo>) -> Result<()> {
         let Opened { storage, watch, .. } = &*self.opened;
         let now = self.env.now();
@@ -367,8 +367,8 @@ impl Disk {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    /// While something is late it may land anywhere yet: then nothing is called zero. A file that was cut short would
-    /// seem to have holes.
+    /// Reports no zeros and no holes while an operation is late, because it may still land anywhere. Looks at the file
+    /// first: a truncated one would seem to have holes.
     fn status(&self, range: ByteRange) -> Result<Vec<Extent>> {
         self.watch(None)?;
         let is_late = self.opened.late.get() > 0;
@@ -397,8 +397,9 @@ impl Device for Disk {
                 Ok(())
             }
             Op::Write { range, data, fua } => {
-                // The kernel tells the error of a write in its page cache once: to a write with FUA, or to a flush of others
-                // beside it. So through the page cache all such errors come to flushes, which share them.
+                // The kernel reports the error of a write in its page cache only once: to a write with FUA, or to a
+                // concurrent flush. So through the page cache every such error must come from a flush, and flushes
+                // share it.
                 let (offset, fua, direct) = (range.start(), *fua, self.facts.direct);
                 let io = DiskIo::Write { offset, data: data.clone(), fua: fua && direct };
                 self.carry_out(io).await?;

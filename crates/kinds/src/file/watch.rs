@@ -1,4 +1,4 @@
-//! What other programs do to the file of an open disk: they cut it short, delete it, or put another in its place.
+//! Detects changes by other programs to the file of an open disk: truncation, deletion, replacement.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -8,26 +8,26 @@ use block::seeded::{self, Bug};
 use block::units::format_size;
 use block::{Error, ErrorKind, Health, Mono, What};
 
-/// Between two looks at a file that is used.
+/// Time between two checks of a file in use.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is known of the file since it was opened.
+/// Changes of the file that were noticed since it was opened.
 pub struct Watch {
     next: Cell<Mono>,
     turn: Cell<Mono>,
     place: RefCell<Place>,
-    /// Set when the file was cut short: bytes are lost, and a write would hide that.
+    /// Set once the file was truncated: bytes are lost, and a write would hide that.
     fault: RefCell<Option<Error>>,
 }
 
-/// A change that an operator should hear of.
+/// A change of the file that is reported to the operator.
 pub struct Seen {
     pub what: What,
     pub words: String,
 }
 
 impl Watch {
-    /// Of a file that was opened at that time.
+    /// Creates the watch of a file that was opened at `now`.
     pub fn new(now: Mono) -> Self {
         Self {
             next: Cell::new(now.after(INTERVAL)),
@@ -37,25 +37,25 @@ impl Watch {
         }
     }
 
-    /// Whether it is time to look.
+    /// Whether the next check is due.
     pub fn is_due(&self, now: Mono) -> bool {
         now >= self.next.get()
     }
 
-    /// Whether it was not asked in this turn of the reactor.
+    /// Whether this is the first call in this turn of the reactor.
     pub fn is_new_turn(&self, now: Mono) -> bool {
         self.turn.replace(now) != now
     }
 
-    /// Why nothing is read or written any more.
+    /// Returns the error if the file was truncated. Then it is neither read nor written any more.
     pub fn fault(&self) -> Option<Error> {
         self.fault.borrow().clone()
     }
 
-    /// Looks at the file, which had so many bytes when it was opened. Returns what is new.
+    /// Checks the file, which had `opened_bytes` bytes when it was opened. Returns the changes since the last check.
     pub fn look(&self, storage: &dyn Storage, opened_bytes: u64, now: Mono) -> Vec<Seen> {
         self.next.set(now.after(INTERVAL));
-        // Another look will tell.
+        // The next check will notice the change.
         let Ok(found) = storage.look() else { return Vec::new() };
         let mut seen = Vec::new();
         let is_cut = found.size < opened_bytes && !seeded::on(Bug::CutUnnoticed);
@@ -80,7 +80,7 @@ impl Watch {
         seen
     }
 
-    /// How the disk is, in words with the next step.
+    /// Returns the health of the disk, with a next step.
     pub fn report(&self) -> (Health, String) {
         if let Some(fault) = &*self.fault.borrow() {
             let words = format!(

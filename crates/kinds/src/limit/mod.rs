@@ -1,8 +1,8 @@
-//! Holds requests and bytes to a rate.
+//! Limits the rate of requests and bytes.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the kind and its device: which request waits at which throttle, and their order |
+//! | `mod.rs` | the kind and its device: the throttle of each request, and the order of waiting requests |
 //! | `throttle.rs` | token buckets, without a clock |
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ pub const KIND: Kind = Kind {
     maker: Maker::Device { bytes: Bytes::Passthrough, plan, make },
 };
 
-/// Limits of both directions together: of requests, and of bytes.
+/// Limits of both directions together: one of requests, one of bytes.
 const TOGETHER: [OptionSpec; 2] = [
     requests("iops", "reads, writes, zeroes and discards per second, together"),
     bytes("bytes", "bytes read and written per second, together"),
@@ -44,7 +44,7 @@ const TOGETHER: [OptionSpec; 2] = [
 const READS: [OptionSpec; 2] =
     [requests("read_iops", "reads per second"), bytes("read_bytes", "bytes read per second")];
 
-/// Limits of everything that changes bytes.
+/// Limits of all operations that change bytes.
 const WRITES: [OptionSpec; 2] = [
     requests("write_iops", "writes, zeroes and discards per second"),
     bytes("write_bytes", "bytes written per second"),
@@ -81,8 +81,8 @@ const fn bytes(name: &'static str, help: &'static str) -> OptionSpec {
     }
 }
 
-/// Over any second a limit is passed by a tenth at most, and a queue that is filled from a turn of
-/// the core to the next loses no time.
+/// Default burst. Within any second it lets a limit be exceeded by at most a tenth, and it is long enough that a queue
+/// that is filled once a turn of the core loses no time.
 const BURST_DEFAULT: Duration = Duration::from_millis(100);
 
 fn plan(given: &DeviceConfig) -> Plan<Info> {
@@ -123,14 +123,14 @@ struct Limit {
     lower: Lower,
     env: Env,
     reads: Rc<Gate>,
-    /// The same gate, if both directions are limited together.
+    /// The same gate as `reads` if both directions are limited together.
     writes: Rc<Gate>,
 }
 
-/// A throttle that requests wait at, first come first served.
+/// A throttle at which requests wait, first come first served.
 struct Gate {
     throttle: RefCell<Throttle>,
-    /// Held by the first of the requests that wait.
+    /// Held by the first waiting request.
     queue: Mutex,
     passed: Cell<u64>,
     held: Cell<u64>,
@@ -142,7 +142,7 @@ impl Gate {
         Self { throttle: RefCell::new(throttle), queue: Mutex::new(), passed, held }
     }
 
-    /// Waits until a request of so many bytes may go on. All but the first sleep without a timer.
+    /// Waits until a request of `bytes` bytes may go on. Only the first waiting request has a timer.
     async fn pass(&self, env: &Env, bytes: u64) {
         let take = || self.throttle.borrow_mut().take(env.now(), bytes);
         if self.queue.wanted() > 0 || take().is_some() {
@@ -170,7 +170,7 @@ impl Device for Limit {
             Op::Read { range, .. } => self.reads.pass(&self.env, range.len()).await,
             Op::Write { range, .. } => self.writes.pass(&self.env, range.len()).await,
             Op::WriteZeroes { .. } | Op::Discard { .. } => self.writes.pass(&self.env, 0).await,
-            // What asks for no bytes and changes none is not held back behind those that do.
+            // Flushes and status requests move no data, so they do not wait.
             Op::Flush | Op::Status { .. } => {}
         }
         self.lower.forward(&mut request.op).await

@@ -1,4 +1,4 @@
-//! The laws of the throttle.
+//! Properties of the throttle.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::throttle::{Bucket, Throttle};
 
 const SECOND: u128 = 1_000_000_000;
 
-/// A request: how long after the one before it comes, in nanoseconds, and its bytes.
+/// A request: nanoseconds since the one before it, and its bytes.
 type Arrival = (u64, u64);
 
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
@@ -22,7 +22,7 @@ fn nanos(at: Mono) -> u128 {
     at.0.as_nanos()
 }
 
-/// Returns when each of the requests goes on, if each waits for those before it and then until the time that it is given.
+/// Returns when each request goes on, if each waits for those before it and then until the time that `take` returns.
 fn passages(throttle: &mut Throttle, arrivals: &[Arrival], start: Mono) -> Vec<(Mono, u64)> {
     let (mut gone, mut arrives, mut now) = (Vec::new(), start, start);
     for (gap, bytes) in arrivals {
@@ -38,7 +38,7 @@ fn passages(throttle: &mut Throttle, arrivals: &[Arrival], start: Mono) -> Vec<(
     gone
 }
 
-/// No window has more than its rate, and beside that the burst or the largest of it.
+/// Checks that no span of time passes more than its rate allows, plus the burst or the largest request of that span.
 fn check_windows(gone: &[(Mono, u64)], rate: u64, burst: Duration, tokens: impl Fn(u64) -> u64) {
     for first in 0..gone.len() {
         let (mut sum, mut largest) = (0, 1);
@@ -81,7 +81,7 @@ proptest! {
         }
     }
 
-    /// With work always waiting, no time is lost: the rate is reached, not only kept.
+    /// With requests always waiting, no time is lost: the rate is reached, and not only respected.
     #[test]
     fn never_slower_than_its_rate(
         sizes in proptest::collection::vec(1..100_000_u64, 1..60),
@@ -92,7 +92,7 @@ proptest! {
         let mut throttle = Throttle::new(None, Some(Bucket::new(start, rate, burst)));
         let arrivals: Vec<Arrival> = sizes.iter().map(|bytes| (0, *bytes)).collect();
         let gone = passages(&mut throttle, &arrivals, start);
-        // The bucket begins with one token, and each request waits for a whole nanosecond.
+        // The bucket begins with one token, and each wait is rounded up to a whole nanosecond.
         let needed = u128::from(sizes.iter().sum::<u64>() - 1) * SECOND / u128::from(rate);
         let took = nanos(gone.last().unwrap().0) - nanos(start);
         prop_assert!(needed <= took && took <= needed + sizes.len() as u128, "{took} ns instead of {needed}");
@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_bucket_lets_a_burst_through_and_then_keeps_time() {
+fn full_bucket_passes_burst_then_keeps_rate() {
     let start = Mono(Duration::from_secs(1));
     let burst = Duration::from_millis(30);
     let mut throttle = Throttle::new(Some(Bucket::new(start, 100, burst)), None);
@@ -110,7 +110,7 @@ fn a_full_bucket_lets_a_burst_through_and_then_keeps_time() {
 }
 
 #[test]
-fn the_largest_rates_and_requests_do_not_overflow() {
+fn largest_rates_and_requests_do_not_overflow() {
     let start = Mono(Duration::ZERO);
     let long = Duration::from_secs(u64::MAX >> 20);
     let mut throttle = Throttle::new(None, Some(Bucket::new(start, u64::MAX, long)));

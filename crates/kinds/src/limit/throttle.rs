@@ -1,35 +1,35 @@
-//! Token buckets, without a clock: each call is given the time.
+//! Token buckets without a clock: the caller passes the time.
 
 use std::time::Duration;
 
 use block::Mono;
 
-/// Tokens are counted in parts of this many, so that a nanosecond's share of any rate is whole.
+/// Parts of a token. Levels are counted in parts, so that one nanosecond adds a whole number of them at any rate.
 const PARTS: u128 = 1_000_000_000;
 
-/// Fills with `rate` tokens a second.
+/// A bucket that fills with `rate` tokens a second.
 ///
-/// From any moment to any later one it gives out at most `rate` times that time, and beside that
-/// what it holds when full, or what the largest request of that time takes if that is more.
+/// In any span of time it gives out at most `rate` times the span, plus a full bucket or the tokens of the largest
+/// request in the span, whichever is more.
 #[derive(Debug)]
 pub struct Bucket {
     rate: u64,
-    /// Parts that it saves up while nobody takes any.
+    /// Most parts that it saves while no request takes any.
     full: u128,
     level: u128,
-    /// When the level was looked at last.
+    /// Time of the last update of the level.
     at: Mono,
 }
 
 impl Bucket {
-    /// A full bucket that saves what `burst` brings, and at least one token.
+    /// Creates a full bucket that saves the tokens of `burst`, and at least one.
     pub fn new(now: Mono, rate: u64, burst: Duration) -> Self {
         let full = u128::from(rate).saturating_mul(burst.as_nanos()).max(PARTS);
         Self { rate, full, level: full, at: now }
     }
 
-    /// When `tokens` can be taken, now or later, if nobody else takes any before. A request that is
-    /// larger than the bucket is saved up for: nobody waits for ever.
+    /// Returns the earliest time at which `tokens` can be taken, if no other request takes any before. For a request
+    /// larger than the bucket the level may rise above full, so that no request waits for ever.
     fn ready_at(&mut self, now: Mono, tokens: u64) -> Mono {
         let needed = u128::from(tokens) * PARTS;
         let flowed = u128::from(self.rate).saturating_mul(now.since(self.at).as_nanos());
@@ -45,7 +45,7 @@ impl Bucket {
     }
 }
 
-/// The buckets that every request takes from.
+/// The buckets from which every request takes.
 #[derive(Debug)]
 pub struct Throttle {
     requests: Option<Bucket>,
@@ -58,8 +58,8 @@ impl Throttle {
         Self { requests, bytes }
     }
 
-    /// Takes what a request of so many bytes needs, from every bucket or from none. Returns when to try again, if there is
-    /// not enough.
+    /// Takes the tokens of a request of `bytes` bytes, from every bucket or from none. Returns the time of the next
+    /// attempt if there are too few.
     pub fn take(&mut self, now: Mono, bytes: u64) -> Option<Mono> {
         let at = |bucket: &mut Option<Bucket>, tokens| {
             bucket.as_mut().map_or(now, |bucket| bucket.ready_at(now, tokens))

@@ -1,4 +1,4 @@
-//! A disk in memory, in pieces that are made when they are first written.
+//! A disk in memory, in pieces that are allocated at their first write.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,7 +37,7 @@ const SIZE: OptionSpec = OptionSpec {
     help: "its size in bytes; memory is taken as it is written",
 };
 
-/// What is made and given back at once: large enough for one huge page, small enough for holes.
+/// Bytes that are allocated and freed at once: large enough for a huge page, small enough for holes.
 const PIECE_BYTES: u64 = 64 << 10;
 
 struct Memory {
@@ -51,7 +51,7 @@ fn make(given: &DeviceConfig) -> Result<Rc<dyn AnyDevice>> {
     Ok(Rc::new(Memory { info, pieces }))
 }
 
-/// The parts of `range` by piece: which piece, where in it, where in the range.
+/// Splits `range` by pieces: the piece, the offset in it, the offset in the range, the length.
 fn parts(range: ByteRange) -> impl Iterator<Item = (usize, usize, usize, usize)> {
     let first = range.start() / PIECE_BYTES;
     let last = (range.end() - 1) / PIECE_BYTES;

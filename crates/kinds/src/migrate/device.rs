@@ -1,4 +1,4 @@
-//! Requests on either side of the boundary.
+//! Requests, on either side of the boundary.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,30 +14,30 @@ use block::{
 
 use super::record::{Record, Window as Sums};
 
-/// A migration; its inside is shared with the mover.
+/// A migration. Its inner state is shared with the mover.
 pub struct Migrate {
     info: Info,
     inner: Rc<Inner>,
 }
 
-/// What requests and the mover share.
+/// State shared by requests and the mover.
 pub struct Inner {
     pub name: String,
     pub env: Env,
     pub from: Lower,
     pub to: Lower,
     pub size: u64,
-    /// The longest step, in whole blocks of both.
+    /// Longest step, in whole blocks of both devices.
     pub step_bytes: u64,
-    /// Whether both have their bytes in the same places of the same disks.
+    /// Whether both devices have their bytes at the same places of the same disks.
     pub in_place: bool,
     pub pace: Throttle,
     pub kept: Rc<dyn StateStore>,
-    /// The ports beneath which the state is kept.
+    /// Ports beneath which the state is kept.
     pub ports: Vec<usize>,
-    /// Requests share their range; the mover has its own alone.
+    /// Locks ranges: requests share theirs, and the mover has its window exclusively.
     pub lock: RangeLock,
-    /// Bytes before it are on `to`.
+    /// The bytes before this address are on `to`.
     pub boundary: Cell<u64>,
     pub back: Cell<bool>,
     pub job: Job,
@@ -46,15 +46,15 @@ pub struct Inner {
     pub tasks: TaskGroup,
 }
 
-/// Bytes that are neither here nor there until the mover gets on: nobody can have them.
+/// Bytes that no request may access until the mover has repaired them or made their state durable.
 #[derive(Clone)]
 pub struct Torn {
     pub range: ByteRange,
-    /// What was being changed in place; `None` if it was, and only its state is not durable.
+    /// The window that was being changed in place; `None` if it has moved, and only its state is not durable.
     pub window: Option<Sums>,
 }
 
-/// What a migration is made from.
+/// Parts of a new migration.
 pub struct Parts {
     pub name: String,
     pub env: Env,
@@ -67,7 +67,7 @@ pub struct Parts {
 }
 
 impl Migrate {
-    /// Goes on from `record`.
+    /// Creates a migration that continues from `record`.
     pub fn new(info: Info, parts: Parts, record: Record) -> Self {
         let Parts { name, env, from, to, in_place, speed, kept, ports } = parts;
         let torn = record.window.map(|window| Torn { range: window.range, window: Some(window) });
@@ -100,17 +100,17 @@ impl Migrate {
 }
 
 impl Inner {
-    /// Whether the boundary is where it is to go.
+    /// Whether the boundary has reached its destination.
     pub fn is_at_end(&self) -> bool {
         self.boundary.get() == if self.back.get() { 0 } else { self.size }
     }
 
-    /// Whether the boundary goes back, or is about to.
+    /// Whether the boundary moves backward, or is about to.
     pub fn goes_back(&self) -> bool {
         self.back.get() || self.job.is_turning()
     }
 
-    /// The device that has all bytes, for good.
+    /// Returns the device that permanently has all bytes, once the migration is done.
     fn only(&self) -> Option<&Lower> {
         if !self.job.is_done() {
             return None;
@@ -118,7 +118,7 @@ impl Inner {
         Some(if self.back.get() { &self.from } else { &self.to })
     }
 
-    /// The device that has all bytes at this moment.
+    /// Returns the port of the device that has all bytes at this moment, if one has.
     fn holder(&self) -> Option<usize> {
         match self.boundary.get() {
             _ if self.torn.borrow().is_some() => None,
@@ -138,13 +138,13 @@ impl Inner {
         both.start(&self.to, Op::Flush);
         let flushed = both.drain().await;
         if let Err(error) = &flushed {
-            // Nobody asks the one that failed any more once all is on the other.
+            // Once all bytes are on the other device, the one with the failed flush gets no more flushes.
             self.flush_fault.note(error, &self.name);
         }
         flushed
     }
 
-    /// Nobody moves these bytes meanwhile.
+    /// Carries out a request. The caller holds its range, so the mover does not move these bytes meanwhile.
     async fn carry_out(&self, op: &mut Op, range: ByteRange) -> Result<()> {
         if let Some(torn) = self.torn.borrow().as_ref().filter(|torn| torn.range.overlaps(range)) {
             let words = format!("{} is on its way, and does not get there", torn.range);
@@ -162,7 +162,7 @@ impl Inner {
 
     async fn on_both(&self, op: &mut Op, before: ByteRange, behind: ByteRange) -> Result<()> {
         if let Op::Status { extents, .. } = op {
-            // The beginning is answer enough.
+            // A status reply may cover only the beginning of its range.
             let mut first = Op::Status { range: before, extents: std::mem::take(extents) };
             let answered = self.to.forward(&mut first).await;
             if let Op::Status { extents: found, .. } = first {
@@ -246,7 +246,7 @@ impl Device for Migrate {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            // If nothing comes of it, it goes on.
+            // If the close is abandoned, the migration goes on.
             inner.tasks.close(|| Job::go_on(&inner)).await.done();
             None
         })

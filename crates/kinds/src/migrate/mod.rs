@@ -1,14 +1,14 @@
 //! Moves the bytes of one device to another, or changes them in place, while clients use them.
 //!
-//! Violin's migration (section 2.2): at a speed that the user names. Every byte is in one place at any
-//! time: before the boundary on the device that it goes to, behind it on the one that it comes from.
+//! This is Violin's migration (section 2.2), at a speed that the user sets. Every byte is in exactly one place at any
+//! time: before the boundary on the target, behind it on the source.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the kind: options, plan, maker |
 //! | `device.rs` | requests, on either side of the boundary |
 //! | `mover.rs` | moving the boundary |
-//! | `record.rs` | what it keeps in labels, as bytes |
+//! | `record.rs` | the codec of the state in labels |
 
 mod device;
 mod mover;
@@ -139,7 +139,7 @@ fn open(
     Ok(Migrate::new(info, Parts { name, env, from, to, in_place, speed, kept, ports }, record))
 }
 
-/// The newest state beneath.
+/// Returns the newest state in the labels beneath.
 fn newest(kept: &dyn StateStore) -> Result<Option<Record>> {
     let states = [0, 1].into_iter().filter_map(|port| kept.found(port).state.as_ref());
     let Some(state) = states.max_by_key(|state| state.sequence) else { return Ok(None) };

@@ -1,8 +1,7 @@
-//! Moving the boundary, a window at a time.
+//! Moves the boundary, a window at a time.
 //!
-//! What makes it safe: the state that tells of a step is durable before any request can begin in the
-//! window behind it. So the mover keeps the window that it has moved until it has written the state that
-//! goes with the next one.
+//! Safety rests on one rule: the state that records a step is durable before any request can begin in the window of
+//! that step. So the mover keeps the lock of a moved window until it has written the state for the next one.
 
 use std::time::Duration;
 
@@ -17,29 +16,29 @@ use block::{
 use super::device::{Inner, Torn};
 use super::record::{Record, SECTOR_BYTES, WINDOW_MAX_BYTES, Window, sums};
 
-/// Moved at once at most, from one disk to another: a request there waits so long.
+/// Most bytes of one step from one disk to another. A request to these bytes waits for the whole step.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// After a disk has failed, the next attempt.
+/// Delay of the next attempt after a disk has failed.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// The longest step, in whole blocks.
+/// Returns the longest step, in whole blocks.
 pub fn step_bytes(info: &Info, in_place: bool) -> u64 {
     let most = if in_place { WINDOW_MAX_BYTES } else { STEP_BYTES };
     let most = most.min(u64::from(info.max_transfer));
     most - most % u64::from(info.block_size)
 }
 
-/// A window that is being moved, or was moved and is not covered by a record yet.
+/// A window that is being moved, or that was moved and is not covered by a durable record yet.
 pub struct Moved {
     range: ByteRange,
-    /// Requests there wait for it.
+    /// The exclusive lock; requests to the window wait for it.
     _alone: Locked,
 }
 
 impl Work for Inner {
     type Guard = Moved;
-    /// A window that is half moved, for the first step.
+    /// A half moved window, for the first step.
     type Run = Option<(Locking, Torn)>;
     const TASK: &'static str = "a migration";
     const WHEN_DONE: Option<&'static str> = Some("it is done; take it out of the graph");
@@ -60,13 +59,13 @@ impl Work for Inner {
         self.kept.committed()
     }
 
-    /// Queues for a window that is half moved at once, before any request.
+    /// Queues for the lock of a half moved window at once, before any request.
     fn begin(&self) -> Self::Run {
         let torn = self.torn.borrow().clone();
         torn.map(|torn| (self.lock.lock(torn.range, Mode::Exclusive), torn))
     }
 
-    /// A window that is half moved is mended first: requests there wait for that.
+    /// Whether a half moved window must be repaired first: requests to it wait for that.
     fn is_urgent(&self) -> bool {
         self.torn.borrow().is_some()
     }
@@ -82,14 +81,14 @@ impl Work for Inner {
         self.keep(None).await
     }
 
-    /// Bytes that were moved last cannot be had until their state is durable.
+    /// Blocks access to the window that moved last until its state is durable.
     fn stopped(&self, unsettled: &[Moved]) {
         if let Some(moved) = unsettled.last() {
             self.torn.borrow_mut().get_or_insert(Torn { range: moved.range, window: None });
         }
     }
 
-    /// Requests that wait for the window must not wait for a person.
+    /// Retries by itself if it can, because requests that wait for the window must not wait for an operator.
     fn retry_after(&self, error: &Error) -> Option<Duration> {
         (!matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Faulted)).then_some(RETRY)
     }
@@ -119,39 +118,39 @@ impl Work for Inner {
 }
 
 impl Inner {
-    /// The device that bytes come from, and the one that they go to.
+    /// Returns the source and the target of the present direction.
     fn sides(&self) -> (&Lower, &Lower) {
         if self.back.get() { (&self.to, &self.from) } else { (&self.from, &self.to) }
     }
 
-    /// What is moved next.
+    /// Returns the window that is moved next.
     fn window(&self) -> Option<ByteRange> {
         let (boundary, most) = (self.boundary.get(), self.step_bytes);
         match self.back.get() {
             false => ByteRange::between(boundary, self.size.min(boundary + most)),
             true => {
-                // Backward the first step may be a short one, so that all others are in line.
+                // On the way back the first step may be short, so that all later ones are aligned.
                 let last = boundary.saturating_sub(1);
                 ByteRange::between(last - last % most, boundary)
             }
         }
     }
 
-    /// Moves one window, or finds the end.
+    /// Moves one window, or finds that the boundary has reached its destination.
     async fn move_window(&self, steps: &mut Steps<'_, Self>) -> Result<Outcome<Moved>> {
         if self.is_at_end() {
             steps.settle().await?;
-            // The second one is for the copy of the label that the first one has left.
+            // The second write replaces the older generation of each label.
             self.keep(None).await?;
             return Ok(if self.job.is_turning() { Outcome::Unchanged } else { Outcome::Done });
         }
         self.flush_fault.check()?;
-        // It is flushes that take the time, and not bytes: a short step would be no shorter.
+        // Flushes take the time, not bytes: a shorter step would not be faster.
         let throttled = steps.throttled(self.pace.whole_step(self.step_bytes)).await?;
         let Some((step, range)) = throttled.zip(self.window()) else {
             return Ok(Outcome::Unchanged);
         };
-        // Before the lock: requests that hold buffers may wait for it.
+        // Wait before the lock: requests that hold buffers may wait for the lock.
         let room = steps.wait(self.env.pool().wait_for(range.len() as usize)).await??;
         let alone = steps.wait(self.lock.lock(range, Mode::Exclusive)).await?;
         let (source, _) = self.sides();
@@ -167,17 +166,17 @@ impl Inner {
         Ok(Outcome::Moved(moved))
     }
 
-    /// Writes a window where it goes to, and lets the boundary follow.
+    /// Writes a window to its target, and moves the boundary over it.
     async fn put(&self, torn: Torn, data: Buf, alone: Locked) -> Result<Moved> {
         let (_, target) = self.sides();
         let range = torn.range;
-        // From the first byte on it is not what it was, if it is changed in place.
+        // A change in place destroys the old content from its first byte on.
         *self.torn.borrow_mut() = self.in_place.then_some(torn);
         target.write(range, data).await?;
         if !seeded::on(Bug::MoveUnflushed)
             && let Err(error) = target.flush().await
         {
-            // No later one makes it good.
+            // No later flush makes up for the failed one.
             self.flush_fault.note(&error, &self.name);
             self.flush_fault.check()?;
         }
@@ -186,7 +185,7 @@ impl Inner {
         Ok(Moved { range, _alone: alone })
     }
 
-    /// Makes durable how far it is, and what is changed next.
+    /// Makes the progress durable, and the window that is changed next.
     async fn keep(&self, window: Option<Window>) -> Result<()> {
         let record = Record {
             back: self.back.get(),
@@ -199,7 +198,7 @@ impl Inner {
         written.into_iter().try_for_each(|(_, answer)| answer)
     }
 
-    /// Brings a window to where it was to go, whatever has become of it.
+    /// Completes the move of a half moved window, however much of it was written.
     async fn mend(
         &self,
         steps: &mut Steps<'_, Self>,
@@ -207,13 +206,13 @@ impl Inner {
         alone: Locked,
     ) -> Result<Outcome<Moved>> {
         let Some(window) = &torn.window else {
-            // It is there; what tells so is not durable yet.
+            // The window has moved; only the record of that is not durable yet.
             steps.settle().await?;
             *self.torn.borrow_mut() = None;
             return Ok(Outcome::Unchanged);
         };
         let data = self.recognise(window).await?;
-        // Before anything of the window has moved, a power cut may have lost writes that the sums count on.
+        // A power cut before the window began to move may have lost writes that its sums include.
         let found = Window::of(window.range, &data.read());
         if found != *window && !seeded::on(Bug::MoveMendedUnrecorded) {
             steps.settle_by(self.keep(Some(found.clone()))).await?;
@@ -222,7 +221,7 @@ impl Inner {
         Ok(Outcome::Moved(self.put(torn, data, alone).await?))
     }
 
-    /// What clients saw in a window that was being changed in place: `docs/formats/migrate.md`.
+    /// Returns the content that clients saw in a window that was being changed in place: see `docs/formats/migrate.md`.
     async fn recognise(&self, window: &Window) -> Result<Buf> {
         let (source, target) = self.sides();
         let len = window.range.len() as usize;

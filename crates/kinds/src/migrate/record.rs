@@ -1,4 +1,4 @@
-//! What a migration keeps in the labels beneath it: `docs/formats/migrate.md`.
+//! The state of a migration in the labels beneath it: `docs/formats/migrate.md`.
 
 use block::{ByteRange, STATE_BYTES_MAX};
 use crc_fast::CrcAlgorithm;
@@ -12,10 +12,10 @@ const VERSION: u32 = 1;
 const BACK: u16 = 1;
 const PAUSED: u16 = 2;
 
-/// Bytes behind one sum: what a disk writes whole or not at all.
+/// Bytes covered by one sum: the unit that a disk writes atomically.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// The largest window: its sums have room beside the rest, and it is a whole number of the largest blocks.
+/// The largest window. Its sums fit into a state beside the header, and it is a multiple of the largest block size.
 pub const WINDOW_MAX_BYTES: u64 = 192 << 10;
 
 const SUMS_MAX: usize = (WINDOW_MAX_BYTES / SECTOR_BYTES) as usize;
@@ -38,41 +38,41 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 40 && 40 + SUMS_MAX * 8 <= STATE_BYTES_MAX);
 
-/// How far a migration is.
+/// The progress of a migration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Whether it goes back.
+    /// Whether the boundary moves backward.
     pub back: bool,
-    /// Whether it was told to pause.
+    /// Whether the migration is paused by command.
     pub paused: bool,
-    /// Bytes of the device.
+    /// Size of the device in bytes.
     pub size: u64,
-    /// So many bytes, from the first on, have moved.
+    /// Bytes from the start of the device that have moved.
     pub boundary: u64,
-    /// What is changed in place.
+    /// The window that is changed in place.
     pub window: Option<Window>,
 }
 
-/// Bytes that are being changed in place.
+/// A window that is being changed in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Window {
-    /// Which ones.
+    /// Its bytes.
     pub range: ByteRange,
-    /// The sums of what clients see there.
+    /// The sum of each sector, as clients see it.
     pub sums: Vec<u64>,
 }
 
 impl Window {
-    /// The window of `range`, which holds `bytes`.
+    /// Creates the window of `range` with the sums of its content `bytes`.
     pub fn of(range: ByteRange, bytes: &[u8]) -> Self {
         Self { range, sums: sums(bytes).collect() }
     }
 }
 
-/// What a record says, in words.
+/// Describes a record in words.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason why `bytes` are no record.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { size, boundary, back, paused, .. } = Record::decode(bytes)?;
     let way = if back { "on the way back" } else { "moved" };
@@ -80,14 +80,14 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     Ok(Summary::whole(format!("{boundary} of {size} bytes {way}{rests}")))
 }
 
-/// The sum of each sector.
+/// Returns the sum of each sector.
 pub fn sums(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let sectors = bytes.chunks_exact(SECTOR_BYTES as usize);
     sectors.map(|sector| crc_fast::checksum(CrcAlgorithm::Crc64Nvme, sector))
 }
 
 impl Record {
-    /// The bytes.
+    /// Encodes the record.
     ///
     /// # Panics
     /// If the window is larger than [`WINDOW_MAX_BYTES`].
@@ -111,10 +111,10 @@ impl Record {
         bytes
     }
 
-    /// What `bytes` say.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// Why they are no record that can be used.
+    /// The reason why `bytes` are no usable record.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let (header, rest) =
             Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
@@ -148,7 +148,7 @@ impl Record {
     }
 }
 
-/// Whether a window is what is moved next.
+/// Whether `range` is the window that is moved next.
 fn is_next(range: ByteRange, back: bool, boundary: u64, size: u64) -> bool {
     let edge = if back { range.end() } else { range.start() };
     edge == boundary && range.end() <= size
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn migrate_record_encodes_to_golden_bytes() {
         let mut golden = vec![0; 56];
         for (at, byte) in [(0, 1), (4, 2), (6, 2), (10, 0x10), (18, 3), (26, 3), (33, 4)] {
             golden[at] = byte;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn decode_rejects_malformed_migrate_record() {
         let good = sample().encode();
         // Version, flags, sums, size, boundary, window.
         for (at, value) in [
@@ -205,9 +205,9 @@ mod tests {
         assert!(Record::decode(&bare).is_err());
     }
 
-    /// The standard's own check value.
+    /// Checks the check value of the standard.
     #[test]
-    fn sums_are_those_of_the_standard() {
+    fn sums_match_standard_check_value() {
         assert_eq!(
             crc_fast::checksum(CrcAlgorithm::Crc64Nvme, b"123456789"),
             0xae8b_1486_0a79_9888

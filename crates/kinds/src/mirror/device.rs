@@ -1,4 +1,4 @@
-//! Reads from the member that answers soonest, writes to all.
+//! Reads from the member with the shortest expected latency, and writes to all.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -23,52 +23,52 @@ use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbing;
 use super::superblock_writer::SuperblockWriter;
 
-/// A mirror; its inside is shared with what it does in the background.
+/// A mirror. Its inner state is shared with background tasks.
 pub struct Mirror {
     info: Info,
     pub(super) inner: Rc<Inner>,
 }
 
-/// What requests and background work share.
+/// State shared by requests and background tasks.
 pub struct Inner {
     pub(super) me: Weak<Inner>,
     pub name: String,
     pub env: Env,
     pub members: Vec<Member>,
-    /// Writes hold their range alone: two that overlap reach every member in one order. Reads wait
-    /// for the writes before them, so that no reader sees a newer byte and then an older one.
+    /// Locks ranges. Writes hold theirs exclusively: overlapping writes reach every member in the same order. Reads
+    /// wait for earlier writes, so that no client reads a newer byte and then an older one.
     pub lock: RangeLock,
     pub deadline: Deadline,
-    /// Where to begin looking for a member, when all are alike.
+    /// Rotates the member that is tried first when all are alike.
     turn: Cell<usize>,
     pub repairs: Cell<u32>,
     pub repaired: Cell<u64>,
     zero_to_discard: bool,
     flush_fault: FlushFault,
     pub(super) writer: Option<SuperblockWriter>,
-    /// What its maps are about.
+    /// The regions of its bitmaps.
     pub(super) regions: Regions,
-    /// How fast it copies and scrubs.
+    /// Throttle of resync and scrub.
     pub(super) pace: Throttle,
     pub(super) scrubbing: Scrubbing,
-    /// Background work, and requests whose callers have stopped waiting.
+    /// Background tasks, and requests past their deadline.
     pub(super) tasks: TaskGroup,
 }
 
-/// What a mirror is made from.
+/// Parts of a new mirror.
 pub struct Parts {
     pub name: String,
     pub env: Env,
     pub timeout: Duration,
-    /// What its maps are about.
+    /// The regions of its bitmaps.
     pub regions: Regions,
-    /// The most bytes that it copies in a second, if that is said.
+    /// Limit of copied bytes per second, if one is set.
     pub speed: Option<u64>,
-    /// What is known of scrubs.
+    /// The state of scrubs.
     pub scrubbing: Scrubbing,
-    /// Its members, each with what it is when the mirror opens, and what it misses.
+    /// The members, each with its state at the opening and the regions that it misses.
     pub members: Vec<(Lower, State, Bitmap)>,
-    /// What it keeps, on labelled disks.
+    /// The writer of its state; `None` on raw disks.
     pub writer: Option<SuperblockWriter>,
 }
 
@@ -110,20 +110,19 @@ impl Inner {
         self.in_sync().eq([index])
     }
 
-    /// Takes a member out, unless it is the last one: then its errors go up.
+    /// Takes a member out after an error, unless it is the last one in sync, which passes its errors up.
     pub fn retire(&self, index: usize, why: String) {
         if self.members[index].takes_writes() && !self.is_last(index) {
             self.leave_out(index, State::Failed, why);
         }
     }
 
-    /// From now on a member misses what is written: what is on its way already, too, and what it may not
-    /// have kept since its last flush.
+    /// Takes a member out. It misses all later writes, and may miss those in flight and those since its last flush.
     pub(super) fn leave_out(&self, index: usize, state: State, why: impl Into<String>) {
         let member = &self.members[index];
         match &self.writer {
             Some(writer) => member.misses(&writer.intent.wanted()),
-            // Nobody knows how long.
+            // Without the bitmap of dirty regions, any region may differ.
             None => member.misses(&Bitmap::all(self.regions.count())),
         }
         let why = why.into();
@@ -137,14 +136,14 @@ impl Inner {
         self.remember_soon();
     }
 
-    /// Tells whoever looks after it what has happened.
+    /// Reports an event.
     pub(super) fn tell(&self, what: What, member: Option<usize>, words: String) {
         let member = member.map(|index| self.members[index].lower.name().to_owned());
         self.env.tell(Event { what, device: self.name.clone(), member, words });
     }
 
-    /// The member to read: in sync, not yet tried, and soonest to answer. One that is to be avoided
-    /// only if there is no other.
+    /// Chooses the member to read: in sync, not yet tried, with the least cost. One in `avoid` is chosen only if there
+    /// is no other.
     fn choose(&self, avoid: Copies, tried: Copies) -> Option<usize> {
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
         let count = self.members.len();
@@ -168,14 +167,14 @@ impl Inner {
         }
     }
 
-    /// Waits for the writes that were there before.
+    /// Waits for the writes to a range that began earlier.
     async fn after_writes(&self, range: ByteRange) {
         if !self.lock.is_empty() {
             drop(self.lock.lock(range, Mode::Shared).await);
         }
     }
 
-    /// Reads until a member answers. Says which ones could not.
+    /// Reads until a member answers. Returns the members that could not.
     async fn read(&self, range: ByteRange, into: &mut Buf, avoid: &mut Copies) -> Result<Copies> {
         self.after_writes(range).await;
         let mut tried = Copies::NONE;
@@ -197,7 +196,7 @@ impl Inner {
         Err(failed.unwrap_or_else(|| self.nobody()))
     }
 
-    /// Asks members until one answers.
+    /// Asks the members in sync for the block status until one answers.
     async fn status(&self, op: &mut Op) -> Result<()> {
         self.after_writes(op.range().expect("status has a range")).await;
         let (mut tried, mut failed) = (Copies::NONE, Err(self.nobody()));
@@ -215,19 +214,20 @@ impl Inner {
         failed
     }
 
-    /// The next member to be asked. Members come in sync, and are taken out, while others are asked.
+    /// Returns the next member to ask. Members come in sync and are taken out while others are asked.
     pub(super) fn next_in_sync(&self, tried: Copies) -> Option<usize> {
         self.in_sync().find(|n| !tried.has(*n))
     }
 
-    /// The members that need not be asked again, after this one has not answered. `begun`: its [`Member::changes`] when
-    /// it was asked. A member that was taken out meanwhile may come back in sync, and be the only one.
+    /// Returns the members that need not be asked again, after this one has failed. `begun` is its [`Member::changes`]
+    /// when it was asked. A member that was taken out meanwhile may come back in sync, and be the only one; so it is
+    /// not counted as tried.
     pub(super) fn tried(&self, tried: Copies, index: usize, begun: u64) -> Copies {
         if self.members[index].changes() == begun { tried.with(index) } else { tried }
     }
 
-    /// Whether an answer that a member has just given counts. `begun`: its [`Member::changes`] when it was asked.
-    /// A member that was taken out meanwhile may show older bytes: a failed flush drops earlier writes.
+    /// Whether the answer of a member counts. `begun` is its [`Member::changes`] when it was asked. A member that was
+    /// taken out meanwhile may return older bytes: a failed flush drops earlier writes.
     pub(super) fn is_believed(&self, index: usize, begun: u64) -> bool {
         self.members[index].changes() == begun || seeded::on(Bug::FailedBelieved)
     }
@@ -240,7 +240,7 @@ impl Inner {
         let answer = self.answer(index, "read", self.deadline.guard(child), &mut None).await;
         member.read_ends(self.env.now().since(begun));
         let Some(done) = answer else {
-            // The late answer may still arrive in that buffer: go on with another.
+            // The late read may still fill this buffer, so take another one.
             *into = self.env.pool().scratch(into.len()).await?;
             return Err(self.no_answer(index));
         };
@@ -262,9 +262,8 @@ impl Inner {
         }
     }
 
-    /// The child's answer; `None` past the deadline. Then the work goes on without us, and is
-    /// counted until it is back. `what`: the operation, in a word. `alone`: the range that it changes, if it
-    /// changes one.
+    /// Waits for the reply of a child. Returns `None` past the deadline; the child is then counted as late until it
+    /// returns. `what` names the operation. `alone` is the lock of the range that it changes, if it changes one.
     pub(super) async fn answer(
         &self,
         index: usize,
@@ -276,9 +275,10 @@ impl Inner {
         answer.map_err(|late| self.leave_late(index, what, late, alone)).ok()
     }
 
-    /// The last member in sync stays although it does not answer, and keeps the range: its late write must not
-    /// land on top of a newer one. Any other member is out at once. A caller may have given the member up
-    /// already, as a copy does that was begun again: the write that is late would land on the next copy.
+    /// Handles a request past its deadline. The last member in sync stays although it does not answer, and the lock of
+    /// the range is kept until it does: its late write must not overwrite newer bytes. Any other member is retired at
+    /// once, even if the caller has already given it up. A restarted copy does that, and the late write would land on
+    /// the new copy.
     fn leave_late(&self, index: usize, what: &str, late: Child, alone: &mut Option<Locked>) {
         let error = self.no_answer(index);
         self.tell(What::DiskLate, Some(index), error.to_string());
@@ -290,7 +290,7 @@ impl Inner {
         }
     }
 
-    /// Carries out something that changes bytes on every member that takes writes.
+    /// Carries out an operation that changes bytes on every member that takes writes.
     async fn change(&self, op: &Op) -> Result<()> {
         let range = op.range().expect("what changes bytes has a range");
         let mut alone = match seeded::on(Bug::OverlapUnordered) {
@@ -302,19 +302,21 @@ impl Inner {
         self.remembered().await.and(done)
     }
 
-    /// A member's failure is durable on the others before a request that missed it is answered.
+    /// Makes a member's failure durable on the others before a request that it missed is acknowledged.
     async fn remembered(&self) -> Result<()> {
         if seeded::on(Bug::AnsweredEarly) { Ok(()) } else { self.remember().await }
     }
 
-    /// A flush that failed upwards is never made good by a later one, whichever members it meets.
+    /// Flushes all members that take writes. Once a flush has failed upwards, all later ones fail as well, whichever
+    /// members they reach.
     pub(super) async fn flush(&self) -> Result<()> {
         self.flush_fault.check()?;
         let flushed = loop {
             let takes = |index: &usize| self.members[*index].takes_writes();
             let asked = (0..self.members.len()).filter(takes).fold(Copies::NONE, Copies::with);
             let flushed = self.to_all(&Op::Flush, &mut None).await;
-            // Who has come in sync since has everything as well, and was not asked: the others may be out by now.
+            // A member that came in sync during the flush has all writes as well, but was not flushed. The flushed ones
+            // may be out by now. So a failed flush is tried again if such a member exists.
             if flushed.is_ok()
                 || self.in_sync().all(|index| asked.has(index))
                 || seeded::on(Bug::FlushNotAskedAnew)
@@ -333,8 +335,8 @@ impl Inner {
         flushed
     }
 
-    /// Starts `op` everywhere, waits for all, retires who failed. It worked if it is on a member
-    /// that stays in sync. `alone`: the range that it changes, if it changes one.
+    /// Sends `op` to every member that takes writes, waits for all, and retires those that fail. It succeeds if it
+    /// succeeded on a member that stays in sync. `alone` is the lock of the range that it changes, if it changes one.
     async fn to_all(&self, op: &Op, alone: &mut Option<Locked>) -> Result<()> {
         let mut room = [const { None }; MEMBERS_MAX];
         let mut fan = Fan::new(&mut room);
@@ -361,8 +363,8 @@ impl Inner {
         self.judge(op, worked, failures)
     }
 
-    /// A member has failed at `op`. It goes at once, whoever else is awaited still: a disk whose
-    /// flush failed may show older bytes from then on.
+    /// Counts a failure of `op`, and retires the member at once, while others are still awaited: a disk with a failed
+    /// flush may return older bytes from then on.
     fn failed(&self, op: &Op, index: usize, error: Error) -> Error {
         self.members[index].count_error();
         self.retire(index, Member::words_of(op.verb().name(), &error));
@@ -371,7 +373,7 @@ impl Inner {
 
     fn judge(&self, op: &Op, worked: Copies, mut failures: Vec<(usize, Error)>) -> Result<()> {
         if self.in_sync().any(|index| worked.has(index)) {
-            // Who was the last in sync when it failed may not be any more: a copy of it has come to its end.
+            // A failed member that was the last one in sync may not be the last any more, because a resync has ended.
             for (index, error) in failures {
                 if self.members[index].state() == State::InSync {
                     self.retire(index, Member::words_of(op.verb().name(), &error));
@@ -379,7 +381,7 @@ impl Inner {
             }
             return Ok(());
         }
-        // Nobody in sync has it for certain. A copy that has it would differ from its source.
+        // No member in sync has it for certain. A member being copied that has it would differ from its source.
         let copying = |n: &usize| self.members[*n].state() == State::Copying;
         for index in (0..self.members.len()).filter(copying) {
             let why = "a write failed on its source while it was being copied";
@@ -436,7 +438,7 @@ impl Inner {
         format!("cairn device resync {}/{name}", self.name)
     }
 
-    /// What brings a member back that was not there at the start, while the others serve.
+    /// Returns the next step for a member that was absent at the start, while the others serve.
     pub(super) fn back_again(&self, name: &str) -> String {
         format!(
             "bring {name} back, and cairn apply the spec; or cairn device replace {}/{name} PATH",
@@ -444,10 +446,10 @@ impl Inner {
         )
     }
 
-    /// The member of that name.
+    /// Returns the index of the member called `name`.
     ///
     /// # Errors
-    /// `NotFound`, with the names there are.
+    /// `NotFound`, with the names of all members.
     pub fn find(&self, name: &str) -> Result<usize> {
         self.members.iter().position(|member| member.lower.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.members.iter().map(|member| member.lower.name()).collect();
@@ -475,7 +477,7 @@ impl Inner {
     }
 }
 
-/// The same operation for one more member: handles to the same immutable bytes.
+/// Returns the same operation for one more member: handles to the same immutable bytes.
 fn copy_of(op: &Op) -> Op {
     match op {
         Op::Write { range, data, fua } => {
@@ -562,7 +564,7 @@ impl Device for Mirror {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            // If nothing comes of it, it goes on with what it left off.
+            // If the close is abandoned, the copies and scrubs that it stopped go on.
             let closing = inner.tasks.close(|| {
                 let copying = |n: &usize| inner.members[*n].state() == State::Copying;
                 (0..inner.members.len()).filter(copying).for_each(|n| inner.begin_resync(n));

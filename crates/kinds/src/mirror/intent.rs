@@ -1,7 +1,7 @@
-//! Where writes may be on their way: what a mirror that was not closed in order has to compare.
+//! The bitmap of dirty regions, which a mirror that was not closed cleanly has to reconcile.
 //!
-//! A region is durably in the map before a write to it is sent, and leaves it when nobody writes there any
-//! more. While it is in the map, a write costs a look at a bit.
+//! A region is durably in the bitmap before a write to it is sent, and leaves it when writes to it have ceased. While
+//! it is in the bitmap, a write costs the check of a bit.
 
 use std::cell::{Cell, RefCell};
 
@@ -9,43 +9,43 @@ use block::ByteRange;
 
 use super::regions::{Bitmap, Regions};
 
-/// States of labels are written for the map at most once for so many writes of clients, but for the
-/// regions that are new to it. Each is two writes of a label, so these stay below 3 for 100.
+/// Client writes per state in the labels that is written for the bitmap; states for newly dirty regions are not
+/// limited. Each state is two writes of a label, so these stay below 3 for 100 client writes.
 pub const WRITES_PER_STATE: u64 = 80;
 
-/// How many regions may leave the map at once, and before there have been writes to pay for it. What is paid beyond
-/// that is forgotten: clients that have been busy and are not any more would pay for them again one by one.
+/// Most regions that may leave the bitmap at once, and before any client writes have paid for it. More credit is not
+/// saved: clients that were busy and are slow now would spend it on states for single regions.
 const REGIONS_AT_ONCE: u64 = 128;
 
-/// So many writes are remembered.
+/// Most client writes that are saved as credit.
 const CREDIT_MAX: u64 = WRITES_PER_STATE * (REGIONS_AT_ONCE + 1);
 
-/// After so many looks without any write all regions leave the map, whatever that costs.
+/// Checks in a row without any write after which all regions leave the bitmap, regardless of credit.
 const IDLE_LOOKS: u32 = 6;
 
-/// The map of all, while the mirror runs.
+/// The bitmap of dirty regions of a running mirror.
 pub struct Intent {
     regions: Regions,
     maps: RefCell<Maps>,
-    /// Writes of clients that have not paid for a state yet.
+    /// Client writes that have not paid for a state yet.
     credit: Cell<u64>,
-    /// Looks in a row that have found no write.
+    /// Checks in a row that have found no write.
     idle_looks: Cell<u32>,
-    /// Whether somebody looks after it.
+    /// Whether a task checks it regularly.
     pub is_watched: Cell<bool>,
 }
 
 struct Maps {
-    /// What is to be in the map.
+    /// Regions that must be in the bitmap.
     wanted: Bitmap,
-    /// What is in it on every member in sync.
+    /// Regions that are in the bitmap on every member in sync.
     durable: Bitmap,
-    /// Where there have been writes since the last look.
+    /// Regions with writes since the last check.
     touched: Bitmap,
 }
 
 impl Intent {
-    /// An empty map.
+    /// Creates an empty bitmap.
     pub fn new(regions: Regions) -> Self {
         let none = || Bitmap::none(regions.count());
         Self {
@@ -57,12 +57,12 @@ impl Intent {
         }
     }
 
-    /// What the map is about.
+    /// Returns the regions of the bitmap.
     pub fn regions(&self) -> &Regions {
         &self.regions
     }
 
-    /// Notes a write; whether the map has its regions durably.
+    /// Notes a write. Returns whether its regions are durably in the bitmap.
     #[inline]
     pub fn covers(&self, range: ByteRange) -> bool {
         let (first, last) = self.regions.of(range);
@@ -75,14 +75,14 @@ impl Intent {
         covered
     }
 
-    /// A write of a client is on its way: it pays for a part of a state.
+    /// Counts a client write, which pays for a part of a state.
     #[inline]
     pub fn count_write(&self) {
         self.credit.set((self.credit.get() + 1).min(CREDIT_MAX));
     }
 
-    /// Wants the regions of a range in the map: and as many behind them as writes in a row of this length
-    /// would come to, so that they do not write a state each.
+    /// Adds the regions of a write to the bitmap, and as many behind them as sequential writes of this length would
+    /// reach before they have paid for a state. So sequential writes share states.
     pub fn want(&self, range: ByteRange) {
         let (first, last) = self.regions.of(range);
         let ahead = range.len() * WRITES_PER_STATE / self.regions.region_bytes();
@@ -91,18 +91,18 @@ impl Intent {
         (first..=last).for_each(|region| maps.wanted.insert(region));
     }
 
-    /// What is to be in the map.
+    /// Returns the regions that must be in the bitmap.
     pub fn wanted(&self) -> Bitmap {
         self.maps.borrow().wanted.clone()
     }
 
-    /// A state with this map is on every member in sync.
+    /// Notes that a state with the bitmap `map` is on every member in sync.
     pub fn made_durable(&self, map: Bitmap) {
         self.maps.borrow_mut().durable = map;
     }
 
-    /// The regions that may leave the map if they are flushed now, and nobody writes there meanwhile.
-    /// `busy`: whether somebody writes to a range now.
+    /// Returns the regions that may leave the bitmap if they are flushed now and not written meanwhile. `busy` returns
+    /// whether a range has writes in flight.
     pub fn quiet(&self, busy: impl Fn(ByteRange) -> bool) -> Bitmap {
         let Maps { wanted, touched, .. } = &mut *self.maps.borrow_mut();
         let looks = if touched.is_empty() { self.idle_looks.get() + 1 } else { 0 };
@@ -119,8 +119,8 @@ impl Intent {
         quiet
     }
 
-    /// Takes regions out, but for those that have been written to since they were found quiet. Whether
-    /// there was one to take; then the next state must be written before anybody else takes the turn.
+    /// Removes regions from the bitmap, except those with writes since they were found quiet. Returns whether it
+    /// removed one. Then the caller must write the next state before it gives up its turn.
     pub fn leave(&self, quiet: &Bitmap, busy: impl Fn(ByteRange) -> bool) -> bool {
         let Maps { wanted, durable, touched } = &mut *self.maps.borrow_mut();
         let mut states = 1;
@@ -135,7 +135,7 @@ impl Intent {
         states > 1
     }
 
-    /// Whether there is nothing in the map.
+    /// Whether the bitmap is empty.
     pub fn is_empty(&self) -> bool {
         self.maps.borrow().wanted.is_empty()
     }
@@ -155,7 +155,7 @@ mod tests {
         Intent::new(Regions::new(1000 * REGION, REGION).unwrap())
     }
 
-    /// A write, and the state that it needs.
+    /// Writes to a range. Returns whether that needed a state.
     fn write(intent: &Intent, range: ByteRange) -> bool {
         intent.count_write();
         if intent.covers(range) {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_leaves_when_nobody_writes_there() {
+    fn region_leaves_bitmap_when_writes_cease() {
         let intent = intent();
         assert!(write(&intent, at(3, 4096)) && write(&intent, at(5, 4096)));
         assert!(intent.quiet(|_| false).is_empty(), "there have been writes since the last look");
@@ -185,10 +185,10 @@ mod tests {
     }
 
     #[test]
-    fn writes_pay_for_regions_that_leave() {
+    fn client_writes_pay_for_bitmap_states() {
         let intent = intent();
         let mut states = 0;
-        // Single writes all over, and a look after each few.
+        // Single writes in random places, with a check after each few.
         for n in 0..20_000_u64 {
             states += u64::from(write(&intent, at(n * 7919 % 1000, 4096)));
             if n % 50 == 0 {
@@ -196,7 +196,7 @@ mod tests {
                 states += u64::from(intent.leave(&quiet, |_| false));
             }
         }
-        // Each region once, what may leave at the beginning, and one for eighty writes.
+        // One state for each region, those that may leave at the beginning, and one for eighty writes.
         let paid = REGIONS_AT_ONCE + 1 + 20_000 / WRITES_PER_STATE;
         assert!((1000..=1000 + paid).contains(&states), "{states}");
         (0..IDLE_LOOKS).for_each(|_| drop(intent.quiet(|_| false)));
@@ -205,12 +205,12 @@ mod tests {
     }
 
     #[test]
-    fn what_busy_clients_have_paid_is_not_spent_when_they_are_slow() {
+    fn credit_of_busy_clients_is_limited() {
         let intent = intent();
         for n in 0..1000 {
             write(&intent, at(n, 4096));
         }
-        // All in one place, for long.
+        // Many writes to one place.
         (0..1_000_000).for_each(|_| {
             write(&intent, at(0, 4096));
         });
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_in_a_row_share_states() {
+    fn sequential_writes_share_bitmap_states() {
         let intent = intent();
         let states: u64 = (0..1000).map(|n| u64::from(write(&intent, at(n, REGION)))).sum();
         assert!(states <= 25, "{states} states for 1000 writes");

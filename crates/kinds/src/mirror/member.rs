@@ -8,34 +8,35 @@ use block::{Env, Error, Lower, Member as MemberReport, MemberState as State, Mon
 
 use super::regions::Bitmap;
 
-/// So many read errors within [`ERRORS_WITHIN`] retire a member.
+/// Read errors within [`ERRORS_WITHIN`] that retire a member.
 pub const ERRORS_MAX: usize = 10;
 
-/// See [`ERRORS_MAX`].
+/// Time span in which read errors are counted, see [`ERRORS_MAX`].
 pub const ERRORS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Answers faster than this count as this fast: below it, queues tell more than clocks.
+/// Least latency that is counted. Below it, queue lengths are a better measure than the clock.
 const FASTEST_NS: u64 = 1000;
 
-/// A member and what is known of it.
+/// A member, and its state.
 pub struct Member {
     env: Env,
     pub lower: Lower,
     state: Cell<State>,
-    /// How often its state was set: who copies to it knows by this that nothing has come between.
+    /// Number of calls of [`Member::set`]. A task that copies to the member compares it to detect a change of the
+    /// state.
     changes: Cell<u64>,
-    /// Where it differs from those in sync, as states tell it.
+    /// Regions in which it differs from the members in sync, as the state in labels records them.
     missing: RefCell<Bitmap>,
     detail: RefCell<String>,
     since: Cell<Option<Duration>>,
     errors: Cell<u64>,
-    /// When the latest read errors were.
+    /// Times of the latest read errors.
     recent: RefCell<Vec<Mono>>,
-    /// Reads that have not been answered.
+    /// Reads in flight.
     queue: Cell<u64>,
-    /// How long an answer takes, smoothed.
+    /// Smoothed latency of reads.
     latency_ns: Cell<u64>,
-    /// Requests that nobody waits for any more and that are not back.
+    /// Requests past their deadline that have not returned.
     late: Rc<Cell<u32>>,
     progress: Cell<Option<Progress>>,
     absent: Cell<bool>,
@@ -65,7 +66,7 @@ impl Member {
         self.state.get()
     }
 
-    /// See [`Member::set`]: another number says that it was called.
+    /// Returns the number of calls of [`Member::set`].
     pub fn changes(&self) -> u64 {
         self.changes.get()
     }
@@ -80,27 +81,27 @@ impl Member {
         }
     }
 
-    /// Where it differs from those in sync.
+    /// Returns the regions in which it differs from the members in sync.
     pub fn missing(&self) -> Bitmap {
         self.missing.borrow().clone()
     }
 
-    /// The first region that it misses, from that one on.
+    /// Returns the first region at or behind `from` that it misses.
     pub fn next_missing(&self, from: usize) -> Option<usize> {
         self.missing.borrow().next(from)
     }
 
-    /// It misses these as well.
+    /// Adds regions that it misses.
     pub fn misses(&self, map: &Bitmap) {
         self.missing.borrow_mut().unite(map);
     }
 
-    /// It has these now, and keeps them.
+    /// Removes regions that it has received and durably kept.
     pub fn has_got(&self, map: &Bitmap) {
         self.missing.borrow_mut().subtract(map);
     }
 
-    /// It is not there: nothing brings it back but another start.
+    /// Marks the member as absent until the next start.
     pub fn leave(&self) {
         self.absent.set(true);
         *self.detail.borrow_mut() = "not there".to_owned();
@@ -114,13 +115,13 @@ impl Member {
         self.progress.set(Some(progress));
     }
 
-    /// So many bytes have been copied.
+    /// Sets the number of bytes that were copied.
     pub fn copied(&self, done: u64) {
         self.progress
             .set(self.progress.get().map(|progress| Progress { done_bytes: done, ..progress }));
     }
 
-    /// How long one more read would take here, by its queue and its speed.
+    /// Returns the expected time of one more read, by queue and latency.
     pub fn cost(&self) -> u64 {
         (self.queue.get() + 1) * self.latency_ns.get()
     }
@@ -136,8 +137,7 @@ impl Member {
         self.latency_ns.set(before - before / 8 + took / 8);
     }
 
-    /// Somebody else was read: forget a little of how slow this one was, so that it is tried again
-    /// some day.
+    /// Decays the latency a little because another member was read, so that a slow member is tried again some day.
     pub fn passed_over(&self) {
         let before = self.latency_ns.get();
         self.latency_ns.set((before - before / 512).max(FASTEST_NS));
@@ -147,7 +147,7 @@ impl Member {
         self.errors.set(self.errors.get() + 1);
     }
 
-    /// Counts a read error; whether it was one too many.
+    /// Counts a read error. Returns whether the member must be retired for it.
     pub fn read_failed(&self, now: Mono) -> bool {
         self.count_error();
         let mut recent = self.recent.borrow_mut();
@@ -164,12 +164,12 @@ impl Member {
         self.late.set(self.late.get() + 1);
     }
 
-    /// The count of late requests, for whoever waits for one of them.
+    /// Returns the count of late requests, for the task that waits for one.
     pub fn back(&self) -> Rc<Cell<u32>> {
         self.late.clone()
     }
 
-    /// Whether writes go there.
+    /// Whether writes go to the member.
     pub fn takes_writes(&self) -> bool {
         matches!(self.state(), State::InSync | State::Copying)
     }
@@ -185,7 +185,7 @@ impl Member {
         }
     }
 
-    /// What it says of an error that retires it.
+    /// Returns the words in which the member's state reports an error that retired it.
     pub fn words_of(what: &str, error: &Error) -> String {
         format!("{what} failed: {error}")
     }

@@ -1,17 +1,17 @@
-//! The same bytes on several devices.
+//! Keeps the same bytes on several devices.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the kind: options, plan, maker |
-//! | `member.rs` | one member: its state, its errors, how fast it answers |
+//! | `member.rs` | one member: its state, its errors, its latency |
 //! | `device.rs` | reads, writes, flushes |
-//! | `record.rs` | what it keeps in labels, as bytes |
-//! | `opening.rs` | who is in sync when it opens, by what the labels say |
-//! | `regions.rs` | the parts of a mirror, and maps of them |
-//! | `superblock_writer.rs` | keeping that up while it runs |
-//! | `intent.rs` | where writes may be on their way |
-//! | `resync.rs` | copying what a member missed, and repairing what it cannot read |
-//! | `scrub.rs` | reading all copies, and making alike what is not |
+//! | `record.rs` | the codec of the state in labels |
+//! | `opening.rs` | the members in sync at an opening, according to the labels |
+//! | `regions.rs` | the regions of a mirror, and bitmaps of them |
+//! | `superblock_writer.rs` | writing the state while the mirror runs |
+//! | `intent.rs` | the bitmap of dirty regions |
+//! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
+//! | `scrub.rs` | comparing all copies, and repairing differences |
 
 mod device;
 mod intent;
@@ -44,7 +44,7 @@ pub use scrub::Scrubbed;
 use scrub::Scrubbing;
 use superblock_writer::SuperblockWriter;
 
-/// Its commands.
+/// Commands of a mirror.
 const VERBS: &[&VerbInfo] = &[Fail::INFO, Resync::INFO, Scrub::INFO];
 
 /// `mirror`
@@ -136,21 +136,21 @@ const SETTLE: OptionSpec = OptionSpec {
            5s if not set",
 };
 
-/// Members of one mirror.
+/// Most members of one mirror.
 pub const MEMBERS_MAX: usize = 8;
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
 
-/// See the option `settle`.
+/// Default of the option `settle`, and its limits.
 const SETTLE_DEFAULT: Duration = Duration::from_secs(5);
 const SETTLE_MIN: Duration = Duration::from_millis(1);
 const SETTLE_MAX: Duration = Duration::from_secs(600);
 
-/// See the option `scrub`: a year.
+/// Limits of the option `scrub`: an hour to a year.
 const SCRUB_MAX: Duration = Duration::from_secs(365 * 86_400);
 const SCRUB_MIN: Duration = Duration::from_secs(3600);
 
-/// See the option `speed`.
+/// Limits of the option `speed`.
 const SPEED_MIN: u64 = 64 << 10;
 const SPEED_MAX: u64 = 1 << 40;
 
@@ -184,7 +184,7 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
     Ok(info)
 }
 
-/// What its maps are about.
+/// Returns the regions that the spec asks for, or the usual ones.
 fn regions(given: &DeviceConfig, info: &Info) -> Result<Regions, String> {
     let members = given.lowers.len();
     let size = info.size.max(1);
@@ -203,10 +203,10 @@ fn info<'a>(lowers: impl Iterator<Item = &'a Info> + Clone) -> Info {
     let all = Info::over(lowers.clone()).expect("a mirror has members");
     Info {
         size: size - size % u64::from(all.block_size),
-        // A discard goes down as zeroes where a member might keep its bytes, so it always works.
+        // A discard goes down as zeroes if a member might keep the discarded bytes, so discards always work.
         discard: true,
         discard_zeroes: true,
-        // Losing the process loses nothing only if no member loses anything.
+        // The bytes survive the process only if those of every member do.
         ..all
     }
 }
@@ -259,12 +259,12 @@ async fn open(
         let missing = missing.collect();
         (states, missing, Scrubbed::default(), None)
     };
-    // Nothing can be remembered, and nobody can be copied, where nothing can be written.
+    // A mirror that cannot write keeps no state and copies no member.
     let writer = writer.filter(|_| !info.read_only);
     let present = |port: usize| !labelled || kept.found(port).present;
     if !info.read_only {
         let wanted = lowers.len() - spares(given);
-        // Who is copied is told by its own label, too, that it is stale, before it is written to.
+        // Before a member is copied to, its own label also records that it is stale.
         take_in(&mut states, &missing, wanted, present);
     }
     let timeout = given.duration(&TIMEOUT).unwrap_or(TIMEOUT_DEFAULT);
@@ -290,13 +290,13 @@ async fn open(
     Ok(Rc::new(mirror))
 }
 
-/// How many of its members wait until another one fails.
+/// Returns the number of spares that the spec asks for.
 fn spares(given: &DeviceConfig) -> usize {
     given.integer(&SPARES).unwrap_or(0) as usize
 }
 
-/// Of the members that are there and miss something, those are copied that are needed for as many in sync as
-/// are wanted: those first that have not failed, and of these that miss least. The others are spares.
+/// Chooses among the present members that are not in sync. As many are copied as the `wanted` number in sync requires:
+/// first those that have not failed, and of these the ones that miss least. The others become spares.
 fn take_in(
     states: &mut [State],
     missing: &[Bitmap],
@@ -333,7 +333,7 @@ fn decide(
     members.decide()
 }
 
-/// Nothing is known of raw disks but what somebody says.
+/// Returns the states of raw members, which depend on the spec alone.
 fn of_raw(given: &DeviceConfig) -> Vec<State> {
     let equal = given.lowers.len() - spares(given);
     let state = |(port, lower): (usize, &LowerConfig)| match given.text(&TRUST) {

@@ -1,5 +1,5 @@
-//! What a mirror makes of what its members' labels say: who is in sync, who is copied and where, and when
-//! it must not open. Pure: labels go in, a decision comes out.
+//! The decision how a mirror opens, from the labels of its members: which members are in sync, which regions are copied
+//! to which member, and when the mirror must not open. Pure: it does no I/O.
 
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Found, Reason, Result};
@@ -8,54 +8,55 @@ use super::record::{Generation, Known, MemberState, Record};
 use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbed;
 
-/// How an operator chooses the member whose bytes count, where the members or their writes are in doubt.
+/// Next step of the operator if the members or their writes are in doubt: choosing the member whose bytes count.
 const TRUST: &str = "trust = MEMBER in the spec, or cairn import --trust MEMBER";
 
-/// What is known of the members when a mirror is opened.
+/// The members of a mirror that is being opened.
 pub struct Members<'m> {
-    /// Their names.
+    /// Names of the members.
     pub names: Vec<&'m str>,
-    /// What lies beneath them.
+    /// Findings about the disks beneath each member.
     pub found: Vec<&'m Found>,
-    /// What the mirror's maps are about.
+    /// Regions of the mirror's bitmaps.
     pub regions: Regions,
     /// Whether this start created every disk beneath all of them.
     pub created: bool,
-    /// How many of them wait until another one fails: the last ones, at the first start.
+    /// Number of spares. At the first start these are the last members.
     pub spares: usize,
-    /// The member that somebody says to trust.
+    /// The member that the operator trusts.
     pub trust: Option<usize>,
-    /// Whether that is from a command at this start, and not from the spec, which may be older than the labels.
+    /// Whether `trust` is from a command at this start. Otherwise it is from the spec, which may be older than the
+    /// labels.
     pub trusted_now: bool,
-    /// Whether somebody says that it may open without all.
+    /// Whether the operator permits opening without all members.
     pub may_degrade: bool,
 }
 
-/// How the mirror opens.
+/// The decision how the mirror opens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// Of each member. One that is stale and there is to be copied.
+    /// State of each member. A stale member that is present must be copied.
     pub standings: Vec<MemberState>,
-    /// Where each of them differs from those in sync.
+    /// Regions in which each member differs from those in sync.
     pub missing: Vec<Bitmap>,
-    /// What is known to be on each member, and what was last sent there.
+    /// For each member, the state that is known to be on it, and the last one that was sent to it.
     pub known: Vec<(Generation, Generation)>,
-    /// Whether each of them was copied as a whole while another one is away: [`Known::refilled`].
+    /// Whether each member was copied as a whole while another one is away: [`Known::refilled`].
     pub refilled: Vec<bool>,
-    /// The highest change so far.
+    /// The highest state number so far.
     pub events: u64,
-    /// What is known of scrubs.
+    /// The state of scrubs.
     pub scrubbed: Scrubbed,
 }
 
 impl Members<'_> {
-    /// Decides.
+    /// Decides how the mirror opens.
     ///
     /// # Errors
-    /// Why it must not be opened, and what to do.
+    /// The reason why it must not open, with a next step.
     pub fn decide(&self) -> Result<Decision> {
         let records = self.records()?;
-        // A start that was cut short may have left the first state on some members only. Nothing was served from it.
+        // An interrupted first start may have left the first state on only some members. No request was served then.
         let nothing_served = self.found.iter().all(|found| found.fresh);
         let newest = self.newest(&records).filter(|_| !nothing_served);
         let Some((newest, apart)) = newest else { return self.first() };
@@ -92,7 +93,8 @@ impl Members<'_> {
         self.names.iter().zip(&self.found).map(record).collect()
     }
 
-    /// No member has a state that counts: they are new, or an operator must choose the one whose bytes count.
+    /// Decides for members without a state that counts: they are new, or the operator must choose the one whose bytes
+    /// count.
     fn first(&self) -> Result<Decision> {
         let count = self.names.len();
         let source = self.source()?;
@@ -115,7 +117,7 @@ impl Members<'_> {
         })
     }
 
-    /// The member whose bytes count where no member has a state.
+    /// Returns the member whose bytes count if no member has a state.
     fn source(&self) -> Result<usize> {
         if let Some(trusted) = self.trust {
             let name = self.names[trusted];
@@ -140,7 +142,7 @@ impl Members<'_> {
         let mut old = (0..self.names.len()).filter(|n| !self.found[*n].fresh);
         match (old.next(), old.next()) {
             (None, _) => Ok(0),
-            // A blank member has nothing that could count.
+            // Blank members have no bytes that could count.
             (Some(only), None) if self.found[only].present => Ok(only),
             _ => {
                 let words = "cannot tell whether these members are identical: they were used before without a state \
@@ -152,7 +154,7 @@ impl Members<'_> {
         }
     }
 
-    /// Whether a member has every write, by the newest state and by what it has itself.
+    /// Returns whether a member is in sync, stale or failed, by the newest record and by its own.
     fn standing(&self, n: usize, newest: &Record, own: Option<&Record>) -> MemberState {
         if self.found[n].present && seeded::on(Bug::StaleServes) {
             return MemberState::InSync;
@@ -162,7 +164,7 @@ impl Members<'_> {
             return known.standing;
         }
         let has_it = |own: &Record| *own == *newest || known.should_have(own.generation);
-        // Of several disks beneath one member each has to: one of them may be an older image.
+        // Every disk beneath a member needs the record, because one of them may be an older image.
         let oldest = self.found[n].oldest.as_ref();
         let oldest = oldest.and_then(|state| Record::decode(&state.bytes).ok());
         match own.is_some_and(has_it) && oldest.as_ref().is_some_and(has_it) {
@@ -171,7 +173,7 @@ impl Members<'_> {
         }
     }
 
-    /// What a member has to be given to be in sync again, unless somebody says whom to trust.
+    /// Returns the regions that must be copied to a member before it is in sync, unless the operator's `trust` decides.
     fn missing(&self, n: usize, newest: &Record, own: Option<&Record>) -> Bitmap {
         let Some(known) = newest.member(self.names[n]) else { return self.everything() };
         let found = self.found[n];
@@ -183,7 +185,7 @@ impl Members<'_> {
         map.unite(&says(newest, &newest.active));
         map.unite(&self.grown(newest));
         if !found.present {
-            // Who comes back is asked itself.
+            // The own record of an absent member counts when it comes back.
             return map;
         }
         let Some(own) = self.counting(n, newest, own) else { return self.everything() };
@@ -194,7 +196,7 @@ impl Members<'_> {
         map
     }
 
-    /// The state that a member has itself, if all of its disks have it and the newest expects it there.
+    /// Returns the own record of a member, if all of its disks have it and the newest record expects it there.
     fn counting<'r>(
         &self,
         n: usize,
@@ -209,7 +211,7 @@ impl Members<'_> {
         Bitmap::all(self.regions.count())
     }
 
-    /// What the mirror has had no bytes of: nobody knows whether members are alike there.
+    /// Returns the regions by which the mirror has grown. Members may differ there.
     fn grown(&self, newest: &Record) -> Bitmap {
         let mut map = Bitmap::none(self.regions.count());
         if let Some(range) = ByteRange::between(newest.regions.size(), self.regions.size()) {
@@ -219,8 +221,8 @@ impl Members<'_> {
         map
     }
 
-    /// The state that counts: the one with the highest change of those that no member's own state
-    /// stands against. If there is none, the highest, and a member that went on apart from it.
+    /// Returns the record that counts: the highest one from which no member has diverged. If there is none, returns the
+    /// highest one, and a member that has diverged from it.
     fn newest<'r>(&self, records: &'r [Option<Record>]) -> Option<(&'r Record, Option<usize>)> {
         let mut all: Vec<&Record> = records.iter().flatten().collect();
         all.sort_by_key(|record| std::cmp::Reverse(record.generation.events));
@@ -242,14 +244,14 @@ impl Members<'_> {
             .next(format!("{TRUST}; what only the others have is lost"))
     }
 
-    /// The member that is trusted, if the labels leave open whose bytes count; `None` if they do not.
+    /// Returns the trusted member, if the labels leave open whose bytes count; `None` if they do not.
     ///
     /// `trust` in a spec may be older than the labels. It chooses between the halves of a split brain and after a
-    /// failed flush, and only a member that is in sync by its half. A member that missed writes comes back by a
-    /// command at this start.
+    /// failed flush, and only a member that is in sync in its own half. Any member that missed writes needs a command
+    /// at this start to be trusted.
     ///
     /// # Errors
-    /// The objection that no trusted member answers.
+    /// The objection to opening, if no trusted member settles it.
     fn word(
         &self,
         newest: &Record,
@@ -278,7 +280,7 @@ impl Members<'_> {
         }
     }
 
-    /// Why the members that are there are not enough.
+    /// Returns the objection to opening without the absent members, if there is one.
     fn absence(&self, newest: &Record, standings: &[MemberState]) -> Option<Error> {
         let in_sync = |n: &usize| standings[*n] == MemberState::InSync;
         let (here, gone): (Vec<_>, Vec<_>) =
@@ -309,10 +311,12 @@ impl Members<'_> {
         )
     }
 
-    /// Whether a member may have answered requests that those in sync by the newest state do not have.
+    /// Whether a member has diverged: it may have acknowledged requests that the members in sync by the newest record
+    /// do not have.
     ///
-    /// It has not if its state came before the newest, or if the newest knows of a later state on it: then it is an older
-    /// image. Nor has it if another member proves so, as in [`Members::shows_unanswered`].
+    /// It has not if its own record came before the newest one, or if the newest one knows of a later state on it; then
+    /// the member is an older image. It has not either if another member proves that, as in
+    /// [`Members::shows_unanswered`].
     fn is_apart(&self, n: usize, newest: &Record, records: &[Option<Record>]) -> bool {
         let Some(own) = &records[n] else { return false };
         if own == newest {
@@ -327,12 +331,13 @@ impl Members<'_> {
             .any(|other| other != n && self.shows_unanswered(other, n, newest, own, records))
     }
 
-    /// Whether a member proves that no request was answered by a state that is only on member `n`, and by those before it
-    /// which the newest does not know of.
+    /// Whether the member `other` proves that no request was acknowledged under the states of member `n` that the
+    /// newest record does not know.
     ///
-    /// Such an answer needs the state on all members which it says are in sync. One of these has not had it if its bytes have
-    /// led to the newest state since: its state would be another one. A member that was copied as a whole meanwhile proves
-    /// nothing, nor does one that is known to have had more than the newest knows that `n` was sent.
+    /// An acknowledgement needs the state on all members that it lists as in sync. A listed member has not had the
+    /// state if its bytes have led to the newest record since: its own record would differ. A member that was copied as
+    /// a whole meanwhile proves nothing. Nor does a member that is known to have had a later state than the newest
+    /// record knows was sent to `n`.
     fn shows_unanswered(
         &self,
         other: usize,
@@ -360,7 +365,8 @@ impl Members<'_> {
             && (!known.refilled || seeded::on(Bug::RefilledProves))
     }
 
-    /// Which members are copied as a whole at this opening or were so at one since which a member has been away.
+    /// Returns for each member whether it is copied as a whole at this opening, or was so at an earlier one since which
+    /// some member has been away.
     fn refilled(
         &self,
         newest: &Record,
@@ -376,9 +382,9 @@ impl Members<'_> {
         (0..self.names.len()).map(|n| !all_are_here && (was(n) || is_now(n))).collect()
     }
 
-    /// Members in sync may differ where writes have been on their way, and where the mirror has grown: one
-    /// of them is the source of all there. It is one that has the newest state: one that has not might
-    /// be an image from just before it.
+    /// Makes one member in sync the source of the regions in which members in sync may differ: the dirty regions after
+    /// a crash, and those by which the mirror has grown. The source has the newest record, because any other member
+    /// might be an image from just before it.
     fn divided(
         &self,
         newest: &Record,
@@ -400,7 +406,8 @@ impl Members<'_> {
             return;
         }
         let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);
-        // Where one was closed in order nothing came behind: who was not may be an image from when it was in use.
+        // Nothing was written to a member after it was closed cleanly. Any other might be an image from when it was in
+        // use.
         let is_final =
             |n: &usize| self.found[*n].clean && has_newest(n) && !seeded::on(Bug::ImageIsSource);
         let one = |is_it: &dyn Fn(&usize) -> bool| in_sync.iter().copied().find(is_it);
@@ -411,8 +418,8 @@ impl Members<'_> {
         }
     }
 
-    /// A word of somebody counts for more than labels: the others are copied from that one as a whole. And
-    /// who is not there misses what comes now.
+    /// Applies the operator's decision, which counts for more than the labels: all other members are copied as a whole
+    /// from the trusted one. Marks absent members as stale, because they miss the writes from now on.
     fn take_the_word(
         &self,
         word: Option<usize>,
@@ -431,7 +438,7 @@ impl Members<'_> {
         }
     }
 
-    /// What is known to be on a member, and what was last sent there.
+    /// Returns the state that is known to be on a member, and the last one that was sent to it.
     fn generation(
         &self,
         n: usize,
@@ -453,14 +460,13 @@ fn flush_failed() -> Error {
 }
 
 impl Known {
-    /// Whether this lineage of states may have left that state on the member: an older one is an
-    /// ancestor.
+    /// Whether the history of this record may have left the state `own` on the member. An older state is an ancestor.
     fn may_have(&self, own: Generation) -> bool {
         own == self.known
             || own.incarnation == self.sent.incarnation && own.events <= self.sent.events
     }
 
-    /// Whether that state is not older than what is known to be on the member.
+    /// Whether the state `own` may be on the member, and is not older than the one known to be on it.
     fn should_have(&self, own: Generation) -> bool {
         let later =
             self.known.incarnation != self.sent.incarnation || own.events >= self.known.events;

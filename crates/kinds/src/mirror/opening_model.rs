@@ -1,5 +1,6 @@
-//! Histories of three members, drawn at random: lives that end at any moment, with members away, failed, copied and
-//! replaced by blank disks. Each opening decides by the labels alone, and is compared with what the disks hold.
+//! Random histories of three members: processes that die at any moment, with members away, failed, copied and replaced
+//! by blank disks. Each opening decides by the labels alone. The test compares the decision with the writes on the
+//! disks.
 
 use block::StoredState;
 use proptest::prelude::*;
@@ -8,33 +9,34 @@ use super::*;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// One bit for each member.
+/// A set of members, one bit for each.
 type Mask = u8;
 
 const ALL: Mask = 0b111;
 
-/// One bit for each write.
+/// A set of writes, one bit for each.
 type Writes = u64;
 
-/// A step of a history. A step that does not fit the moment does nothing.
+/// A step of a history. A step that does not fit the present state does nothing.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The process dies, and the mirror is opened anew over these members. The first state of the opening reaches those of
-    /// `reached`; the process dies if one is left out.
+    /// The process dies, and the mirror is opened again over the members `present`. The first state reaches the members
+    /// `reached`; the process dies if that leaves one out.
     Open { present: Mask, reached: Mask },
-    /// An operator trusts this member at an opening over all members.
+    /// The process dies, and the mirror is opened over all members, of which the operator trusts this one.
     Trust(usize),
-    /// A write, which fails on the members left out. The process dies before the answer unless `answered`.
+    /// A write, which fails on the members left out. The process dies before it acknowledges the write unless
+    /// `answered`.
     Write { reached: Mask, answered: bool },
-    /// All writes that were answered are flushed, and the map of all becomes empty.
+    /// All acknowledged writes are flushed, and the bitmap of dirty regions becomes empty.
     Quiet,
     /// A member fails.
     Fail(usize),
-    /// The next state is written, and reaches these members; the process dies if one is left out.
+    /// The next state is written, and reaches these members; the process dies if that leaves one out.
     State { reached: Mask },
     /// A copy to a member begins.
     Copy(usize),
-    /// The copy to a member is whole.
+    /// The copy to a member completes.
     Copied(usize),
     /// A member is copied from begin to end.
     Resync(usize),
@@ -57,7 +59,7 @@ enum Standing {
     Away,
 }
 
-/// A mirror that is open.
+/// An open mirror.
 struct Life {
     incarnation: u64,
     events: u64,
@@ -72,10 +74,10 @@ struct World {
     disks: [Disk; 3],
     life: Option<Life>,
     openings: u64,
-    /// Writes so far.
+    /// Number of writes so far.
     count: u32,
     answered: Writes,
-    /// Writes that an operator gave up: by a choice between members, or by removing the last disk that held them.
+    /// Writes that an operator gave up, by a choice between members or by removing the last disk with them.
     given_up: Writes,
 }
 
@@ -88,7 +90,7 @@ fn regions() -> Regions {
 }
 
 impl World {
-    /// All members have the same state and no writes.
+    /// Creates a mirror with the same state on all members and no writes.
     fn new() -> Self {
         let begun = Generation { incarnation: 1, events: 1 };
         let known = vec![(begun, begun); 3];
@@ -217,7 +219,8 @@ impl World {
         }
     }
 
-    /// The next state, on the members of `reached`; the process dies if it is not on all that should take it.
+    /// Writes the next state to the members of `reached`. The process dies if that leaves out a member that takes
+    /// writes.
     fn write_state(&mut self, reached: Mask) {
         let Some(mut life) = self.life.take() else { return };
         let ports: Vec<_> = (0..3).filter(|n| life.takes_writes(*n)).collect();
@@ -343,7 +346,7 @@ fn after(steps: &[Step]) -> World {
 }
 
 #[test]
-fn member_on_replaced_disk_says_nothing_of_what_its_former_disk_had() {
+fn replaced_disk_proves_nothing_about_its_predecessor() {
     // b fails, and a and c go on. The disk of a is replaced, and copied from b while c is away.
     let world = after(&[
         Step::Fail(1),
@@ -357,8 +360,8 @@ fn member_on_replaced_disk_says_nothing_of_what_its_former_disk_had() {
 }
 
 #[test]
-fn state_on_one_member_is_no_split_brain_if_member_that_missed_it_failed_later() {
-    // The state that a has failed reaches c alone. Then a leads b on, without c, and b fails.
+fn unanswered_state_on_one_member_is_no_split_brain() {
+    // The state that records the failure of a reaches c alone. Then a and b go on without c, and b fails.
     let world = after(&[
         Step::Write { reached: ALL, answered: true },
         Step::Fail(0),
@@ -373,7 +376,7 @@ fn state_on_one_member_is_no_split_brain_if_member_that_missed_it_failed_later()
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // The first states of most openings, and most states, reach all members.
+    // The first states of most openings, and most later states, reach all members.
     let mask = prop_oneof![2 => Just(ALL), 1 => Just(0b011), 2 => 0..0b1000_u8];
     let member = 0..3_usize;
     prop_oneof![
@@ -394,7 +397,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4000) })]
 
-    /// No opening drops a write that was answered, if a member that is there has it.
+    /// No opening drops an acknowledged write that a present member has.
     #[test]
     fn opening_drops_no_answered_write_that_present_member_has(
         steps in prop::collection::vec(step(), 1..24),

@@ -1,4 +1,4 @@
-//! What labels can say when a mirror opens, and what is made of it.
+//! Tests of the decision how a mirror opens, for the possible contents of labels.
 
 use block::StoredState;
 
@@ -8,7 +8,7 @@ fn generation(incarnation: u64, events: u64) -> Generation {
     Generation { incarnation, events }
 }
 
-/// Of ten regions.
+/// Returns ten regions.
 fn regions() -> Regions {
     Regions::new(40 << 10, 4 << 10).unwrap()
 }
@@ -19,8 +19,8 @@ fn map(set: &[usize]) -> Bitmap {
     map
 }
 
-/// A record of `members`: name, standing, what is known to be on it, what was sent. Writes may have been
-/// on their way to region 1, and who is stale misses region 2.
+/// Returns a record of `members`: name, standing, the state known to be on it, the state sent to it. Region 1 is
+/// dirty if `active`, and members that are not in sync miss region 2.
 fn record(
     at: Generation,
     active: bool,
@@ -83,12 +83,12 @@ impl Case {
         }
     }
 
-    /// The standings, or the words of the refusal.
+    /// Returns the states of the members, or the words of the refusal.
     fn decide(&self) -> Result<Vec<MemberState>, String> {
         self.decision().map(|decision| decision.standings)
     }
 
-    /// What has to be copied to each member.
+    /// Returns the regions that must be copied to each member.
     fn missing(&self) -> Vec<Bitmap> {
         self.decision().unwrap().missing
     }
@@ -108,7 +108,7 @@ impl Case {
     }
 }
 
-/// Both members wrote the same record, the fifth of opening 1.
+/// Returns the record that both members have: the fifth of opening 1.
 fn both(active: bool) -> Record {
     let before = generation(1, 4);
     let now = generation(1, 5);
@@ -116,7 +116,7 @@ fn both(active: bool) -> Record {
 }
 
 #[test]
-fn first_state_on_stale_member_alone_does_not_count() {
+fn first_state_on_stale_member_alone_is_ignored() {
     let (never, now) = (Generation::default(), generation(1, 1));
     let first = record(now, false, &[("a", IN, never, now), ("b", STALE, never, now)]);
     let fresh = |record| Found { fresh: true, ..found(record) };
@@ -128,7 +128,7 @@ fn first_state_on_stale_member_alone_does_not_count() {
 }
 
 #[test]
-fn new_members_are_equal_only_if_they_were_made_empty() {
+fn new_members_are_in_sync_only_if_created_empty() {
     let fresh = Found { fresh: true, ..found(None) };
     let mut case = Case::new(vec![fresh.clone(), fresh.clone()]);
     assert_eq!(case.decide(), Ok(vec![IN, STALE]), "what was on them before is anybody's guess");
@@ -149,13 +149,13 @@ fn new_members_are_equal_only_if_they_were_made_empty() {
 }
 
 #[test]
-fn closed_in_order_all_are_in_sync() {
+fn members_are_in_sync_after_clean_close() {
     let case = Case::new(vec![found(Some(&both(true))), found(Some(&both(true)))]);
     assert_eq!(case.decide(), Ok(vec![IN, IN]));
 }
 
 #[test]
-fn after_a_crash_one_is_the_source_if_writes_may_have_been_on_their_way() {
+fn crash_makes_one_member_the_source_of_dirty_regions() {
     for (active, expected) in [(true, [IN, STALE]), (false, [IN, IN])] {
         let open = Found { clean: false, ..found(Some(&both(active))) };
         let mut case = Case::new(vec![open.clone(), open]);
@@ -167,7 +167,7 @@ fn after_a_crash_one_is_the_source_if_writes_may_have_been_on_their_way() {
 }
 
 #[test]
-fn an_image_from_when_it_was_in_use_is_no_source_for_those_that_were_closed_in_order() {
+fn unclean_image_is_no_source_for_cleanly_closed_member() {
     let closed = found(Some(&both(true)));
     let image = Found { clean: false, ..closed.clone() };
     assert_eq!(Case::new(vec![image.clone(), closed.clone()]).decide(), Ok(vec![STALE, IN]));
@@ -175,7 +175,7 @@ fn an_image_from_when_it_was_in_use_is_no_source_for_those_that_were_closed_in_o
 }
 
 #[test]
-fn one_that_failed_is_copied_whatever_it_says_of_itself() {
+fn failed_member_is_copied_despite_its_own_record() {
     let newest = record(
         generation(1, 6),
         true,
@@ -186,7 +186,7 @@ fn one_that_failed_is_copied_whatever_it_says_of_itself() {
     );
     let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
     assert_eq!(case.decide(), Ok(vec![IN, FAILED]));
-    // Without the other one it must not serve, not even if told to go on with less.
+    // Without the other one it must not serve, not even if the operator permits a degraded opening.
     case.found[0] = Found { present: false, ..found(None) };
     case.found[1] = found(Some(&newest));
     case.may_degrade = true;
@@ -198,7 +198,7 @@ fn one_that_failed_is_copied_whatever_it_says_of_itself() {
 }
 
 #[test]
-fn trust_in_spec_chooses_no_stale_member_of_split_brain() {
+fn trust_in_spec_rejects_stale_member_in_split_brain() {
     // c failed; then a and b went on, each without the other.
     let (before, failed) = (generation(1, 5), generation(1, 4));
     let alone = |incarnation, me: &str| {
@@ -229,7 +229,7 @@ fn trust_in_spec_chooses_no_stale_member_of_split_brain() {
 }
 
 #[test]
-fn trust_in_spec_brings_back_no_stale_member_after_failed_flush() {
+fn trust_in_spec_rejects_stale_member_after_failed_flush() {
     let now = generation(2, 7);
     let newest = record(
         now,
@@ -245,7 +245,7 @@ fn trust_in_spec_brings_back_no_stale_member_after_failed_flush() {
 }
 
 #[test]
-fn trust_in_spec_does_not_do_without_member_in_sync() {
+fn trust_in_spec_cannot_replace_absent_member_in_sync() {
     let away = Found { present: false, ..found(None) };
     let mut case = Case::new(vec![found(Some(&both(true))), away]);
     case.trust = Some(0);
@@ -255,7 +255,7 @@ fn trust_in_spec_does_not_do_without_member_in_sync() {
 }
 
 #[test]
-fn one_that_is_away_must_be_done_without_on_purpose() {
+fn degraded_opening_needs_permission() {
     let away = Found { present: false, ..found(None) };
     let mut case = Case::new(vec![found(Some(&both(true))), away]);
     assert!(case.decide().unwrap_err().contains("b is not there, and has every write"));
@@ -264,7 +264,7 @@ fn one_that_is_away_must_be_done_without_on_purpose() {
 }
 
 #[test]
-fn a_state_that_reached_one_member_only_is_no_split() {
+fn state_on_one_member_is_no_split_brain() {
     let next = record(
         generation(2, 6),
         false,
@@ -278,7 +278,7 @@ fn a_state_that_reached_one_member_only_is_no_split() {
 }
 
 #[test]
-fn an_older_image_of_a_member_is_stale() {
+fn older_image_of_member_is_stale() {
     let older = record(
         generation(1, 3),
         true,
@@ -292,14 +292,14 @@ fn an_older_image_of_a_member_is_stale() {
 }
 
 #[test]
-fn halves_that_were_written_apart_are_not_put_together() {
+fn split_brain_is_refused_without_trust() {
     let alone = |incarnation, events, me: &str| {
         let (now, before) = (generation(incarnation, events), generation(1, 5));
         let (a, b) = if me == "a" { (IN, STALE) } else { (STALE, IN) };
         let sent = |name| if name == me { now } else { before };
         record(now, true, &[("a", a, before, sent("a")), ("b", b, before, sent("b"))])
     };
-    // By openings of their own; and by one half going on in the opening in which both began.
+    // By separate openings; and with one half going on in the opening in which both began.
     for (a, b) in [((2, 6), (3, 6)), ((2, 9), (3, 6)), ((1, 7), (3, 9)), ((1, 7), (3, 6))] {
         let (a, b) = (alone(a.0, a.1, "a"), alone(b.0, b.1, "b"));
         let mut case = Case::new(vec![found(Some(&a)), found(Some(&b))]);
@@ -313,8 +313,8 @@ fn halves_that_were_written_apart_are_not_put_together() {
 }
 
 #[test]
-fn a_state_that_only_one_heard_of_is_no_split_if_somebody_else_has_all_it_answered() {
-    // a's last state reached nobody else; then b and c went on without a, and c was copied from b.
+fn state_on_one_member_is_no_split_brain_if_other_has_writes() {
+    // a's last state reached no other member; then b and c went on without a, and c was copied from b.
     let (before, heard, last) = (generation(1, 4), generation(1, 5), generation(1, 6));
     let of_a = record(
         last,
@@ -333,7 +333,7 @@ fn a_state_that_only_one_heard_of_is_no_split_if_somebody_else_has_all_it_answer
 }
 
 #[test]
-fn state_that_only_one_heard_of_is_no_split_if_member_in_sync_failed_since() {
+fn state_on_one_member_is_no_split_brain_after_later_failure() {
     // a's last state reached no other member; b went on without a, and c was copied from b before b failed.
     let (before, heard, last) = (generation(1, 4), generation(1, 5), generation(1, 6));
     let of_a = record(
@@ -358,8 +358,8 @@ fn state_that_only_one_heard_of_is_no_split_if_member_in_sync_failed_since() {
 }
 
 #[test]
-fn one_that_went_on_alone_counts_for_more_than_states_that_nobody_else_heard_of() {
-    // b heard of three openings that never came up; then a was opened alone, and answered writes.
+fn degraded_member_outranks_states_that_reached_one_member() {
+    // b has the states of three openings that never served; then a was opened alone, and acknowledged writes.
     let before = generation(1, 9);
     let of_b = record(
         generation(4, 12),
@@ -376,7 +376,7 @@ fn one_that_went_on_alone_counts_for_more_than_states_that_nobody_else_heard_of(
 }
 
 #[test]
-fn an_older_image_from_when_it_was_alone_is_no_split() {
+fn older_image_of_degraded_member_is_no_split_brain() {
     let older = record(
         generation(2, 6),
         true,
@@ -393,7 +393,7 @@ fn an_older_image_from_when_it_was_alone_is_no_split() {
 }
 
 #[test]
-fn one_half_that_went_on_alone_is_the_source_of_the_other() {
+fn degraded_member_is_source_of_returning_member() {
     let alone = record(
         generation(2, 7),
         true,
@@ -407,14 +407,14 @@ fn one_half_that_went_on_alone_is_the_source_of_the_other() {
 }
 
 #[test]
-fn a_new_member_is_copied() {
+fn new_member_is_copied() {
     let fresh = Found { fresh: true, ..found(None) };
     let case = Case::new(vec![found(Some(&both(true))), found(Some(&both(true))), fresh]);
     assert_eq!(case.decide(), Ok(vec![IN, IN, STALE]));
 }
 
 #[test]
-fn a_failed_flush_is_remembered() {
+fn failed_flush_needs_trust_at_opening() {
     let failed = Record { flush_failed: true, ..both(true) };
     let mut case = Case::new(vec![found(Some(&failed)), found(Some(&failed))]);
     assert!(case.decide().unwrap_err().contains("a flush failed"));
@@ -423,7 +423,7 @@ fn a_failed_flush_is_remembered() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_guessed_at() {
+fn unreadable_record_is_refused() {
     let mut odd = found(Some(&both(true)));
     odd.state.as_mut().unwrap().bytes[0] = 9;
     let case = Case::new(vec![odd, found(Some(&both(true)))]);
@@ -431,7 +431,7 @@ fn what_cannot_be_read_is_not_guessed_at() {
 }
 
 #[test]
-fn who_is_not_there_cannot_be_trusted() {
+fn absent_member_cannot_be_trusted() {
     let mut case = Case::new(vec![found(None), Found { present: false, ..found(None) }]);
     case.trust = Some(1);
     assert!(case.decide().unwrap_err().contains("b is not there"));
@@ -442,15 +442,15 @@ fn who_is_not_there_cannot_be_trusted() {
 }
 
 #[test]
-fn after_a_crash_only_what_was_on_its_way_is_copied() {
+fn crash_copies_only_dirty_regions() {
     let open = Found { clean: false, ..found(Some(&both(true))) };
     let case = Case::new(vec![open.clone(), open]);
     assert_eq!(case.missing(), [map(&[]), map(&[1])]);
 }
 
 #[test]
-fn one_that_was_away_is_given_what_it_has_missed() {
-    // It left with the fifth state, when writes to region 1 may have been on their way.
+fn returning_member_is_copied_what_it_missed() {
+    // It left with the fifth state, when region 1 may have been dirty.
     let now = generation(2, 9);
     let mut newest = record(
         now,
@@ -461,10 +461,10 @@ fn one_that_was_away_is_given_what_it_has_missed() {
     let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
     assert_eq!(case.missing(), [map(&[]), map(&[1, 2, 7])]);
-    // While it is away, that goes on.
+    // While it is away, it goes on missing writes.
     case.found[1].present = false;
     assert_eq!(case.missing()[1], map(&[2, 7]));
-    // What it says itself counts, too.
+    // The regions in its own record count, too.
     let mut itself = both(true);
     itself.members[1] = Known { standing: STALE, missing: map(&[9]), ..itself.members[1].clone() };
     case.found[1] = found(Some(&itself));
@@ -472,25 +472,25 @@ fn one_that_was_away_is_given_what_it_has_missed() {
 }
 
 #[test]
-fn who_is_not_what_it_should_be_is_copied_as_a_whole() {
+fn unexpected_member_is_copied_as_a_whole() {
     let now = generation(2, 9);
     let newest = record(
         now,
         false,
         &[("a", IN, generation(2, 8), now), ("b", STALE, generation(1, 5), generation(1, 5))],
     );
-    // An older image of it.
+    // An older image of the member.
     let mut older = both(true);
     older.generation = generation(1, 4);
     let mut case = Case::new(vec![found(Some(&newest)), found(Some(&older))]);
     assert_eq!(case.missing(), [map(&[]), Bitmap::all(10)]);
-    // One that is blank, under its name.
+    // A blank disk under the member's name.
     case.found[1] = found(None);
     assert_eq!(case.missing(), [map(&[]), Bitmap::all(10)]);
-    // One of several disks has something older.
+    // One of several disks with an older record.
     case.found[1] = Found { everywhere: false, ..found(Some(&both(true))) };
     assert_eq!(case.missing(), [map(&[]), Bitmap::all(10)]);
-    // Somebody had to say whom to trust.
+    // The operator had to trust one member.
     case.found = vec![found(Some(&newest)), found(Some(&both(true)))];
     case.found[0].present = false;
     (case.trust, case.trusted_now) = (Some(1), true);
@@ -500,7 +500,7 @@ fn who_is_not_what_it_should_be_is_copied_as_a_whole() {
 }
 
 #[test]
-fn a_word_brings_no_older_bytes_back_where_labels_tell() {
+fn trust_in_spec_restores_no_older_bytes() {
     let newest = record(
         generation(1, 6),
         true,
@@ -515,7 +515,7 @@ fn a_word_brings_no_older_bytes_back_where_labels_tell() {
 }
 
 #[test]
-fn nobody_knows_what_is_where_a_mirror_has_grown() {
+fn grown_part_of_mirror_is_copied() {
     let mut case = Case::new(vec![found(Some(&both(false))), found(Some(&both(false)))]);
     case.regions = Regions::new(41 << 10, 4 << 10).unwrap();
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
@@ -525,16 +525,16 @@ fn nobody_knows_what_is_where_a_mirror_has_grown() {
 }
 
 #[test]
-fn each_disk_beneath_a_member_has_what_the_member_should_have() {
+fn older_disk_beneath_member_makes_it_stale() {
     let (known, sent) = (generation(1, 4), generation(1, 5));
     let members = [("a", IN, known, sent), ("b", IN, known, sent)];
     let [before, last, now] = [generation(1, 3), known, sent].map(|at| record(at, false, &members));
     let mut case = Case::new(vec![found(Some(&now)), found(Some(&now))]);
     let oldest = |record| Found { everywhere: false, oldest: record, ..found(Some(&now)) };
-    // The last state came to some of them only.
+    // The last state reached only some of the disks.
     case.found[1] = oldest(Some(kept(&last)));
     assert_eq!(case.decide().unwrap(), [IN, IN]);
-    // One of them is an older image, or was labelled since.
+    // One of the disks is an older image, or was labelled later.
     for older in [Some(kept(&before)), None] {
         case.found[1] = oldest(older);
         assert_eq!(case.decide().unwrap(), [IN, STALE]);

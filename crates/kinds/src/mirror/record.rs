@@ -1,4 +1,4 @@
-//! What a mirror keeps in the labels beneath it: `docs/formats/mirror.md`.
+//! The state of a mirror in the labels beneath it: `docs/formats/mirror.md`.
 
 use kind::Summary;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -8,31 +8,31 @@ use super::MEMBERS_MAX;
 use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbed;
 
-/// The only version that is known.
+/// The only known version.
 const VERSION: u32 = 3;
 
 const ACTIVE: u16 = 1;
 const FLUSH_FAILED: u16 = 2;
 
-/// The highest change: counted one by one, nobody gets there. Who writes a higher one on a disk wants the next
-/// to have no number.
+/// The highest state number, which counting one by one never reaches. A higher one on a disk must be forged, to leave
+/// no number for the next state.
 pub const CHANGE_MAX: u64 = 1 << 62;
 
-/// Nobody has scrubbed it yet.
+/// A time that stands for none: the mirror was never scrubbed.
 const NO_TIME: u64 = 0;
 
-/// No clock of ours shows more seconds since 1970.
+/// Upper limit of plausible times, in seconds since 1970.
 const TIME_MAX: u64 = 1 << 40;
 
-/// Nobody scrubs it now.
+/// A scrub position that stands for none: no scrub is running.
 const NOWHERE: u64 = u64::MAX;
 
-/// What a member's map has: nothing, all, or what follows.
+/// Forms of a member's bitmap: empty, given behind the entries, or full.
 const MAP_OF_NONE: u8 = 0;
 const MAP_FOLLOWS: u8 = 1;
 const MAP_OF_ALL: u8 = 2;
 
-/// Bytes in the name of a member.
+/// Bytes of a member's name.
 const NAME_BYTES: usize = 64;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -45,7 +45,7 @@ struct Header {
     events: U64,
 }
 
-/// The sizes, behind the header.
+/// Sizes, which follow the header.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Sizes {
@@ -77,27 +77,27 @@ struct RawPoint {
 const _: () = assert!(size_of::<Header>() == 24 && size_of::<Sizes>() == 32);
 const _: () = assert!(size_of::<Entry>() == 104);
 
-/// Which members have every write, and where the others differ, as of one change.
+/// The state of a mirror: which members have every write, and where the others differ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Which state it is.
+    /// Identity of the state.
     pub generation: Generation,
-    /// What the maps are about.
+    /// Regions of the bitmaps.
     pub regions: Regions,
-    /// When its copies were last compared, and how far that is now.
+    /// The state of scrubs.
     pub scrubbed: Scrubbed,
-    /// Where writes may have been on their way.
+    /// Dirty regions.
     pub active: Bitmap,
-    /// Whether what was answered may be lost.
+    /// Whether a failed flush may have lost acknowledged writes.
     pub flush_failed: bool,
     /// The members.
     pub members: Vec<Known>,
 }
 
-/// What a record says, in words.
+/// Describes a record in words.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason why `bytes` are no record.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let record = Record::decode(bytes)?;
     let regions = |map: &Bitmap| format!("{} of {} regions", map.len(), record.regions.count());
@@ -117,64 +117,65 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     Ok(Summary { words, lacks })
 }
 
-/// Names one state: who wrote it, and how many came before.
+/// The identity of a state: the opening that wrote it, and its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Generation {
-    /// The opening that wrote it.
+    /// Random number of the opening that wrote it.
     pub incarnation: u64,
-    /// Its number.
+    /// Number of the state.
     pub events: u64,
 }
 
-/// What a record says of a member.
+/// The entry of a member in a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Known {
-    /// Its name.
+    /// Name of the member.
     pub name: String,
-    /// Whether it has every write.
+    /// State of the member.
     pub standing: MemberState,
     /// The last state that is known to be on it.
     pub known: Generation,
     /// The last state that was sent to it.
     pub sent: Generation,
-    /// Where it differs from those that are in sync; nowhere if it is one of them.
+    /// Regions in which it differs from the members in sync; empty if it is in sync.
     pub missing: Bitmap,
-    /// Whether it was copied as a whole for want of a state that counts, and a member has been away at each opening since. Its
-    /// bytes prove nothing about the time when that member was last there.
+    /// Whether it was copied as a whole for lack of a state that counts, and some member has been away at each opening
+    /// since. Its bytes prove nothing about the time when that member was last present.
     pub refilled: bool,
 }
 
-/// Whether a member has every write that was answered.
+/// The state of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemberState {
-    /// It has.
+    /// It has every acknowledged write.
     InSync,
-    /// It misses some.
+    /// It misses some writes.
     Stale,
-    /// It misses some, and was taken out.
+    /// It misses some writes, and was taken out.
     Failed,
 }
 
 impl Record {
-    /// What it says of the member called `name`.
+    /// Returns the entry of the member called `name`.
     pub fn member(&self, name: &str) -> Option<&Known> {
         self.members.iter().find(|member| member.name == name)
     }
 
-    /// What it says of scrubs, for a mirror of that size: one that has shrunk has fewer places.
+    /// Returns the state of scrubs for a mirror of `regions`: the position of a scrub may be behind the end of a mirror
+    /// that has shrunk.
     pub fn scrubbed_of(&self, regions: &Regions) -> Scrubbed {
         Scrubbed { at: self.scrubbed.at.filter(|at| *at <= regions.size()), ..self.scrubbed }
     }
 
-    /// Bytes of a record of so many members, without maps.
+    /// Returns the bytes of a record of `members` members, without bitmaps.
     pub const fn bytes_of(members: usize) -> usize {
         size_of::<Header>() + size_of::<Sizes>() + members * size_of::<Entry>()
     }
 
-    /// The bytes.
+    /// Encodes the record.
     ///
     /// # Panics
-    /// If a name is longer than names of devices are.
+    /// If a name is longer than device names can be.
     pub fn encode(&self) -> Vec<u8> {
         let active = if self.active.is_empty() { 0 } else { ACTIVE };
         let flush_failed = if self.flush_failed { FLUSH_FAILED } else { 0 };
@@ -204,10 +205,10 @@ impl Record {
         bytes
     }
 
-    /// What `bytes` say.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// Why they are no record that can be used.
+    /// The reason why `bytes` are no usable record.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let (header, rest) =
             Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
@@ -244,7 +245,7 @@ impl Record {
     }
 }
 
-/// The regions and the scrubs of a record, and the bytes behind them.
+/// Parses the sizes of a record. Returns the regions, the state of scrubs, and the bytes behind them.
 fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     let (sizes, rest) =
         Sizes::ref_from_prefix(rest).map_err(|_| format!("{} bytes", rest.len()))?;
@@ -260,7 +261,7 @@ fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     Ok((regions, scrubbed, rest))
 }
 
-/// The maps of a record, one after the other.
+/// A reader of the bitmaps of a record, in order.
 struct Maps<'b> {
     bytes: &'b [u8],
     count: usize,
@@ -275,12 +276,12 @@ impl<'b> Maps<'b> {
         Ok(Self { bytes, count })
     }
 
-    /// That of all; `there`: whether it has a region.
+    /// Reads the bitmap of dirty regions. `there` is whether the record has it.
     fn of_all(&mut self, there: bool) -> Result<Bitmap, String> {
         if there { self.next() } else { Ok(Bitmap::none(self.count)) }
     }
 
-    /// The next one of a member, which misses some regions and not all.
+    /// Reads the bitmap of a member, which must not be full.
     fn of_some(&mut self) -> Result<Bitmap, String> {
         let map = self.next()?;
         if map.len() == self.count {
@@ -380,7 +381,7 @@ impl Generation {
 mod tests {
     use super::*;
 
-    /// Of five regions; the last member misses the first and the last of them.
+    /// A record of five regions; the last member misses the first and the last region.
     fn sample() -> Record {
         let generation = |incarnation, events| Generation { incarnation, events };
         let map = |set: &[usize]| {
@@ -409,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Members from `at` on, with the standings in sync and failed.
+    /// Writes two members at `at`, one in sync and one failed.
     fn put_members(bytes: &mut [u8], at: usize) {
         for (at, name, standing) in [(at, b'a', 1), (at + 104, b'b', 3)] {
             (bytes[at], bytes[at + 64]) = (name, standing);
@@ -420,13 +421,13 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn mirror_record_encodes_to_golden_bytes() {
         let mut golden = vec![0; 56 + 2 * 104 + 2 * 8];
         golden[..17].copy_from_slice(&[3, 0, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7]);
         (golden[25], golden[33], golden[49]) = (0x48, 0x10, 0x40);
         golden[40..42].copy_from_slice(&[0x43, 0x65]);
         put_members(&mut golden, 56);
-        // The second member's map is there, behind that of all.
+        // The bitmap of the second member follows that of dirty regions.
         (golden[160 + 65], golden[264], golden[272]) = (1, 0b10, 0b1_0001);
         golden[160 + 66] = 1;
         assert_eq!(sample().encode(), golden);
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn decode_rejects_malformed_mirror_record() {
         let good = sample().encode();
         let wrong: &[(usize, u8)] = &[
             (0, 2),
@@ -443,19 +444,19 @@ mod tests {
             (4, 9),
             (4, 1),
             (6, 4),
-            // A map that is there, and should not be; or the other way round.
+            // A bitmap that is present and should not be, or the other way round.
             (6, 0),
             (56 + 65, 1),
             (160 + 65, 0),
             (160 + 65, 2),
             (160 + 65, 3),
-            // Sizes of nothing, or of more than there is.
+            // Sizes of zero, or beyond the limits.
             (25, 0),
             (31, 0xff),
             (33, 0x11),
             (33, 0x08),
             (26, 0xff),
-            // A scrub in a far future, and beyond the end.
+            // A scrub in the far future, or beyond the end.
             (46, 1),
             (50, 1),
             (56, 0),
@@ -464,11 +465,11 @@ mod tests {
             (56 + 66, 2),
             (56 + 67, 1),
             (160, b'a'),
-            // Changes beyond any count.
+            // State numbers beyond the limit.
             (23, 0x40),
             (56 + 87, 0x40),
             (56 + 103, 0xff),
-            // Maps of none, and beyond the last region.
+            // Empty bitmaps, and bits beyond the last region.
             (264, 0),
             (272, 0x1f),
             (264, 0x20),
@@ -486,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_record_fits() {
+    fn record_with_full_bitmaps_fits_state() {
         for members in 2..=MEMBERS_MAX {
             let size = Regions::most(members) as u64 * 4096;
             let regions = Regions::new(size, 4096).unwrap();

@@ -1,20 +1,20 @@
-//! The parts of a mirror that its maps tell apart, and the maps.
+//! The regions of a mirror, and bitmaps of them.
 
 use block::{ByteRange, STATE_BYTES_MAX};
 
 use super::MEMBERS_MAX;
 use super::record::Record;
 
-/// The smallest region, where somebody asks for one.
+/// The smallest region that a spec may ask for.
 pub const REGION_BYTES_MIN: u64 = 4096;
 
 /// The largest region: larger than any mirror.
 pub const REGION_BYTES_MAX: u64 = 1 << 62;
 
-/// The smallest region if nobody says.
+/// The smallest region without the option `region`.
 const REGION_BYTES_USUAL: u64 = 1 << 20;
 
-/// Into how many regions of which size a mirror is divided. The last one may be shorter.
+/// The division of a mirror into regions. The last one may be shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Regions {
     size: u64,
@@ -22,10 +22,10 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// A mirror of `size` bytes in regions of `region_bytes`.
+    /// Divides a mirror of `size` bytes into regions of `region_bytes`.
     ///
     /// # Errors
-    /// Why there are no such regions.
+    /// The reason why there are no such regions.
     pub fn new(size: u64, region_bytes: u64) -> Result<Self, String> {
         if !(1..=REGION_BYTES_MAX).contains(&size) {
             return Err(format!("a mirror of {size} bytes; at most {REGION_BYTES_MAX}"));
@@ -39,13 +39,13 @@ impl Regions {
         Ok(Self { size, region_bytes })
     }
 
-    /// The smallest regions of which a record of so many members can keep maps.
+    /// Returns the smallest region size for which a record of `members` members has room for the bitmaps.
     pub fn smallest(size: u64, members: usize) -> u64 {
         let most = Self::most(members) as u64;
         size.div_ceil(most).next_power_of_two().max(REGION_BYTES_MIN)
     }
 
-    /// The regions that a mirror of so many members gets if nobody says anything else.
+    /// Returns the default regions of a mirror of `members` members.
     ///
     /// # Panics
     /// If there is no such mirror: its size was planned.
@@ -54,28 +54,28 @@ impl Regions {
         Self::new(size, region_bytes).expect("a mirror that was planned has a size")
     }
 
-    /// The most regions of which a record of so many members can keep maps: one of all, and one for each
-    /// member but one. There is room for as many members as there can be: more may join.
+    /// Returns the most regions for which a record has room for `members` bitmaps: that of dirty regions, and one for
+    /// each member except one. The room for entries is that of the most members possible, because more may be added.
     pub const fn most(members: usize) -> usize {
         (STATE_BYTES_MAX - Record::bytes_of(MEMBERS_MAX)) / members / 8 * 64
     }
 
-    /// How many there are.
+    /// Returns the number of regions.
     pub fn count(&self) -> usize {
         self.size.div_ceil(self.region_bytes) as usize
     }
 
-    /// Bytes of the mirror.
+    /// Returns the bytes of the mirror.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes of a region.
+    /// Returns the bytes of a region.
     pub fn region_bytes(&self) -> u64 {
         self.region_bytes
     }
 
-    /// The bytes of a region.
+    /// Returns the byte range of a region.
     ///
     /// # Panics
     /// If there is no such region.
@@ -85,8 +85,8 @@ impl Regions {
         ByteRange::between(start, end).expect("a region has bytes")
     }
 
-    /// The regions that a range touches: the first one, and the last one. What is beyond the end touches
-    /// the last one.
+    /// Returns the first and the last region that a range touches. For bytes behind the end of the mirror these are
+    /// beyond the last region.
     #[inline]
     pub fn of(&self, range: ByteRange) -> (usize, usize) {
         let shift = self.region_bytes.trailing_zeros();
@@ -98,46 +98,46 @@ impl Regions {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Bitmap {
     words: Vec<u64>,
-    /// How many regions there are.
+    /// Number of all regions.
     count: usize,
     set: usize,
 }
 
 impl Bitmap {
-    /// No region of so many.
+    /// Creates an empty set for `count` regions.
     pub fn none(count: usize) -> Self {
         Self { words: vec![0; count.div_ceil(64)], count, set: 0 }
     }
 
-    /// All of so many.
+    /// Creates a set of all `count` regions.
     pub fn all(count: usize) -> Self {
         let mut map = Self::none(count);
         (0..count).for_each(|region| map.insert(region));
         map
     }
 
-    /// Whether it has none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.set == 0
     }
 
-    /// How many regions there are.
+    /// Returns the number of all regions.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// How many it has.
+    /// Returns the number of regions in the set.
     pub fn len(&self) -> usize {
         self.set
     }
 
-    /// Whether it has that one.
+    /// Whether the set contains `region`.
     #[inline]
     pub fn has(&self, region: usize) -> bool {
         self.words[region / 64] >> (region % 64) & 1 != 0
     }
 
-    /// Puts one in.
+    /// Adds a region.
     #[inline]
     pub fn insert(&mut self, region: usize) {
         let bit = 1 << (region % 64);
@@ -146,7 +146,7 @@ impl Bitmap {
         *word |= bit;
     }
 
-    /// Takes one out.
+    /// Removes a region.
     pub fn remove(&mut self, region: usize) {
         let bit = 1 << (region % 64);
         let word = &mut self.words[region / 64];
@@ -154,19 +154,19 @@ impl Bitmap {
         *word &= !bit;
     }
 
-    /// Takes all out.
+    /// Removes all regions.
     pub fn clear(&mut self) {
         self.words.fill(0);
         self.set = 0;
     }
 
-    /// Puts those of another map of as many regions in.
+    /// Adds the regions of another set for as many regions.
     pub fn unite(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
         self.count_again();
     }
 
-    /// Takes those of another map of as many regions out.
+    /// Removes the regions of another set for as many regions.
     pub fn subtract(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
         self.count_again();
@@ -176,7 +176,7 @@ impl Bitmap {
         self.set = self.words.iter().map(|word| word.count_ones() as usize).sum();
     }
 
-    /// Those that it has, in order.
+    /// Returns the regions in the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.words.iter().enumerate().flat_map(|(n, word)| {
             let mut left = *word;
@@ -188,7 +188,7 @@ impl Bitmap {
         })
     }
 
-    /// The first one that is not before `from`.
+    /// Returns the first region in the set that is not before `from`.
     pub fn next(&self, from: usize) -> Option<usize> {
         let rest = self.words.get(from / 64..)?;
         let mut mask = !0 << (from % 64);
@@ -201,7 +201,7 @@ impl Bitmap {
         None
     }
 
-    /// Bytes of the mirror in it.
+    /// Returns the number of bytes that the set covers.
     pub fn bytes(&self, regions: &Regions) -> u64 {
         let last = regions.count() - 1;
         let whole = self.set as u64 - u64::from(self.has(last));
@@ -209,7 +209,7 @@ impl Bitmap {
         whole * regions.region_bytes + rest
     }
 
-    /// The same of a mirror that is divided otherwise: every region that has a byte of these.
+    /// Converts the set to a mirror with other regions: every region that shares a byte with this set.
     pub fn over(&self, from: &Regions, to: &Regions) -> Self {
         if from == to {
             return self.clone();
@@ -224,20 +224,20 @@ impl Bitmap {
         map
     }
 
-    /// The bytes, as records have them.
+    /// Encodes the set for a record.
     pub fn encode(&self) -> impl Iterator<Item = u8> + '_ {
         self.words.iter().flat_map(|word| word.to_le_bytes())
     }
 
-    /// Bytes of a map of so many regions, in a record.
+    /// Returns the encoded length of a set for `count` regions.
     pub const fn encoded_bytes(count: usize) -> usize {
         count.div_ceil(64) * 8
     }
 
-    /// What `bytes` say of `count` regions.
+    /// Decodes a set for `count` regions.
     ///
     /// # Errors
-    /// If they are not as many as they should be, have a bit beyond the last region, or none.
+    /// If `bytes` have the wrong length, a bit beyond the last region, or no bit at all.
     pub fn decode(bytes: &[u8], count: usize) -> Result<Self, String> {
         if bytes.len() != Self::encoded_bytes(count) {
             return Err(format!("a map of {} bytes for {count} regions", bytes.len()));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_regions_as_a_state_has_room_for() {
+    fn regions_fit_state() {
         assert_eq!(Regions::most(2), 12800);
         assert_eq!(Regions::usual(1 << 40, 2).region_bytes(), 128 << 20);
         assert_eq!(Regions::usual(1 << 30, 2).region_bytes(), 1 << 20);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_a_set() {
+    fn bitmap_behaves_as_set() {
         let mut one = map(200, &[0, 63, 64, 199]);
         assert_eq!(one.iter().collect::<Vec<_>>(), [0, 63, 64, 199]);
         assert_eq!((one.next(1), one.next(64), one.next(65)), (Some(63), Some(64), Some(199)));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_region_may_be_shorter() {
+    fn last_region_may_be_shorter() {
         let regions = Regions::new(10_000, 4096).unwrap();
         assert_eq!(regions.count(), 3);
         assert_eq!(regions.range(2), ByteRange::between(8192, 10_000).unwrap());
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_of_another_size_cover_the_same_bytes() {
+    fn regions_of_another_size_cover_same_bytes() {
         let small = Regions::new(100 << 10, 4 << 10).unwrap();
         let large = Regions::new(100 << 10, 16 << 10).unwrap();
         assert_eq!(map(25, &[3, 4, 24]).over(&small, &large), map(7, &[0, 1, 6]));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_has_one_form() {
+    fn bitmap_has_single_encoding() {
         for count in [1, 64, 65, 200] {
             let one = map(count, &[0, count - 1]);
             let bytes: Vec<u8> = one.encode().collect();

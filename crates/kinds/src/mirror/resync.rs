@@ -1,4 +1,4 @@
-//! Copying what a member missed, and rewriting what it could not read.
+//! Resync: copies to a member what it missed. Also rewrites ranges that a member could not read.
 
 use std::rc::{Rc, Weak};
 
@@ -13,22 +13,22 @@ use super::member::Member;
 use super::regions::Bitmap;
 use super::superblock_writer::SuperblockWriter;
 
-/// After so many bytes the states of labels tell what was copied: a copy that ends there goes on from there.
+/// Most copied bytes that no state in the labels covers. An interrupted copy resumes from the last state.
 const UNTOLD_BYTES_MAX: u64 = 64 << 20;
 
-/// And after such a part of what is to be copied.
+/// The same limit as a share of all bytes to copy.
 const UNTOLD_SHARE: u64 = 16;
 
-/// Repairs at once; a read error beyond is answered from another copy all the same.
+/// Limit of concurrent repairs. Further read errors are answered from another copy, but not repaired.
 const REPAIRS_MAX: u32 = 16;
 
-/// A copy under way.
+/// A resync in progress.
 struct Copy {
     mirror: Weak<Inner>,
     index: usize,
-    /// Whether it is still the last thing that has happened to the member.
+    /// [`Member::changes`] at its beginning: the copy ends if the member's state has changed since.
     begun: u64,
-    /// Regions that were copied and that no state tells of.
+    /// Copied regions that no state covers yet.
     copied: Bitmap,
     done: u64,
     untold: u64,
@@ -50,21 +50,21 @@ impl Copy {
         }
     }
 
-    /// The mirror, if it is still there and nothing has come between.
+    /// Returns the mirror, if it still exists, is not closing, and the member's state has not changed.
     fn goes_on(&self) -> Option<Rc<Inner>> {
         let mirror = self.mirror.upgrade()?;
         let ours = mirror.members[self.index].changes() == self.begun;
         (ours && !mirror.tasks.is_closing()).then_some(mirror)
     }
 
-    /// The member is out, if nothing has come between.
+    /// Takes the member out, unless its state has changed meanwhile.
     fn fail(&self, what: &str, error: &Error) {
         if let Some(mirror) = self.goes_on() {
             mirror.leave_out(self.index, State::Failed, Member::words_of(what, error));
         }
     }
 
-    /// Copies one region; whether all is well.
+    /// Copies one region. Returns whether the copy goes on.
     async fn region(&mut self, region: usize) -> bool {
         let Some(mirror) = self.goes_on() else { return false };
         let (range, pace, env) =
@@ -104,7 +104,8 @@ impl Copy {
         true
     }
 
-    /// Makes durable what was copied, and tells of it. Whether all is well.
+    /// Makes the copied regions durable on the member, and writes a state that covers them. Returns whether the copy
+    /// goes on.
     async fn tell(&mut self) -> bool {
         let Some(mirror) = self.goes_on() else { return false };
         let Some(writer) = &mirror.writer else { return true };
@@ -122,13 +123,13 @@ impl Copy {
         member.has_got(&self.copied);
         self.copied.clear();
         self.untold = 0;
-        // Who cannot take it is out, and that is told to whoever relies on it.
+        // A member that cannot take the state is retired, and the next caller that relies on the state gets the error.
         let _ = mirror.write_next(writer).await;
         true
     }
 }
 
-/// Why a range was not copied.
+/// The reason why a range was not copied.
 enum Uncopied {
     /// No source could be read.
     Unread(Error),
@@ -137,11 +138,11 @@ enum Uncopied {
 }
 
 impl Inner {
-    /// Begins to bring members up to date: the named one, or all that miss something.
+    /// Begins the resync of the named member, or of all that miss writes.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name, `InUse` if it is in sync, being copied, or has requests that
-    /// are not back.
+    /// `NotFound` for an unknown name, `InUse` if the member is in sync, being copied, or has requests that have not
+    /// returned.
     pub fn resync(self: &Rc<Self>, name: Option<&str>) -> Result<()> {
         match name {
             Some(name) => {
@@ -181,8 +182,8 @@ impl Inner {
         })
     }
 
-    /// The last member in sync is not taken out when it does not answer. What is late there may change it behind
-    /// the copy's back.
+    /// Checks that no member in sync has late requests. The last member in sync stays in sync when it does not answer,
+    /// and its late writes may change it after a range was copied.
     fn may_be_copied(&self) -> Result<()> {
         let is_late = |n: &usize| self.members[*n].late() > 0;
         let Some(source) = self.in_sync().find(is_late) else { return Ok(()) };
@@ -196,7 +197,7 @@ impl Inner {
         Err(Error::new(ErrorKind::InUse, words).next("wait for the disk, or restart"))
     }
 
-    /// A member has failed: a spare stands in for it, if there is one.
+    /// Begins the resync of a spare, if there is one, because a member has failed.
     pub(super) fn take_spare(&self) {
         let ready = |n: &usize| self.members[*n].state() == State::Spare;
         let spare = (0..self.members.len()).filter(ready).find(|n| self.may_resync(*n).is_ok());
@@ -205,7 +206,7 @@ impl Inner {
         mirror.begin_resync(index);
     }
 
-    /// From now on every new write goes to the member too; what it misses of the old ones is copied.
+    /// Begins a resync: new writes go to the member from now on, and the regions that it misses are copied.
     pub fn begin_resync(self: &Rc<Self>, index: usize) {
         let member = &self.members[index];
         member.set(State::Copying, "");
@@ -215,7 +216,7 @@ impl Inner {
         let mut copy = Copy {
             mirror: self.me.clone(),
             index,
-            // Taken out and brought back meanwhile, it misses what this copy has done already.
+            // If the member is taken out and comes back meanwhile, it may miss bytes that this copy has already copied.
             begun: member.changes(),
             copied: Bitmap::none(self.regions.count()),
             done: 0,
@@ -233,8 +234,8 @@ impl Inner {
                 return;
             };
             let _one = mirror.tasks.enter();
-            // Its label says that it is stale before it is written to; and what the states after that say of it is
-            // true of no older image of it.
+            // Its label must record that it is stale before it is written to. By that record, later states distinguish
+            // it from an older image of it.
             if waits && let Err(error) = mirror.remember().await {
                 return copy.fail("the copy", &error);
             }
@@ -243,7 +244,7 @@ impl Inner {
         });
     }
 
-    /// What every member takes in one request.
+    /// Returns the largest request that every member takes.
     pub(super) fn step_bytes(&self) -> u64 {
         let all = Info::over(self.members.iter().map(|member| member.lower.info()));
         let all = all.expect("a mirror has members");
@@ -251,7 +252,7 @@ impl Inner {
         most - most % u64::from(all.block_size)
     }
 
-    /// What was copied is made durable before anybody reads it there.
+    /// Ends a resync. Makes the copied bytes durable before they are read from the member.
     async fn end_resync(&self, index: usize, begun: u64) {
         let member = &self.members[index];
         let flushed = member.lower.flush().await;
@@ -269,9 +270,9 @@ impl Inner {
         }
     }
 
-    /// Copies one range to a member from one that is in sync.
+    /// Copies one range to a member from one in sync.
     async fn copy(&self, to: usize, range: ByteRange) -> Result<(), Uncopied> {
-        // Before the lock: who holds buffers may wait for it.
+        // Wait before the lock: requests that hold buffers may wait for the lock.
         let room = self.env.pool().wait_for(range.len() as usize).await;
         let room = room.map_err(Uncopied::Unread)?;
         let mut alone = Some(self.lock.lock(range, Mode::Exclusive).await);
@@ -280,7 +281,7 @@ impl Inner {
         self.put(to, range, data, &mut alone).await.map_err(Uncopied::Unwritten)
     }
 
-    /// Writes to one member; the caller has the range alone.
+    /// Writes to one member. The caller holds the range exclusively.
     pub(super) async fn put(
         &self,
         to: usize,
@@ -293,13 +294,13 @@ impl Inner {
         answer.map_or_else(|| Err(self.no_answer(to)), |done| done.result)
     }
 
-    /// A range of a member was written anew, because it could not be read, or was not what it should be.
+    /// Counts and reports that a range of a member was rewritten, because it could not be read or was wrong.
     pub(super) fn rewritten(&self, index: usize, range: ByteRange) {
         self.repaired.set(self.repaired.get() + 1);
         self.tell(What::RangeRewritten, Some(index), range.to_string());
     }
 
-    /// The bytes of a range from any member that is in sync and not `tried`.
+    /// Reads a range from any member that is in sync and not in `tried`.
     async fn read_any(&self, range: ByteRange, room: Buf, mut tried: Copies) -> Result<Buf> {
         let mut room = Some(room);
         let mut failed =
@@ -307,7 +308,7 @@ impl Inner {
         while let Some(source) = self.next_in_sync(tried) {
             let buf = match room.take() {
                 Some(room) => room,
-                // What is late may still come to the one before.
+                // A late read may still fill the last buffer.
                 None => self.env.pool().wait_for(range.len() as usize).await?,
             };
             let begun = self.members[source].changes();
@@ -324,7 +325,7 @@ impl Inner {
         Err(failed)
     }
 
-    /// Rewrites a range on members that could not read it, in the background.
+    /// Begins to rewrite a range on members that could not read it, as a background task.
     pub fn begin_repair(self: &Rc<Self>, range: ByteRange, members: Copies) {
         if self.repairs.get() >= REPAIRS_MAX || self.tasks.is_closing() {
             return;
@@ -339,7 +340,7 @@ impl Inner {
                         Err(Uncopied::Unwritten(error)) => {
                             mirror.retire(index, Member::words_of("a rewrite", &error));
                         }
-                        // That is the source's trouble, and whoever reads there will be told.
+                        // The source failed. The next read of this range reports that.
                         Err(Uncopied::Unread(_)) => {}
                     }
                 }
@@ -348,7 +349,8 @@ impl Inner {
         });
     }
 
-    /// Waits for a request that its caller has given up: to know when it is back, and to keep a range until then.
+    /// Waits in the background for a request past its deadline: to count it as returned, and to keep the lock of a
+    /// range until then.
     pub fn wait_for_late(&self, index: usize, child: Child, kept: Option<Locked>) {
         let back = self.members[index].back();
         self.tasks.spawn("a mirror's late request", async move {

@@ -1,4 +1,4 @@
-//! Reading all copies, and making alike what is not.
+//! Scrub: compares all copies, and repairs differences.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,42 +12,42 @@ use block::{
 use super::device::Inner;
 use super::member::Member;
 
-/// If a scrub is due and cannot begin, it is tried again after so long.
+/// Delay of the next attempt if a scrub is due and cannot begin.
 const RETRY: Duration = Duration::from_secs(3600);
 
-/// A state of the labels tells how far it is after such a part of the mirror.
+/// Share of the mirror after which a state in the labels records the progress.
 const TOLD_SHARE: u64 = 16;
 
-/// What is known of scrubs.
+/// The state of scrubs.
 pub struct Scrubbing {
-    /// How often it begins by itself.
+    /// Interval of scrubs that begin by themselves.
     every: Option<Duration>,
-    /// How far the one is that is under way.
+    /// Progress of the running scrub.
     at: Cell<Option<u64>>,
-    /// When that one began, by the wall clock.
+    /// Wall clock when the running scrub began.
     since: Cell<Option<Duration>>,
-    /// When the last one ended, by the wall clock.
+    /// Wall clock when the last scrub ended.
     ended: Cell<Option<Duration>>,
-    /// Blocks in which copies were found to differ, and ranges that a copy could not read, since the start.
+    /// Blocks with differing copies since the start; after it, ranges that a copy could not read.
     mismatches: Cell<u64>,
     unreadable: Cell<u64>,
-    /// Somebody has asked it to end.
+    /// Whether the running scrub was asked to stop.
     stopped: Cell<bool>,
-    /// Which one it is: one that was waited for in vain, and was begun again, ends.
+    /// Number of the running scrub. A task with another number ends: its scrub was restarted.
     run: Cell<u64>,
 }
 
-/// What labels tell of scrubs.
+/// The state of scrubs in labels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Scrubbed {
-    /// When the last one ended, in seconds since 1970.
+    /// Time when the last scrub ended, in seconds since 1970.
     pub ended_unix_s: Option<u64>,
-    /// How far the one is that is under way.
+    /// Progress of the running scrub.
     pub at: Option<u64>,
 }
 
 impl Scrubbing {
-    /// Goes on from what labels tell.
+    /// Creates the state of scrubs from that in the labels.
     pub fn new(every: Option<Duration>, before: Scrubbed) -> Self {
         Self {
             every,
@@ -61,7 +61,7 @@ impl Scrubbing {
         }
     }
 
-    /// What labels are to tell.
+    /// Returns the state of scrubs for the labels.
     pub fn told(&self) -> Scrubbed {
         let ended_unix_s = self.ended.get().map(|ended| ended.as_secs());
         Scrubbed { ended_unix_s, at: self.at.get() }
@@ -83,7 +83,7 @@ impl Inner {
     /// Begins to read and compare all copies.
     ///
     /// # Errors
-    /// `InUse` if that is under way.
+    /// `InUse` if a scrub is running.
     pub fn scrub(self: &Rc<Self>) -> Result<()> {
         if self.scrubbing.at.get().is_some() {
             let words = format!("{} is being scrubbed already", self.name);
@@ -93,12 +93,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends that, if it is under way.
+    /// Stops the running scrub, if there is one.
     pub fn stop_scrub(&self) {
         self.scrubbing.stopped.set(self.scrubbing.at.get().is_some());
     }
 
-    /// Goes on with a scrub from there.
+    /// Begins a scrub at `from`.
     pub fn begin_scrub(self: &Rc<Self>, from: u64) {
         let scrubbing = &self.scrubbing;
         scrubbing.stopped.set(false);
@@ -143,7 +143,7 @@ impl Inner {
         if part.start() / share != part.end() / share
             && let Some(writer) = &self.writer
         {
-            // It costs reading again, and nothing else.
+            // A failure only makes the next start read more again.
             let _ = self.write_next(writer).await;
         }
     }
@@ -163,24 +163,24 @@ impl Inner {
         );
         self.tell(What::ScrubEnded, None, words);
         if let Some(writer) = &self.writer {
-            // As above.
+            // A failure only makes the next start read more again.
             let _ = self.write_next(writer).await;
         }
     }
 
-    /// Goes on with the scrub that was under way, if one was.
+    /// Resumes the scrub that was interrupted, if one was.
     pub fn go_on_scrubbing(self: &Rc<Self>) {
         if let Some(at) = self.scrubbing.at.get() {
             self.begin_scrub(at);
         }
     }
 
-    /// Begins a scrub when it is due, for as long as the mirror stands.
+    /// Resumes an interrupted scrub, and begins scrubs when they are due, while the mirror exists.
     pub fn scrub_when_due(self: &Rc<Self>) {
         self.go_on_scrubbing();
         let Some(every) = self.scrubbing.every else { return };
         if self.scrubbing.ended.get().is_none() {
-            // Its members have just been made, or copied.
+            // The members have just been created or copied.
             self.scrubbing.ended.set(Some(self.env.wall()));
         }
         let (me, env) = (self.me.clone(), self.env.clone());
@@ -192,7 +192,7 @@ impl Inner {
                 let last = mirror.scrubbing.ended.get().unwrap_or_default();
                 due = (last + every).saturating_sub(env.wall());
                 if due.is_zero() {
-                    // It may be under way: then it is looked at again as soon as it may have ended.
+                    // It may be running: then the next attempt comes as soon as it may have ended.
                     let _ = mirror.scrub();
                     due = every.min(RETRY);
                 }
@@ -200,13 +200,13 @@ impl Inner {
         });
     }
 
-    /// Reads a range from all that are in sync, and makes alike what is not.
+    /// Reads a range from all members in sync, and rewrites it on those that differ or cannot read it.
     async fn scrub_part(&self, part: ByteRange) {
         let len = part.len() as usize;
         let stride = len.next_multiple_of(BUF_ALIGN);
-        // Before the lock: who holds buffers may wait for it.
+        // Wait before the lock: requests that hold buffers may wait for the lock.
         let room = self.env.pool().wait_for(stride * self.members.len()).await;
-        // What does not fit into the pool at all was refused when the graph was built.
+        // Buffers larger than the whole pool were refused when the graph was built.
         let Ok(room) = room else { return };
         let piece = |n: usize| room.slice(n * stride..n * stride + len);
         let mut alone = Some(self.lock.lock(part, Mode::Exclusive).await);
@@ -232,7 +232,8 @@ impl Inner {
         if read.iter().any(|(_, bytes)| *bytes.read() != *first.read()) {
             let block = self.members[0].lower.info().block_size as usize;
             let found = most_agree(&read, block);
-            // The copies themselves are not needed any more; but a read that is late may still come to its own.
+            // The copies are not needed any more, and one buffer takes the result. A late read may still fill its own
+            // part.
             right.write().copy_from_slice(&found.right);
             differing = found.differing;
             add(&self.scrubbing.mismatches, found.blocks);
@@ -257,17 +258,17 @@ fn add(counter: &Cell<u64>, more: u64) {
     counter.set(counter.get() + more);
 }
 
-/// What copies make of each other.
+/// The result of comparing the copies of a range.
 struct Agreed {
-    /// The bytes that most have.
+    /// For each block, the bytes that most copies have.
     right: Vec<u8>,
-    /// Who has others.
+    /// Members with other bytes.
     differing: Copies,
-    /// In how many blocks somebody has.
+    /// Number of blocks in which copies differ.
     blocks: u64,
 }
 
-/// Block by block what most copies have; of as many, what the first of them has.
+/// Compares the copies block by block. The bytes of most copies count; in a tie, those of the first of them.
 fn most_agree(read: &[(usize, Buf)], block: usize) -> Agreed {
     let copies: Vec<_> = read.iter().map(|(index, bytes)| (*index, bytes.read())).collect();
     let mut agreed = Agreed { right: Vec::new(), differing: Copies::NONE, blocks: 0 };
@@ -275,7 +276,7 @@ fn most_agree(read: &[(usize, Buf)], block: usize) -> Agreed {
     for start in (0..len).step_by(block) {
         let of = |copy: usize| &copies[copy].1[start..len.min(start + block)];
         let votes = |copy: &usize| (0..copies.len()).filter(|one| of(*one) == of(*copy)).count();
-        // The last one of those with the most is taken, so from behind.
+        // `max_by_key` returns the last maximum, so iterate backward to get the first copy.
         let best = (0..copies.len()).rev().max_by_key(votes).unwrap_or(0);
         agreed.right.extend_from_slice(of(best));
         let mut others = (0..copies.len()).filter(|copy| of(*copy) != of(best)).peekable();
@@ -290,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_are_right_and_of_two_the_first() {
+    fn comparison_prefers_majority_then_first_copy() {
         let pool = block::BufPool::new(1 << 20, 1 << 20);
         let buf = |bytes: &[u8]| {
             let buf = pool.take(bytes.len()).unwrap();

@@ -1,5 +1,5 @@
-//! What a running mirror keeps: who is in sync and where writes may be on their way, durable on the members
-//! before anybody relies on it.
+//! Writes the state of a running mirror to the labels: the members in sync and the dirty regions are durable on the
+//! members before a request relies on them.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -19,44 +19,43 @@ use super::record::{Generation, Known, MemberState, Record};
 use super::regions::Regions;
 use super::scrub::Scrubbed;
 
-/// The state that a mirror keeps in its members' labels.
+/// The writer of a mirror's state to the labels of its members.
 pub struct SuperblockWriter {
     kept: Rc<dyn StateStore>,
     lineage: Rc<Lineage>,
-    /// Of each member: what is known to be on it, and what was last sent there.
+    /// For each member, the state that is known to be on it, and the last one that was sent to it.
     known: RefCell<Vec<(Generation, Generation)>>,
-    /// Of each member: whether it was copied as a whole while another one is away.
+    /// Whether each member was copied as a whole while another one is away.
     refilled: Vec<bool>,
     pub intent: Intent,
-    /// How long nobody has to have written to a region before it leaves the map.
+    /// Time without writes after which a region leaves the bitmap.
     delay: Duration,
     flush_failed: Cell<bool>,
-    /// States that were written.
+    /// Number of states written.
     states: Cell<u64>,
     durable: Cell<Option<Durable>>,
-    /// One state is written after the other.
+    /// Serialises the writing of states.
     turn: Mutex,
 }
 
-/// What states are durable.
+/// The last durable state.
 #[derive(Clone, Copy)]
 struct Durable {
-    /// How many changes of members and flags they tell of.
+    /// The number of changes of members and flags that it covers.
     version: u64,
-    /// Whether the mirror was sure to stay when they were written. Otherwise they were held back: what has become
-    /// of them nobody says, so they are written once more.
+    /// Whether the mirror was committed when it was written. Before, a state is held back and its outcome is not
+    /// reported, so it must be written once more.
     is_committed: bool,
 }
 
-/// The numbers of states, of one mirror after the other in a process: what a successor writes is newer, whatever it
-/// found, and what its predecessor has written comes before that, wherever it is.
+/// Numbers of states, shared by the successive mirrors of a process. A state of a successor is newer than all states of
+/// its predecessors, on whichever disks these are.
 struct Lineage {
-    /// Drawn by the first opening.
+    /// Random number drawn by the first opening.
     incarnation: u64,
-    /// The highest change.
+    /// The highest state number.
     events: Cell<u64>,
-    /// The last of these states that was sent to each member, by its name. It may be on a disk that has not acknowledged
-    /// it.
+    /// By member name, the last of these states that was sent to it. It may be on a disk that has not acknowledged it.
     sent: RefCell<BTreeMap<String, Generation>>,
 }
 
@@ -94,22 +93,22 @@ impl SuperblockWriter {
         }
     }
 
-    /// How many states were written.
+    /// Returns the number of states written.
     pub fn states(&self) -> u64 {
         self.states.get()
     }
 
-    /// What it leaves to its successor.
+    /// Returns the numbers of states, for the successor of the mirror.
     pub fn leave(&self) -> Rc<dyn Any> {
         self.lineage.clone()
     }
 
-    /// What was answered may be lost.
+    /// Notes that a failed flush may have lost acknowledged writes.
     pub fn flush_failed(&self) {
         self.flush_failed.set(true);
     }
 
-    /// Grows with every change that a state tells of.
+    /// Returns a number that rises with every change that a state covers.
     fn version(&self, members: &[Member]) -> u64 {
         members.iter().map(Member::changes).sum::<u64>() + u64::from(self.flush_failed.get())
     }
@@ -121,18 +120,18 @@ impl SuperblockWriter {
         })
     }
 
-    /// Until the mirror is sure to stay.
+    /// Waits until the mirror is committed.
     pub fn committed(&self) -> LocalFuture<()> {
         self.kept.committed()
     }
 
-    /// Whether a state that stays is on the members, and the next one tells so. Before, none may claim that they
-    /// have more than when the mirror was opened: an older image would count for a member.
+    /// Whether a committed state is on the members, which the next one then records. Before, no state may record that
+    /// members have more than when the mirror was opened: an older image would pass for a member.
     fn is_settled(&self) -> bool {
         self.durable.get().is_some_and(|durable| durable.is_committed)
     }
 
-    /// The next state, sent to `ports`.
+    /// Creates the next state, which is sent to `ports`.
     fn next(&self, members: &[Member], ports: &[usize], scrubbed: Scrubbed) -> Record {
         let Lineage { incarnation, events, sent } = &*self.lineage;
         events.set(events.get() + 1);
@@ -166,18 +165,18 @@ impl SuperblockWriter {
 }
 
 impl Inner {
-    /// Returns when everything that members have come to is durable on those that stay. A member that
-    /// cannot take it is taken out, and the next state says so.
+    /// Returns when all changes of members are durable on those that stay. A member that cannot take the state is taken
+    /// out, and the next state records that.
     ///
     /// # Errors
-    /// What the last member in sync says if nobody is left who could remember it.
+    /// The error of the last member in sync, if no member is left to record the changes.
     pub async fn remember(&self) -> Result<()> {
         let Some(writer) = &self.writer else { return Ok(()) };
         self.write_until(writer, || writer.is_durable(&self.members)).await
     }
 
-    /// Writes states until one is durable that `is_known` accepts. A caller that waits for its turn finds its own changes in
-    /// the state that is written meanwhile.
+    /// Writes states until `is_known` accepts one as durable. A caller that waits for its turn may find its own changes
+    /// in the state that is written meanwhile.
     async fn write_until(
         &self,
         writer: &SuperblockWriter,
@@ -192,7 +191,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes the next state. The caller has the turn.
+    /// Writes the next state. The caller holds the lock `turn`.
     async fn write_state(&self, writer: &SuperblockWriter) -> Result<()> {
         let version = writer.version(&self.members);
         let takes = |n: &usize| self.members[*n].takes_writes();
@@ -225,7 +224,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Who cannot take a state is out at once, whoever else is awaited still.
+    /// Retires a member as soon as it fails to take a state, while others are still awaited.
     pub fn hear_of_failures(&self) {
         let Some(writer) = &self.writer else { return };
         let me = self.me.clone();
@@ -237,7 +236,7 @@ impl Inner {
         writer.kept.on_failure(self.deadline.clone(), Rc::new(told));
     }
 
-    /// What was held back until the mirror is sure to stay is written once more: who could not take it is out.
+    /// Writes the held-back state once more when the mirror is committed, and retires members that could not take it.
     pub fn remember_when_sure(&self) {
         let Some(writer) = self.writer.as_ref().filter(|writer| !writer.kept.is_committed()) else {
             return;
@@ -251,7 +250,7 @@ impl Inner {
         });
     }
 
-    /// Writes the next state although nobody waits for it: what it says anew costs a copy less.
+    /// Writes the next state although no caller waits for it, because it shortens a later copy.
     ///
     /// # Errors
     /// As [`Inner::remember`].
@@ -260,7 +259,7 @@ impl Inner {
         self.write_state(writer).await
     }
 
-    /// The same, soon, for changes that nobody waits for.
+    /// Writes the state soon, for changes that no caller waits for.
     pub fn remember_soon(&self) {
         if self.writer.is_none() {
             return;
@@ -268,14 +267,13 @@ impl Inner {
         let me = self.me.clone();
         self.tasks.spawn("a mirror's state", async move {
             if let Some(mirror) = me.upgrade() {
-                // Whoever relies on it next tries again, and is told.
+                // The next caller that relies on the state tries again, and gets the error.
                 let _ = mirror.remember().await;
             }
         });
     }
 
-    /// Before a request changes bytes: that writes may be on their way there is durable, and so is who
-    /// misses them.
+    /// Makes durable, before a request changes `range`, that its regions are dirty, and which members miss its writes.
     ///
     /// # Errors
     /// As [`Inner::remember`].
@@ -294,7 +292,7 @@ impl Inner {
         self.write_until(writer, is_known).await
     }
 
-    /// From now on there may be writes to a range; who takes none misses them.
+    /// Marks the regions of a range as dirty. Members that take no writes miss them from now on.
     fn mark(&self, writer: &SuperblockWriter, range: ByteRange) {
         writer.intent.want(range);
         let wanted = writer.intent.wanted();
@@ -316,7 +314,7 @@ impl Inner {
         });
     }
 
-    /// Takes regions out of the map that nobody writes to any more. Whether there are others left.
+    /// Removes regions from the bitmap that are not written any more. Returns whether it must be checked again.
     async fn look_at_map(&self) -> bool {
         let Some(writer) = &self.writer else { return false };
         if self.tasks.is_closing() || !writer.is_settled() {
@@ -325,11 +323,11 @@ impl Inner {
         let _one = self.tasks.enter();
         let busy = |range| self.lock.is_wanted(range) && !seeded::on(Bug::RegionLeftBusy);
         let quiet = writer.intent.quiet(busy);
-        // What was written there is on all members before the map says that they are alike.
+        // Writes there must be durable on all members before the bitmap claims that these are identical.
         if !quiet.is_empty() && (seeded::on(Bug::RegionUnflushed) || self.flush().await.is_ok()) {
             let _turn = writer.turn.lock().await;
             if writer.intent.leave(&quiet, busy) {
-                // Whoever relies on the next state writes it again, and is told.
+                // The next caller that relies on a state writes it again, and gets the error.
                 let _ = self.write_state(writer).await;
             }
         }

@@ -1,4 +1,4 @@
-//! A disk without bytes: reads zeros, forgets writes. For measuring everything but a disk.
+//! A disk without storage: reads return zeros, and writes are dropped. For measuring everything but a disk.
 
 use std::rc::Rc;
 

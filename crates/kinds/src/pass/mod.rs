@@ -1,4 +1,4 @@
-//! Counts what goes by and changes nothing: the smallest hook, to measure one and to copy from.
+//! Counts requests and changes nothing: the smallest hook, to measure the cost of one and to copy from.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Where blocks are: finding them, placing them, giving their places back.
+//! Blocks: looks them up, places them, and frees their places.
 
 use block::{Buf, ByteRange, Error, ErrorKind, Mode, Mono, Op, Result};
 use meta::alloc::{Places, Spot};
@@ -7,29 +7,29 @@ use meta::vault::{Data, Transaction};
 use super::device::Inner;
 use super::opening::Map;
 
-/// Blocks that one request is about, and places that one transaction changes.
+/// Most blocks of one request, and most places that one transaction changes.
 pub const BATCH_BLOCKS: u64 = 32;
 
-/// The same, with one that it begins in the midst of.
+/// Most blocks that a request touches: one more if it begins inside a block.
 const TOUCHED_MAX: usize = BATCH_BLOCKS as usize + 1;
 
 /// Children of one request in flight at once.
 pub const WINDOW: usize = 8;
 
-/// Where the blocks of a range are.
+/// The places of the blocks of a range.
 pub struct Looked {
     pub range: ByteRange,
-    /// The block in which it begins.
+    /// The block in which the range begins.
     pub first: u64,
     spots: [Spot; TOUCHED_MAX],
     count: usize,
 }
 
-/// Part of a range that is in one piece below.
+/// Part of a range that is contiguous on the lower.
 pub struct Piece {
-    /// Its bytes, as clients see them.
+    /// The bytes, as clients see them.
     pub range: ByteRange,
-    /// Where it is; [`Spot::At`] with the first place.
+    /// The spot of the first block; [`Spot::At`] holds the first place.
     pub spot: Spot,
 }
 
@@ -37,7 +37,7 @@ pub struct Piece {
 type Window = block::Window<WINDOW>;
 
 impl Looked {
-    /// The blocks, each with the part of it that the range is about.
+    /// Returns the blocks, each with its spot and with its part of the range.
     pub fn blocks(&self, inner: &Inner) -> impl Iterator<Item = (u64, Spot, ByteRange)> {
         let spots = (self.first..).zip(&self.spots[..self.count]);
         spots.map(|(block, spot)| {
@@ -48,7 +48,7 @@ impl Looked {
         })
     }
 
-    /// The range, in pieces.
+    /// Returns the range in pieces.
     pub fn pieces(&self, inner: &Inner) -> impl Iterator<Item = Piece> {
         let mut blocks = self.blocks(inner).peekable();
         std::iter::from_fn(move || {
@@ -62,7 +62,7 @@ impl Looked {
         })
     }
 
-    /// Whether there is a block that a write would have to find a place for, or to put right.
+    /// Whether a write would have to place a block, or to rewrite a lost one.
     fn is_to_be_placed(&self) -> bool {
         self.spots[..self.count].iter().any(|spot| !matches!(spot, Spot::At(_)))
     }
@@ -79,7 +79,7 @@ fn follows(before: Spot, spot: Spot) -> bool {
     !matches!(spot, Spot::Lost(_)) && next_of(before) == spot
 }
 
-/// The checksum of a block: a part of it, and zeros around it.
+/// Returns the checksum of a block: `part`, with `head` zeros before it and `tail` zeros behind it.
 fn checksum(zeros: &Buf, head: usize, part: &Buf, tail: usize) -> u64 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
     let zeros = zeros.read();
@@ -90,7 +90,7 @@ fn checksum(zeros: &Buf, head: usize, part: &Buf, tail: usize) -> u64 {
 }
 
 impl Inner {
-    /// Where the blocks of `range` are, which has [`BATCH_BLOCKS`] at most.
+    /// Looks up the blocks of `range`, which covers at most [`BATCH_BLOCKS`].
     pub async fn look(&self, map: &Map, range: ByteRange) -> Result<Looked> {
         let first = self.layout.block_of(range.start());
         let count = (self.layout.block_of(range.end() - 1) - first + 1) as usize;
@@ -99,7 +99,7 @@ impl Inner {
         Ok(looked)
     }
 
-    /// A range in parts that can be looked up at once.
+    /// Splits a range into parts that can be looked up at once.
     pub fn batches(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> + use<> {
         let bytes = BATCH_BLOCKS * self.layout.block_bytes;
         let mut at = range.start();
@@ -110,12 +110,12 @@ impl Inner {
         })
     }
 
-    /// Whole blocks.
+    /// Widens a range to whole blocks.
     pub fn widened(&self, range: ByteRange) -> ByteRange {
         range.widen(self.layout.block_bytes as u32).expect("a device ends far below u64::MAX")
     }
 
-    /// Where a part of a block is that is at `place`.
+    /// Returns the byte range on the lower of `part` of a block at `place`.
     pub fn below(&self, place: u64, part: ByteRange) -> ByteRange {
         let within = part.start() % self.layout.block_bytes;
         part.at(self.layout.places(place, 1).start() + within)
@@ -131,7 +131,7 @@ impl Inner {
             .at(&self.name)
     }
 
-    /// Reads what is somewhere, and makes zeros of what is nowhere.
+    /// Reads placed blocks from the lower, and returns zeros for the others.
     pub async fn read(&self, map: &Map, op: &mut Op) -> Result<()> {
         let range = op.range().expect("a read has one");
         let _here = self.lock.lock(range, Mode::Shared).await;
@@ -163,7 +163,7 @@ impl Inner {
         window.drain().await.and(result)
     }
 
-    /// Writes in place what has one, and finds places for the rest.
+    /// Writes placed blocks in place, and places the others.
     pub async fn write(&self, map: &Map, op: &mut Op) -> Result<()> {
         let range = op.range().expect("a write has one");
         {
@@ -177,7 +177,7 @@ impl Inner {
         let looked = self.look(map, range).await?;
         self.check_whole(&looked)?;
         let (mut transaction, runs) = self.take_places(map, &looked).await?;
-        // Places are promised to the transaction: it stays until nothing is on its way to them.
+        // The transaction reserves the places, so it must live until no write to them is in flight.
         let mut written = self.write_in_place(map, &looked, op).await;
         let mut window = Window::default();
         for (block, places) in &runs {
@@ -196,7 +196,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Of a block that is lost, nothing but all may be written.
+    /// Checks that the write covers all of every lost block.
     fn check_whole(&self, looked: &Looked) -> Result<()> {
         let is_bad = |(_, spot, part): &(u64, Spot, ByteRange)| {
             matches!(spot, Spot::Lost(_)) && part.len() < self.layout.block_bytes
@@ -223,8 +223,8 @@ impl Inner {
         window.drain().await.and(result)
     }
 
-    /// Places for all blocks that have none, in runs: the first block of each, and its places. Waits for
-    /// a while where there are none.
+    /// Takes places for all blocks that have none. Returns runs: the first block, and its places. If the places are not
+    /// enough, waits for free ones, up to a limit.
     async fn take_places(
         &self,
         map: &Map,
@@ -238,14 +238,14 @@ impl Inner {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     drop(transaction);
                     if turn.take().is_none() {
-                        // What it had for a moment may be enough for somebody else.
+                        // The places that this attempt had taken may be enough for another write.
                         self.tell_of_room();
                         frees += 1;
                     }
                     if !self.waits_for_room(begun, frees).await {
                         return Err(self.full(map));
                     }
-                    // One at a time: two that have a part each would never have all.
+                    // One waiting write at a time: two that hold a part each would both never have all.
                     turn = Some(self.placing.lock().await);
                 }
                 Err(error) => return Err(error),
@@ -285,7 +285,8 @@ impl Inner {
         Ok(runs)
     }
 
-    /// Waits until places were given back since there were `frees`; not for ever, and not everybody.
+    /// Waits until places are freed after the count `frees`. Returns whether that happened. Fails after a limited time,
+    /// and at once if too many requests wait already.
     async fn waits_for_room(&self, begun: Mono, frees: u64) -> bool {
         let waited = self.env.now().since(begun);
         let Some(left) = super::ROOM_WITHIN.checked_sub(waited).filter(|left| !left.is_zero())
@@ -313,7 +314,7 @@ impl Inner {
         Error::new(ErrorKind::NoSpace, words).next("discard what is not needed").at(&self.name)
     }
 
-    /// Writes what `op` has for some new blocks, and zeros around it, and names them in the transaction.
+    /// Writes the data of `op` for a run of new blocks, with zeros around it, and names the blocks in the transaction.
     async fn write_new(
         &self,
         map: &Map,
@@ -358,8 +359,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives back the places of all whole blocks in `range`; what is left of it becomes zeros if
-    /// `zero`, and else stays as it is.
+    /// Frees the places of all whole blocks in `range`. The rest of the range is zeroed if `zero`, and else stays as it
+    /// is.
     pub async fn give_back(
         &self,
         map: &Map,
@@ -372,7 +373,7 @@ impl Inner {
             let looked = self.look(map, batch).await?;
             let mut transaction = map.vault.begin();
             let freed = self.give_back_whole(map, &looked, &mut transaction)?;
-            // Below they are discarded when it is durable that they are free, and before they are used again.
+            // Discard the places only when it is durable that they are free, and before they are used again.
             let held: Vec<_> = freed.iter().map(|places| map.blocks.hold(*places)).collect();
             map.vault.commit(transaction).await?;
             self.discard_below(&freed).await;
@@ -386,7 +387,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Says below that nobody needs these places. It does no harm if nobody hears it, but is counted.
+    /// Discards freed places on the lower. A failure does no harm, but is counted.
     async fn discard_below(&self, freed: &[Places]) {
         let mut window = Window::default();
         for Places { first, count } in freed.iter().filter(|_| self.data.info().discard) {
@@ -399,7 +400,7 @@ impl Inner {
         }
     }
 
-    /// Gives back the places of whole blocks: those that follow each other together.
+    /// Frees the places of the whole blocks in a range. Returns them, with adjacent places joined.
     fn give_back_whole(
         &self,
         map: &Map,
@@ -421,7 +422,7 @@ impl Inner {
         Ok(freed)
     }
 
-    /// Writes zeros to what is less than a block: the first one, and the last.
+    /// Writes zeros to the partly covered blocks: the first and the last one.
     async fn zero_parts(&self, map: &Map, looked: &Looked, fua: bool) -> Result<()> {
         for (_, spot, part) in looked.blocks(self) {
             match spot {
@@ -439,7 +440,7 @@ impl Inner {
         Ok(())
     }
 
-    /// So many places are free again.
+    /// Notes that `count` places were freed, and wakes waiting writes.
     fn have_freed(&self, count: u64) {
         if count > 0 {
             self.taken.set(self.taken.get() - count);
@@ -449,7 +450,7 @@ impl Inner {
 }
 
 impl Looked {
-    /// Where a block of it is.
+    /// Returns the spot of a block in the range.
     pub fn spot(&self, block: u64) -> Spot {
         self.spots[(block - self.first) as usize]
     }

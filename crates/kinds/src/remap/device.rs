@@ -1,4 +1,4 @@
-//! Requests, and what a person may ask.
+//! Requests and commands.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -20,50 +20,50 @@ use super::opening::{Access, Map, Opening};
 use super::packer::Packing;
 use super::record::Record;
 
-/// The most blocks that one answer about what is in use is about.
+/// Most blocks that one status reply covers.
 const STATUS_BLOCKS_MAX: u64 = 1 << 16;
 
-/// A device whose blocks are placed when they are first written.
+/// A device that places its blocks when they are first written.
 pub struct Remap {
     pub inner: Rc<Inner>,
 }
 
-/// What requests and the packer share.
+/// State shared by requests and the packer.
 pub struct Inner {
     pub name: String,
     pub env: Env,
     pub info: Info,
     pub layout: Layout,
     pub data: Lower,
-    /// Which port that is.
+    /// Port of `data`.
     pub data_port: usize,
     pub opening: Opening,
-    /// Blocks: shared by who uses what is there, alone for who changes where it is.
+    /// Locks ranges: shared by requests that use placed blocks, exclusive for changes of the map.
     pub lock: RangeLock,
     /// A block of zeros.
     pub zeros: Buf,
     map: OnceCell<Map>,
-    /// Why there is no map.
+    /// The error of opening the map.
     broken: RefCell<Option<Error>>,
     opened: Notify,
-    /// Places that are taken.
+    /// Number of places that are taken.
     pub taken: Cell<u64>,
-    /// How often there was room that had not been there before.
+    /// Counts the occasions on which places became free.
     pub frees: Cell<u64>,
-    /// Discards that failed below.
+    /// Discards that failed on the lower.
     pub undiscarded: Cell<u64>,
     /// Requests that wait for a place.
     pub held: Cell<u32>,
-    /// Those who have waited look one after the other.
+    /// Serialises the attempts of writes that have waited for places.
     pub placing: Mutex,
-    /// Whether blocks are packed.
+    /// Whether the device packs its blocks.
     pub pack: bool,
     pub packing: Packing,
     pub pace: Throttle,
     pub tasks: TaskGroup,
 }
 
-/// What a device is made from.
+/// Parts of a new device.
 pub struct Parts {
     pub name: String,
     pub info: Info,
@@ -75,10 +75,10 @@ pub struct Parts {
 }
 
 impl Remap {
-    /// A device that has no map yet.
+    /// Creates a device that has no map yet.
     ///
     /// # Errors
-    /// `Limit` without buffers.
+    /// `Limit` if there are no buffers.
     pub fn new(parts: Parts, paused: bool) -> Result<Self> {
         let Parts { name, info, layout, data_port, opening, pack, speed } = parts;
         let env = opening.env.clone();
@@ -112,7 +112,7 @@ impl Remap {
 }
 
 impl Inner {
-    /// The map, once it is there.
+    /// Waits until the map is open, and returns it.
     pub async fn map(&self) -> Result<&Map> {
         if self.map.get().is_none() {
             self.opened.until(|| self.map.get().is_some() || self.broken.borrow().is_some()).await;
@@ -123,10 +123,10 @@ impl Inner {
         })
     }
 
-    /// Opens the vault that `record` tells of, or makes it.
+    /// Opens the vault of `record`, or makes it.
     ///
     /// # Errors
-    /// What is wrong with it, and what the disks say.
+    /// Errors of the vault and of the disks.
     pub async fn open(self: &Rc<Self>, record: Record) -> Result<()> {
         let opened = self.try_open(record).await;
         if let Err(error) = &opened {
@@ -155,7 +155,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the vault of `record`, and writes nothing. A change that cannot open it fails before the commit and is undone.
+    /// Reads the vault of `record`, and writes nothing. A change that cannot open it fails before the commit and is
+    /// undone.
     ///
     /// # Errors
     /// As [`Inner::open`].
@@ -168,8 +169,8 @@ impl Inner {
     }
 
     /// Opens the vault once the change that makes this device is committed. A change may be undone, and the bytes below
-    /// must then be the same. A vault writes whenever it is opened, and a mirror below that the same change makes cannot
-    /// durably mark a dirty region before.
+    /// must then be the same. A vault writes whenever it is opened, and a mirror below that the same change makes
+    /// cannot durably mark a dirty region before.
     pub fn open_later(self: &Rc<Self>, record: Record) {
         let inner = self.clone();
         self.tasks.spawn("a map of blocks", async move {
@@ -292,10 +293,10 @@ impl Device for Remap {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            // If nothing comes of it, it goes on.
+            // If the close is abandoned, packing goes on.
             let closing = inner.tasks.close(|| inner.begin_packing()).await;
             if let Some(map) = inner.map.get().filter(|_| !inner.info.read_only) {
-                // What it could not write is in its log.
+                // Pages that could not be written are in the log.
                 let _ = map.vault.clone().close().await;
             }
             closing.done();
@@ -305,7 +306,7 @@ impl Device for Remap {
 }
 
 impl Remap {
-    /// Looks at the vault. Blocks are not looked at: nothing tells what they should be.
+    /// Checks the vault. The contents of blocks cannot be checked, because nothing records what they should be.
     async fn check(&self) -> Result<Checked> {
         let findings = self.inner.map().await?.vault.check().await?;
         let health = match (findings.count, findings.repairable) {

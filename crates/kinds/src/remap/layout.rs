@@ -1,4 +1,4 @@
-//! Where the vault and the places are.
+//! The layout of a device: the vault, and the places of blocks.
 
 use block::{ByteRange, Info};
 use meta::vault::ObjectKind;
@@ -10,34 +10,34 @@ pub const BLOCK_BYTES_MIN: u64 = 4096;
 /// The largest block, in bytes.
 pub const BLOCK_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes of a block if nothing is said.
+/// Default size of a block, in bytes.
 pub const BLOCK_BYTES_DEFAULT: u64 = 64 << 10;
 
-/// The most blocks.
+/// Most blocks of a device.
 pub const BLOCKS_MAX: u64 = 1 << 36;
 
 /// Bytes of an entry of the map.
 const ENTRY_BYTES: u32 = 8;
 
-/// The longest log of a vault that is made here: a large map changes more pages between checkpoints.
+/// Longest log of a new vault. A larger map changes more pages between checkpoints, so its log is longer.
 const LOG_BYTES_MOST: u64 = 16 << 20;
 
-/// The sizes of a device, and of what it stands on. They stay what they were when it was made.
+/// The sizes of a device and of the lower below it, as they were when the device was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Bytes of a block, a power of two.
     pub block_bytes: u64,
     /// Blocks that clients see.
     pub blocks: u64,
-    /// Places for blocks below.
+    /// Places for blocks on the lower.
     pub places: u64,
-    /// Where the first place begins.
+    /// Start of the first place on the lower.
     pub start: u64,
 }
 
 impl Layout {
-    /// Of so many blocks on `data`, with the vault at its beginning unless it is `apart`; and the bytes
-    /// of the vault.
+    /// Returns the layout of `blocks` blocks on `data`, and the bytes of the vault. The vault is at the start of `data`
+    /// unless it is `apart`.
     pub fn new(block_bytes: u64, blocks: u64, data: &Info, apart: bool) -> (Self, u64) {
         let most = data.size / block_bytes;
         let vault = vault_bytes(blocks, most).next_multiple_of(block_bytes);
@@ -46,40 +46,40 @@ impl Layout {
         (Self { block_bytes, blocks, places, start }, vault)
     }
 
-    /// Bytes that clients see.
+    /// Returns the bytes that clients see.
     pub fn size(&self) -> u64 {
         self.blocks * self.block_bytes
     }
 
-    /// The block of a byte.
+    /// Returns the block that contains a byte.
     pub fn block_of(&self, byte: u64) -> u64 {
         byte / self.block_bytes
     }
 
-    /// The bytes of `count` blocks that clients see.
+    /// Returns the byte range of `count` blocks, as clients see it.
     pub fn range(&self, block: u64, count: u64) -> ByteRange {
         let start = block * self.block_bytes;
         ByteRange::new(start, count * self.block_bytes).expect("there are blocks")
     }
 
-    /// The bytes of `count` places below.
+    /// Returns the byte range of `count` places on the lower.
     pub fn places(&self, place: u64, count: u64) -> ByteRange {
         let start = self.start + place * self.block_bytes;
         ByteRange::new(start, count * self.block_bytes).expect("there are places")
     }
 }
 
-/// Bytes of the log of a vault for so many blocks.
+/// Returns the bytes of the log of a vault for `blocks` blocks.
 pub fn log_bytes(blocks: u64) -> u64 {
     let map = blocks * u64::from(ENTRY_BYTES);
     map.next_power_of_two().clamp(LOG_BYTES_MIN, LOG_BYTES_MOST)
 }
 
-/// Bytes of a vault with a map of so many blocks, and so many places at most.
+/// Returns the bytes of a vault with a map of `blocks` blocks and at most `places` places.
 fn vault_bytes(blocks: u64, places: u64) -> u64 {
     let map = ObjectKind::Array.pages(ENTRY_BYTES, blocks);
     let taken = ObjectKind::Bitmap.pages(0, places.max(1));
-    // One is the directory's.
+    // One page is the directory.
     Geometry::bytes_for(1 + map + taken, log_bytes(blocks))
 }
 
@@ -90,7 +90,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn a_vault_takes_little_of_a_disk() {
+    fn vault_takes_small_part_of_disk() {
         let disk = Info::disk(1024 * GIB, 512);
         // A tebibyte in blocks of 64 KiB: 16 bytes for each, and the log.
         let (layout, vault) = Layout::new(64 << 10, 1 << 24, &disk, false);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_one_fits_on_a_small_disk() {
+    fn small_layout_fits_small_disk() {
         let (layout, vault) = Layout::new(4096, 12, &Info::disk(256 << 10, 512), false);
         assert!(layout.places >= 12, "{vault} bytes of a vault leave {}", layout.places);
         assert_eq!(Layout::new(4096, 12, &Info::disk(4096, 512), false).0.places, 0);

@@ -1,15 +1,15 @@
-//! A device whose blocks are placed when they are first written, and can be moved.
+//! A device that places its blocks when they are first written, and can move them.
 //!
-//! Violin's remapping module (section 2.2): a translation table, kept in a vault.
+//! This is Violin's remapping module (section 2.2): a translation table, kept in a vault.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the kind: options, plan, maker |
-//! | `layout.rs` | where the vault and the places are |
-//! | `record.rs` | what it keeps in labels, as bytes |
-//! | `opening.rs` | finding the vault, or making it |
-//! | `device.rs` | requests, and what a person may ask |
-//! | `blocks.rs` | finding blocks, placing them, giving their places back |
+//! | `layout.rs` | the positions of the vault and the places |
+//! | `record.rs` | the codec of the state in labels |
+//! | `opening.rs` | opening the vault, or making it |
+//! | `device.rs` | requests and commands |
+//! | `blocks.rs` | looking up blocks, placing them, freeing their places |
 //! | `packer.rs` | moving blocks to the front |
 
 mod blocks;
@@ -41,7 +41,7 @@ use layout::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, 
 use opening::Opening;
 use record::Record;
 
-/// Its commands. Only a device that packs has a job.
+/// Commands of the device. Only a device that packs has the commands of a job.
 const VERBS: &[&VerbInfo] = &[Check::INFO, Job::VERBS[0], Job::VERBS[1]];
 
 /// `remap`
@@ -130,19 +130,19 @@ const SPEED: OptionSpec = OptionSpec {
 
 const POLICIES: [&str; 3] = ["first-free", "log", "near"];
 
-/// See the option `cache`. One transaction changes at most a page of the bitmap for each of its blocks,
-/// and a fifth of the pages in memory may be changed.
+/// Limits of the option `cache`. One transaction changes at most one page of the bitmap for each of its blocks, and a
+/// fifth of the cached pages may be dirty.
 const CACHE_BYTES_MIN: u64 = 2 << 20;
 const CACHE_BYTES_DEFAULT: u64 = 16 << 20;
 const CACHE_BYTES_MAX: u64 = 16 << 30;
 
-/// A first write waits this long for a place.
+/// Longest time that a first write waits for a free place.
 pub const ROOM_WITHIN: Duration = Duration::from_secs(10);
 
-/// So many first writes wait at once; more fail at once, so that others find slots.
+/// First writes that may wait at the same time. Further ones fail at once, so that other requests find slots.
 const HELD_MAX: u32 = 16;
 
-/// Which of its lowers is which.
+/// The ports of the lower with the data and of the lower with the vault.
 struct Ports {
     data: usize,
     meta: usize,
@@ -252,7 +252,7 @@ fn info(layout: &Layout, data: &Info, meta: &Info) -> Info {
         native_fua: data.native_fua,
         native_zeroes: true,
         discard: true,
-        // What is less than a block stays.
+        // A discard keeps the bytes of partly covered blocks.
         discard_zeroes: false,
         ..both
     }

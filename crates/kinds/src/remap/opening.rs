@@ -1,4 +1,4 @@
-//! Finding the vault, or making it where nothing was before.
+//! Opens the vault, or makes it on new disks.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,53 +12,53 @@ use meta::vault::{Options, Shape, Vault};
 use super::layout::{Layout, log_bytes};
 use super::record::Record;
 
-/// The role of the map; that of the bitmap is the one behind it.
+/// Role of the map in the vault. The bitmap has the next one.
 const ROLE: u32 = 0;
 
-/// Whose the objects are. There is one such device on a vault: its name in the spec may change.
+/// Owner of the objects. It is not the device's name, which may change in the spec: a vault has only one such device.
 const OWNER: &str = "remap";
 
-/// Objects that there may be in the vault: the map, the bitmap, and those of versions to come.
+/// Most objects in the vault: the map, the bitmap, and those of later versions.
 const OBJECTS: u32 = 8;
 
-/// What an opening needs.
+/// Parameters of opening the map.
 pub struct Opening {
     pub env: Env,
     pub data: Lower,
-    /// Where the vault is, and the bytes that it may have there.
+    /// The lower with the vault, and the most bytes of the vault there.
     pub meta: Lower,
     pub vault_bytes: u64,
     pub kept: Rc<dyn StateStore>,
-    /// The ports beneath which the state is kept.
+    /// Ports beneath which the state is kept.
     pub ports: Vec<usize>,
-    /// What the labels say of packing: whether it rests.
+    /// Whether packing is paused by the state in the labels.
     pub kept_paused: Cell<bool>,
     pub policy: Policy,
     pub cache_bytes: usize,
     pub read_only: bool,
 }
 
-/// How a vault is opened.
+/// Access to a vault.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing is written.
+    /// Writes nothing.
     ReadOnly,
-    /// As the lowers permit.
+    /// Writes as the lowers permit.
     Full,
 }
 
-/// The vault of a device, and what it has in it.
+/// The open vault of a device, and the map in it.
 pub struct Map {
     pub vault: Vault,
     pub blocks: Allocator,
 }
 
 impl Opening {
-    /// What was kept; `None` if this device is new.
+    /// Returns the state in the labels; `None` if this device is new.
     ///
     /// # Errors
-    /// `NotFound` if nothing was kept on disks that are not new, `Corrupt`, and `Invalid` if the spec says
-    /// something else than when it was made.
+    /// `NotFound` if disks that are not new have no state, `Corrupt` if the state is damaged, `Invalid` if the spec
+    /// differs from the state.
     pub fn found(&self, wanted: &Layout) -> Result<Option<Record>> {
         let found: Vec<&Found> = self.ports.iter().map(|port| self.kept.found(*port)).collect();
         let states = found.iter().filter_map(|found| found.state.as_ref());
@@ -87,8 +87,7 @@ impl Opening {
         Ok(Some(record))
     }
 
-    /// Writes `record` to the labels, if one of the disks there lacks it: one that was away, or was labelled
-    /// since.
+    /// Writes `record` to the labels if a present disk lacks it, because it was away or was labelled later.
     ///
     /// # Errors
     /// As [`Self::keep`].
@@ -103,16 +102,16 @@ impl Opening {
     /// Writes `record` to the labels.
     ///
     /// # Errors
-    /// What the first disk says that failed.
+    /// The first error of a disk.
     pub async fn keep(&self, record: &Record) -> Result<()> {
         let written = self.kept.write(&self.ports, record.encode()).await;
         written.into_iter().try_for_each(|(_, answer)| answer)
     }
 
-    /// Makes the vault. What was there is gone: nobody has stored anything yet.
+    /// Makes the vault. Erases the earlier content of its place: the device has no data yet.
     ///
     /// # Errors
-    /// What the disks say.
+    /// Errors of the disks.
     pub async fn format(&self, layout: &Layout) -> Result<Uuid> {
         let log_bytes = Some(log_bytes(layout.blocks));
         let shape = Shape { log_bytes, objects: OBJECTS, bytes: Some(self.vault_bytes) };
@@ -125,10 +124,10 @@ impl Opening {
         Ok(made)
     }
 
-    /// Opens the vault of that number.
+    /// Opens the vault `uuid`.
     ///
     /// # Errors
-    /// `Corrupt` if it is gone, and what else the vault says.
+    /// `Corrupt` if the vault is gone; errors of opening it.
     pub async fn open(&self, uuid: Uuid, access: Access) -> Result<Map> {
         let vault = self.vault(uuid, access).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
@@ -157,7 +156,7 @@ impl Opening {
     }
 }
 
-/// Whether the spec still says what the device was made with, and all of it is there. What it stands on may
+/// Checks that the spec still agrees with the state in the labels, and that `data_bytes` hold all places. The lower may
 /// have grown.
 fn check(made: &Layout, wanted: &Layout, data_bytes: u64) -> Result<()> {
     let differs = |option: &str, was: u64, is: u64| {
@@ -195,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_that_has_grown_is_as_good_and_one_that_has_shrunk_is_not() {
+    fn check_accepts_grown_disk_and_rejects_shrunk_one() {
         let disk = |bytes: u64| Info::disk(bytes, 512);
         let (made, _) = Layout::new(4096, 100, &disk(1 << 30), false);
         let (wanted, _) = Layout::new(4096, 100, &disk(1 << 40), false);

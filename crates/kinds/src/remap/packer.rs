@@ -1,7 +1,7 @@
-//! Packing: moving blocks to the front, so that the room behind them is in one piece.
+//! Packing: moves blocks to the front, so that the free places behind them are in one piece.
 //!
-//! A block that is behind as many places as are taken goes to the first place that is free. Each move
-//! is a transaction: the block is written, its checksum named, the map changed, the old place given back.
+//! If `n` places are taken, a block at place `n` or later moves to the first free place. Each move is a transaction: it
+//! writes the block, names its checksum, changes the map, and frees the old place.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,23 +17,23 @@ use super::device::Inner;
 use super::opening::Map;
 use super::record::Record;
 
-/// Progress of packing.
+/// The packing job and its position.
 pub struct Packing {
     pub job: Job,
-    /// The next block that is looked at.
+    /// Next block to examine.
     next: Cell<u64>,
-    /// Whether this pass over all blocks has moved one.
+    /// Whether this pass over all blocks has moved a block.
     has_moved: Cell<bool>,
 }
 
 impl Packing {
-    /// Begins when the map is there, or rests.
+    /// Creates the job, which waits for [`Inner::begin_packing`], or is paused.
     pub fn new(is_paused: bool) -> Self {
         Self { job: Job::new(is_paused), next: Cell::new(0), has_moved: Cell::new(false) }
     }
 }
 
-/// A move is a transaction: once it has returned, it is durable, and nothing has to be held.
+/// A move is a transaction: it is durable when it returns, so there is nothing to hold afterwards.
 impl Work for Inner {
     type Guard = ();
     type Run = ();
@@ -78,7 +78,7 @@ impl Work for Inner {
         Ok(Outcome::Unchanged)
     }
 
-    /// Keeps over restarts whether it is paused.
+    /// Makes durable whether the job is paused, if that has changed.
     async fn record(&self) -> Result<()> {
         let (map, paused) = (self.map().await?, self.packing.job.is_pausing());
         if self.opening.kept_paused.get() == paused {
@@ -109,14 +109,14 @@ impl Work for Inner {
 }
 
 impl Inner {
-    /// Begins to pack, if that is an option of the device and its job is not paused.
+    /// Begins packing, if the device has the option `pack` and the job is not paused.
     pub fn begin_packing(self: &Rc<Self>) {
         if self.pack {
             Job::go_on(self);
         }
     }
 
-    /// Moves a block and those that follow it, as many as the throttle has room for.
+    /// Moves `block` and its successors, as many as the throttle permits.
     async fn move_blocks(&self, map: &Map, steps: &mut Steps<'_, Self>, block: u64) -> Result<()> {
         let most = (BATCH_BLOCKS * self.layout.block_bytes).min(block::STEP_BYTES_MAX);
         let step = self.pace.step_of(most.max(self.layout.block_bytes));
@@ -131,9 +131,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Moves those blocks of `range` that are behind all that could be in front; how many.
+    /// Moves the blocks of `range` that are not within the first `taken` places. Returns the number of moved blocks.
     async fn move_to_front(&self, map: &Map, range: ByteRange) -> Result<u64> {
-        // Before the lock: who holds buffers may wait for it.
+        // Wait before the lock: requests that hold buffers may wait for the lock.
         let room = self.env.pool().wait_for(self.layout.block_bytes as usize).await?;
         let _alone = self.lock.lock(range, Mode::Exclusive).await;
         let looked = self.look(map, range).await?;

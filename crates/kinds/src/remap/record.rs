@@ -1,4 +1,4 @@
-//! What a device keeps in the labels beneath it: `docs/formats/remap.md`.
+//! The state of a device in the labels beneath it: `docs/formats/remap.md`.
 
 use kind::Summary;
 use meta::Uuid;
@@ -13,7 +13,7 @@ const VERSION: u32 = 1;
 const UNFINISHED: u32 = 1;
 const PAUSED: u32 = 2;
 
-/// The last byte of a device, at most.
+/// Highest end of a device.
 const END_MAX: u64 = 1 << 62;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -33,21 +33,21 @@ pub const RECORD_BYTES: usize = size_of::<Raw>();
 
 const _: () = assert!(RECORD_BYTES == 56);
 
-/// That a vault was made here, and what for.
+/// The vault of a device, and the sizes for which it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Which vault; `None` while it is being made: nothing was ever stored then.
+    /// The vault; `None` while it is being made, when the device has no data yet.
     pub vault: Option<Uuid>,
-    /// Whether packing was told to pause.
+    /// Whether packing is paused by command.
     pub paused: bool,
-    /// The sizes.
+    /// Sizes of the device.
     pub layout: Layout,
 }
 
-/// What a record says, in words.
+/// Describes a record in words.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason why `bytes` are no record.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { vault, layout, .. } = Record::decode(bytes)?;
     let Layout { block_bytes, blocks, places, .. } = layout;
@@ -56,7 +56,7 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
 }
 
 impl Record {
-    /// The bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> Vec<u8> {
         let flag = |set, bit| if set { bit } else { 0 };
         let Layout { block_bytes, blocks, places, start } = self.layout;
@@ -73,10 +73,10 @@ impl Record {
         raw.as_bytes().to_vec()
     }
 
-    /// What `bytes` say.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// Why they are no record that can be used.
+    /// The reason why `bytes` are no usable record.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let raw = Raw::ref_from_bytes(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
         if raw.version.get() != VERSION {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn remap_record_encodes_to_golden_bytes() {
         let mut golden = vec![0; 56];
         golden[8..24].fill(0x11);
         for (at, byte) in [(0, 1), (4, 2), (26, 1), (32, 1), (33, 2), (40, 3), (50, 0x10)] {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn decode_rejects_malformed_remap_record() {
         let good = sample().encode();
         // Version; unknown flags, unfinished with a vault; block; blocks; places; start.
         let wrong =
@@ -136,7 +136,7 @@ mod tests {
         for (at, value) in wrong {
             let mut bytes = good.clone();
             bytes[at] = value;
-            // One byte of two.
+            // This takes two changed bytes.
             if at == 33 {
                 bytes[32] = 0;
             }

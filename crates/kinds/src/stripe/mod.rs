@@ -1,4 +1,4 @@
-//! Chunks dealt out over several devices.
+//! Distributes chunks over several devices in turn.
 
 use block::{StripeTable, Table, TableError};
 use kind::{

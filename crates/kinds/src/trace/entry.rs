@@ -1,4 +1,4 @@
-//! The codec of traces: `docs/formats/trace.md`.
+//! The codec of traces, as `docs/formats/trace.md` specifies it.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use block::{ByteRange, Verb};
 /// Bytes of the header and of each entry.
 pub const SLOT_BYTES: usize = 64;
 
-/// A slot's bytes.
+/// The bytes of one slot.
 pub type Slot = [u8; SLOT_BYTES];
 
 const MAGIC: [u8; 8] = *b"CAIRNTRC";
@@ -20,54 +20,54 @@ const LOST: u8 = 3;
 const FUA: u8 = 1;
 const UNMAP: u8 = 2;
 
-/// What a trace begins with.
+/// The header of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header;
 
-/// One step of a trace.
+/// One entry of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// What follows was recorded by one run of a graph.
+    /// The beginning of one run of a graph, which recorded the entries that follow.
     Start {
-        /// The wall clock then, in nanoseconds since 1970.
+        /// Wall clock at the start, in nanoseconds since 1970.
         wall_ns: u64,
     },
-    /// A request, noted when its reply went up.
+    /// A request, recorded when its reply went up.
     Request(Record),
-    /// Requests are missing here.
+    /// A gap: requests that were not recorded.
     Lost {
-        /// How many.
+        /// Number of the missing requests.
         count: u64,
     },
 }
 
-/// A request that passed.
+/// A request that passed the hook.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// When it went down, in nanoseconds since the start.
+    /// Time when the request went down, in nanoseconds since the start.
     pub begin_ns: u64,
-    /// When its reply went up, in nanoseconds since the start.
+    /// Time when its reply went up, in nanoseconds since the start.
     pub end_ns: u64,
-    /// Its number in the graph; numbers grow in the order in which requests went down.
+    /// Number of the request in its graph. Numbers grow in the order in which requests went down.
     pub id: u64,
-    /// What it was.
+    /// The operation.
     pub verb: Verb,
-    /// Which bytes; `None` for a flush.
+    /// Bytes that it covers; `None` for a flush.
     pub range: Option<ByteRange>,
-    /// Whether it had to be durable at completion.
+    /// Whether the request had to be durable at completion.
     pub fua: bool,
-    /// Whether space might be given back, of a zeroing.
+    /// Whether a zeroing request might free space.
     pub unmap: bool,
     /// The errno of the reply, 0 if it succeeded.
     pub errno: u32,
 }
 
-/// Why bytes are no part of a trace, in words that go on after "is no trace: " or "slot 5: ".
+/// The reason why bytes are no part of a trace. The words continue "is no trace: " or "slot 5: ".
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Malformed(pub String);
 
 impl Header {
-    /// Its bytes.
+    /// Encodes the header.
     pub fn encode(self) -> Slot {
         let mut slot = [0; SLOT_BYTES];
         slot[..8].copy_from_slice(&MAGIC);
@@ -76,10 +76,10 @@ impl Header {
         slot
     }
 
-    /// The header that `slot` holds.
+    /// Parses the header in `slot`.
     ///
     /// # Errors
-    /// If it is none, or of another version.
+    /// If `slot` holds no header, or one of another version.
     pub fn parse(slot: &Slot) -> Result<Self, Malformed> {
         if slot[..8] != MAGIC {
             return Err(Malformed("it does not begin with CAIRNTRC".to_owned()));
@@ -96,7 +96,7 @@ impl Header {
 }
 
 impl Entry {
-    /// Its bytes.
+    /// Encodes the entry.
     pub fn encode(&self) -> Slot {
         let mut slot = [0; SLOT_BYTES];
         let (sort, first) = match self {
@@ -112,10 +112,10 @@ impl Entry {
         slot
     }
 
-    /// The entry that `slot` holds; `None` if the trace ends before it.
+    /// Parses the entry in `slot`. Returns `None` if the trace ends before it.
     ///
     /// # Errors
-    /// If it is none of this version.
+    /// If `slot` holds no entry of this version.
     pub fn parse(slot: &Slot) -> Result<Option<Self>, Malformed> {
         let entry = match slot[0] {
             0 => return if *slot == [0; SLOT_BYTES] { Ok(None) } else { Err(unknown("entry", 0)) },
@@ -187,7 +187,7 @@ fn u32_at(slot: &Slot, at: usize) -> u32 {
     u32::from_le_bytes(slot[at..at + 4].try_into().expect("4 bytes"))
 }
 
-/// Nanoseconds as seconds.
+/// A time in nanoseconds, displayed in seconds.
 struct Seconds(u64);
 
 impl fmt::Display for Seconds {

@@ -1,13 +1,13 @@
-//! Keeps a record of every request in a file.
+//! Records every request in a file.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the kind and its hook |
-//! | `entry.rs` | what a trace consists of: bytes and text |
-//! | `reader.rs` | a trace as a row of entries |
-//! | `queue.rs` | what was recorded and not yet written |
-//! | `writer.rs` | the task that writes it |
-//! | `replay.rs` | the requests of a trace, sent again |
+//! | `entry.rs` | the entries of a trace, as bytes and as text |
+//! | `reader.rs` | iterating over the entries of a trace |
+//! | `queue.rs` | records that are not yet written |
+//! | `writer.rs` | the task that writes them |
+//! | `replay.rs` | sending the requests of a trace again |
 
 mod entry;
 mod queue;
@@ -103,7 +103,7 @@ fn make(making: Making<'_>) -> Result<Rc<dyn Hooks>> {
     Ok(Rc::new(Trace { queue, env: env.clone(), started: env.now() }))
 }
 
-/// Notes each reply. The queue is given up with it; the writer then writes what is left.
+/// The hook that records each reply. When it is dropped it closes the queue, and the writer then writes the rest.
 struct Trace {
     queue: Rc<Queue>,
     env: Env,

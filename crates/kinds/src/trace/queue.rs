@@ -1,4 +1,4 @@
-//! What was recorded and is not yet written.
+//! The queue of records that are not yet written.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,25 +7,25 @@ use block::{Error, Notify};
 
 use super::entry::{Entry, Record};
 
-/// A bounded queue from the hook to the writer. Nobody ever waits to put something in.
+/// A bounded queue from the hook to the writer. The hook never waits for room.
 pub struct Queue {
     records: RefCell<VecDeque<Record>>,
     limit: usize,
-    /// Wakes the writer once there are so many records.
+    /// Wakes the writer once there are `wanted` records.
     writer: Notify,
     wanted: Cell<usize>,
     closed: Cell<bool>,
-    /// Taken out and not yet in the file.
+    /// Records that the writer took and that are not yet in the file.
     taken: Cell<u64>,
     written: Cell<u64>,
     lost: Cell<u64>,
-    /// Of the lost ones, how many the trace does not say.
+    /// Lost records for which the trace does not yet have an entry.
     unsaid: Cell<u64>,
     failure: RefCell<Option<Error>>,
 }
 
 impl Queue {
-    /// Of so many records at most. Its memory is set aside now, so that no request waits for it.
+    /// Creates a queue of at most `limit` records. Allocates its memory now, so that no request waits for memory.
     pub fn new(limit: usize) -> Self {
         Self {
             records: RefCell::new(VecDeque::with_capacity(limit)),
@@ -45,27 +45,27 @@ impl Queue {
         self.records.borrow().len()
     }
 
-    /// Records that are not yet in the file.
+    /// Returns the number of records that are not yet in the file.
     pub fn waiting(&self) -> u64 {
         self.len() as u64 + self.taken.get()
     }
 
-    /// Records that are in the file.
+    /// Returns the number of records in the file.
     pub fn written(&self) -> u64 {
         self.written.get()
     }
 
-    /// Records that are not and will not be there.
+    /// Returns the number of records that will never be in the file.
     pub fn lost(&self) -> u64 {
         self.lost.get()
     }
 
-    /// Why nothing is written any more.
+    /// Returns the error that ended writing.
     pub fn failure(&self) -> Option<Error> {
         self.failure.borrow().clone()
     }
 
-    /// Puts a record in, or counts it as lost.
+    /// Appends a record, or counts it as lost.
     pub fn push(&self, record: Record) {
         let mut records = self.records.borrow_mut();
         if records.len() == self.limit || self.failure.borrow().is_some() {
@@ -79,7 +79,7 @@ impl Queue {
         }
     }
 
-    /// The next thing to write.
+    /// Takes the next entry to write.
     pub fn pop(&self) -> Option<Entry> {
         if let Some(record) = self.records.borrow_mut().pop_front() {
             self.taken.set(self.taken.get() + 1);
@@ -89,30 +89,30 @@ impl Queue {
         (count > 0).then_some(Entry::Lost { count })
     }
 
-    /// What was taken out is in the file now.
+    /// Counts the records that were taken as written.
     pub fn wrote(&self) {
         self.written.set(self.written.get() + self.taken.take());
     }
 
-    /// Waits until there are so many records, or will be no more. A full queue is enough too.
+    /// Waits until `many` records are queued, the queue is full, or it is closed.
     pub async fn has(&self, many: usize) {
         let many = many.min(self.limit);
         self.wanted.set(many);
         self.writer.until(|| self.len() >= many || self.closed.get()).await;
     }
 
-    /// There will be no more records.
+    /// Closes the queue: no more records will come.
     pub fn close(&self) {
         self.closed.set(true);
         self.writer.wake();
     }
 
-    /// Whether there is nothing to write and never will be.
+    /// Whether the queue is closed and empty.
     pub fn is_done(&self) -> bool {
         self.closed.get() && self.len() == 0
     }
 
-    /// Nobody writes any more: what is not in the file is lost, and all that comes.
+    /// Notes that writing has ended with `error`. Records that are not in the file are lost, and so are all later ones.
     pub fn fail(&self, error: Error) {
         *self.failure.borrow_mut() = Some(error);
         self.lost.set(self.lost.get() + self.waiting());

@@ -1,4 +1,4 @@
-//! A trace as a row of entries.
+//! Iterates over the entries of a trace.
 
 use std::io::{ErrorKind as IoErrorKind, Read};
 
@@ -6,20 +6,19 @@ use block::{Error, ErrorKind, Result};
 
 use super::entry::{Entry, Header, SLOT_BYTES, Slot};
 
-/// Reads a trace to its end, or to what is no part of one.
+/// A reader of a trace, up to its end or to the first slot that is no part of a trace.
 pub struct Reader<R> {
     from: R,
-    /// The number of the next slot.
+    /// Number of the next slot.
     next: u64,
     ended: bool,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the header. Whatever is read from had better be buffered: it is asked for 64 bytes at a
-    /// time.
+    /// Reads the header. `from` should be buffered, because it is read 64 bytes at a time.
     ///
     /// # Errors
-    /// `Corrupt` if it is no trace, or of a version that is not known; what reading says.
+    /// `Corrupt` if `from` holds no trace, or one of an unknown version; errors of reading.
     pub fn new(from: R) -> Result<Self> {
         let mut reader = Self { from, next: 0, ended: false };
         let slot = reader.slot()?;
@@ -28,7 +27,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// The next slot; `None` at the end, which a part of a slot is too.
+    /// Reads the next slot. Returns `None` at the end; a part of a slot counts as the end.
     fn slot(&mut self) -> Result<Option<Slot>> {
         let mut slot = [0; SLOT_BYTES];
         self.next += 1;

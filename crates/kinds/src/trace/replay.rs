@@ -1,4 +1,4 @@
-//! The requests of a trace, sent again.
+//! Sends the requests of a trace again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,26 +7,25 @@ use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Op, Result, Ver
 
 use super::entry::Record;
 
-/// Requests in flight at once, whatever the trace had.
+/// Limit of requests in flight, even if the trace had more.
 pub const IN_FLIGHT_MAX: usize = 1024;
 
-/// What became of a replay.
+/// The result of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replayed {
-    /// Requests that were sent.
+    /// Requests sent.
     pub requests: u64,
-    /// Those that failed.
+    /// Requests that failed.
     pub failed: u64,
 }
 
-/// Sends the requests of one run to `lower` as they were recorded: none before its time, and none
-/// before the answer of each that had been answered when it began. Those that were in flight
-/// together are so again. Every 16 bytes of a payload hold the place that they were meant for and
-/// the number of their request.
+/// Sends the requests of one run to `lower` as they were recorded: none before its time, and none before the replies to
+/// all requests that had been answered when it began. Requests that were in flight together are in flight together
+/// again. Every 16 bytes of a payload hold the address of these bytes and the number of their request.
 ///
 /// # Errors
-/// `Limit` if not even one request's buffer fits into the pool. A request that fails is counted, and
-/// the rest goes on.
+/// `Limit` if the pool is too small for the buffer of a single request. A request that fails is counted, and the replay
+/// goes on.
 pub async fn replay(records: &[Record], lower: &Lower, env: &Env) -> Result<Replayed> {
     let mut records = records.to_vec();
     records.sort_by_key(|record| (record.begin_ns, record.id));
@@ -48,12 +47,12 @@ pub async fn replay(records: &[Record], lower: &Lower, env: &Env) -> Result<Repl
     Ok(flights.1)
 }
 
-/// Requests in flight, each with the time at which it was answered then, and what came of others.
+/// Requests in flight, each with the time of its recorded reply; and the result so far.
 #[derive(Default)]
 struct Flights(VecDeque<(u64, Child)>, Replayed);
 
 impl Flights {
-    /// Waits for those that had been answered.
+    /// Waits for the requests with a recorded reply time that `answered` accepts.
     async fn land(&mut self, answered: impl Fn(u64) -> bool) {
         for _ in 0..self.0.len() {
             let (end_ns, child) = self.0.pop_front().expect("counted above");
@@ -75,8 +74,8 @@ impl Flights {
         self.1.failed += u64::from(child.await.result.is_err());
     }
 
-    /// The request of a record, with a buffer if it needs one. Answers that nobody has fetched keep
-    /// their buffers, so they are fetched before waiting for room.
+    /// Returns the request of a record, with a buffer if it needs one. Replies hold their buffers until they are taken,
+    /// so this takes replies before it waits for room in the pool.
     async fn operation(&mut self, record: &Record, env: &Env) -> Result<Op> {
         let Some(range) = record.range else { return Ok(Op::Flush) };
         let &Record { fua, unmap, id, .. } = record;
@@ -111,7 +110,7 @@ impl Flights {
     }
 }
 
-/// The payload of a write.
+/// Fills the payload of a write.
 fn fill(data: &mut [u8], range: ByteRange, id: u64) {
     for (at, bytes) in (range.start()..).step_by(16).zip(data.chunks_mut(16)) {
         let mut words = [0; 16];

@@ -1,4 +1,4 @@
-//! The codec against its page, and against garbage.
+//! Tests of the codec against its specification, and against garbage.
 
 use block::{ByteRange, Verb};
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn entry() -> impl Strategy<Value = Entry> {
 }
 
 #[test]
-fn the_bytes_are_those_of_the_page() {
+fn encoding_matches_specification() {
     let mut header = b"CAIRNTRC\x01\0\0\0\x40\0\0\0".to_vec();
     header.resize(SLOT_BYTES, 0);
     assert_eq!(Header.encode()[..], header);
@@ -53,7 +53,7 @@ fn the_bytes_are_those_of_the_page() {
 }
 
 #[test]
-fn verbs_have_the_numbers_of_the_page() {
+fn verb_numbers_match_specification() {
     let number = |verb| {
         let range = write().range.filter(|_| verb != Verb::Flush);
         Entry::Request(Record { verb, range, ..write() }).encode()[1]
@@ -62,7 +62,7 @@ fn verbs_have_the_numbers_of_the_page() {
 }
 
 #[test]
-fn as_text_it_is_the_page() {
+fn text_form_matches_specification() {
     let (fua, unmap) = (true, false);
     let (begin_ns, end_ns) = (1_000_000, 1_085_000);
     let range = ByteRange::new(4096, 8192);
@@ -83,7 +83,7 @@ fn as_text_it_is_the_page() {
 }
 
 #[test]
-fn what_version_1_does_not_know_is_refused() {
+fn parse_rejects_bytes_unknown_to_version_1() {
     let flipped = |slot: [u8; SLOT_BYTES], at: usize| {
         let mut slot = slot;
         slot[at] ^= 0x80;
@@ -91,7 +91,7 @@ fn what_version_1_does_not_know_is_refused() {
     };
     let sound = Entry::Request(write()).encode();
     let refused = (0..SLOT_BYTES).filter(|at| Entry::parse(&flipped(sound, *at)).is_err());
-    // What it is, verb, flags and a reserved byte; a begin after the end; the reserved rest.
+    // Sort, verb, flags and a reserved byte; a begin after the end; the reserved rest.
     assert!(refused.eq((0..4).chain([15]).chain(48..64)));
     let header = |at| Header::parse(&flipped(Header.encode(), at));
     assert!((0..SLOT_BYTES).all(|at| header(at).is_err()));
@@ -105,7 +105,7 @@ proptest! {
         prop_assert_eq!(Entry::parse(&entry.encode()), Ok(Some(entry)));
     }
 
-    /// What is parsed is written with the same bytes, and nothing panics.
+    /// A slot that parses encodes to the same bytes, and parsing never panics.
     #[test]
     fn garbage_is_refused_or_kept(
         entry in entry(),
@@ -141,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn a_reader_says_where_the_damage_is() {
+fn reader_reports_slot_of_damage() {
     let mut bytes = Header.encode().to_vec();
     bytes.extend(Entry::Lost { count: 1 }.encode());
     bytes.extend([9; SLOT_BYTES]);

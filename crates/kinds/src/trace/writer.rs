@@ -10,35 +10,35 @@ use block::{Buf, Env, Error, ErrorKind, Result};
 use super::entry::{Entry, Header, SLOT_BYTES, Slot};
 use super::queue::Queue;
 
-/// What is written at once while there is much to write.
+/// Bytes of a block, which is written at once while the queue is full enough.
 pub const BLOCK_BYTES: u64 = 64 << 10;
 
-/// Slots in a block.
+/// Slots of a block.
 const SLOTS: usize = BLOCK_BYTES as usize / SLOT_BYTES;
 
-/// The longest that a record waits for others to be written with.
+/// Longest time that a record waits to be written together with later ones.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// Appends to a trace, block by block. A block that is not full is written as far as it goes, and
-/// again when there is more of it.
+/// A writer that appends to a trace, block by block. A block that is not yet full is written as far as it goes, and
+/// written again when it has more entries.
 pub struct Writer {
     env: Env,
     path: String,
     storage: Rc<dyn Storage>,
     queue: Rc<Queue>,
-    /// The block that is being filled; zeros behind what is used.
+    /// The block that is being filled, with zeros behind the used slots.
     block: Buf,
     number: u64,
     used: usize,
-    /// How much of `used` is in the file.
+    /// Used slots that are in the file.
     written: usize,
 }
 
 impl Writer {
-    /// A writer to an open file.
+    /// Creates a writer to an open file.
     ///
     /// # Errors
-    /// `Limit` if there is no buffer for it.
+    /// `Limit` if the pool has no buffer for the block.
     pub fn new(env: &Env, path: &str, storage: Rc<dyn Storage>, queue: Rc<Queue>) -> Result<Self> {
         let block = env.buf(BLOCK_BYTES as usize)?;
         block.write().fill(0);
@@ -46,14 +46,14 @@ impl Writer {
         Ok(Self { env, path, storage, queue, block, number: 0, used: 0, written: 0 })
     }
 
-    /// Writes until the queue is closed, or something fails.
+    /// Writes until the queue is closed or a write fails.
     pub async fn run(mut self) {
         if let Err(error) = self.write_all().await {
             self.queue.fail(error);
         }
     }
 
-    /// Asleep without a timer while there is nothing to write.
+    /// Writes entries until the queue is closed. Sleeps without a timer while the queue is empty.
     async fn write_all(&mut self) -> Result<()> {
         self.begin().await?;
         while !self.queue.is_done() {
@@ -67,7 +67,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the header, or finds the end of what is there.
+    /// Writes the header of a new file, or finds the end of an existing trace; then writes the start entry.
     async fn begin(&mut self) -> Result<()> {
         if self.storage.facts().created {
             self.put(&Header.encode()).await?;
@@ -79,7 +79,7 @@ impl Writer {
         self.write_out().await
     }
 
-    /// Blocks are filled one after the other, so the last that is begun is found by halving.
+    /// Finds the end of an existing trace. Blocks are filled in order, so a binary search finds the last used one.
     async fn find_end(&mut self) -> Result<()> {
         self.load(0).await?;
         Header::parse(&self.slot(0)).map_err(|why| {
@@ -123,7 +123,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds a slot, and writes the block if it is full then.
+    /// Adds a slot, and writes the block if that fills it.
     async fn put(&mut self, slot: &Slot) -> Result<()> {
         if self.number == self.blocks() {
             let size = format_size(self.storage.facts().size);
@@ -147,7 +147,7 @@ impl Writer {
         self.written = 0;
     }
 
-    /// Writes what the file does not have of the block, in whole blocks of the file's.
+    /// Writes the slots of the block that the file lacks, rounded out to whole blocks of the file.
     async fn write_out(&mut self) -> Result<()> {
         if self.written == self.used {
             return Ok(());

@@ -1,5 +1,5 @@
-//! What the fuzz targets run. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every body over a few
-//! thousand inputs in each `cargo test`.
+//! Bodies of the fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every body over a few thousand
+//! inputs in each `cargo test`.
 
 use block::{Found, StoredState};
 use graph::spec::{Local, Spec};
@@ -8,9 +8,9 @@ use kinds::mirror::opening::Members;
 use kinds::mirror::record::{CHANGE_MAX, MemberState, Record};
 use kinds::mirror::regions::Regions;
 
-/// Key slots that anybody may have written: what is taken has one form, and stays within its limits.
+/// Parses untrusted key slots. Accepted ones have a single encoding, and are within the limits.
 pub fn keyslots(data: &[u8]) {
-    // Most inputs have another length; the fuzzer is to get past that check.
+    // Most inputs have another length; the padded input passes that check.
     let mut padded = data.to_vec();
     padded.resize(STATE_BYTES, 0);
     for bytes in [data, &padded] {
@@ -27,15 +27,14 @@ pub fn keyslots(data: &[u8]) {
 /// The names of the members in [`mirror_records`].
 pub const MEMBERS: [&str; 3] = ["a", "b", "c"];
 
-/// Bytes of a record of so many members in [`mirror_records`]: one with 16 bytes of maps.
+/// Returns the bytes of a record of `members` members in [`mirror_records`]: one with 16 bytes of bitmaps.
 pub const fn record_bytes(members: usize) -> usize {
     Record::bytes_of(members) + 16
 }
 
-/// What anybody may have written into the labels beneath a mirror, one record behind the other: what is
-/// taken has one form, and a mirror that opens has somebody to read from, and has the others copied where
-/// they differ. The first byte says how many members there are, who is there, whom somebody trusts, and
-/// whether it may open with less.
+/// Parses untrusted records in the labels beneath a mirror, one behind the other. Accepted ones have a single encoding.
+/// A mirror that opens has a member in sync, and copies the others where they differ. The first byte selects the number
+/// of members, the present ones, the trusted one, and whether the mirror may open degraded.
 pub fn mirror_records(data: &[u8]) {
     let Some((first, data)) = data.split_first() else { return };
     let bit = |n: usize| first >> n & 1 == 1;
@@ -74,7 +73,7 @@ pub fn mirror_records(data: &[u8]) {
     }
 }
 
-/// What anybody may have written beneath a migration: what is taken has one form, and its window is next.
+/// Parses an untrusted record of a migration. An accepted one has a single encoding, and its window is the next one.
 pub fn migrate_records(data: &[u8]) {
     use kinds::migrate::record::{Record, WINDOW_MAX_BYTES};
     let Ok(record) = Record::decode(data) else { return };
@@ -86,8 +85,7 @@ pub fn migrate_records(data: &[u8]) {
     assert!(window.range.len() <= WINDOW_MAX_BYTES);
 }
 
-/// What anybody may have written beneath a remap: what is taken has one form, and its places are bytes that
-/// can be named.
+/// Parses an untrusted record of a remap. An accepted one has a single encoding, and its places lie at valid addresses.
 pub fn remap_records(data: &[u8]) {
     use kinds::remap::record::Record;
     let Ok(record) = Record::decode(data) else { return };
@@ -97,8 +95,8 @@ pub fn remap_records(data: &[u8]) {
     assert!(layout.places(layout.places - 1, 1).end() <= 1 << 62);
 }
 
-/// Reads the spec in a label that anyone may have written: no setting of the machine comes from it, and no control character
-/// reaches a message.
+/// Parses the spec in an untrusted label. No setting of the machine comes from it, and no control character reaches a
+/// message.
 pub fn label_text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let local =

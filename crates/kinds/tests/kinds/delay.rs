@@ -1,4 +1,4 @@
-//! `delay`: who waits how long.
+//! `delay`: the delay of each request.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn took(world: &World, running: &Running, op: Op) -> Duration {
 }
 
 #[test]
-fn each_operation_waits_its_own_time() {
+fn operations_wait_their_own_times() {
     let world = World::new();
     let running = graph(&world, "time = \"7ms\", read = \"1ms\", flush = \"20ms\"");
     let range = range(0, 512);
@@ -38,7 +38,7 @@ fn each_operation_waits_its_own_time() {
 }
 
 #[test]
-fn requests_wait_side_by_side() {
+fn requests_wait_concurrently() {
     let world = World::new();
     let running = graph(&world, "time = \"5ms\"");
     let sent: Vec<_> = (0..64).map(|n| running.send(running.read(n * 512, 512))).collect();
@@ -61,7 +61,7 @@ fn jitter_is_drawn_for_each_request() {
 }
 
 #[test]
-fn who_need_not_wait_sets_no_timer() {
+fn request_without_delay_sets_no_timer() {
     let world = World::new();
     let running = graph(&world, "write = \"5ms\"");
     assert_eq!(took(&world, &running, running.read(0, 512)), Duration::ZERO);
@@ -69,7 +69,7 @@ fn who_need_not_wait_sets_no_timer() {
 }
 
 #[test]
-fn without_a_time_it_is_refused() {
+fn delay_without_time_is_refused() {
     let faults = World::new().faults("{ kind = \"delay\", on = \"d\" }");
     assert_eq!(faults.len(), 1);
     assert!(faults[0].contains("add time ="), "{faults:?}");

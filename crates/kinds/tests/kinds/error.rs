@@ -1,4 +1,4 @@
-//! `error`: what fails, with what, and when.
+//! `error`: which requests fail, when, and with which error.
 
 use block::{ErrorKind, Health, Op};
 
@@ -12,7 +12,7 @@ fn graph(world: &World, options: &str) -> Running {
     world.graph(&over(options), "bad")
 }
 
-/// The numbers, from 1 on, of those of `many` reads that fail.
+/// Sends `many` reads. Returns the numbers of those that fail, counted from 1.
 fn failures(world: &World, running: &Running, many: u64) -> Vec<u64> {
     let failed = |n: &u64| {
         let read = running.read(n * 512, 512);
@@ -22,7 +22,7 @@ fn failures(world: &World, running: &Running, many: u64) -> Vec<u64> {
 }
 
 #[test]
-fn the_conditions_hold_together() {
+fn conditions_combine() {
     let world = World::new();
     let cases: [(&str, &[u64]); 5] = [
         ("schedule = \"every 3\"", &[3, 6, 9]),
@@ -39,17 +39,17 @@ fn the_conditions_hold_together() {
 }
 
 #[test]
-fn a_share_of_the_requests_is_drawn() {
+fn rate_fails_random_share_of_requests() {
     let world = World::new();
     let share = |options| failures(&world, &graph(&world, options), 2000).len();
     assert_eq!(share("rate = 0"), 0);
     assert_eq!(share("rate = 1"), 2000);
-    // A fair coin of 10 % would be outside once in 30 million runs; the world's draws are fixed.
+    // A correct share would miss these limits once in 30 million runs; the random numbers of the world are fixed.
     assert!((130..=270).contains(&share("rate = \"10%\"")));
 }
 
 #[test]
-fn a_write_fails_before_or_after_it_was_carried_out() {
+fn write_fails_before_or_after_it_is_carried_out() {
     let world = World::new();
     for (when, found) in [("before", 0), ("after", 7)] {
         let options = format!("op = \"write\", with = \"nospace\", when = \"{when}\"");
@@ -65,7 +65,7 @@ fn a_write_fails_before_or_after_it_was_carried_out() {
 }
 
 #[test]
-fn only_the_chosen_operations_and_bytes() {
+fn failures_hit_only_chosen_operations_and_bytes() {
     let world = World::new();
     let running = graph(&world, "start = 4096, size = 4096");
     let ops = |start| {
@@ -89,7 +89,7 @@ fn only_the_chosen_operations_and_bytes() {
 }
 
 #[test]
-fn after_a_failed_flush_every_flush_fails() {
+fn flushes_fail_after_failed_flush() {
     let world = World::new();
     for when in ["before", "after"] {
         let options = format!("op = \"flush\", schedule = \"2\", when = \"{when}\"");
@@ -105,7 +105,7 @@ fn after_a_failed_flush_every_flush_fails() {
 }
 
 #[test]
-fn what_fails_by_itself_is_not_counted() {
+fn failures_from_below_are_not_counted() {
     let world = World::new();
     let devices = format!(
         "{}\nupper = {{ kind = \"error\", on = \"bad\", when = \"after\", count = 1 }}",

@@ -1,4 +1,4 @@
-//! `file`: what is found before anything is opened.
+//! `file`: faults that planning finds before a disk is opened.
 
 use graph::spec::Spec;
 use kinds::REGISTRY;
@@ -13,7 +13,7 @@ fn faults(world: &World, disks: &str) -> Vec<String> {
 }
 
 #[test]
-fn two_names_of_one_file_are_one_disk() {
+fn file_under_two_names_is_one_disk() {
     let world = World::new();
     world.file("dir/a.img", 4096);
     let disks = "a = { file = \"dir/a.img\" }\nb = { file = \"dir/./a.img\" }";
@@ -22,7 +22,7 @@ fn two_names_of_one_file_are_one_disk() {
 }
 
 #[test]
-fn a_size_that_the_file_has_not_is_told_with_both() {
+fn size_mismatch_reports_both_sizes() {
     let world = World::new();
     world.file("a.img", 8192);
     let words = "size 1 MiB (1048576 B), but a.img has 8 KiB (8192 B); \

@@ -17,7 +17,7 @@ fn read(text: &str) -> Spec {
 }
 
 #[test]
-fn labels_say_what_cairn_writes_into_them() {
+fn label_spec_accepts_own_settings() {
     let spec = read(LABEL);
     assert!(spec.faults().is_none(), "{:?}", spec.faults());
     assert_eq!(spec.keys(REGISTRY), [("safe", "ask")]);
@@ -28,7 +28,7 @@ fn labels_say_what_cairn_writes_into_them() {
 }
 
 #[test]
-fn labels_that_say_anything_else_are_refused() {
+fn label_spec_rejects_other_settings() {
     for (from, to, words) in [
         ("[disk]", "[events]\nrun = \"/bin/x\"\n[disk]", "\"events\" is never in a label"),
         (
@@ -56,7 +56,7 @@ fn labels_that_say_anything_else_are_refused() {
         assert!(faults.contains(words), "{to}: {faults}");
         assert!(faults.contains("label of a"), "{faults}");
         assert!(!faults.contains('\u{1b}'), "{faults}");
-        // What is refused is not in the spec either.
+        // The refused setting is not in the spec either.
         assert_eq!(spec.keys(REGISTRY), [("safe", "ask")]);
         assert!(spec.events_program().is_none() && !spec.to_text().contains("listen"), "{to}");
         assert!(!spec.to_text().contains("/etc/"), "{}", spec.to_text());

@@ -1,4 +1,4 @@
-//! `limit`: rates kept, in order, and without timers for those who need not wait.
+//! `limit`: keeps rates, keeps the order of requests, and sets no timers for requests that need not wait.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn reads(running: &Running, many: u64, len: u64) -> Vec<Op> {
     (0..many).map(|_| running.read(0, len)).collect()
 }
 
-/// Sends all at once; when each of them was answered, in milliseconds.
+/// Sends all requests at once. Returns the time of each reply, in milliseconds.
 fn answered(world: &World, running: &Running, ops: Vec<Op>) -> Vec<u128> {
     let before = world.elapsed();
     let calls: Vec<_> = ops.into_iter().map(|op| running.send(op)).collect();
@@ -30,19 +30,19 @@ fn answered(world: &World, running: &Running, ops: Vec<Op>) -> Vec<u128> {
 }
 
 #[test]
-fn a_burst_then_the_rate_in_order() {
+fn burst_passes_then_rate_holds_in_order() {
     let world = World::new();
     let running = graph(&world, "iops = 100, burst = \"30ms\"");
     assert_eq!(answered(&world, &running, reads(&running, 6, 512)), [0, 0, 0, 10, 20, 30]);
     assert_eq!(running.counter("held", "held"), 3);
-    // After a rest the burst is there again, and no more.
+    // After a rest the burst is available again, and no more.
     world.sleep(Duration::from_secs(9));
     assert_eq!(answered(&world, &running, reads(&running, 4, 512)), [0, 0, 0, 10]);
     assert_eq!((running.counter("held", "passed"), running.counter("held", "waiting")), (10, 0));
 }
 
 #[test]
-fn one_timer_however_many_wait() {
+fn waiting_requests_share_one_timer() {
     let world = World::new();
     let running = graph(&world, "iops = 1000, burst = \"0s\"");
     let calls: Vec<_> = reads(&running, 101, 512).into_iter().map(|op| running.send(op)).collect();
@@ -57,7 +57,7 @@ fn one_timer_however_many_wait() {
 }
 
 #[test]
-fn under_the_limit_nobody_sets_a_timer() {
+fn requests_under_limit_set_no_timer() {
     let world = World::new();
     let running = graph(&world, "iops = 100");
     for _ in 0..100 {
@@ -69,7 +69,7 @@ fn under_the_limit_nobody_sets_a_timer() {
 }
 
 #[test]
-fn bytes_are_held_and_a_request_larger_than_the_burst_still_goes() {
+fn bytes_are_limited_and_request_above_burst_passes() {
     let world = World::new();
     let running = graph(&world, "bytes = \"64KiB\", burst = \"0s\"");
     let ops = vec![running.read(0, 512), running.write(0, 128 << 10, 1), running.read(0, 64 << 10)];
@@ -78,7 +78,7 @@ fn bytes_are_held_and_a_request_larger_than_the_burst_still_goes() {
 }
 
 #[test]
-fn directions_apart_do_not_wait_for_each_other() {
+fn separate_directions_do_not_wait_for_each_other() {
     let world = World::new();
     let running = graph(&world, "write_iops = 10, read_bytes = \"1MiB\", burst = \"0s\"");
     let range = range(0, 512);
@@ -102,7 +102,7 @@ fn directions_apart_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn faults_say_what_to_set() {
+fn faults_name_option_to_set() {
     let world = World::new();
     let faults = |options| world.faults(&format!("{{ kind = \"limit\", on = \"d\"{options} }}"));
     assert!(faults("")[0].starts_with("no limit is set; add iops"));

@@ -1,4 +1,4 @@
-//! Kinds at work: specs that become graphs in a world whose time is virtual.
+//! Kinds in operation: specs become graphs in a world with virtual time.
 
 mod delay;
 mod error;

@@ -1,4 +1,4 @@
-//! Manuals say what the code does: their examples are right, and their options are all there are.
+//! Checks manuals against the code: examples can be planned, and the tables list all options.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::world::World;
 const SECTIONS: [&str; 7] =
     ["Example", "Options", "Promises", "On failure", "Limits", "Cost", "See also"];
 
-/// Every manual, with the kinds that it is about: the two disks on files share one.
+/// Returns every manual with its kinds: the two disks on files share one.
 fn manuals() -> BTreeMap<&'static str, Vec<&'static Kind>> {
     let mut manuals: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for kind in REGISTRY.0 {
@@ -26,18 +26,18 @@ fn section<'m>(manual: &'m str, name: &str) -> &'m str {
     rest.split("\n## ").next().unwrap_or(rest)
 }
 
-/// The options that the table of a manual names.
+/// Returns the options in the table of a manual.
 fn documented(manual: &str) -> Vec<&str> {
     let rows = section(manual, "Options").lines().filter_map(|line| line.strip_prefix("| `"));
     rows.filter_map(|row| row.split('`').next()).collect()
 }
 
 #[test]
-fn every_manual_has_the_same_sections() {
+fn manuals_have_same_sections() {
     for (manual, kinds) in manuals() {
         assert!(manual.starts_with(&format!("# {}\n", kinds[0].name)), "{}", kinds[0].name);
         let found: Vec<_> = manual.lines().filter_map(|line| line.strip_prefix("## ")).collect();
-        // A kind with commands of its own describes them.
+        // A kind with its own commands has one more section for them.
         let common: Vec<_> = found.iter().copied().filter(|name| *name != "Commands").collect();
         assert_eq!(common, SECTIONS, "{}", kinds[0].name);
         for name in found {
@@ -48,7 +48,7 @@ fn every_manual_has_the_same_sections() {
 }
 
 #[test]
-fn every_option_is_documented_and_no_other() {
+fn manuals_document_exactly_the_options() {
     for (manual, kinds) in manuals() {
         let mut options: Vec<_> =
             kinds.iter().flat_map(|kind| kind.options).map(|option| option.name).collect();
@@ -61,7 +61,7 @@ fn every_option_is_documented_and_no_other() {
 }
 
 #[test]
-fn every_example_can_be_planned_and_uses_its_kind() {
+fn manual_examples_can_be_planned_and_use_their_kind() {
     let world = World::new();
     for disk in ["nvme-A", "nvme-B"] {
         world.file(&format!("/dev/disk/by-id/{disk}"), 1 << 20);

@@ -1,4 +1,4 @@
-//! A migration over kills and power cuts, there and back, and what it says on the way.
+//! Migrations over kills and power cuts, forward and back, and their reports.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use sim::{
 };
 use testkit::Shelf;
 
-/// Some windows of either sort, and a piece of one.
+/// Several windows of either kind, and a part of one.
 const SIZE: u64 = (3 << 20) + 4096;
 
-/// More lives than any migration here needs.
+/// Limit of process lives, more than any migration here needs.
 const LIVES: u64 = 60;
 
-/// Two disks and what is on them: the second one is only used to move there.
+/// Two disks and the devices on them. In place the second disk is not used.
 struct Bench {
     world: SimWorld,
     disks: [Rc<SimDisk>; 2],
@@ -72,7 +72,7 @@ impl Bench {
         Ok((from, graph.add("crypt", &crypt, &[from])?))
     }
 
-    /// The state has been written once, so that another one can be put in its place, and the disk is blank.
+    /// Starts once, so that the state is written and can be replaced by another one. Then makes the disk blank.
     fn is_blank_again(&mut self) {
         let life = self.start();
         self.pass(Duration::from_millis(50));
@@ -87,7 +87,7 @@ impl Bench {
         self.world.run(self.world.env().now().after(time)).unwrap();
     }
 
-    /// The process dies, or the power goes.
+    /// Ends the life of the process by a kill or a power cut. Returns whether it was a power cut.
     fn end(&self, draw: &Stream) -> bool {
         let cut = draw.below(2) == 0;
         match cut {
@@ -120,8 +120,8 @@ impl Life {
     }
 }
 
-/// Clients at work, and life after life until all has moved; what was answered is there after each kill,
-/// what was flushed after each power cut.
+/// Runs clients through life after life until all bytes have moved. After each kill, all acknowledged writes must be
+/// there; after each power cut, all flushed ones.
 fn lives(seed: u64, in_place: bool, turns: bool) {
     let mut bench = Bench::new(seed, in_place);
     let draw = Stream::new(seed, "lives", u64::from(in_place));
@@ -141,13 +141,13 @@ fn lives(seed: u64, in_place: bool, turns: bool) {
             draw: Stream::new(seed, "worker", bench.lives << 32 | n),
             mix: Mix::ALL,
         };
-        // Reading it all takes its time, in which nobody dies.
+        // Reading all bytes takes long, and the process does not die meanwhile.
         if draw.below(3) == 0 {
             bench.world.block_on(worker(u64::from(u32::MAX)).verify()).unwrap();
         }
         (0..4).for_each(|n| worker(n).start(200));
         if turns && !turned && bench.lives == 3 {
-            // In the midst of a window, mostly.
+            // Mostly within a window.
             bench.pass(Duration::from_nanos(draw.within(0, 5_000_000)));
             turned = life.job(Action::Cancel).is_ok();
         }
@@ -173,7 +173,7 @@ fn lives(seed: u64, in_place: bool, turns: bool) {
 }
 
 #[test]
-fn nothing_is_lost_on_the_way() {
+fn migration_survives_kills_and_power_cuts() {
     for seed in 0..16 {
         lives(seed, false, false);
         lives(seed, true, false);
@@ -181,7 +181,7 @@ fn nothing_is_lost_on_the_way() {
 }
 
 #[test]
-fn nothing_is_lost_when_it_turns_round() {
+fn cancelled_migration_survives_kills_and_power_cuts() {
     for seed in 100..124 {
         lives(seed, false, true);
         lives(seed, true, true);
@@ -189,7 +189,7 @@ fn nothing_is_lost_when_it_turns_round() {
 }
 
 #[test]
-fn what_it_leaves_is_what_the_other_device_shows() {
+fn migration_in_place_leaves_bytes_encrypted() {
     let mut bench = Bench::new(1, true);
     let life = bench.start();
     let data = bench.world.env().buf(8192).unwrap();
@@ -215,7 +215,7 @@ fn what_it_leaves_is_what_the_other_device_shows() {
 }
 
 #[test]
-fn it_rests_and_goes_on_and_keeps_to_its_speed() {
+fn migration_pauses_resumes_and_keeps_its_speed() {
     let mut bench = Bench::new(2, true);
     bench.options = vec![("speed", Value::Size(1 << 20))];
     let life = bench.start();
@@ -227,7 +227,7 @@ fn it_rests_and_goes_on_and_keeps_to_its_speed() {
     let paused = life.report().jobs[0].clone();
     assert_eq!(paused.state, JobState::Paused);
     assert_eq!(life.job(Action::Pause).unwrap_err().kind(), ErrorKind::InUse);
-    // Whatever it has heard of: the last word counts.
+    // Only the last command counts.
     life.job(Action::Resume).unwrap();
     life.job(Action::Pause).unwrap();
     life.job(Action::Resume).unwrap();
@@ -236,7 +236,7 @@ fn it_rests_and_goes_on_and_keeps_to_its_speed() {
     let paused = life.report().jobs[0].clone();
     assert_eq!(paused.state, JobState::Paused);
     drop(life);
-    // Nobody has forgotten it after a restart.
+    // The pause survives a restart.
     bench.world.drop_tasks();
     let life = bench.start();
     bench.pass(Duration::from_secs(5));
@@ -249,7 +249,7 @@ fn it_rests_and_goes_on_and_keeps_to_its_speed() {
 }
 
 #[test]
-fn paused_migration_mends_window_that_kill_left_half_moved() {
+fn paused_migration_repairs_half_moved_window() {
     let mut half_moved = 0;
     for seed in 0..200 {
         let mut bench = Bench::new(seed, true);
@@ -281,9 +281,9 @@ fn paused_migration_mends_window_that_kill_left_half_moved() {
     assert!(half_moved > 0, "no kill came in a window after a pause");
 }
 
-/// A power cut lost writes of clients and kept the record of the window that was to be moved next.
+/// A power cut loses writes of clients, and keeps the record of the window that is moved next.
 #[test]
-fn mend_records_sums_of_window_that_lost_writes_in_power_cut() {
+fn repair_records_sums_of_window_after_lost_writes() {
     let range = ByteRange::new(0, WINDOW_MAX_BYTES).unwrap();
     let mut lost = vec![0; WINDOW_MAX_BYTES as usize];
     for (seed, bytes) in (0..80).zip([4096, WINDOW_MAX_BYTES as usize].into_iter().cycle()) {
@@ -311,7 +311,7 @@ fn mend_records_sums_of_window_that_lost_writes_in_power_cut() {
 }
 
 #[test]
-fn a_disk_that_fails_stops_it_and_it_tries_again() {
+fn failing_disk_stops_migration_until_retry() {
     let mut bench = Bench::new(3, true);
     let life = bench.start();
     bench.shelf.fail(true);
@@ -324,9 +324,9 @@ fn a_disk_that_fails_stops_it_and_it_tries_again() {
     assert!(life.is_done());
 }
 
-/// What is in a window after a crash: one sector that has moved, one that the disk has lost, and the rest.
+/// After a crash the window holds one sector that has moved, one that the disk has lost, and the rest.
 #[test]
-fn damage_in_a_window_is_told() {
+fn damaged_window_is_reported() {
     let mut bench = Bench::new(4, true);
     bench.is_blank_again();
 

@@ -1,4 +1,4 @@
-//! What only the inside of a mirror shows: its members, and what is on their disks.
+//! Tests of a mirror that inspect its members and the content of their disks.
 
 use std::rc::Rc;
 use std::task::{Context, Waker};
@@ -15,7 +15,7 @@ use testkit::Shelf;
 
 const MIB: u64 = 1 << 20;
 
-/// Two disks and a mirror over them that trusts the first where no label says more.
+/// A mirror over two disks. Without labels it trusts the first.
 struct Pair {
     world: SimWorld,
     shelf: Option<Rc<Shelf>>,
@@ -35,19 +35,19 @@ impl Pair {
         Self::over(size, false, &[])
     }
 
-    /// On labelled disks, in sync.
+    /// Creates a mirror on labelled disks, and waits until it is in sync.
     fn labelled(size: u64, options: &[(&'static str, Value)]) -> Self {
         let pair = Self::over(size, true, options);
         pair.until(|second| second.state == MemberState::InSync);
         pair
     }
 
-    /// `labelled`: whether its disks are, so that it keeps its state there.
+    /// Creates a mirror over two disks. It keeps its state on them if they are `labelled`.
     fn over(size: u64, labelled: bool, options: &[(&'static str, Value)]) -> Self {
         Self::of(2, size, labelled, options)
     }
 
-    /// The same over so many disks.
+    /// Creates a mirror over `count` disks.
     fn of(count: u64, size: u64, labelled: bool, options: &[(&'static str, Value)]) -> Self {
         let world = SimWorld::new(1);
         let disk = |n| {
@@ -84,7 +84,7 @@ impl Pair {
         self.running = Some(Running { graph, names, mirror });
     }
 
-    /// The power goes, and of the second disk nothing is kept that was not flushed; of the first one all.
+    /// Cuts the power. The first disk keeps all writes, the second one only those that were flushed.
     fn power_cut(&mut self) {
         self.world.drop_tasks();
         self.running = None;
@@ -117,7 +117,7 @@ impl Pair {
         self.ask::<Fail>(Name { member: self.running().names[1].clone() });
     }
 
-    /// Brings it back.
+    /// Begins the resync of the second member.
     fn resync(&self) {
         self.ask::<Resync>(Stale { member: Some(self.running().names[1].clone()) });
     }
@@ -150,7 +150,7 @@ impl Pair {
         self.report().members[1].clone()
     }
 
-    /// What there is to be copied to the second member.
+    /// Returns the bytes that the running resync copies to the second member.
     fn to_copy(&self) -> u64 {
         self.second().progress.expect("it is copied").all_bytes
     }
@@ -172,10 +172,10 @@ impl Pair {
 }
 
 #[test]
-fn a_member_that_comes_back_is_copied_from_the_beginning() {
+fn resync_restarts_after_member_failed_meanwhile() {
     let pair = Pair::new(8 * MIB);
-    // Almost done: what the first copy has passed is changed without the member, and then that copy
-    // must not be the one that calls it in sync.
+    // The first copy is almost done. A region that it has passed is written without the member. Then that copy must not
+    // mark the member as in sync.
     pair.until(|second| second.progress.is_some_and(|copy| copy.done_bytes == 7 * MIB));
     pair.fail();
     pair.write(3 * MIB, 7);
@@ -185,7 +185,7 @@ fn a_member_that_comes_back_is_copied_from_the_beginning() {
 }
 
 #[test]
-fn a_member_whose_flush_fails_is_out_before_the_others_have_answered() {
+fn member_with_failed_flush_is_retired_at_once() {
     let pair = Pair::new(MIB);
     pair.until(|second| second.state == MemberState::InSync);
     pair.write(0, 7);
@@ -194,14 +194,14 @@ fn a_member_whose_flush_fails_is_out_before_the_others_have_answered() {
     let flush = pair.client().send(Op::Flush);
     pair.pass(Duration::from_millis(10));
     assert_eq!(pair.second().state, MemberState::Failed);
-    // The first one's answer is late, and counts.
+    // The reply of the first member is late, and counts.
     pair.world.block_on(flush).unwrap().result.unwrap();
 }
 
-/// What is answered has to be found after a crash: the label of the one that has it must say before
-/// that the other has not.
+/// An acknowledged write must be found after a crash. So the label of the member that has it must record first that the
+/// other one misses it.
 #[test]
-fn a_write_that_misses_a_member_is_answered_when_that_is_durable() {
+fn degraded_write_waits_for_durable_record() {
     let pair = Pair::over(MIB, true, &[]);
     let shelf = pair.shelf.clone().expect("its disks are labelled");
     pair.until(|second| second.state == MemberState::InSync);
@@ -221,7 +221,7 @@ fn a_write_that_misses_a_member_is_answered_when_that_is_durable() {
 }
 
 #[test]
-fn a_crash_costs_a_copy_of_what_was_written_lately() {
+fn crash_causes_resync_of_dirty_regions_only() {
     let mut pair = Pair::labelled(64 * MIB, &[]);
     for region in [3, 40, 63] {
         pair.write(region * MIB + 8192, 7);
@@ -232,9 +232,9 @@ fn a_crash_costs_a_copy_of_what_was_written_lately() {
     assert!(pair.is_alike());
 }
 
-/// Nothing else than the flush before makes it so: the disk itself keeps nothing.
+/// Only the flush before the region leaves the bitmap makes them identical: the disk itself keeps nothing.
 #[test]
-fn where_nobody_writes_any_more_both_are_alike_after_a_crash() {
+fn clean_regions_are_identical_after_crash() {
     let mut pair = Pair::labelled(64 * MIB, &[]);
     pair.write(3 * MIB, 7);
     pair.pass(Duration::from_secs(12));
@@ -254,7 +254,7 @@ fn region_stays_dirty_while_write_to_one_member_is_slow() {
     let mut write = std::pin::pin!(pair.client().send(pair.write_of(3 * MIB, 7)));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(write.as_mut().poll(&mut cx).is_pending());
-    // First the labels say where it goes.
+    // First the labels record that the region is dirty.
     while pair.disks[1].in_flight().is_empty() {
         pair.pass(Duration::from_micros(100));
     }
@@ -267,7 +267,7 @@ fn region_stays_dirty_while_write_to_one_member_is_slow() {
 }
 
 #[test]
-fn a_region_is_in_the_labels_before_it_is_written_to() {
+fn region_is_durably_dirty_before_write() {
     let pair = Pair::over(8 * MIB, true, &[]);
     let shelf = pair.shelf.clone().expect("its disks are labelled");
     pair.until(|second| second.state == MemberState::InSync);
@@ -276,7 +276,7 @@ fn a_region_is_in_the_labels_before_it_is_written_to() {
     let mut write = std::pin::pin!(pair.client().send(pair.write_of(4 * MIB, 8)));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(write.as_mut().poll(&mut cx).is_pending());
-    // Where it is known already, nobody waits.
+    // A write to a region that is already dirty does not wait.
     pair.write(4096, 9);
     pair.pass(Duration::from_secs(1));
     let at = ByteRange::new(4 * MIB, 512).unwrap();
@@ -286,7 +286,7 @@ fn a_region_is_in_the_labels_before_it_is_written_to() {
 }
 
 #[test]
-fn a_member_that_was_out_is_given_what_it_missed() {
+fn resync_copies_regions_missed_while_out() {
     let pair = Pair::labelled(64 * MIB, &[]);
     pair.write(3 * MIB, 7);
     pair.pass(Duration::from_secs(12));
@@ -300,9 +300,9 @@ fn a_member_that_was_out_is_given_what_it_missed() {
     assert!(pair.is_alike());
 }
 
-/// Its progress is told from time to time, and what it tells of is on the disk.
+/// The labels record the progress from time to time, and the recorded regions are durable on the disk.
 #[test]
-fn a_copy_goes_on_where_it_was() {
+fn resync_resumes_after_power_cut() {
     let mut pair = Pair::over(64 * MIB, true, &[]);
     pair.fail();
     (0..64).for_each(|region| pair.write(region * MIB, 7));
@@ -316,7 +316,7 @@ fn a_copy_goes_on_where_it_was() {
     assert!(pair.is_alike());
 }
 
-/// Updates of labels for so many writes, and writes meanwhile, each a while after the one before.
+/// Sends spaced writes. Returns the number of label updates during them.
 fn updates(pair: &Pair, writes: u64, write: impl Fn(u64) -> Op) -> u64 {
     let before = pair.shelf.as_ref().unwrap().writes();
     for n in 0..writes {
@@ -327,7 +327,7 @@ fn updates(pair: &Pair, writes: u64, write: impl Fn(u64) -> Op) -> u64 {
 }
 
 #[test]
-fn the_map_costs_few_updates() {
+fn bitmap_costs_few_label_updates() {
     let pair = Pair::labelled(64 * MIB, &[]);
     let somewhere = |n: u64| pair.write_of(n * 7919 % 16384 * 4096, 7);
     updates(&pair, 1000, somewhere);
@@ -339,9 +339,9 @@ fn the_map_costs_few_updates() {
     assert!((1..=30).contains(&sequential), "{sequential} updates for 1000 writes in a row");
 }
 
-/// All of what has rotted is found in one pass, and nothing else, and made alike.
+/// One pass finds and repairs every rotten block, and no other.
 #[test]
-fn a_scrub_finds_what_has_rotted() {
+fn scrub_finds_and_repairs_bit_rot() {
     let pair = Pair::labelled(8 * MIB, &[]);
     for part in 0..8 {
         pair.send(pair.long_write_of(part * MIB, MIB, 7));
@@ -360,14 +360,14 @@ fn a_scrub_finds_what_has_rotted() {
     let scrub = pair.report().scrub.unwrap();
     assert_eq!((scrub.progress, scrub.mismatches, scrub.unreadable), (None, 4, 0));
     assert!(scrub.ended_unix_s.is_some() && pair.is_alike());
-    // Nothing is left to be found.
+    // Nothing is left to find.
     pair.scrub();
     pair.pass(Duration::from_secs(5));
     assert_eq!(pair.report().scrub.unwrap().mismatches, 4);
 }
 
 #[test]
-fn a_scrub_makes_good_what_cannot_be_read() {
+fn scrub_rewrites_unreadable_ranges() {
     let pair = Pair::labelled(8 * MIB, &[]);
     pair.send(pair.long_write_of(0, MIB, 7));
     let faults = Faults { read_error: 300_000, ..Faults::default() };
@@ -383,7 +383,7 @@ fn a_scrub_makes_good_what_cannot_be_read() {
 }
 
 #[test]
-fn a_scrub_comes_when_it_is_due_and_goes_on_after_a_stop() {
+fn scrub_begins_when_due_and_resumes_after_stop() {
     let month = Duration::from_secs(30 * 86_400);
     let mut pair = Pair::labelled(64 * MIB, &[("scrub", Value::Duration(month))]);
     let scrub = |pair: &Pair| pair.report().scrub.unwrap();
@@ -406,7 +406,7 @@ fn a_scrub_comes_when_it_is_due_and_goes_on_after_a_stop() {
 }
 
 #[test]
-fn a_spare_stands_in_for_a_member_that_fails() {
+fn spare_replaces_failed_member() {
     let spares = [("spares", Value::Integer(1))];
     let mut three = Pair::of(3, 4 * MIB, true, &spares);
     let states = |three: &Pair| {
@@ -425,7 +425,7 @@ fn a_spare_stands_in_for_a_member_that_fails() {
     three.pass(Duration::from_secs(5));
     assert_eq!(states(&three), [MemberState::InSync, MemberState::Failed, MemberState::InSync]);
     assert!(three.disks[2].peek(range) == three.disks[0].peek(range));
-    // The spec stays what it was: the one that failed is what is left over.
+    // The spec is unchanged: the failed member is now the surplus one.
     three.disks[1].set_faults(Faults::default());
     three.power_cut();
     three.pass(Duration::from_secs(5));
@@ -433,16 +433,16 @@ fn a_spare_stands_in_for_a_member_that_fails() {
     assert!(three.disks[2].peek(range) == three.disks[0].peek(range));
 }
 
-/// While clients work, a copy takes a sixth of what it takes alone, and not much less.
+/// While clients work, a resync gets about a sixth of its speed alone.
 #[test]
-fn a_copy_leaves_clients_the_disks_and_ends_all_the_same() {
+fn resync_yields_to_clients_and_completes() {
     let pair = Pair::new(96 * MIB);
     let copied = |pair: &Pair| pair.second().progress.map_or(96 * MIB, |copy| copy.done_bytes);
     let window = Duration::from_millis(20);
     pair.pass(window);
     let alone = copied(&pair);
     assert!(alone > 10 * MIB, "{alone} bytes");
-    // Long enough for the first of them to be noticed.
+    // Long enough that the throttle notices the clients.
     let begun = pair.world.env().now();
     let mut before = 0;
     for n in 0.. {
@@ -461,15 +461,15 @@ fn a_copy_leaves_clients_the_disks_and_ends_all_the_same() {
     );
 }
 
-/// It was the last one in sync when a write failed on it, and stays; but a copy of it comes to its end while that
-/// write is still on its way to the copy.
+/// The last member in sync stays when a write fails on it. But its copy comes in sync while that write is still in
+/// flight to the copy.
 #[test]
-fn a_member_that_misses_a_write_is_out_once_another_one_has_it() {
+fn member_that_missed_write_is_out_once_other_has_it() {
     let pair = Pair::new(8 * MIB);
     pair.until(|second| second.progress.is_some_and(|copy| copy.done_bytes == 4 * MIB));
     pair.disks[0].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
     pair.disks[1].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
-    // What has been copied is written to once more.
+    // The write goes to a range that was copied already.
     let mut write = std::pin::pin!(pair.client().send(pair.write_of(0, 7)));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(write.as_mut().poll(&mut cx).is_pending());
@@ -486,9 +486,9 @@ fn a_member_that_misses_a_write_is_out_once_another_one_has_it() {
     assert_eq!((first().state, pair.second().state), (MemberState::Failed, MemberState::InSync));
 }
 
-/// What comes late changes the source behind the copy's back.
+/// A late write would change the source after a range was copied.
 #[test]
-fn nobody_is_copied_from_a_member_that_is_late() {
+fn resync_refuses_source_with_late_requests() {
     let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
     let pair = Pair::over(MIB, false, &[timeout]);
     pair.until(|second| second.state == MemberState::InSync);
@@ -511,9 +511,9 @@ fn nobody_is_copied_from_a_member_that_is_late() {
     assert!(pair.is_alike());
 }
 
-/// The last member stays although it does not answer: what it was given lands before anything later does.
+/// The last member stays although it does not answer. Its late write must land before any later one to that range.
 #[test]
-fn what_comes_late_does_not_land_on_what_is_written_since() {
+fn late_write_is_fenced_from_newer_bytes() {
     let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
     let pair = Pair::over(MIB, false, &[timeout]);
     pair.until(|second| second.state == MemberState::InSync);
@@ -528,7 +528,7 @@ fn what_comes_late_does_not_land_on_what_is_written_since() {
     assert!(since.as_mut().poll(&mut cx).is_pending());
     pair.pass(Duration::from_millis(100));
     assert!(since.as_mut().poll(&mut cx).is_pending(), "it waits");
-    // Elsewhere nobody waits.
+    // A write to another range does not wait.
     pair.world.block_on(pair.client().send(pair.write_of(4096, 3))).unwrap().result.unwrap();
     pair.disks[0].release();
     pair.world.block_on(since).unwrap().result.unwrap();
@@ -536,9 +536,9 @@ fn what_comes_late_does_not_land_on_what_is_written_since() {
     assert!(pair.disks[0].peek(ByteRange::new(0, 512).unwrap()).iter().all(|byte| *byte == 9));
 }
 
-/// A flush is on its way to the only member in sync; another one comes in sync, and that one is taken out.
+/// A flush is in flight to the only member in sync. Another member comes in sync, and the first one is taken out.
 #[test]
-fn a_flush_is_that_of_who_is_in_sync_in_the_end() {
+fn flush_is_retried_on_members_that_came_in_sync() {
     let pair = Pair::new(MIB);
     pair.until(|second| second.state == MemberState::InSync);
     pair.fail();
@@ -556,14 +556,14 @@ fn a_flush_is_that_of_who_is_in_sync_in_the_end() {
     pair.world.block_on(flush).unwrap().result.unwrap();
 }
 
-/// A copy is begun again while a write of the copy before it is in flight. That write is late, and lands after
-/// the member has come in sync.
+/// A resync is restarted while a write of the resync before it is in flight. That write is late, and lands after the
+/// member has come in sync.
 #[test]
 fn resync_waits_for_late_write_of_resync_before_it() {
     let timeout = ("timeout", Value::Duration(Duration::from_millis(50)));
     let pair = Pair::over(MIB, false, &[timeout]);
     pair.disks[1].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
-    // The first copy has read its range and begun to write it.
+    // The first resync has read its range and begun to write it.
     pair.pass(Duration::from_millis(10));
     pair.fail();
     pair.resync();
@@ -582,7 +582,7 @@ fn resync_waits_for_late_write_of_resync_before_it() {
     assert!(pair.is_alike());
 }
 
-/// The first member gives an answer and is not believed: the answer of the second one counts alone.
+/// The first member's answer is not believed, so only the second one's counts.
 #[test]
 fn status_is_answer_of_one_member() {
     let (world, size) = (SimWorld::new(1), ("memory", Value::Size(MIB)));
@@ -599,11 +599,11 @@ fn status_is_answer_of_one_member() {
     let range = ByteRange::new(0, MIB).unwrap();
     let status = client.send(Op::Status { range, extents: Vec::new() });
     let Op::Status { extents, .. } = world.block_on(status).unwrap().op else { panic!() };
-    // The first member has holes. The second one was copied from it, and has bytes everywhere.
+    // The first member has holes. The second one was copied from it, and has data everywhere.
     assert_eq!(extents, [Extent { len: MIB, state: State::Data }]);
 }
 
-/// The source of a resync is taken out while it is read, and shows other bytes from then on.
+/// The source of a resync is taken out while it is read, and returns other bytes from then on.
 #[test]
 fn resync_does_not_believe_source_that_failed_meanwhile() {
     let pair = Pair::of(3, MIB, false, &[]);
@@ -625,7 +625,7 @@ fn resync_does_not_believe_source_that_failed_meanwhile() {
     assert!(pair.disks[1].peek(all) == pair.disks[2].peek(all), "members in sync are alike");
 }
 
-/// The only member in sync is taken out while it is asked, once another one has come in sync.
+/// The only member in sync is taken out while it is asked, after another one has come in sync.
 #[test]
 fn status_asks_member_that_came_in_sync_meanwhile() {
     let (world, disk) = (SimWorld::new(1), ("memory", Value::Size(MIB)));
@@ -640,7 +640,7 @@ fn status_asks_member_that_came_in_sync_meanwhile() {
     let client = Client::new(&graph.engine, graph.node(mirror));
     let range = ByteRange::new(0, MIB).unwrap();
 
-    // It waits until the resync has written, and is on its way when the resync flushes.
+    // The status request waits for the write of the resync, and is in flight when the resync flushes.
     world.run(world.env().now().after(Duration::from_millis(1))).unwrap();
     let status = client.send(Op::Status { range, extents: Vec::new() });
     while graph.report(mirror).members[0].state != MemberState::InSync {

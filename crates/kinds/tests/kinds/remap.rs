@@ -1,4 +1,4 @@
-//! A remap over kills, power cuts, full disks and lost maps; and packing.
+//! Tests of remap over kills, power cuts, full disks and lost maps; and of packing.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use zerocopy::little_endian::U64;
 
 const BLOCK: u64 = 4096;
 
-/// Of the data's disk.
+/// Bytes of the disk with the data.
 const DISK: u64 = 512 << 10;
 
-/// A disk, or one for the data and one for the map, and what is on them.
+/// One disk, or one for the data and one for the map, and the device on them.
 struct Bench {
     world: SimWorld,
     disks: Vec<Rc<SimDisk>>,
@@ -43,7 +43,7 @@ fn size(name: &'static str, bytes: u64) -> (&'static str, Value) {
 }
 
 impl Bench {
-    /// A device of so many blocks.
+    /// Creates a device of `blocks` blocks on `disks` disks.
     fn new(seed: u64, disks: u64, blocks: u64) -> Self {
         let world = SimWorld::new(seed);
         let disk = |n| {
@@ -142,7 +142,7 @@ impl Life {
         self.graph.report(self.part)
     }
 
-    /// Places that are taken, and all of them.
+    /// Returns the number of taken places, and that of all places.
     fn places(&self) -> (u64, u64) {
         let room = self.report().room.unwrap();
         (room.taken_bytes / BLOCK, room.of_bytes / BLOCK)
@@ -152,7 +152,7 @@ impl Life {
         self.graph.ask::<Steer>(self.part, Course { action })
     }
 
-    /// Which byte of the disk a byte is on.
+    /// Returns the address on the disk of a byte of the device.
     fn place(&self, byte: u64) -> Option<u64> {
         let device = self.graph.resolve(self.part, range(byte, 1)).unwrap();
         device.first().map(|below| below.range.start())
@@ -163,8 +163,8 @@ fn range(start: u64, len: u64) -> ByteRange {
     ByteRange::new(start, len).unwrap()
 }
 
-/// Clients at work, and life after life: what was answered is there after each kill, what was flushed after
-/// each power cut, also while blocks are moved.
+/// Runs clients through life after life, also while blocks are moved. After each kill, all acknowledged writes must be
+/// there; after each power cut, all flushed ones.
 fn lives(seed: u64, disks: u64, pack: bool) {
     let mut bench = Bench::new(seed, disks, 40);
     let policy = ["first-free", "log", "near"][seed as usize % 3];
@@ -204,7 +204,7 @@ fn lives(seed: u64, disks: u64, pack: bool) {
 }
 
 #[test]
-fn nothing_is_lost_over_kills_and_power_cuts() {
+fn remap_survives_kills_and_power_cuts() {
     for seed in 0..8 {
         lives(seed, 1, false);
         lives(seed, 2, false);
@@ -219,16 +219,16 @@ fn nothing_is_lost_while_blocks_are_moved() {
     }
 }
 
-/// What was in a place before is never seen in its next block.
+/// The old content of a place never shows in the next block at that place.
 #[test]
-fn a_first_write_of_a_part_makes_zeros_of_the_rest() {
+fn first_write_of_part_zeroes_rest_of_block() {
     let mut bench = Bench::new(1, 1, 40);
     let life = bench.start();
     bench.write(&life, 0, 8 * BLOCK, 0xaa).unwrap();
     let places: Vec<_> = (0..8).map(|n| life.place(n * BLOCK).unwrap()).collect();
     bench.discard(&life, 0, 8 * BLOCK);
     assert_eq!(life.places().0, 0);
-    // A part of the first one, all of the second, a part of the third.
+    // A part of the first block, all of the second, a part of the third.
     let (start, len) = (20 * BLOCK + 1024, 2 * BLOCK - 512);
     bench.write(&life, start, len, 0xbb).unwrap();
     assert!(
@@ -246,10 +246,9 @@ fn a_first_write_of_a_part_makes_zeros_of_the_rest() {
     assert_eq!(states, [hole(20), (3 * BLOCK, State::Data), hole(17)]);
 }
 
-/// In the midst of a first write, of every length in sectors: what is not flushed may be gone, and nothing
-/// else is ever seen.
+/// Cuts the power during a first write, at every sector. Unflushed bytes may be gone, but no other bytes ever show.
 #[test]
-fn a_power_cut_in_a_first_write_shows_zeros_or_what_was_written() {
+fn power_cut_in_first_write_shows_zeros_or_new_bytes() {
     let (mut zeros, mut written) = (0, 0);
     for step in 0..60 {
         for policy in CutPolicy::ALL {
@@ -278,7 +277,7 @@ fn a_power_cut_in_a_first_write_shows_zeros_or_what_was_written() {
 }
 
 #[test]
-fn a_full_device_holds_first_writes_and_then_refuses_them() {
+fn full_device_delays_first_writes_then_refuses_them() {
     let mut bench = Bench::new(1, 1, 1000);
     let life = bench.start();
     let (_, places) = life.places();
@@ -294,7 +293,7 @@ fn a_full_device_holds_first_writes_and_then_refuses_them() {
     let waited = bench.world.env().now().since(begun);
     assert_eq!(waited.as_secs(), 10);
 
-    // Many wait; one more is refused at once. All else goes on.
+    // Many wait; one more is refused at once. All other requests go on.
     let write = |n: u64| life.client.send(bench.write_of((900 + n) * BLOCK, BLOCK, 0x33));
     let waiting: Vec<_> = (0..16).map(write).collect();
     bench.pass(Duration::from_secs(1));
@@ -316,7 +315,7 @@ fn a_full_device_holds_first_writes_and_then_refuses_them() {
 }
 
 #[test]
-fn what_is_given_back_is_discarded_below() {
+fn freed_places_are_discarded_below() {
     let mut bench = Bench::new(1, 1, 40);
     let life = bench.start();
     let discards = || {
@@ -338,16 +337,16 @@ fn what_is_given_back_is_discarded_below() {
     );
 }
 
-/// Each would take a part of what is left, and wait for the rest.
+/// Each write would take a part of the free places, and wait for the rest.
 #[test]
-fn two_that_are_short_of_room_do_not_keep_it_from_each_other() {
+fn writes_short_of_room_do_not_block_each_other() {
     let mut bench = Bench::new(1, 1, 1000);
     let life = bench.start();
     let (_, places) = life.places();
     for block in 0..places - 5 {
         bench.write(&life, block * BLOCK, BLOCK, 0x11).unwrap();
     }
-    // Holes of two, two and one.
+    // Holes of two, two and one block.
     bench.discard(&life, 10 * BLOCK, 2 * BLOCK);
     bench.discard(&life, 20 * BLOCK, 2 * BLOCK);
     let write = |at: u64, count| life.client.send(bench.write_of(at * BLOCK, count * BLOCK, 0x22));
@@ -360,7 +359,7 @@ fn two_that_are_short_of_room_do_not_keep_it_from_each_other() {
 }
 
 #[test]
-fn a_map_that_is_gone_is_damage_and_no_new_device() {
+fn lost_map_is_damage_and_no_new_device() {
     let mut bench = Bench::new(1, 2, 40);
     let life = bench.start();
     bench.write(&life, 0, BLOCK, 0x11).unwrap();
@@ -376,7 +375,7 @@ fn a_map_that_is_gone_is_damage_and_no_new_device() {
     bench.disks[1].put_back(&whole);
     let life = bench.start();
     assert_eq!(bench.read(&life, 0, BLOCK).unwrap(), [0x11; BLOCK as usize]);
-    // While it runs: what has its place goes on, nothing new gets one, and no flush says yes.
+    // While it runs, placed blocks stay usable, no new block is placed, and flushes fail.
     bench.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
     assert!(bench.write(&life, 9 * BLOCK, BLOCK, 0x22).is_err());
     bench.write(&life, 0, BLOCK, 0x33).unwrap();
@@ -385,7 +384,7 @@ fn a_map_that_is_gone_is_damage_and_no_new_device() {
     assert_eq!(life.report().health, block::Health::Failed);
 }
 
-/// The change may be undone, and a mirror below could not mark the dirty regions yet.
+/// The change may be undone, and a mirror below could not mark dirty regions yet.
 #[test]
 fn remap_writes_nothing_below_before_its_change_is_committed() {
     let mut bench = Bench::new(1, 2, 40);
@@ -408,9 +407,9 @@ fn remap_writes_nothing_below_before_its_change_is_committed() {
     assert!(opened != before, "the vault is open for writing after the commit");
 }
 
-/// A committed change cannot be undone any more.
+/// After the commit the change could not be undone any more.
 #[test]
-fn remap_fails_its_change_before_the_commit_if_the_map_is_gone() {
+fn change_fails_before_commit_if_map_is_gone() {
     let mut bench = Bench::new(1, 2, 40);
     drop(bench.start());
     bench.power_cut(CutPolicy::KeepAll);
@@ -422,7 +421,7 @@ fn remap_fails_its_change_before_the_commit_if_the_map_is_gone() {
 }
 
 #[test]
-fn what_it_was_made_with_stays() {
+fn remap_rejects_changed_size_and_block() {
     let mut bench = Bench::new(1, 1, 40);
     drop(bench.start());
     bench.power_cut(CutPolicy::KeepAll);
@@ -436,14 +435,14 @@ fn what_it_was_made_with_stays() {
         bench.options = before;
         bench.world.drop_tasks();
     }
-    // What was kept is gone, and the disks are not new.
+    // The state is gone, and the disks are not new.
     bench.shelf.put(None);
     let error = bench.try_start().err().expect("nothing says what is there");
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
 #[test]
-fn a_first_write_is_one_flush_and_one_in_place_is_none() {
+fn first_write_costs_one_flush_and_write_in_place_none() {
     let mut bench = Bench::new(1, 1, 40);
     let life = bench.start();
     bench.pass(Duration::from_secs(5));
@@ -452,7 +451,7 @@ fn a_first_write_is_one_flush_and_one_in_place_is_none() {
     let before = flushes();
     bench.write(&life, 0, 4 * BLOCK, 0x11).unwrap();
     assert_eq!(flushes() - before, 1);
-    // The record that named it is the last one: once, that has to change.
+    // The last record of the log names this block. The first write in place must change that, once.
     bench.write(&life, 0, BLOCK, 0x22).unwrap();
     assert_eq!(flushes() - before, 2);
     for _ in 0..10 {
@@ -462,7 +461,7 @@ fn a_first_write_is_one_flush_and_one_in_place_is_none() {
 }
 
 #[test]
-fn packing_leaves_what_is_free_behind_what_is_taken() {
+fn packing_moves_free_places_behind_taken_ones() {
     let mut bench = Bench::new(1, 1, 60);
     bench.set("policy", Value::Text("log".to_owned()));
     let life = bench.start();
@@ -471,7 +470,7 @@ fn packing_leaves_what_is_free_behind_what_is_taken() {
         bench.write(&life, block * BLOCK, BLOCK, block as u8 + 1).unwrap();
     }
     let first = life.place(0).unwrap();
-    // Three of four go.
+    // Discard three of four blocks.
     for block in (0..60).filter(|block| block % 4 != 3) {
         bench.discard(&life, block * BLOCK, BLOCK);
     }
@@ -492,7 +491,7 @@ fn packing_leaves_what_is_free_behind_what_is_taken() {
     drop(life);
     bench.power_cut(CutPolicy::DropAll);
 
-    // Nobody has forgotten that.
+    // The pause survives a restart.
     let life = bench.start();
     bench.pass(Duration::from_secs(60));
     assert_eq!(life.report().jobs[0].state, JobState::Paused);
@@ -520,8 +519,8 @@ fn packing_leaves_what_is_free_behind_what_is_taken() {
     }
 }
 
-/// Who waits for a checkpoint may stop waiting at any moment, as a change does that does not end in time: what it has
-/// taken is written all the same, and the next one goes on from there.
+/// A caller may stop waiting for a checkpoint at any moment, as a change does that exceeds its time. The pages that the
+/// checkpoint has taken are written all the same, and the next checkpoint continues from there.
 #[test]
 fn a_checkpoint_that_nobody_waits_for_any_more_comes_to_its_end() {
     let shape = Shape { log_bytes: Some(1 << 20), objects: 8, bytes: None };
@@ -550,7 +549,7 @@ fn a_checkpoint_that_nobody_waits_for_any_more_comes_to_its_end() {
                 vault.commit(transaction).await?;
             }
             let _ = env.within(Duration::from_micros(micros), vault.flush()).await;
-            // The next one has other pages.
+            // The next checkpoint has other pages.
             let mut transaction = vault.begin();
             array.set(&mut transaction, 1, &U64::new(7))?;
             vault.commit(transaction).await?;

@@ -1,4 +1,4 @@
-//! `trace`: what is in the file, when it is written, and what comes of sending it again.
+//! `trace`: the content of the file, the time of writing, and replay.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::world::{Running, World, range};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A trace over a disk that takes 1 ms to read and 3 ms to write.
+/// Returns a trace over a disk that takes 1 ms to read and 3 ms to write.
 fn graph(world: &World, options: &str) -> Running {
     let devices = format!(
         "[device]\n\
@@ -33,7 +33,7 @@ fn records(world: &World) -> Vec<Record> {
     entries(world).into_iter().filter_map(request).collect()
 }
 
-/// Some requests that overlap in time, of every verb; one fails.
+/// Sends some requests of every verb that overlap in time; one fails.
 fn work(world: &World, running: &Running) {
     let ranged = range(4096, 8192);
     let first = running.send(running.write(0, 4096, 1));
@@ -51,7 +51,7 @@ fn work(world: &World, running: &Running) {
 }
 
 #[test]
-fn every_request_is_recorded_with_its_times() {
+fn requests_are_recorded_with_their_times() {
     let world = World::new();
     let running = graph(&world, "");
     world.sleep(Duration::from_millis(10));
@@ -73,7 +73,7 @@ fn every_request_is_recorded_with_its_times() {
 }
 
 #[test]
-fn failures_are_recorded_too() {
+fn failed_requests_are_recorded() {
     let world = World::new();
     let devices = "[device]\n\
         bad = { kind = \"error\", on = \"d\", with = \"nospace\" }\n\
@@ -86,7 +86,7 @@ fn failures_are_recorded_too() {
 }
 
 #[test]
-fn written_within_a_second_and_not_woken_while_idle() {
+fn records_are_written_within_a_second_without_idle_wakeups() {
     let world = World::new();
     let running = graph(&world, "");
     let file = world.file("t.trace", 0);
@@ -102,7 +102,7 @@ fn written_within_a_second_and_not_woken_while_idle() {
 }
 
 #[test]
-fn many_records_are_written_at_once() {
+fn many_records_share_one_write() {
     let world = World::new();
     let running = graph(&world, "");
     let file = world.file("t.trace", 0);
@@ -121,13 +121,13 @@ fn many_records_are_written_at_once() {
 }
 
 #[test]
-fn a_full_queue_loses_records_and_says_so() {
+fn full_queue_counts_lost_records() {
     let world = World::new();
     let devices =
         "[device]\nseen = { kind = \"trace\", on = \"d\", file = \"t.trace\", queue = 8 }";
     let running = world.graph(devices, "seen");
     world.sleep(SECOND);
-    // The disk answers at once, so the writer has no turn between them.
+    // The disk answers at once, so the writer has no turn between the requests.
     let calls: Vec<_> = (0..20).map(|_| running.send(running.read(0, 512))).collect();
     world.block_on(async {
         for call in calls {
@@ -144,7 +144,7 @@ fn a_full_queue_loses_records_and_says_so() {
 }
 
 #[test]
-fn a_trace_that_is_there_is_continued() {
+fn existing_trace_is_continued() {
     let world = World::new();
     for (run, many) in [1, 2000, 46, 1022, 1, 3].into_iter().enumerate() {
         let before = if run == 0 { 0 } else { entries(&world).len() };
@@ -152,7 +152,7 @@ fn a_trace_that_is_there_is_continued() {
         for _ in 0..many {
             world.block_on(running.send(running.read(0, 512))).1.unwrap();
         }
-        // The writer writes what is left when the graph goes.
+        // When the graph is dropped the writer writes the rest.
         drop(running);
         world.sleep(SECOND);
         let entries = entries(&world);
@@ -162,7 +162,7 @@ fn a_trace_that_is_there_is_continued() {
 }
 
 #[test]
-fn what_is_no_trace_is_not_touched() {
+fn file_without_trace_is_not_overwritten() {
     let world = World::new();
     let file = world.file("t.trace", 128 << 10);
     file.bytes.borrow_mut()[100_000] = 7;
@@ -176,7 +176,7 @@ fn what_is_no_trace_is_not_touched() {
 }
 
 #[test]
-fn a_full_file_or_disk_stops_the_trace_and_not_the_requests() {
+fn full_file_or_disk_stops_trace_and_not_requests() {
     let world = World::new();
     let running = graph(&world, ", size = \"64KiB\"");
     for _ in 0..1500 {
@@ -197,14 +197,14 @@ fn a_full_file_or_disk_stops_the_trace_and_not_the_requests() {
     assert!(running.report("seen").summary.contains("the disk is full"));
 }
 
-/// Everything but the number of a request, which another graph gives anew.
+/// Returns all fields but the number of a request, which differs in another graph.
 fn shape(record: &Record) -> (u64, u64, Verb, Option<block::ByteRange>, bool, bool) {
     let Record { begin_ns, end_ns, verb, range, fua, unmap, .. } = *record;
     (begin_ns, end_ns, verb, range, fua, unmap)
 }
 
 #[test]
-fn sent_again_the_requests_are_the_same_at_the_same_times() {
+fn replay_sends_same_requests_at_same_times() {
     let world = World::new();
     work(&world, &graph(&world, ""));
     world.sleep(SECOND);
@@ -225,7 +225,7 @@ fn sent_again_the_requests_are_the_same_at_the_same_times() {
 }
 
 #[test]
-fn on_a_slower_disk_order_and_concurrency_stay() {
+fn replay_on_slower_disk_keeps_order_and_concurrency() {
     let world = World::new();
     work(&world, &graph(&world, ""));
     world.sleep(SECOND);
@@ -256,7 +256,7 @@ fn on_a_slower_disk_order_and_concurrency_stay() {
 }
 
 #[test]
-fn a_replayed_payload_says_where_it_belongs() {
+fn replayed_payload_holds_its_address() {
     let world = World::new();
     let record = |id: u64, verb, range| Record {
         begin_ns: id,
@@ -287,7 +287,7 @@ fn a_replayed_payload_says_where_it_belongs() {
 }
 
 #[test]
-fn replay_holds_no_more_requests_and_buffers_than_it_may() {
+fn replay_limits_requests_and_buffers() {
     let world = World::new();
     let record = |id: u64| Record {
         begin_ns: 0,
@@ -299,7 +299,7 @@ fn replay_holds_no_more_requests_and_buffers_than_it_may() {
         unmap: false,
         errno: 0,
     };
-    // In the trace all were in flight together; the pool has room for 64 of them.
+    // In the trace all were in flight together. The pool has room for 64.
     let records: Vec<_> = (0..200).map(record).collect();
     let devices = "[device]\nslow = { kind = \"delay\", on = \"d\", time = \"1ms\" }";
     let running = world.graph(devices, "slow");
@@ -310,7 +310,7 @@ fn replay_holds_no_more_requests_and_buffers_than_it_may() {
 }
 
 #[test]
-fn a_slot_is_what_the_option_says() {
+fn help_of_size_option_states_slot_bytes() {
     let size = kinds::REGISTRY.find("trace").unwrap().options.iter().find(|o| o.name == "size");
     assert!(size.unwrap().help.contains(&format!("{SLOT_BYTES} for each request")));
 }

@@ -1,4 +1,4 @@
-//! A world in one thread: time jumps to the next timer, files are in memory.
+//! A simulated world in one thread: time jumps to the next timer, and files are in memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ use engine::{Engine, NodeId};
 use graph::Graph;
 use graph::spec::Spec;
 
-/// The task that [`World::block_on`] was given.
+/// Number of the task that [`World::block_on`] runs.
 const MAIN: usize = usize::MAX;
 
 pub struct World(Rc<Inner>);
@@ -67,28 +67,28 @@ impl World {
         Env::new(self.0.clone())
     }
 
-    /// Time since the world began.
+    /// Returns the time since the world began.
     pub fn elapsed(&self) -> Duration {
         self.0.now.get() - Duration::from_secs(1000)
     }
 
-    /// How many timers were ever set.
+    /// Returns how many timers were ever set.
     pub fn timers_set(&self) -> u64 {
         self.0.timers_set.get()
     }
 
-    /// Whether nobody waits for a point in time.
+    /// Whether no timer is set.
     pub fn is_idle(&self) -> bool {
         self.0.timers.borrow().is_empty()
     }
 
-    /// The file of that path; made, and of that size, if there is none.
+    /// Returns the file at `path`. Creates it with `size` bytes if there is none.
     pub fn file(&self, path: &str, size: usize) -> Rc<File> {
         let mut files = self.0.files.borrow_mut();
         files.entry(path.into()).or_insert_with(|| Rc::new(File::new(size))).clone()
     }
 
-    /// Runs what can run until `future` is done.
+    /// Runs tasks until `future` is done.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let waker = self.0.waker(MAIN);
@@ -113,7 +113,7 @@ impl World {
         self.block_on(self.env().sleep(time));
     }
 
-    /// The running graph of a spec, whose disks and devices are all there.
+    /// Returns the running graph of a spec. All its disks and devices are present.
     pub fn graph(&self, devices: &str, top: &str) -> Running {
         let text = format!("[disk]\nd = {{ memory = \"1MiB\" }}\n{devices}");
         let text = format!("{text}\n[export]\nvol = {{ on = \"{top}\" }}\n");
@@ -126,7 +126,7 @@ impl World {
         Running { node: graph.exports()[0].node, graph, env }
     }
 
-    /// The words of the faults of a spec with that device.
+    /// Returns the messages of the faults of a spec with that device.
     pub fn faults(&self, device: &str) -> Vec<String> {
         let text = format!(
             "[disk]\nd = {{ memory = \"1MiB\" }}\n[device]\nx = {device}\n[export]\nv = {{ on = \"x\" }}\n"
@@ -241,7 +241,7 @@ fn facts(open: &Open, size: u64, created: bool) -> StorageFacts {
     }
 }
 
-/// A file, how often it was written, and whether writes fail.
+/// A file with a count of its writes, and a switch that makes them fail.
 pub struct File {
     pub bytes: RefCell<Vec<u8>>,
     pub writes: Cell<u64>,
@@ -316,7 +316,7 @@ impl Tickets for Answered {
     fn abandon(&self, _: u64) {}
 }
 
-/// A graph at work.
+/// A running graph.
 pub struct Running {
     pub graph: Graph,
     node: NodeId,
@@ -324,7 +324,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Sends a request to the top. It runs whether or not its answer is awaited.
+    /// Sends a request to the top device. It runs whether or not its reply is awaited.
     pub fn send(&self, op: Op) -> impl Future<Output = (Op, Result<()>)> + use<> {
         let answer = Rc::new(OneShot::<Done>::default());
         let engine = self.graph.engine();
@@ -336,7 +336,7 @@ impl Running {
         }
     }
 
-    /// The top as a device above it would see it.
+    /// Returns the top device as the lower of another one.
     pub fn top(&self) -> Lower {
         self.graph.engine().lower(self.node)
     }
