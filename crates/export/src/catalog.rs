@@ -11,13 +11,13 @@ use crate::nbd::Export;
 
 /// Finds the volumes of a server by name. A volume may have to be opened first, so the answers may take time.
 pub trait Catalog {
-    /// Finds the volume of that name. While a client has it, each search returns the same one.
+    /// Finds the volume called `name`. While a client has it, each search returns the same one.
     ///
     /// # Errors
     /// The reason if the volume exists and cannot be opened.
     fn find(&self, name: &str) -> LocalFuture<Result<Option<Rc<Export>>>>;
 
-    /// Lists up to `most` volumes whose names come after `after`, in the order of their names. It opens none of them.
+    /// Lists up to `most` volumes with names after `after`, in the order of their names. It opens none.
     ///
     /// # Errors
     /// The reason if the list cannot be read.
@@ -36,7 +36,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Whether a client may use the volume whose certificate has `names`.
+    /// Whether a client may use the volume if its certificate has `names`.
     pub fn is_for(&self, names: &[String]) -> bool {
         let admits = |clients: &Vec<String>| names.iter().any(|name| clients.contains(name));
         self.clients.as_ref().is_none_or(admits)
@@ -55,13 +55,13 @@ impl ExportList {
         Rc::new(list)
     }
 
-    /// Replaces the volumes. Connections to a volume that goes stay until [`crate::nbd::Server::close_barred`].
+    /// Replaces the volumes. Connections to a removed volume stay until [`crate::nbd::Server::close_barred`].
     pub fn set(&self, exports: impl IntoIterator<Item = Rc<Export>>) {
         let named = exports.into_iter().map(|export| (export.name().to_owned(), export));
         *self.0.borrow_mut() = named.collect();
     }
 
-    /// Returns the volume of that name.
+    /// Returns the volume called `name`.
     pub fn get(&self, name: &str) -> Option<Rc<Export>> {
         self.0.borrow().get(name).cloned()
     }

@@ -1,5 +1,4 @@
-//! A volume served through a channel that is no kernel's: what is answered, and what happens when it
-//! breaks off.
+//! A volume served through a fake channel instead of the kernel's: its replies, and the end of the channel.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -34,10 +33,10 @@ struct Wire {
     from: RefCell<Vec<Vec<u8>>>,
     over: Cell<bool>,
     waiting: Waiter,
-    /// What was asked to come again, and how much had been taken by then.
+    /// Number of messages taken before the volume asked the channel to resend requests.
     resent: Cell<Option<usize>>,
     taken: Cell<usize>,
-    /// How often requests have come again.
+    /// Number of times that each request was resent.
     counts: RefCell<BTreeMap<u64, u64>>,
     withdrawn: Cell<bool>,
     closed: Cell<bool>,
@@ -115,7 +114,7 @@ impl Tickets for Wire {
 }
 
 impl Wire {
-    /// Sends a message: the header of that request on that node, and the rest of it.
+    /// Sends a message: a request header for that node, and the body.
     fn ask(&self, opcode: u32, unique: u64, node: u64, body: &[u8]) {
         let mut message = (40 + body.len() as u32).to_ne_bytes().to_vec();
         message.extend(opcode.to_ne_bytes());
@@ -142,7 +141,7 @@ impl Wire {
         self.waiting.wake();
     }
 
-    /// The answer of that number, once it is here: its error, above zero, and what follows.
+    /// Waits for the reply of that number. Returns its error, above zero, and its body.
     async fn answer(&self, env: &Env, unique: u64) -> (i32, Vec<u8>) {
         loop {
             let found = self.answered(unique);
@@ -162,7 +161,7 @@ impl Wire {
     }
 }
 
-/// The arguments of a read or a write.
+/// Returns the arguments of a read or a write.
 fn arguments(offset: u64, size: u32) -> Vec<u8> {
     let mut body = vec![0; 8];
     body.extend(offset.to_ne_bytes());
@@ -171,7 +170,7 @@ fn arguments(offset: u64, size: u32) -> Vec<u8> {
     body
 }
 
-/// The only export of a spec, in a core that runs `test`.
+/// Runs `test` in a core, with the only export of a spec.
 fn with_export<F: Future<Output = ()>>(
     spec: &str,
     test: impl FnOnce(Env, Rc<Export>, Engine) -> F,
@@ -200,7 +199,7 @@ fn serve(export: &Rc<Export>, log: &Rc<RefCell<Vec<String>>>) -> (Rc<Wire>, Volu
 }
 
 #[test]
-fn bytes_are_kept_and_nonsense_is_refused() {
+fn volume_keeps_bytes_and_rejects_bad_requests() {
     with_export(MEMORY, |env, export, _| async move {
         let log = Rc::default();
         let (wire, volume) = serve(&export, &log);
@@ -209,7 +208,7 @@ fn bytes_are_kept_and_nonsense_is_refused() {
         let agreed = volume.agreed().await.unwrap();
         assert_eq!((agreed.minor, agreed.has_resend), (45, true));
 
-        // Long enough that the buffer it came in goes down, and short enough that it is copied.
+        // One payload is long enough that its buffer is handed over, and one is short enough to be copied.
         for (unique, len) in [(10, 256 << 10), (20, 4096)] {
             let data: Vec<u8> = (0..len).map(|n| (n / 7 + unique as usize) as u8).collect();
             wire.write(unique, 4096, &data);
@@ -220,7 +219,7 @@ fn bytes_are_kept_and_nonsense_is_refused() {
         wire.ask(FSYNC, 30, 2, &[0; 16]);
         assert_eq!(wire.answer(&env, 30).await, (0, vec![]));
 
-        // Reads end where the volume does; nothing is written past it, nor in parts of blocks.
+        // Reads end at the end of the volume. Nothing is written past it, nor in parts of blocks.
         wire.read(40, (1 << 20) - 512, 4096);
         assert_eq!(wire.answer(&env, 40).await, (0, vec![0; 512]));
         wire.read(41, 1 << 20, 4096);
@@ -230,7 +229,7 @@ fn bytes_are_kept_and_nonsense_is_refused() {
         wire.write(43, 100, &[0; 512]);
         assert_eq!(wire.answer(&env, 43).await.0, 22);
 
-        // Names, nodes, and requests that there are not.
+        // Unknown names, nodes and requests.
         wire.ask(LOOKUP, 50, 1, b"volume\0");
         assert_eq!(wire.answer(&env, 50).await.0, 0);
         wire.ask(LOOKUP, 51, 1, b"volumes\0");
@@ -242,7 +241,7 @@ fn bytes_are_kept_and_nonsense_is_refused() {
         wire.ask(999, 54, 2, &[]);
         assert_eq!(wire.answer(&env, 54).await.0, 38);
 
-        // What no kernel sends is the end.
+        // A message that no kernel sends ends the mount.
         wire.ask(READ, 60, 2, &[0; 8]);
         volume.ended().await;
         assert_eq!(wire.answered(60).unwrap().0, 71);
@@ -252,7 +251,7 @@ fn bytes_are_kept_and_nonsense_is_refused() {
 }
 
 #[test]
-fn an_old_kernel_is_refused() {
+fn old_kernel_is_refused() {
     with_export(MEMORY, |env, export, _| async move {
         let log = Rc::default();
         let (wire, volume) = serve(&export, &log);
@@ -265,7 +264,7 @@ fn an_old_kernel_is_refused() {
 }
 
 #[test]
-fn what_a_broken_mount_began_goes_first() {
+fn request_waits_for_overlapping_write_of_broken_mount() {
     let spec = "[disk]\nm = { memory = \"1MiB\" }\n[device]\n\
                 late = { kind = \"delay\", on = \"m\", time = \"200ms\" }\n\
                 [export]\nvol = { on = \"late\" }\n";
@@ -284,7 +283,7 @@ fn what_a_broken_mount_began_goes_first() {
         assert!(new.answered(2).is_none(), "it began while another was on its way");
         assert!(old.answered(1).is_none(), "nobody is there to be told");
         assert_eq!(new.answer(&env, 2).await.0, 0);
-        // The rest of the old write, and a whole one.
+        // Two waits: for the rest of the old write, and for the new one.
         assert!(env.now().since(begun) >= Duration::from_millis(350), "it did not wait");
         new.read(3, 0, 1024);
         let both = [[2; 512], [1; 512]].concat();
@@ -292,7 +291,7 @@ fn what_a_broken_mount_began_goes_first() {
     });
 }
 
-/// A change of the graph, and a hand-over, admit no piece meanwhile.
+/// No piece is admitted during a change of the graph or a hand-over.
 #[test]
 fn long_discard_is_admitted_piece_by_piece() {
     const PUNCH_AND_KEEP_SIZE: u64 = 3;
@@ -325,11 +324,11 @@ fn long_discard_is_admitted_piece_by_piece() {
 }
 
 #[test]
-fn a_mount_is_taken_over_with_what_is_not_answered() {
+fn resume_carries_out_unanswered_requests() {
     with_export(MEMORY, |env, export, _| async move {
         let lines = Rc::<RefCell<Vec<String>>>::default();
         let wire = Rc::<Wire>::default();
-        // They are there already when the process comes.
+        // These messages are there before the process takes over.
         wire.write(RESENT | 10, 4096, &[7; 4096]);
         wire.read(RESENT | 11, 8192, 4096);
         wire.ask(FSYNC, RESENT | 12, 2, &[0; 16]);
@@ -353,7 +352,7 @@ fn a_mount_is_taken_over_with_what_is_not_answered() {
         assert_eq!(*wire.counts.borrow(), counts, "what needs no device harms nobody");
         let said = lines.borrow().join("\n");
         assert!(said.contains("vol: request 12 (Fsync)") && said.contains("3 times"), "{said}");
-        // What comes for the first time is not counted, and as long as was agreed on.
+        // A request that comes for the first time is not counted, and the agreed length still applies.
         wire.write(20, 0, &vec![1; 128 << 10]);
         assert_eq!(wire.answer(&env, 20).await.0, 0);
         wire.write(21, 0, &vec![1; 256 << 10]);
@@ -367,7 +366,7 @@ fn a_mount_is_taken_over_with_what_is_not_answered() {
 }
 
 #[test]
-fn after_a_failed_flush_it_ends_with_its_process() {
+fn mount_ends_with_process_after_failed_flush() {
     let spec = "[disk]\nm = { memory = \"1MiB\" }\n[device]\n\
                 bad = { kind = \"error\", on = \"m\", op = \"flush\" }\n\
                 [export]\nvol = { on = \"bad\" }\n";

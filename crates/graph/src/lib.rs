@@ -1,5 +1,5 @@
-//! From a spec to a running graph: validate, build, fuse, run. Knows kinds only through the registry
-//! that it is given.
+//! From a spec to a running graph: validate, build, fuse, run. Knows kinds only through the registry that its caller
+//! passes.
 
 pub mod labels;
 pub mod live;

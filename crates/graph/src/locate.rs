@@ -1,4 +1,4 @@
-//! Where one byte of an export lies on the disks.
+//! Location of one byte of an export on the disks.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -8,28 +8,28 @@ use block::{ByteRange, Error, ErrorKind, Result};
 
 use crate::running::{Export, Graph};
 
-/// Places of one byte, all devices on the way counted.
+/// Maximum number of places of one byte, counted over all devices on the way down.
 const PLACES_MAX: usize = 4096;
 
-/// A step on the way down: a byte of one device.
+/// A step on the way down: one byte of one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Located {
     /// The device's name.
     pub name: String,
     /// Its kind.
     pub kind: &'static str,
-    /// The byte.
+    /// Offset of the byte in the device.
     pub offset: u64,
-    /// Of a labelled disk: so many bytes stand before its data.
+    /// Bytes before the data, if it is a labelled disk; else 0.
     pub label_bytes: u64,
-    /// What happens to bytes on the way there, in a word; may be empty.
+    /// The transformation of bytes on the way there, in a word; may be empty.
     pub how: Cow<'static, str>,
-    /// Where it lies below: more than once if it is kept in copies.
+    /// Its places in the lowers: more than one if the device keeps copies.
     pub below: Vec<Located>,
 }
 
 impl Graph {
-    /// The way of byte `offset` of an export down to the disks.
+    /// Returns the way of byte `offset` of an export down to the disks.
     ///
     /// # Errors
     /// `OutOfRange` past the end, with the size; `Limit` if it is in more than 4096 places.
@@ -46,7 +46,8 @@ impl Graph {
         self.locate_in(export.member, offset, "".into(), &mut 0).await
     }
 
-    /// `places`: those that were found so far. Their number doubles with each mirror of two partitions of one device.
+    /// Returns the way of one byte of a member. `places` counts the places found so far; their number doubles with each
+    /// mirror of two partitions of one device.
     fn locate_in<'g>(
         &'g self,
         member: usize,

@@ -1,4 +1,4 @@
-//! A running graph: what a plan becomes.
+//! A running graph, built from a plan.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -17,13 +17,13 @@ use kind::{DeviceConfig, Kind, Maker, Making, Value};
 use crate::labels::{self, Labels, Place, is_looked_at};
 use crate::spec::{Planned, PlannedNode};
 
-/// A graph whose devices are open. It stands for as long as its engine.
+/// A graph with open devices. It is valid for as long as its engine.
 pub struct Graph {
     name: String,
     engine: Engine,
     nodes: Vec<Member>,
     exports: Vec<Export>,
-    /// The devices that were closed, by name: what takes their place may be there already.
+    /// The names of devices that were closed. Their replacements may exist already.
     closed: Rc<RefCell<BTreeSet<String>>>,
 }
 
@@ -32,21 +32,22 @@ pub struct Graph {
 pub struct Member {
     /// Its name in the spec.
     pub name: String,
-    /// What sort of device it is.
+    /// Its kind.
     pub kind: &'static Kind,
-    /// What it stands on: indices into [`Graph::members`].
+    /// Its lowers: indices into [`Graph::members`].
     pub lowers: Vec<usize>,
     /// Its facts.
     pub info: Info,
-    /// Where requests for it begin.
+    /// The node where requests for it begin.
     pub node: NodeId,
-    /// The nodes that were made for it, and that go with it.
+    /// The nodes that were made for it, and that are removed with it.
     made: Vec<NodeId>,
     body: Body,
 }
 
 impl Member {
-    /// Where what is asked of it is counted. Tables above a labelled disk go past the one of its data.
+    /// Returns the node that counts its requests. Tables above a labelled disk bypass the node of its data, so this is
+    /// the raw disk's node.
     pub fn counted(&self) -> NodeId {
         match &self.body {
             Body::Labelled(_, data) => data.ports[0],
@@ -58,9 +59,9 @@ impl Member {
 #[derive(Clone)]
 enum Body {
     Device(Rc<dyn AnyDevice>),
-    /// A labelled disk: the raw one, and the table of its data.
+    /// A labelled disk: the raw disk, and the table of its data.
     Labelled(Rc<dyn AnyDevice>, Fusion),
-    /// What looks on, and the options that it was made from.
+    /// A hook, and the options that it was made from.
     Hooks(Rc<dyn Hooks>, Vec<(&'static str, Value)>),
     Table(Fusion),
 }
@@ -73,23 +74,23 @@ struct Fusion {
     ports: Vec<NodeId>,
 }
 
-/// What a client sees.
+/// An export that clients see.
 pub struct Export {
     /// Its name.
     pub name: String,
-    /// What it shows: an index into [`Graph::members`].
+    /// The member that it shows: an index into [`Graph::members`].
     pub member: usize,
-    /// Where a portal of its name leads.
+    /// The node to which a portal of its name leads.
     pub node: NodeId,
     /// The node that was made for it alone, if it needs one.
     made: Option<NodeId>,
-    /// Whose certificates get it; everybody if it does not say.
+    /// Names in the certificates of the clients that may use it; all clients if `None`.
     pub clients: Option<Vec<String>>,
     /// Its facts.
     pub info: Info,
 }
 
-/// What a graph is built from.
+/// The inputs from which a graph is built.
 struct Building<'b> {
     plan: &'b Planned,
     labels: Option<&'b Labels>,
@@ -97,20 +98,20 @@ struct Building<'b> {
     before: Option<&'b Before<'b>>,
 }
 
-/// The graph whose place another one takes.
+/// The graph that another one replaces.
 pub struct Before<'b> {
-    /// That graph.
+    /// The old graph.
     pub graph: &'b Graph,
-    /// What it was planned as.
+    /// Its plan.
     pub planned: &'b Planned,
-    /// For each node of the plan: the member of it that stays as it is.
+    /// For each node of the plan: the member of the old graph that goes on unchanged, if one does.
     pub stays: Vec<Option<usize>>,
-    /// What its other devices have handed over, by their names and kinds.
+    /// The hand-overs of its other devices, by their names and kinds.
     pub handovers: BTreeMap<(String, &'static str), Rc<dyn Any>>,
 }
 
 impl Building<'_> {
-    /// What the device keeps beneath it.
+    /// Returns the store for the state of the device, with the hand-over of its predecessor if there is one.
     fn kept(&self, index: usize) -> Rc<dyn StateStore> {
         let node = &self.plan.nodes[index];
         let kept: Rc<dyn StateStore> = match self.labels {
@@ -123,8 +124,8 @@ impl Building<'_> {
         }
     }
 
-    /// What a keeper is given. Whom to trust is a word for one start: a device that has run since
-    /// knows better.
+    /// Returns the configuration of a stateful device. Its option for one start (`trust`) is left out if the device has
+    /// run before: its state since then counts.
     fn given(&self, node: &PlannedNode) -> DeviceConfig {
         let mut given = node.given.clone();
         let before = self.before.and_then(|before| before.graph.member(&node.name));
@@ -134,19 +135,19 @@ impl Building<'_> {
         given
     }
 
-    /// What the device of that name and kind has left.
+    /// Returns the hand-over of the device with the name and kind of `node`.
     fn handover(&self, node: &PlannedNode) -> Handover {
         let key = (node.name.clone(), node.kind.name);
         self.before?.handovers.get(&key).cloned()
     }
 
-    /// The member that stays as it is.
+    /// Returns the member that goes on unchanged.
     fn staying(&self, index: usize) -> Option<&Member> {
         let before = self.before?;
         before.stays[index].map(|member| &before.graph.nodes[member])
     }
 
-    /// The hook that looks on already: it knows nothing of what is below it.
+    /// Returns the running hook with the name of `node`, if its options are the same. It depends on nothing below it.
     fn same_hooks(&self, node: &PlannedNode) -> Option<Rc<dyn Hooks>> {
         let before = self.before?;
         let member = before.graph.member(&node.name)?;
@@ -157,7 +158,7 @@ impl Building<'_> {
     }
 }
 
-/// What a device keeps, and what its predecessor handed over.
+/// The state of a device, and the hand-over of its predecessor.
 struct Inherited {
     kept: Rc<dyn StateStore>,
     handover: Rc<dyn Any>,
@@ -197,15 +198,15 @@ impl Graph {
     /// Opens and makes everything that `plan` names, the lowest first.
     ///
     /// # Errors
-    /// What the first disk or device says that cannot be made; what was opened before is closed.
+    /// The error of the first disk or device that cannot be made. Everything opened before is closed.
     pub async fn build(plan: &Planned, engine: &Engine, env: &Env) -> Result<Self> {
         Self::build_on(plan, None, engine, env).await
     }
 
-    /// The same over labelled disks, whose labels were opened with that engine.
+    /// Does the same over labelled disks. Their labels were opened with `engine`.
     ///
     /// # Errors
-    /// As [`Graph::build`]; `Invalid` if a disk is to have a label and `labels` has none.
+    /// As [`Graph::build`]; `Invalid` if a disk must have a label and `labels` has none.
     pub async fn build_on(
         plan: &Planned,
         labels: Option<&Labels>,
@@ -217,16 +218,16 @@ impl Graph {
         Ok(graph)
     }
 
-    /// A graph of which nothing is made yet.
+    /// Returns a graph without members and exports.
     pub(crate) fn empty(plan: &Planned, engine: &Engine) -> Self {
         let (name, engine) = (plan.name.clone(), engine.clone());
         Self { name, engine, nodes: Vec::new(), exports: Vec::new(), closed: Rc::default() }
     }
 
-    /// Makes everything that `plan` names, the lowest first, but for what stays as it was before.
+    /// Makes everything that `plan` names, the lowest first, except the members of `before` that go on unchanged.
     ///
     /// # Errors
-    /// As [`Graph::build_on`]; what was made until then stays in the graph.
+    /// As [`Graph::build_on`]. Members made until then stay in the graph.
     pub(crate) async fn fill(
         &mut self,
         plan: &Planned,
@@ -237,7 +238,7 @@ impl Graph {
         let building = Building { plan, labels, env, before };
         for (index, node) in plan.nodes.iter().enumerate() {
             let member = match building.staying(index) {
-                // Its number among the members may be another one now.
+                // Its index among the members may be another one now.
                 Some(member) => Member { lowers: node.lowers.clone(), ..member.clone() },
                 None => self.make(&building, index).await.map_err(|error| error.at(&node.name))?,
             };
@@ -261,7 +262,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Forgets the nodes that another graph, which takes its place, has not taken over.
+    /// Forgets the nodes that the graph `to`, which replaces this one, has not taken over.
     pub(crate) fn leave(&self, to: &Self) {
         let taken = |node: &NodeId| to.nodes.iter().any(|member| member.made.contains(node));
         let made = self.nodes.iter().flat_map(|member| &member.made);
@@ -270,8 +271,8 @@ impl Graph {
         gone.chain(own).for_each(|node| self.engine.forget(*node));
     }
 
-    /// Ends what a member does by itself. Afterwards it refuses requests, unless the future is dropped before its
-    /// end.
+    /// Ends the background work of a member. Afterwards the member refuses requests, unless the future is dropped
+    /// before its end.
     pub(crate) fn close(&self, member: &Member) -> LocalFuture<Handover> {
         match &member.body {
             Body::Device(device) => {
@@ -289,7 +290,7 @@ impl Graph {
                     left
                 })
             }
-            // A labelled disk is its labels', and they go on.
+            // A labelled disk belongs to the labels, which stay open.
             Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => {
                 Box::pin(std::future::ready(None))
             }
@@ -331,7 +332,7 @@ impl Graph {
                 let before = building.before.map(|before| before.planned);
                 if is_looked_at(building.plan, plan, before) {
                     let refused = labels::refuse(plan, env, &self.engine.lower(made[0])).await;
-                    // The graph as it was before may want this disk, and so may the next change.
+                    // The previous graph may need this disk, and so may the next change.
                     refused
                         .inspect_err(|_| made.iter().for_each(|node| self.engine.forget(*node)))?;
                 }
@@ -364,7 +365,7 @@ impl Graph {
         Ok((vec![node], Body::Device(device), self.engine.info(node)))
     }
 
-    /// A disk of which the label takes both ends.
+    /// Makes a labelled disk: a table over the raw disk, without the label at both ends.
     fn labelled(&self, building: &Building<'_>, index: usize) -> Result<(Vec<NodeId>, Body, Info)> {
         let plan = &building.plan.nodes[index];
         let place = building.labels.and_then(|labels| labels.place(building.plan, index));
@@ -388,7 +389,7 @@ impl Graph {
         Ok((made, Body::Labelled(device, fusion), self.engine.info(node)))
     }
 
-    /// What does for a disk what it cannot do, if there is anything.
+    /// Adds a device that emulates the requests which a disk does not support, if there are any.
     fn completed(&self, name: &str, disk: NodeId, env: &Env) -> Result<Option<NodeId>> {
         let info = self.engine.info(disk);
         if !Emulate::is_needed(&info, info.block_size) {
@@ -398,7 +399,7 @@ impl Graph {
         self.engine.add_device(name, Rc::new(emulate), &[disk]).map(Some)
     }
 
-    /// A table, fused with the tables directly below it: one lookup, however many there are.
+    /// Makes a table, fused with the tables directly below it: one lookup, however many there are.
     fn table(&self, plan: &PlannedNode) -> Result<(Vec<NodeId>, Body, Info)> {
         let fault = |error: block::TableError| Error::new(ErrorKind::Invalid, error.to_string());
         let own = plan.table.clone().expect("a table kind is planned with its table");
@@ -429,33 +430,34 @@ impl Graph {
         Ok((vec![node], Body::Table(fusion), self.engine.info(node)))
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What clients see.
+    /// Returns its exports.
     pub fn exports(&self) -> &[Export] {
         &self.exports
     }
 
-    /// The nodes that portals with the names of its exports lead to.
+    /// Returns the nodes to which the portals of its exports lead, by name.
     pub fn targets(&self) -> Targets {
         self.exports.iter().map(|export| (export.name.clone(), export.node)).collect()
     }
 
-    /// The export of that name.
+    /// Returns the export called `name`.
     pub fn export(&self, name: &str) -> Option<&Export> {
         self.exports.iter().find(|export| export.name == name)
     }
 
-    /// Disks and devices, those below first.
+    /// Returns its disks and devices, lowers first.
     pub fn members(&self) -> &[Member] {
         &self.nodes
     }
 
-    /// The devices whose flush makes the whole graph durable: those that an export shows, and those that nothing writable
-    /// stands on. A flush from above may pass a lower by. Each comes with the name of an export that shows it, or its own.
+    /// Returns the devices that must be flushed to make the whole graph durable: those that an export shows, and those
+    /// without a writable device above them. A flush from above may bypass a lower. Each comes with the name of an
+    /// export that shows it, or its own.
     pub fn flushed(&self) -> impl Iterator<Item = (&str, &Member)> {
         let is_writable = |device: &&Member| !self.engine.info(device.node).read_only;
         let above = self.nodes.iter().filter(is_writable);
@@ -469,12 +471,12 @@ impl Graph {
         })
     }
 
-    /// The member of that name.
+    /// Returns the member called `name`.
     pub fn member(&self, name: &str) -> Option<&Member> {
         self.nodes.iter().find(|member| member.name == name)
     }
 
-    /// The engine that carries its requests.
+    /// Returns the engine that carries its requests.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -491,8 +493,8 @@ impl Graph {
     /// Carries out a command on a device.
     ///
     /// # Errors
-    /// `Unsupported` if the device does not know it; `InUse` while a change of the graph makes the device anew; else the
-    /// device's own.
+    /// `Unsupported` if the device does not know the command; `InUse` while a change of the graph replaces the device;
+    /// else the device's own error.
     pub fn control(&self, device: &Member, command: Command) -> LocalFuture<Result<Reply>> {
         if self.is_closed(&device.name) {
             let words = format!("{} is made anew just now, by a change of its graph", device.name);
@@ -517,12 +519,12 @@ impl Graph {
         Box::pin(async move { reply.await?.answer::<V>() })
     }
 
-    /// Whether a change of the graph has closed the device, and has not put another one in its place yet.
+    /// Whether a change of the graph has closed the device and not yet replaced it.
     pub fn is_closed(&self, device: &str) -> bool {
         self.closed.borrow().contains(device)
     }
 
-    /// The verbs that a device knows.
+    /// Returns the verbs that a device knows.
     pub fn verbs(&self, device: &Member) -> &'static [&'static VerbInfo] {
         match &device.body {
             Body::Device(running) => running.verbs(),
@@ -539,7 +541,7 @@ impl Graph {
         holders.into_iter().map(|lower| &self.nodes[device.lowers[lower]])
     }
 
-    /// Returns where a range of a member lies, one step down: all of the range, in at most `most` places.
+    /// Returns the places of a range of a member, one step down: all of the range, in at most `most` places.
     ///
     /// # Errors
     /// `Limit` if it lies in more places; the device's own error.
@@ -551,7 +553,7 @@ impl Graph {
     ) -> Result<Vec<Below>> {
         let places = match &member.body {
             Body::Device(device) => resolved(&**device, range, most).await?,
-            // It is a disk: there is nothing of ours below.
+            // It is a disk, so Cairn has no device below.
             Body::Labelled(..) => Vec::new(),
             Body::Hooks(..) => {
                 vec![Below { lower: 0, above: range.start(), range, how: "".into() }]
@@ -574,8 +576,8 @@ impl Graph {
     }
 }
 
-/// The places of a range in the lowers of a device, up to the first beyond `most`. A device that cannot answer counts as the
-/// storage.
+/// Returns the places of a range in the lowers of a device, up to the first beyond `most`. A device that cannot answer
+/// counts as storage.
 async fn resolved(device: &dyn AnyDevice, range: ByteRange, most: usize) -> Result<Vec<Below>> {
     let (mut places, mut rest) = (Vec::new(), Some(range));
     while let Some(range) = rest.filter(|_| places.len() <= most) {
@@ -587,12 +589,12 @@ async fn resolved(device: &dyn AnyDevice, range: ByteRange, most: usize) -> Resu
 }
 
 impl Member {
-    /// Bytes before its data, if it is a labelled disk.
+    /// Returns the number of bytes before its data, if it is a labelled disk; else 0.
     pub fn label_bytes(&self) -> u64 {
         if matches!(self.body, Body::Labelled(..)) { meta::DATA_START } else { 0 }
     }
 
-    /// The mapping that its requests go through in one lookup, if it is a table.
+    /// Returns the mapping that its requests go through in one lookup, if it is a table.
     pub fn fused(&self) -> Option<&Table> {
         match &self.body {
             Body::Table(fusion) | Body::Labelled(_, fusion) => Some(&fusion.fused),

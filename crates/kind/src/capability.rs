@@ -1,17 +1,17 @@
-//! Facts about a kind that code outside of it asks for. The name of a kind is for people alone.
+//! Facts about a kind that other code asks for. The name of a kind is for people alone.
 
 use crate::{Bytes, Effect, Kind, Lowers, OptionSpec, Scope, ValueType};
 
 /// Facts about a kind beyond its options and its maker.
 #[derive(Clone, Copy)]
 pub struct Capabilities {
-    /// How many of so many lowers a device can lack without a loss of data.
+    /// Returns how many of so many lowers a device can lack without a loss of data.
     pub can_lack: fn(lowers: usize) -> usize,
     /// Whether it knows its lowers by their names, as members with a state each.
     pub names_members: bool,
     /// The options of a kind that moves the bytes of its first lower to its second.
     pub moves: Option<Moving>,
-    /// Whether it keeps objects beneath, beside its state in the labels.
+    /// Whether it keeps objects on the disks beneath it, besides its state in the labels.
     pub keeps_objects: bool,
 }
 
@@ -24,9 +24,9 @@ impl Capabilities {
 /// The options of a kind that moves bytes.
 #[derive(Clone, Copy)]
 pub struct Moving {
-    /// Whether the device leaves the graph when it is done.
+    /// Whether the device is removed from the graph when it is done.
     pub leave: OptionSpec,
-    /// Bytes per second at most.
+    /// Maximum bytes per second.
     pub speed: OptionSpec,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
         self.options.iter().find(|option| option.scope == Scope::Secret)
     }
 
-    /// Returns the option of that name.
+    /// Returns the option called `name`.
     pub fn option(&self, name: &str) -> Option<&'static OptionSpec> {
         self.options.iter().find(|option| option.name == name)
     }
@@ -46,22 +46,22 @@ impl Kind {
         self.options.iter().find(|option| option.effect == Effect::Start)
     }
 
-    /// Returns the option by which a start names the member whose bytes count, if the kind has members.
+    /// Returns the option that names the member to trust at a start, if the kind has members.
     pub fn trust(&self) -> Option<&'static OptionSpec> {
         self.first_word().filter(|option| option.value == ValueType::Member)
     }
 
-    /// Returns the option that says where a disk is: the one with the name of the kind.
+    /// Returns the option with the place of a disk. It has the name of the kind.
     pub fn place(&self) -> Option<&'static OptionSpec> {
         self.option(self.name).filter(|_| self.lowers == Lowers::None)
     }
 
-    /// Returns whether a disk of this kind opens a path of this machine.
+    /// Whether a disk of this kind opens a path of this machine.
     pub fn opens_path(&self) -> bool {
         self.place().is_some_and(|place| place.value == ValueType::Path)
     }
 
-    /// Returns the option with the size that a disk of this kind is made with.
+    /// Returns the option with the size for making a disk of this kind.
     pub fn made_size(&self) -> Option<&'static OptionSpec> {
         let is_size = |option: &&OptionSpec| matches!(option.value, ValueType::Size(..));
         self.options.iter().filter(|option| option.effect == Effect::Making).find(is_size)
@@ -72,12 +72,12 @@ impl Kind {
         (self.capabilities.can_lack)(lowers)
     }
 
-    /// Returns whether a device shows exactly the bytes of its lower.
+    /// Whether a device shows exactly the bytes of its lower.
     pub fn passes_through(&self) -> bool {
         self.maker.bytes() == Bytes::Passthrough
     }
 
-    /// Returns whether each byte of a device is made of the byte at its place below, and is another one.
+    /// Whether each byte of a device is a transformation of the byte at the same place in its lower.
     pub fn transforms(&self) -> bool {
         self.maker.bytes() == Bytes::Transformed
     }

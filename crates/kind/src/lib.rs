@@ -1,5 +1,5 @@
-//! What the author of a kind uses: options, plans, makers, and the registry that the binary hands to `graph`. Together
-//! with [`block`], the contract of a device, that is all.
+//! The interface for authors of kinds: options, plans, makers, and the registry that the binary passes to `graph`.
+//! Together with [`block`], the contract of a device, it is complete.
 //!
 //! `graph` does not know any kind.
 
@@ -17,31 +17,31 @@ pub use block;
 pub use capability::{Capabilities, Moving};
 pub use engine::AnyDevice;
 
-/// A sort of device.
+/// A type of device.
 #[derive(Clone, Copy)]
 pub struct Kind {
     /// The word in the spec: `mirror`.
     pub name: &'static str,
-    /// One line.
+    /// Its purpose, in one line.
     pub summary: &'static str,
     /// The manual page, Markdown.
     pub manual: &'static str,
-    /// How many devices it stands on.
+    /// Its number of lowers.
     pub lowers: Lowers,
-    /// What may be set.
+    /// The options that may be set.
     pub options: &'static [OptionSpec],
-    /// Facts that code outside of the kind asks for.
+    /// Facts that other code asks for.
     pub capabilities: Capabilities,
     /// The commands that its devices may know. One device may know fewer: [`block::Device::verbs`].
     pub verbs: &'static [&'static VerbInfo],
-    /// How one is made.
+    /// The functions that plan and make a device.
     pub maker: Maker,
 }
 
-/// How many devices a kind stands on.
+/// The number of lowers of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lowers {
-    /// None: it is a disk. Its word in the spec is the key that says what it is (`file`, `memory`).
+    /// None: it is a disk. Its word in the spec is the key for its place (`file`, `memory`).
     None,
     /// One: `on = "name"`.
     One,
@@ -54,19 +54,19 @@ pub enum Lowers {
 pub struct OptionSpec {
     /// The key.
     pub name: &'static str,
-    /// What its value is.
+    /// The type of its value.
     pub value: ValueType,
-    /// Whether it must be there.
+    /// Whether it must be set.
     pub required: bool,
-    /// Difference that another value makes.
+    /// The effect of another value.
     pub effect: Effect,
-    /// Where its value is kept.
+    /// The place where its value is kept.
     pub scope: Scope,
     /// Its purpose, its unit and its default, in a sentence.
     pub help: &'static str,
 }
 
-/// The difference that another value of an option makes to a device that exists. A live change looks at nothing else.
+/// The effect of another value of an option on an existing device. A live change considers nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Clients would read other bytes, so a device that an export shows cannot take another value.
@@ -80,14 +80,14 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Returns whether a device that exists differs by such an option.
+    /// Whether an existing device differs if the value does.
     pub fn is_lasting(self) -> bool {
         matches!(self, Self::Bytes | Self::Behaviour)
     }
 }
 
-/// Where the value of an option is kept. Anyone with the disk can read and write its label, so an option that names a path, a
-/// program, an address or a secret is never [`Scope::Graph`].
+/// The place where the value of an option is kept. Any program with access to the disk can read and write its label, so
+/// an option that names a path, a program, an address or a secret is never [`Scope::Graph`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
     /// In the labels of the graph's disks.
@@ -98,14 +98,14 @@ pub enum Scope {
     Secret,
 }
 
-/// What the value of an option is.
+/// The type of an option's value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ValueType {
     /// Bytes: a number, or text such as `"64KiB"`; from the least to the most.
     Size(u64, u64),
     /// Bytes, or the word `rest`.
     SizeOrRest,
-    /// A time such as `"5ms"`, `"2s"`; at most so long.
+    /// A time such as `"5ms"`, `"2s"`, up to a maximum.
     Duration(Duration),
     /// A whole number, from the least to the most.
     Integer(u64, u64),
@@ -146,12 +146,12 @@ pub enum Value {
     Text(String),
     /// Of [`ValueType::Choices`].
     List(Vec<String>),
-    /// Of [`ValueType::Table`]: what was set.
+    /// Of [`ValueType::Table`]: the keys that were set.
     Table(Vec<(&'static str, String)>),
 }
 
-/// What a device is made from: its name, its options, its lowers. Everything in it has been checked
-/// against the kind's [`OptionSpec`]s.
+/// The inputs for making a device: its name, its options, its lowers. Everything has been checked against the kind's
+/// [`OptionSpec`]s.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// The graph's name.
@@ -167,7 +167,7 @@ pub struct DeviceConfig {
     pub trusted_now: bool,
 }
 
-/// What is known of a lower before anything runs.
+/// The facts about a lower before anything runs.
 #[derive(Clone, Debug)]
 pub struct LowerConfig {
     /// Its name.
@@ -176,28 +176,26 @@ pub struct LowerConfig {
     pub info: Info,
     /// Whether this start creates every disk beneath it.
     pub created: bool,
-    /// Whether every disk beneath it has a label: only then is anything kept there.
+    /// Whether every disk beneath it has a label. Only then a device can keep state there.
     pub labelled: bool,
-    /// For partitions without `start`: the first byte of this lower that no partition before this
-    /// one takes.
+    /// For partitions without `start`: the first byte of this lower behind all partitions before this one.
     pub next_free: u64,
-    /// What its bytes are on.
+    /// The disks and devices beneath it.
     pub beneath: Rc<Beneath>,
 }
 
-/// What the bytes of a device are on.
+/// The disks and devices beneath a device.
 #[derive(Clone, Debug, Default)]
 pub struct Beneath {
-    /// The disks, by the numbers of the devices of the graph. One bit for each: in a dense graph each device stands on all
+    /// The disks, by the numbers of the graph's devices. One bit for each: in a dense graph every device is above all
     /// disks.
     pub disks: FixedBitSet,
-    /// The device itself, and those beneath it, downwards, on which each of its bytes stands at the place
-    /// that it has here.
+    /// The device itself, and the devices beneath it, downwards, that have each of its bytes at the same offset.
     pub in_place: Vec<String>,
 }
 
 impl Beneath {
-    /// What the device `name`, the graph's device number `number`, is on, made so, over these lowers.
+    /// Returns the disks and devices beneath the device `name`. `number` is its number in the graph.
     pub fn of(name: &str, number: usize, maker: Maker, lowers: &[LowerConfig]) -> Self {
         let mut in_place = vec![name.to_owned()];
         let stays = matches!(maker.bytes(), Bytes::Passthrough | Bytes::Transformed);
@@ -217,7 +215,7 @@ impl DeviceConfig {
         self.options.iter().find(|(key, _)| *key == option.name).map(|(_, value)| value)
     }
 
-    /// Returns whether two devices of one kind have the same values of all options that `counts` names. An option that the
+    /// Whether two devices of one kind have the same values of all options that `counts` selects. An option that the
     /// kind does not know counts as one that changes bytes.
     pub fn has_options_of(
         &self,
@@ -244,7 +242,7 @@ impl DeviceConfig {
         self.find(option).is_some()
     }
 
-    /// A size in bytes.
+    /// Returns a size in bytes.
     pub fn size(&self, option: &OptionSpec) -> Option<u64> {
         match self.find(option) {
             Some(Value::Size(bytes)) => Some(*bytes),
@@ -257,7 +255,7 @@ impl DeviceConfig {
         matches!(self.find(option), Some(Value::Rest))
     }
 
-    /// A time.
+    /// Returns a time.
     pub fn duration(&self, option: &OptionSpec) -> Option<Duration> {
         match self.find(option) {
             Some(Value::Duration(time)) => Some(*time),
@@ -265,7 +263,7 @@ impl DeviceConfig {
         }
     }
 
-    /// A whole number.
+    /// Returns a whole number.
     pub fn integer(&self, option: &OptionSpec) -> Option<u64> {
         match self.find(option) {
             Some(Value::Integer(number)) => Some(*number),
@@ -273,7 +271,7 @@ impl DeviceConfig {
         }
     }
 
-    /// A share from 0 to 1.
+    /// Returns a share from 0 to 1.
     pub fn share(&self, option: &OptionSpec) -> Option<f64> {
         match self.find(option) {
             Some(Value::Share(share)) => Some(*share),
@@ -281,12 +279,12 @@ impl DeviceConfig {
         }
     }
 
-    /// A switch; off if it was not set.
+    /// Returns a switch; off if it was not set.
     pub fn switch(&self, option: &OptionSpec) -> bool {
         matches!(self.find(option), Some(Value::Switch(true)))
     }
 
-    /// A word, a path, a member's name or any text.
+    /// Returns a word, a path, a member's name or any text.
     pub fn text(&self, option: &OptionSpec) -> Option<&str> {
         match self.find(option) {
             Some(Value::Text(text)) => Some(text),
@@ -294,7 +292,7 @@ impl DeviceConfig {
         }
     }
 
-    /// A text in a table.
+    /// Returns a text in a table.
     pub fn text_in(&self, table: &OptionSpec, key: &str) -> Option<&str> {
         match self.find(table) {
             Some(Value::Table(texts)) => {
@@ -304,10 +302,10 @@ impl DeviceConfig {
         }
     }
 
-    /// Whether all lowers may be members of a redundant device; its `plan` asks this.
+    /// Checks that all lowers may be members of a redundant device. The `plan` of such a device calls it.
     ///
     /// # Errors
-    /// A fault of `on` for each one of which a late write could make the copies differ for ever.
+    /// A fault of `on` for each lower on which a late write could make the copies differ for ever.
     pub fn replicas(&self) -> Plan<()> {
         let unfenced = self.lowers.iter().filter(|lower| !lower.info.fenced);
         let faults: Vec<_> =
@@ -315,22 +313,22 @@ impl DeviceConfig {
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
-    /// Whether two of its lowers are on one disk.
+    /// Whether two of its lowers share a disk.
     pub fn overlap(&self) -> bool {
         let disks: Vec<_> = self.lowers.iter().map(|lower| &lower.beneath.disks).collect();
         let later = |n: usize| disks[n + 1..].iter();
         disks.iter().enumerate().any(|(n, one)| later(n).any(|other| !one.is_disjoint(other)))
     }
 
-    /// The highest device beneath both of its lowers, or one of them, on which each byte of both stands at
-    /// the place that it has in them.
+    /// Returns the highest device beneath both of its lowers, or one of the two, that has each byte of both at the same
+    /// offset.
     pub fn in_place(&self) -> Option<&str> {
         let [one, two] = &self.lowers[..] else { return None };
         let (one, two) = (&one.beneath.in_place, &two.beneath.in_place);
         one.iter().find(|name| two.contains(name)).map(String::as_str)
     }
 
-    /// A list of words; empty if it was not set.
+    /// Returns a list of words; empty if it was not set.
     pub fn list(&self, option: &OptionSpec) -> &[String] {
         match self.find(option) {
             Some(Value::List(words)) => words,
@@ -348,51 +346,50 @@ fn unfenced_words(lower: &LowerConfig) -> String {
     )
 }
 
-/// A fault in what a device was given: which option (or `on`), and a sentence with value, limit and
-/// next step.
+/// A fault in the configuration of a device: the option (or `on`), and a sentence with value, limit and next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// The option's name, `on`, or `kind` for the device as a whole.
     pub option: &'static str,
-    /// What is wrong.
+    /// The description of the fault, and the next step.
     pub message: String,
 }
 
 impl Fault {
-    /// A fault of that option.
+    /// Makes a fault of `option`.
     pub fn new(option: &'static str, message: impl Into<String>) -> Self {
         Self { option, message: message.into() }
     }
 }
 
-/// What a table kind makes of its options: the table over one port per lower, and what it leaves
-/// unused of the lowers, in bytes.
+/// The plan of a table: its mapping, with one port for each lower, and the bytes of the lowers that it leaves unused.
 pub struct TablePlan {
     /// The mapping.
     pub table: Table,
-    /// Bytes of the lowers that it does not reach although it was given all of them.
+    /// Bytes of the lowers that it does not use although it has all of them.
     pub unused_bytes: u64,
 }
 
-/// What comes of planning, before anything is opened or made.
+/// The result of planning, before anything is opened or made.
 pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 
-/// Everything that a maker may use. A service that is added is a field, and no change of any kind.
+/// Everything that a maker may use. A new service becomes a field, and no kind has to change.
 pub struct Making<'m> {
     /// The name, the options and the facts of the lowers.
     pub config: &'m DeviceConfig,
-    /// The way to the world.
+    /// The interface to the operating system.
     pub env: &'m Env,
     /// Handles to the lowers; none for a disk.
     pub lowers: Vec<Lower>,
-    /// The state of the device in the labels of the disks below; of a raw disk, and for a maker without state, none.
+    /// The store for the state of the device in the labels of the disks below; empty for a raw disk, and for a maker
+    /// without state.
     pub state: Rc<dyn StateStore>,
-    /// Left by the disk of that name and kind that it replaces.
+    /// The hand-over of the disk that it replaces, of the same name and kind.
     pub before: Handover,
 }
 
 impl<'m> Making<'m> {
-    /// A device without lowers, state and predecessor.
+    /// Returns the inputs for a device without lowers, state and predecessor.
     pub fn new(config: &'m DeviceConfig, env: &'m Env) -> Self {
         let state = Rc::new(NoStateStore::new(false));
         Self { config, env, lowers: Vec::new(), state, before: None }
@@ -402,28 +399,29 @@ impl<'m> Making<'m> {
 /// Makes a device over its lowers.
 pub type MakeDevice = fn(Making<'_>) -> Result<Rc<dyn AnyDevice>>;
 
-/// Makes a device that keeps a state on the labelled disks beneath it. It may wait: for its state to
-/// be written, for a key to be derived.
+/// Makes a device with a state on the labelled disks beneath it. It may wait, for example for a write of the state or
+/// for the derivation of a key.
 pub type MakeStateful = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
-/// Whether a device of that size would open, by what was found beneath each of its ports; all that can be told without
-/// a look at its data. `degraded`: whether it may open without all of what it needs.
+/// Checks whether a device of that size would open, judging from the state found beneath each of its ports, without
+/// reading its data. `degraded`: whether it may open with fewer lowers than it should have.
 pub type Preflight = fn(&DeviceConfig, &Info, &[Found], degraded: bool) -> Result<()>;
 
-/// Does what takes long and changes nothing on any disk, before clients have to wait for a device that a change puts in:
-/// the answer is handed over to it ([`StateStore::handed_over`]). A device is made without it as well.
+/// Does slow work for a new device that changes nothing on any disk, before the clients have to wait for the live
+/// change. The device gets the result as a hand-over ([`StateStore::handed_over`]). A device can be made without it as
+/// well.
 pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn StateStore>) -> LocalFuture<Result<Handover>>;
 
-/// Opens a disk, or takes over what the disk of that name and kind has open whose place it takes.
+/// Opens a disk, or takes over the open files of the disk that it replaces, of the same name and kind.
 pub type MakeDisk = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
-/// How a device of a kind is made. First planned, from facts alone, so that validation finds every
-/// fault in one pass; then made, once everything below it runs.
+/// The functions that make a device of a kind. It is planned first, from facts alone, so that validation finds every
+/// fault in one pass. It is made later, once everything below it runs.
 #[derive(Clone, Copy)]
 pub enum Maker {
     /// The device is a mapping, which is data.
     Table(fn(&DeviceConfig) -> Plan<TablePlan>),
-    /// The device looks on; its facts are its lower's.
+    /// The device is a hook. Its facts are those of its lower.
     Hooks {
         /// Finds faults.
         plan: fn(&DeviceConfig) -> Plan<()>,
@@ -432,55 +430,55 @@ pub enum Maker {
     },
     /// The device issues requests.
     Device {
-        /// Whose bytes it shows.
+        /// The relation of its bytes to those of its lowers.
         bytes: Bytes,
-        /// Finds faults, or says what the device will be.
+        /// Finds faults, or returns the facts that the device will have.
         plan: fn(&DeviceConfig) -> Plan<Info>,
         /// Makes it.
         make: MakeDevice,
     },
-    /// The device issues requests, and keeps a state on the labelled disks beneath it.
+    /// The device issues requests, and has a state on the labelled disks beneath it.
     Stateful {
-        /// Whose bytes it shows.
+        /// The relation of its bytes to those of its lowers.
         bytes: Bytes,
-        /// Finds faults, or says what the device will be.
+        /// Finds faults, or returns the facts that the device will have.
         plan: fn(&DeviceConfig) -> Plan<Info>,
-        /// Makes it from what it kept, or newly.
+        /// Makes it from its state, or as a new device.
         make: MakeStateful,
-        /// What can be done of that beforehand.
+        /// Does the part of the work that is possible beforehand.
         prepare: Option<Prepare>,
-        /// What may stand against it; `None` if nothing does that what it kept tells.
+        /// Finds objections to opening it; `None` if its state can give rise to none.
         preflight: Option<Preflight>,
-        /// What it kept, in words; or why that cannot be used.
+        /// Describes its state in words, or returns the reason why the state cannot be used.
         describe: fn(&[u8]) -> std::result::Result<Summary, String>,
     },
     /// The device is a disk.
     Disk {
-        /// Finds faults, or says what the disk will be; looks at the world, changes nothing.
+        /// Finds faults, or returns the plan of the disk. It reads the system, and changes nothing.
         plan: fn(&DeviceConfig, &Env) -> LocalFuture<Plan<DiskPlan>>,
-        /// Opens it, and makes it where that was asked for.
+        /// Opens it, and creates it if the options ask for that.
         make: MakeDisk,
     },
 }
 
-/// What a device keeps, in words.
+/// A description of the state of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Summary {
-    /// All of it.
+    /// The whole state.
     pub words: String,
-    /// What it lacks, and the device can do without; empty if that is nothing.
+    /// Missing parts that the device can do without; empty if there are none.
     pub lacks: String,
 }
 
 impl Summary {
-    /// It lacks nothing.
+    /// Returns the description of a complete state.
     pub fn whole(words: String) -> Self {
         Self { words, lacks: String::new() }
     }
 }
 
 impl Maker {
-    /// Whose bytes such a device shows.
+    /// Returns the relation of a device's bytes to those of its lowers.
     pub fn bytes(&self) -> Bytes {
         match self {
             Self::Hooks { .. } => Bytes::Passthrough,
@@ -490,37 +488,38 @@ impl Maker {
     }
 }
 
-/// Whose bytes a device shows: what a change of the graph must know, so that clients find theirs.
+/// The relation of a device's bytes to those of its lowers. A change of the graph must know it, so that clients find
+/// their bytes afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bytes {
-    /// Those of its lower, each where it is there.
+    /// The bytes of its lower, at the same offsets.
     Passthrough,
-    /// Other ones than its lower's, but each is made of the byte at its place there, and of nothing
+    /// Other bytes than those of its lower, but each is made from the byte at the same offset there, and from nothing
     /// else.
     Transformed,
-    /// When it is new, those of the first of its lowers, each where it is there; later on of those that
-    /// it reports as [`block::Device::holders`].
+    /// Bytes of one lower, at the same offsets: the first lower if the device is new, and later the lowers that it
+    /// reports as [`block::Device::holders`].
     FirstLower,
-    /// Those of each of its lowers, each where it is there.
+    /// The bytes of each of its lowers, at the same offsets.
     Replicated,
-    /// Its own: nobody finds them below.
+    /// Its own bytes, which no lower shows.
     Private,
 }
 
-/// The answer of a disk that need not wait for anybody.
+/// Returns a future that is ready with `answer`, for a disk that does not have to wait.
 pub fn at_once<T: 'static>(answer: T) -> LocalFuture<T> {
     Box::pin(std::future::ready(answer))
 }
 
-/// What is known of a disk before it is opened.
+/// The facts about a disk before it is opened.
 pub struct DiskPlan {
     /// The facts that it will have.
     pub info: Info,
     /// Whether opening it will create it.
     pub creates: bool,
-    /// What it is on, so that two disks on one thing are found: a path made absolute, or empty.
+    /// Identity of its storage, so that two disks on the same storage are found: an absolute path, or empty.
     pub identity: String,
-    /// In words, for people: `O_DIRECT`, `in memory`.
+    /// Its properties, for people: `O_DIRECT`, `in memory`.
     pub words: String,
 }
 
@@ -529,17 +528,17 @@ pub struct DiskPlan {
 pub struct Registry(pub &'static [Kind]);
 
 impl Registry {
-    /// The kind of that name.
+    /// Returns the kind called `name`.
     pub fn find(&self, name: &str) -> Option<&'static Kind> {
         self.0.iter().find(|kind| kind.name == name)
     }
 
-    /// The names of all kinds that stand on something, for `kind = "…"`.
+    /// Returns the names of all kinds with lowers, for `kind = "…"`.
     pub fn device_names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().filter(|kind| kind.lowers != Lowers::None).map(|kind| kind.name)
     }
 
-    /// Returns the commands of all kinds. A command that several kinds know is there once.
+    /// Returns the commands of all kinds. A command that several kinds know is listed once.
     pub fn verbs(&self) -> Vec<&'static VerbInfo> {
         let mut verbs: Vec<&'static VerbInfo> = Vec::new();
         for verb in self.0.iter().flat_map(|kind| kind.verbs) {
@@ -565,7 +564,7 @@ impl Registry {
         self.disks().find(|kind| kind.opens_path() && kind.made_size().is_none() == is_block_device)
     }
 
-    /// The names of all disks: the keys that say what a disk is.
+    /// Returns the names of all kinds of disks: the keys for the place of a disk.
     pub fn disk_names(&self) -> impl Iterator<Item = &'static str> {
         self.disks().map(|kind| kind.name)
     }

@@ -1,4 +1,4 @@
-//! Where messages arrive: memory that is there and stays there.
+//! The buffers into which messages are received. Their memory is allocated and locked beforehand.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use wire::fuse::{HEAD_BYTES, MAX_WRITE_BYTES, Malformed, Request};
 
 use super::HAND_OVER_BYTES;
 
-/// Room for one message.
+/// Buffers for one message.
 pub struct Inbox {
     env: Env,
     channel: Rc<dyn Channel>,
@@ -18,10 +18,10 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Takes the memory.
+    /// Allocates and locks the memory.
     ///
     /// # Errors
-    /// `Limit` if there is none, or none that may be locked.
+    /// `Limit` if there is no memory, or none that may be locked.
     pub fn new(env: &Env, channel: &Rc<dyn Channel>) -> Result<Self> {
         let head = env.buf(HEAD_BYTES)?;
         channel.pin(&head)?;
@@ -30,7 +30,7 @@ impl Inbox {
         Ok(Self { env: env.clone(), channel: channel.clone(), head, payload: payload.into() })
     }
 
-    /// The length of the next message, which is here now; `None` if there is none.
+    /// Receives the next message and returns its length; `None` if there is none now.
     ///
     /// # Errors
     /// As [`Channel::recv`].
@@ -38,7 +38,7 @@ impl Inbox {
         self.channel.recv(&self.head, &self.payload.borrow())
     }
 
-    /// Reads the message of that length that came last.
+    /// Parses the last message. Its length was `came_bytes`.
     ///
     /// # Errors
     /// As [`Request::parse`].
@@ -50,11 +50,11 @@ impl Inbox {
         Request::parse(&self.head.read(), came_bytes).map(read)
     }
 
-    /// The payload of the write that came last, in a buffer for good: a copy of it, or, if it is long,
-    /// the buffer that it came in.
+    /// Returns the payload of the last message, a write, in a buffer that stays valid: a copy, or, if it is long, the
+    /// buffer into which it was received.
     ///
     /// # Errors
-    /// `Limit` if no buffer could ever be had.
+    /// `Limit` if the pool can never have a buffer of that length.
     pub async fn payload(&self, len: usize) -> Result<Buf> {
         let pool = self.env.pool();
         if len >= HAND_OVER_BYTES {
@@ -62,7 +62,7 @@ impl Inbox {
             if self.channel.pin(&next).is_ok() {
                 return Ok(self.payload.replace(next).slice(0..len));
             }
-            // No more memory may be locked: what is locked stays where messages arrive.
+            // No more memory may be locked, so the locked buffer stays in the inbox.
         }
         let copy = pool.wait_for(len).await?;
         copy.write().copy_from_slice(&self.payload.borrow().read()[..len]);

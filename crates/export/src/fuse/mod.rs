@@ -1,9 +1,8 @@
-//! An export as a file of this machine: the one file of a FUSE mount, which a loop device makes a block
-//! device of.
+//! An export as a file of this machine: the only file of a FUSE mount, from which a loop device makes a block device.
 //!
-//! One task takes what the kernel asks, as much as there is, and begins it; answers are written where
-//! a request ends. Both are copies that never wait, so there is no writer and no outbox: a request
-//! costs one read and one write of the device.
+//! One task takes all available requests of the kernel and begins them. A reply is written where its request ends. Both
+//! copy without waiting, so there is no writer task and no outbox: a request costs one read and one write of the
+//! device.
 
 mod inbox;
 mod volume;
@@ -12,14 +11,14 @@ use std::time::Duration;
 
 pub use volume::{Agreed, Volume};
 
-/// From so many bytes on the payload of a write is not copied: the buffer that it came in goes down.
+/// Minimum length for handing over the buffer of a write's payload; a shorter payload is copied.
 pub const HAND_OVER_BYTES: usize = 64 << 10;
 
-/// So many messages are taken before others get their turn.
+/// Number of messages that are taken before other tasks get their turn.
 pub const ROUND: usize = 64;
 
-/// A request that has been on its way at the ends of so many processes is not begun once more.
+/// Number of processes that may end with a request in flight. Then it is not begun once more.
 pub const RESENT_MAX: u64 = 3;
 
-/// How long the kernel may take to say what it can do; it has said so when the mount returns.
+/// Time limit for the kernel's greeting, which it sends before the mount returns.
 pub const GREETING: Duration = Duration::from_secs(10);

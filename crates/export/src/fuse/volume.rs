@@ -1,4 +1,4 @@
-//! A mounted export: what the kernel asks of the file becomes operations, and their ends answers.
+//! A mounted export. Requests of the kernel become operations, and their results become replies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -35,13 +35,12 @@ const UNSUPPORTED: i32 = 95;
 #[derive(Clone)]
 pub struct Volume(Rc<Inner>);
 
-/// What the kernel and we have agreed on.
+/// The features that the kernel and this server have agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
-    /// Its version, 7 and this; of a mount that was taken over, the one that is spoken here.
+    /// Minor version of the protocol 7; after taking over a mount, the one spoken here.
     pub minor: u32,
-    /// Whether it can be told to send again, to another process that has the channel, what is not
-    /// answered.
+    /// Whether the kernel can resend requests without a reply to another process that has the channel.
     pub has_resend: bool,
 }
 
@@ -55,34 +54,33 @@ struct Inner {
     pending: RefCell<Pending>,
     in_flight: Cell<usize>,
     agreed: Cell<Option<Agreed>>,
-    /// A flush of it has failed.
+    /// Whether a flush has failed.
     mortal: Cell<bool>,
-    /// No more requests come.
+    /// Whether no more requests come.
     over: Cell<bool>,
     waiting: Notify,
 }
 
-/// Requests on their way, by token.
+/// Requests in flight, by token.
 #[derive(Default)]
 struct Pending {
     requests: Vec<Option<Asked>>,
     free: Vec<usize>,
 }
 
-/// What has to be known of a request when it ends.
+/// The facts about a request that are needed at its end.
 #[derive(Clone, Copy)]
 struct Asked {
     unique: u64,
-    /// What it changes; `None` if it changes nothing.
+    /// The bytes that it changes; `None` if it changes nothing.
     changes: Option<ByteRange>,
 }
 
 impl Volume {
-    /// Serves `export` through the channel of a mount; `log` gets a line for what should not happen.
+    /// Serves `export` through the channel of a mount. `log` gets a line for each unexpected event.
     ///
     /// # Errors
-    /// `Limit` if there is no memory that may be locked, `Unsupported` for a device that cannot be
-    /// written in pages.
+    /// `Limit` if no memory may be locked, `Unsupported` for a device that cannot be written in pages.
     pub fn serve(
         export: &Rc<Export>,
         channel: Rc<dyn Channel>,
@@ -94,12 +92,12 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Goes on with a mount that another process has served until its end, and that has agreed on
-    /// messages of `max_bytes`. Every disk of the export is open by now: nothing of the other process is
-    /// on its way any more.
+    /// Takes over a mount that another process has served until its end, and for which it has agreed on messages of
+    /// `max_bytes`. Every disk of the export must be open already, so no request of the other process is in flight any
+    /// more.
     ///
     /// # Errors
-    /// As [`Volume::serve`]; `Unsupported` if the export takes no messages as long; what the kernel says.
+    /// As [`Volume::serve`]; `Unsupported` if the export takes only shorter messages; else the error of the kernel.
     pub fn resume(
         export: &Rc<Export>,
         channel: Rc<dyn Channel>,
@@ -115,14 +113,14 @@ impl Volume {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         let agreed = Agreed { minor: MINOR_SPOKEN, has_resend: true };
-        // Its buffers are locked by then: what is sent again is received whatever happens to us.
+        // The buffers are allocated and locked before this, so that resent requests can be received in any case.
         let (volume, inbox) = Self::new(export, channel, max_bytes, Some(agreed), log)?;
         volume.0.channel.resend()?;
         volume.start(inbox);
         Ok(volume)
     }
 
-    /// The longest message for an export.
+    /// Returns the length of the longest message for an export.
     fn most_bytes(export: &Export) -> Result<u32> {
         let info = export.info();
         let page = PAGE_BYTES as u32;
@@ -177,16 +175,17 @@ impl Volume {
         self.0.export.env.spawn("a volume", self.0.clone().run(inbox));
     }
 
-    /// The export has another size now: whoever asks for it is told. The kernel asks when somebody does.
+    /// Reports the present size of the export from now on, whenever the kernel asks for it. The kernel asks when a
+    /// program does.
     pub fn resized(&self) {
         let size_bytes = self.0.export.info().size;
         self.0.facts.set(Facts { size_bytes, ..self.0.facts.get() });
     }
 
-    /// What was agreed on at the start.
+    /// Waits for the kernel's greeting and returns the agreed features.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel says nothing, `Unsupported` if it is too old.
+    /// `TimedOut` if the kernel sends no greeting, `Unsupported` if it is too old.
     pub async fn agreed(&self) -> Result<Agreed> {
         let inner = &self.0;
         let greeted = inner.waiting.until(|| inner.agreed.get().is_some() || inner.over.get());
@@ -200,36 +199,36 @@ impl Volume {
         })
     }
 
-    /// Ends when the file is unmounted and every request is at its end.
+    /// Waits until the file is unmounted and every request has ended.
     pub async fn ended(&self) {
         let inner = &self.0;
         inner.waiting.until(|| inner.over.get() && inner.in_flight.get() == 0).await;
     }
 
-    /// The export.
+    /// Returns the export.
     pub fn export(&self) -> &Rc<Export> {
         &self.0.export
     }
 
-    /// The longest read and write that the kernel was promised.
+    /// Returns the maximum length of reads and writes that the kernel was promised.
     pub fn max_bytes(&self) -> u32 {
         self.0.max_bytes
     }
 
-    /// Whether another process could go on with it: the kernel can send again, it is not at its end, and no
-    /// flush of it has failed.
+    /// Whether another process could take it over: the kernel can resend requests, the mount has not ended, and no
+    /// flush has failed.
     pub fn may_go_on(&self) -> bool {
         let inner = &self.0;
         let has_resend = inner.agreed.get().is_some_and(|agreed| agreed.has_resend);
         has_resend && !inner.over.get() && !inner.mortal.get()
     }
 
-    /// Its channel.
+    /// Returns its channel.
     pub fn channel(&self) -> &dyn Channel {
         &*self.0.channel
     }
 
-    /// What the kernel did not grant to the channel, in words.
+    /// Describes the features that the kernel did not grant to the channel.
     pub fn lacks(&self) -> Option<&str> {
         self.0.channel.lacks()
     }
@@ -242,7 +241,7 @@ impl Inner {
             && error.kind() != ErrorKind::Stopped
         {
             (self.log)(&format!("{}: {error}", self.export.name()));
-            // Nobody takes messages any more, and nobody must wait for that.
+            // No messages are taken any more, and no program must wait for a reply.
             self.tell_failure(self.channel.close());
         }
         self.over.set(true);
@@ -273,7 +272,7 @@ impl Inner {
     }
 
     async fn message(&self, inbox: &Inbox, came: usize) -> Result<()> {
-        // What is answered at once is answered while the message is still where it came.
+        // An immediate reply is sent while the message is still in the inbox.
         let next = inbox.read(came, |request| match request.is_resent() {
             true => self.answer_again(&request),
             false => self.answer(&request),
@@ -303,7 +302,8 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::answer`]. What may have ended the processes before this one is not begun once more.
+    /// As [`Inner::answer`], for a resent request. A request that may have ended several processes is not begun once
+    /// more.
     fn answer_again(&self, request: &wire::fuse::Request<'_>) -> Next {
         let next = self.answer(request);
         if matches!(next, Next::Answered) {
@@ -311,7 +311,7 @@ impl Inner {
         }
         let number = request.unique & !RESENT;
         let count = self.channel.came_again(number).unwrap_or_else(|error| {
-            // It is carried out all the same: one that does no harm is by far the likelier one.
+            // It is carried out all the same: most requests do no harm.
             (self.log)(&format!("{}: {error}", self.export.name()));
             1
         });
@@ -327,7 +327,7 @@ impl Inner {
         self.refuse(request.unique, FAILED)
     }
 
-    /// Answers what needs no device; says what is to be begun otherwise.
+    /// Replies to a request that needs no device. Otherwise returns the operation to begin.
     fn answer(&self, request: &wire::fuse::Request<'_>) -> Next {
         let unique = request.unique;
         let reply = match (request.call, request.node) {
@@ -373,7 +373,7 @@ impl Inner {
         reply
     }
 
-    /// A read ends where the volume does.
+    /// Prepares a read, which ends at the end of the volume.
     fn read(&self, unique: u64, offset: u64, size: u32) -> Next {
         let end = self.facts.get().size_bytes.min(offset.saturating_add(u64::from(size)));
         match ByteRange::between(offset, end) {
@@ -393,8 +393,8 @@ impl Inner {
         }
     }
 
-    /// The kernel means a discard or a write of zeroes, and says the same for both: so zeros there must
-    /// be, and a device that cannot make them by itself is not asked at all.
+    /// Prepares zeroing. The kernel sends the same request for a discard and for a write of zeroes, so the bytes must
+    /// read as zeros afterwards. A device that cannot do this by itself is not asked.
     fn zero(&self, unique: u64, offset: u64, length: u64, mode: Option<Zeroing>) -> Next {
         if !self.export.info().native_zeroes {
             return self.refuse(unique, NOT_IMPLEMENTED);
@@ -412,7 +412,7 @@ impl Inner {
         Next::Answered
     }
 
-    /// Begins an operation, after what closed connections left behind.
+    /// Begins an operation, after overlapping requests of closed connections have ended.
     async fn begin(&self, unique: u64, op: Op) {
         let export = &self.export;
         if export.is_fenced(op.range()) {
@@ -429,8 +429,8 @@ impl Inner {
         export.engine.admit(&export.portal, op, &me, token as u64).await;
     }
 
-    /// No piece begins once the volume is unmounted, or while its graph is handed over: the kernel sends what is not
-    /// answered to the next server.
+    /// Zeroes a long range in pieces. No piece begins once the volume is unmounted, or while its graph is handed over:
+    /// the kernel resends requests without a reply to the next server.
     async fn zero_in_pieces(self: Rc<Self>, token: usize, whole: ByteRange, unmap: bool) {
         let zeroes = |range| Op::WriteZeroes { range, unmap, fua: false };
         let goes_on = || !self.over.get();
@@ -449,7 +449,7 @@ impl Inner {
         token
     }
 
-    /// Answers the request of that token.
+    /// Replies to a request, by its token.
     fn end(&self, token: usize, op: &Op, result: Result<()>) {
         let Asked { unique, .. } = {
             let mut pending = self.pending.borrow_mut();
@@ -482,7 +482,8 @@ impl Inner {
         }
     }
 
-    /// After a failed flush every later one fails. The next process would not know of it.
+    /// Makes the mount end with this process. After a failed flush every later one must fail, and the next process
+    /// would not know about it.
     fn end_with_process(&self) {
         self.mortal.set(true);
         self.tell_failure(self.channel.withdraw());
@@ -500,7 +501,7 @@ impl Inner {
 
     fn sent(&self, sent: Result<()>) {
         match sent {
-            // Nobody waits for it any more, or for anything.
+            // No program waits for this reply any more, or the mount has ended.
             Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stopped) => {
                 (self.log)(&format!("{}: an answer was not taken: {error}", self.export.name()));
             }
@@ -509,7 +510,7 @@ impl Inner {
     }
 }
 
-/// What becomes of a message.
+/// The next step for a message.
 enum Next {
     Answered,
     Begin(u64, Op),

@@ -1,10 +1,10 @@
-//! The gate of a connection: open until it is shut, which ends the waits that it guards.
+//! The gate of a connection: open until it is shut. Shutting it ends the waits that it guards.
 
 use std::cell::Cell;
 
 use block::{Notify, first};
 
-/// Whether more may come through a connection. Shut once, for good.
+/// The state of the gate: whether the connection may begin more requests. It is shut once, for good.
 #[derive(Default)]
 pub struct CancelToken {
     shut: Cell<bool>,
@@ -21,7 +21,7 @@ impl CancelToken {
         self.shut.get()
     }
 
-    /// What `future` answers; `None` once the gate is shut, which counts more.
+    /// Returns the output of `future`; `None` once the gate is shut, which takes precedence.
     pub async fn unless<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut output = None;
         let done = async { output = Some(future.await) };

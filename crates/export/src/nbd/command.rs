@@ -1,23 +1,23 @@
-//! From NBD commands to operations, and from answers to replies.
+//! From NBD commands to operations, and from results to replies.
 
 use block::{Buf, ByteRange, Copies, ErrorKind, Extent, Op, State};
 use wire::nbd::{AllocationFlags, Command, CommandFlags, Errno, RequestHeader};
 
-/// A cached range is read in pieces of this length.
+/// Length of the pieces in which a cached range is read.
 pub const PREFETCH_BYTES: u64 = 1 << 20;
 
-/// The range of a request that the codec has checked.
+/// Returns the range of a request that the codec has checked.
 ///
 /// # Panics
-/// For one that has not been checked.
+/// If the request has not been checked.
 pub fn range_of(header: &RequestHeader) -> ByteRange {
     ByteRange::new(header.offset, header.length).expect("checked: not empty, within 64 bits")
 }
 
-/// The operation of a checked request; `buf` is its buffer, if it is a read or a write.
+/// Returns the operation of a checked request. `buf` is its buffer, if it is a read or a write.
 ///
 /// # Panics
-/// For a command that has no operation of its own, or without the buffer.
+/// If the command has no single operation, or the buffer is missing.
 pub fn op_of(header: &RequestHeader, buf: Option<Buf>) -> Op {
     let fua = header.flags.has(CommandFlags::FUA);
     let buf = || buf.expect("reads and writes bring their buffer");
@@ -33,7 +33,7 @@ pub fn op_of(header: &RequestHeader, buf: Option<Buf>) -> Op {
     }
 }
 
-/// The part of a trim or of a write of zeroes that touches `range`.
+/// Returns the part of a trim or of a write of zeroes that touches `range`.
 pub fn zeroing(header: &RequestHeader, range: ByteRange) -> Op {
     let fua = header.flags.has(CommandFlags::FUA);
     match header.command {
@@ -42,12 +42,12 @@ pub fn zeroing(header: &RequestHeader, range: ByteRange) -> Op {
     }
 }
 
-/// What to tell the client of a failure.
+/// Returns the error number for a reply.
 pub fn errno_of(kind: ErrorKind) -> Errno {
     Errno::from_wire(kind.errno() as u32)
 }
 
-/// `base:allocation` of the extents, cut at `range`.
+/// Returns `base:allocation` of the extents, cut at `range`.
 pub fn allocation(extents: &[Extent], range: ByteRange, only_one: bool) -> Vec<wire::nbd::Extent> {
     let mut left = range.len();
     let mut all = Vec::with_capacity(extents.len());
@@ -67,7 +67,7 @@ pub fn allocation(extents: &[Extent], range: ByteRange, only_one: bool) -> Vec<w
     all
 }
 
-/// Whether all bytes are zero. Looks at the ends first: data is told from zeros in a few steps.
+/// Whether all bytes are zero. Checks the ends first, which finds most data in a few steps.
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (first, last) = (bytes.first(), bytes.last());
     first.is_none_or(|b| *b == 0)

@@ -1,4 +1,4 @@
-//! What the two tasks of a connection share, and where answers arrive.
+//! The state that the two tasks of a connection share, and the sink of its replies.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,15 +16,14 @@ use super::cancel::CancelToken;
 use super::command::{PREFETCH_BYTES, allocation, errno_of, is_zero, range_of};
 use super::{Export, Limits, Orphan};
 
-/// Answers of this length are sent while the next requests are carried out: client and server
-/// work at the same time, and the system calls are still few.
+/// Minimum length of replies that are sent while the next requests are carried out, so that client and server work at
+/// the same time with few system calls.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// Reads from this length on are looked at for zeros, if the client can be told of them.
+/// Minimum length of reads that are checked for zeros, if the client can receive holes.
 const LOOK_FOR_ZEROS_BYTES: usize = 4096;
 
-/// An open connection in its transmission phase. It outlives the socket while requests are on their
-/// way.
+/// An open connection in its transmission phase. It outlives the socket while requests are in flight.
 pub struct Connection {
     pub export: Rc<Export>,
     pub socket: Rc<dyn Socket>,
@@ -32,34 +31,34 @@ pub struct Connection {
     /// The names in the client's certificate.
     pub names: Vec<String>,
     pub limits: Limits,
-    /// Shut when no more requests are to begin.
+    /// Shut when no more requests may begin.
     pub gate: Rc<CancelToken>,
     /// Shut when its client is gone and another one waits to be served.
     pub gone: CancelToken,
     pub peers: Rc<Peers>,
     pending: RefCell<Pending>,
     outbox: RefCell<Outbox>,
-    /// Answers that did not fit into the outbox.
+    /// Replies that did not fit into the outbox.
     overflow: RefCell<VecDeque<Answer>>,
     held_bytes: Cell<usize>,
     in_flight: Cell<u32>,
-    /// Since when the client has taken nothing of what is being sent.
+    /// Start of the present send: since then the client has taken nothing.
     sending: Cell<Option<Mono>>,
-    /// Requests that were begun and are left to the next server of the connection, as they came.
+    /// Headers of begun requests that are left to the next server of the connection, as they arrived.
     unanswered: RefCell<Vec<u8>>,
-    /// No more answers are wanted.
+    /// Whether no more replies are sent.
     closed: Cell<bool>,
-    /// Somebody else is to go on with it.
+    /// Whether another server must take it over.
     leaving: Cell<bool>,
-    /// No more requests come.
+    /// Whether no more requests come.
     ended: Cell<bool>,
-    /// The writer has ended.
+    /// Whether the writer has ended.
     written: Cell<bool>,
-    /// It was closed for keeping memory from others.
+    /// Whether it was closed because it kept memory from others.
     cut: Cell<bool>,
     reader: Notify,
     writer: Notify,
-    /// Whoever waits for the end.
+    /// Wakes the tasks that wait for the end.
     waiting: Notify,
 }
 
@@ -79,8 +78,8 @@ impl Peers {
     }
 
     /// Waits until no client that is gone has a request that is not begun. Requests before its `NBD_CMD_DISC` are
-    /// begun, within `limit`; all others are dropped. A client that connects now may know of its end, and counts on
-    /// nothing of it that was not begun.
+    /// begun, within `limit`; all others are dropped. A client that connects now may know that the other one has ended,
+    /// and may assume that none of its unbegun requests will be carried out.
     pub async fn close_gone(&self, env: &Env, limit: Duration) {
         let mut gone = self.all();
         gone.retain(|peer| peer.socket.is_gone() && !seeded::on(Bug::GoneNotClosed));
@@ -94,7 +93,7 @@ impl Peers {
         }
     }
 
-    /// Closes the connections whose certificates their exports do not admit.
+    /// Closes the connections with certificates that their exports do not admit.
     pub fn close_barred(&self) {
         for peer in self.all() {
             let is_barred = !peer.export.is_for(&peer.names) && !seeded::on(Bug::BarredStays);
@@ -105,7 +104,7 @@ impl Peers {
         }
     }
 
-    /// Closes whoever keeps memory from the others by not reading its answers.
+    /// Closes the connections that keep memory from others by not reading their replies.
     pub fn close_stuck(&self) {
         for peer in self.all() {
             if peer.is_stuck() {
@@ -116,17 +115,17 @@ impl Peers {
     }
 }
 
-/// Requests on their way, by token.
+/// Requests in flight, by token.
 #[derive(Default)]
 struct Pending {
     requests: Vec<Option<RequestHeader>>,
     free: Vec<u32>,
 }
 
-/// A request and what became of it.
+/// A request and its result.
 struct Answer {
     header: RequestHeader,
-    /// What it holds until it is sent; nothing, if it never began.
+    /// Bytes that it holds until it is sent; 0 if it never began.
     held: usize,
     op: Option<Op>,
     result: Result<()>,
@@ -170,8 +169,8 @@ impl Connection {
         }))
     }
 
-    /// Whether another request of `bytes` may begin now. A client that does not read its answers
-    /// is not listened to either; and nobody holds more than is left for all the others.
+    /// Whether another request of `bytes` may begin now. No requests are read from a client that does not read its
+    /// replies, and no connection holds more bytes than are left for all others.
     pub fn may_begin(&self, bytes: usize) -> bool {
         let pool = self.export.env.pool();
         let left = pool.free_bytes();
@@ -186,7 +185,7 @@ impl Connection {
         self.reader.until(|| self.may_begin(bytes)).await;
     }
 
-    /// Whether answers are ready that are worth a system call, and nothing is being sent.
+    /// Whether enough replies for a system call are ready, and nothing is being sent.
     pub fn has_batch(&self) -> bool {
         self.sending.get().is_none() && self.outbox.borrow().held() >= BATCH_BYTES
     }
@@ -201,7 +200,7 @@ impl Connection {
         self.waiting.until(|| self.written.get()).await;
     }
 
-    /// Notes a request that begins; the answer comes under the token.
+    /// Records a request that begins. Returns the token for its result.
     pub fn begin(&self, header: RequestHeader, held: usize) -> u64 {
         self.in_flight.set(self.in_flight.get() + 1);
         self.held_bytes.set(self.held_bytes.get() + held);
@@ -214,7 +213,7 @@ impl Connection {
         u64::from(token)
     }
 
-    /// Answers the request of that token.
+    /// Sends the reply to a request, by its token.
     pub fn end(&self, token: u64, op: Option<Op>, result: Result<()>) {
         let header = self.take(token);
         if self.closed.get() {
@@ -224,19 +223,19 @@ impl Connection {
         self.answer(Answer { header, held, op, result });
     }
 
-    /// Leaves the request of that token to the next server of the connection. It came as `bytes`.
+    /// Leaves a request to the next server of the connection. Its header arrived as `bytes`.
     pub fn leave_unanswered(&self, token: u64, bytes: &[u8]) {
         self.unanswered.borrow_mut().extend_from_slice(bytes);
         self.take(token);
         self.writer.wake();
     }
 
-    /// The requests that were begun and left unanswered, as they came.
+    /// Takes the headers of the begun requests that were left unanswered, as they arrived.
     pub fn take_unanswered(&self) -> Vec<u8> {
         self.unanswered.take()
     }
 
-    /// Takes a request that is at its end out of the pending ones.
+    /// Removes an ended request from the pending ones.
     fn take(&self, token: u64) -> RequestHeader {
         let header = {
             let mut pending = self.pending.borrow_mut();
@@ -253,7 +252,7 @@ impl Connection {
         header
     }
 
-    /// Answers a request that never began.
+    /// Sends an error as the reply to a request that never began.
     pub fn refuse(&self, header: RequestHeader, error: Error) {
         self.answer(Answer { header, held: 0, op: None, result: Err(error) });
     }
@@ -310,7 +309,7 @@ impl Connection {
         outbox.payload(data);
     }
 
-    /// Bytes that might not fit beside the heads get a buffer of their own.
+    /// Puts bytes that might not fit beside the heads. If they do not, they get a buffer of their own.
     fn put_long(&self, outbox: &mut Outbox, bytes: &[u8]) {
         if outbox.fits(bytes.len(), 0) {
             outbox.bytes(bytes);
@@ -322,18 +321,18 @@ impl Connection {
         }
     }
 
-    /// Notes that a send begins, or that it has ended.
+    /// Records that a send begins, or that it has ended.
     pub fn sends(&self, sends: bool) {
         self.sending.set(sends.then(|| self.export.env.now()));
     }
 
-    /// Whether the client has taken nothing of its answers for the time of one request.
+    /// Whether the client has read none of its replies for the time limit of one request.
     pub fn is_stuck(&self) -> bool {
         let now = self.export.env.now();
         self.sending.get().is_some_and(|since| now.since(since) >= self.limits.request)
     }
 
-    /// The next batch to send; `None` when there will be no more.
+    /// Waits for the next batch to send. Returns `None` when there will be no more.
     pub async fn batch(&self) -> Option<Batch> {
         let is_over = || self.closed.get() || self.ended.get() && self.in_flight.get() == 0;
         self.writer.until(|| is_over() || !self.outbox.borrow().is_empty()).await;
@@ -349,27 +348,28 @@ impl Connection {
         Some(batch)
     }
 
-    /// A batch is with the client: what it held is free.
+    /// Frees the memory that a batch held, once it was sent.
     pub fn sent(&self, batch: Batch) {
         self.held_bytes.set(self.held_bytes.get() - batch.held);
         self.outbox.borrow_mut().sent(batch);
         self.reader.wake();
     }
 
-    /// No more requests come; the writer ends once all is answered.
+    /// Records that no more requests come. The writer ends once all have replies.
     pub fn end_of_requests(&self) {
         self.ended.set(true);
         self.waiting.wake();
         self.writer.wake();
     }
 
-    /// The writer has ended.
+    /// Records that the writer has ended.
     pub fn end_of_answers(&self) {
         self.written.set(true);
         self.waiting.wake();
     }
 
-    /// Neither requests nor answers any more. What is on its way goes on, and fences what overlaps.
+    /// Closes the connection for requests and replies. Requests in flight go on, and later requests that overlap them
+    /// wait.
     pub fn close(&self) {
         if self.closed.replace(true) {
             return;
@@ -379,7 +379,7 @@ impl Connection {
         self.writer.wake();
     }
 
-    /// What it has begun goes first from now on, wherever requests of others overlap it.
+    /// Makes overlapping requests of other connections wait for its begun requests from now on.
     pub fn fence(self: &Rc<Self>) {
         if self.has_requests() {
             let orphan: Rc<dyn Orphan> = self.clone();
@@ -387,19 +387,19 @@ impl Connection {
         }
     }
 
-    /// Begins no more requests; what is begun is answered. If its bytes are all there is to the stream
-    /// somebody else can go on with it then.
+    /// Begins no more requests; begun ones get their replies. Afterwards another server can take over the connection,
+    /// unless its stream has state beyond its bytes (TLS).
     pub fn leave(&self) {
         self.leaving.set(self.socket.may_outlive());
         self.gate.shut();
     }
 
-    /// Whether somebody else is to go on with it.
+    /// Whether another server must take it over.
     pub fn is_leaving(&self) -> bool {
         self.leaving.get() && !self.closed.get()
     }
 
-    /// The socket is somebody else's from now on.
+    /// Gives up the socket to another server.
     pub fn let_go(&self) {
         self.closed.set(true);
     }
@@ -430,7 +430,7 @@ impl Orphan for Connection {
 }
 
 impl Answer {
-    /// Room that the head may take, at most.
+    /// Returns the maximum room that its head may take.
     fn len(&self) -> usize {
         match &self.result {
             Err(_) => 8192,
@@ -439,7 +439,7 @@ impl Answer {
     }
 }
 
-/// Bytes of payload that a request holds until its answer is sent.
+/// Returns the bytes of payload that a request holds until its reply is sent.
 pub fn held_bytes(header: &RequestHeader, style: ReplyStyle) -> usize {
     match header.command {
         wire::nbd::Command::Read => header.length as usize,

@@ -11,20 +11,20 @@ use wire::stream::Inbox;
 use super::Export;
 use crate::{Catalog, Listed};
 
-/// Volumes that are asked of a catalogue at a time.
+/// Number of volumes that are read from a catalogue at a time.
 const PAGE: usize = 256;
 
-/// What a client finds at the address where it connects.
+/// The rules for clients at one address.
 pub struct ListenerPolicy<'a> {
     pub catalog: &'a dyn Catalog,
     /// The limit of connections, if this one is beyond it.
     pub full: Option<usize>,
-    /// Required of the client, if there is any.
+    /// TLS that the client must use, if any.
     pub tls: Option<&'a tls::Server>,
 }
 
 impl ListenerPolicy<'_> {
-    /// The answer to a client beyond the limit of connections.
+    /// Returns the reply to a client beyond the limit of connections.
     pub fn refusal(&self) -> Option<String> {
         let all = |most| format!("the server has all of its {most} connections; try again later");
         self.full.map(all)
@@ -49,7 +49,7 @@ struct Offer<'a> {
 }
 
 impl Offer<'_> {
-    /// Reads a page of the list into `all`; whether it was the last one.
+    /// Reads a page of the list into `all`. Returns whether it was the last one.
     async fn page(&self, all: &mut Vec<Listed>, most: usize) -> Result<bool, String> {
         let after = all.last().map_or("", |listed| &listed.name);
         let page =
@@ -68,7 +68,7 @@ impl Exports for Offer<'_> {
         Ok(open.map(|Listed { name, description, .. }| ExportEntry { name, description }).collect())
     }
 
-    /// The empty name asks for the only export, if there is only one.
+    /// Finds an export by name. The empty name means the only export, if there is only one.
     async fn find(&self, name: &str) -> Result<Option<ExportFacts>, String> {
         let mut name = name.to_owned();
         if name.is_empty() {
@@ -89,7 +89,7 @@ impl Exports for Offer<'_> {
     }
 }
 
-/// A handshake that has come to an agreement.
+/// The result of a successful handshake.
 pub struct Shaken {
     pub export: Rc<Export>,
     pub session: Session,
@@ -97,7 +97,7 @@ pub struct Shaken {
     pub names: Vec<String>,
 }
 
-/// Leads the handshake to its end; `None` if the client left. After TLS `socket` is the one above it.
+/// Carries out the handshake. Returns `None` if the client left. After TLS has begun, `socket` is the encrypted one.
 ///
 /// # Errors
 /// The reason, in words, for which the connection must be closed.
@@ -118,7 +118,7 @@ pub async fn shake(
         let (used, progress) = match advanced {
             Ok(advanced) => advanced,
             Err(error) => {
-                // What was answered so far tells the client why.
+                // The replies so far give the client the reason.
                 send(env, &**socket, &mut out).await?;
                 return Err(error.to_string());
             }
@@ -135,7 +135,7 @@ pub async fn shake(
                 return Ok(None);
             }
             ServerProgress::StartTls => {
-                // Whoever stands in between could have put it there, to be taken for the client's.
+                // An attacker in between could have inserted these bytes, to be taken for the client's.
                 if !inbox.is_empty() {
                     return Err("bytes came after STARTTLS before it was answered".to_owned());
                 }

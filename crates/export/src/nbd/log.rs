@@ -1,15 +1,15 @@
-//! What is told of connections that end badly: each of them, as long as they are few.
+//! A log of connections that end badly. Each gets a line, as long as they are few.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use block::{Env, Mono};
 
-/// Lines in one window. Whoever connects in a loop must not fill a disk, nor a pipe that is read
-/// slowly.
+/// Maximum number of lines in one window. A client that connects in a loop must not fill a disk, nor a pipe with a slow
+/// reader.
 pub const LINES: u32 = 20;
 
-/// How long a window is.
+/// Length of a window.
 pub const WINDOW: Duration = Duration::from_secs(10);
 
 /// A log with a bound.
@@ -26,7 +26,7 @@ impl Log {
         Self { env: env.clone(), write: Box::new(write), since, lines: Cell::new(0) }
     }
 
-    /// Writes the line, if it is one of the first of this window; else it is counted.
+    /// Writes the line if it is one of the first of this window; else counts it.
     pub fn line(&self, words: &str) {
         let now = self.env.now();
         if now.since(self.since.get()) >= WINDOW {

@@ -1,8 +1,8 @@
 //! The NBD server: one device, any number of clients, one core.
 //!
-//! A connection is two tasks. The reader takes all that has arrived and begins every request in it;
-//! the writer sends all answers that are ready with one system call. In between, a request belongs
-//! to the engine. So a client that pipelines pays for two system calls per batch, not per request.
+//! A connection is two tasks. The reader takes all bytes that have arrived and begins every request in them. The writer
+//! sends all available replies with one system call. In between, a request belongs to the engine. So a client that
+//! pipelines pays for two system calls per batch, not per request.
 
 mod cancel;
 mod command;
@@ -27,19 +27,19 @@ use crate::pieces::PIECE_BYTES;
 
 pub use server::{CurrentTls, Server};
 
-/// What clients may use up. Every number is a limit that somebody would otherwise find.
+/// Limits of the resources that clients may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections of one server. One more is told so, and closed.
+    /// Connections of one server. A client beyond them gets a reply that says so, and is closed.
     pub connections: usize,
     /// Requests of one connection that are begun and not answered.
     pub requests: u32,
-    /// Bytes of requests and of answers that one connection may hold; at least one request fits.
+    /// Bytes of requests and replies that one connection may hold; at least one request fits.
     pub held_bytes: usize,
-    /// The whole handshake.
+    /// Time for the whole handshake.
     pub handshake: Duration,
-    /// One request, from its first byte to its last; and, while others wait for memory, the time in
-    /// which a client has to take something of its answers.
+    /// Time for one request, from its first byte to its last. Also, while other clients wait for memory, the time in
+    /// which a client must read some of its replies.
     pub request: Duration,
     /// The longest part of a trim or a write of zeroes that is submitted at once.
     pub piece_bytes: u64,
@@ -58,11 +58,11 @@ impl Default for Limits {
     }
 }
 
-/// A connection that is closed, and may have requests on their way.
+/// A closed connection that may have requests in flight.
 pub(crate) trait Orphan {
-    /// Whether it has any.
+    /// Whether it has requests in flight.
     fn has_requests(&self) -> bool;
-    /// Whether one of them touches `range`; a flush (`None`) touches all that writes.
+    /// Whether one of its requests changes `range`. A flush (`None`) overlaps all requests that change bytes.
     fn is_about(&self, range: Option<ByteRange>) -> bool;
 }
 
@@ -72,20 +72,20 @@ pub struct Export {
     pub(crate) env: Env,
     pub(crate) engine: Engine,
     pub(crate) portal: Portal,
-    /// Closed connections whose requests are still on their way: what overlaps these waits.
+    /// Closed connections with requests in flight. Overlapping requests wait for these.
     orphans: RefCell<Vec<Weak<dyn Orphan>>>,
-    /// Wakes requests that wait for that.
+    /// Wakes requests that wait for orphans.
     fenced: Notify,
 }
 
 impl Export {
-    /// Offers what the portal leads to, under the portal's name, to every client.
+    /// Offers the device behind the portal, under the portal's name, to every client.
     pub fn new(env: &Env, engine: &Engine, portal: &Portal, description: &str) -> Rc<Self> {
         Self::for_clients(env, engine, portal, description, None)
     }
 
-    /// Offers it to clients whose certificate has one of the names in `clients`, as common name or as alternative name.
-    /// Other clients do not see it, nor do clients without TLS.
+    /// Offers it to clients with a certificate that has one of the names in `clients`, as common name or as alternative
+    /// name. Other clients do not see it, nor do clients without TLS.
     pub fn for_clients(
         env: &Env,
         engine: &Engine,
@@ -105,28 +105,28 @@ impl Export {
         })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         self.portal.name()
     }
 
-    /// Its line in a list.
+    /// Returns its entry in a list.
     pub fn listed(&self) -> Listed {
         self.listed.borrow().clone()
     }
 
-    /// Admits the clients of these names from now on, or every client. [`Server::close_barred`] closes the connections of
-    /// others.
+    /// Admits the clients of these names from now on, or every client. [`Server::close_barred`] closes the connections
+    /// of others.
     pub fn let_in(&self, clients: Option<&[String]>) {
         self.listed.borrow_mut().clients = clients.map(<[String]>::to_vec);
     }
 
-    /// Its facts now: another device may be behind its portal later.
+    /// Returns its present facts. The portal may lead to another device later.
     pub fn info(&self) -> Info {
         self.portal.info()
     }
 
-    /// Whether it is there for clients that show no certificate.
+    /// Whether clients without a certificate may use it.
     pub fn is_for_all(&self) -> bool {
         self.listed.borrow().clients.is_none()
     }
@@ -163,17 +163,17 @@ impl Export {
         }
     }
 
-    /// Requests of a connection that closes now go first, wherever others overlap them.
+    /// Adds a connection that closes now. Overlapping requests wait until its requests have ended.
     pub(crate) fn orphaned(&self, orphan: Weak<dyn Orphan>) {
         self.orphans.borrow_mut().push(orphan);
     }
 
-    /// Waits until no closed connection has a request on its way that touches `range`.
+    /// Waits until no closed connection has a request in flight that touches `range`.
     pub(crate) async fn unfenced(&self, range: Option<ByteRange>) {
         self.fenced.until(|| !self.is_fenced(range)).await;
     }
 
-    /// Looks again at what is fenced: a closed connection has fewer requests.
+    /// Wakes fenced requests after a closed connection has ended a request.
     pub(crate) fn wake_fenced(&self) {
         self.fenced.wake();
     }

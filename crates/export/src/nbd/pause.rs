@@ -1,5 +1,5 @@
-//! A server that pauses: it begins nothing, answers what is begun, and leaves every connection between
-//! two requests, for itself or another process to go on with.
+//! Pausing a server: it begins nothing, answers all begun requests, and leaves every connection between two requests.
+//! Then it, or another process, goes on with the connections.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use wire::stream::Inbox;
 
 use super::server::{Paused, Server};
 
-/// For handshakes that are under way to come to an end.
+/// Time for handshakes under way to finish.
 const HANDSHAKES: Duration = Duration::from_millis(200);
 
-/// For clients to take their last answers.
+/// Time for clients to read their last replies.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What a state has beside its connections.
+/// Bytes of a state besides its connections.
 const STATE_BYTES: usize = 64;
 
-/// What a state has room for still.
+/// The room that is left in a state.
 struct Room {
     connections: usize,
     bytes: usize,
@@ -30,7 +30,7 @@ impl Room {
         Self { connections: HANDED_MAX, bytes: HANDED_MAX_BYTES - STATE_BYTES }
     }
 
-    /// Whether there is room for one more of so many bytes; then it is taken.
+    /// Takes room for one more connection of so many bytes. Returns whether there was enough.
     fn takes(&mut self, bytes: usize) -> bool {
         let fits = self.connections > 0 && bytes <= self.bytes;
         if fits {
@@ -42,9 +42,9 @@ impl Room {
 }
 
 impl Server {
-    /// Lets nobody in and begins no request any more, and waits up to `limit` until every begun one is
-    /// answered; whether they are. Who has no turn to be handed on, as whoever speaks TLS, is closed in
-    /// order; so is who does not take its answers.
+    /// Stops accepting clients and beginning requests, and waits up to `limit` until every begun request is answered.
+    /// Returns whether they all are. A connection that cannot be handed over, such as one with TLS, is closed in order;
+    /// so is one that does not read its replies.
     pub async fn pause(&self, limit: Duration) -> bool {
         let inner = self.inner();
         inner.pausing.set(true);
@@ -59,7 +59,7 @@ impl Server {
         if inner.env.within(limit, quiet).await.is_none() {
             return false;
         }
-        // Who comes through the handshake now begins nothing.
+        // A client that finishes its handshake now begins no requests.
         let shaken = inner.waiting.until(|| inner.shaking.get() == 0);
         if inner.env.within(HANDSHAKES, shaken).await.is_none() {
             let gates = inner.gates.borrow().clone();
@@ -72,8 +72,8 @@ impl Server {
         true
     }
 
-    /// The connections that wait, for another process, with their sockets; as many as it takes. The rest
-    /// is closed.
+    /// Takes the paused connections, with their sockets, for another process: as many as fit into its state. The others
+    /// are closed.
     pub fn hand_over(&self, identity: u64) -> Vec<(Handed, Rc<dyn Socket>)> {
         let (mut all, mut room) = (Vec::new(), Room::new());
         for Paused { export, socket, session, unread, .. } in self.inner().paused.take() {
@@ -87,10 +87,11 @@ impl Server {
         all
     }
 
-    /// Goes on with a connection of a process before this one.
+    /// Takes over a connection of a process before this one.
     ///
     /// # Errors
-    /// In words, why it cannot: the export is not there, or shows something else. It is closed then.
+    /// The reason, in words: the export does not exist any more, or shows something else. The connection is closed
+    /// then.
     pub async fn take_over(
         &self,
         one: Handed,
@@ -122,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Lets clients in again, and goes on with all connections that wait.
+    /// Accepts clients again, and resumes all paused connections.
     pub fn go_on(&self) {
         let inner = self.inner();
         inner.pausing.set(false);
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_is_too_large_keeps_no_other_out() {
+    fn room_refuses_oversized_connection_and_takes_next() {
         let mut room = Room::new();
         let taken = [1 << 20, HANDED_MAX_BYTES, 1 << 20].map(|bytes| room.takes(bytes));
         assert_eq!(taken, [true, false, true]);

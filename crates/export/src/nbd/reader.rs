@@ -18,16 +18,16 @@ use super::command::{PREFETCH_BYTES, op_of, range_of, zeroing};
 use super::connection::{Connection, held_bytes};
 use crate::pieces::in_pieces;
 
-/// Payloads longer than this are received straight into their own buffer.
+/// Payloads longer than this are received directly into their own buffer.
 const STRAIGHT_BYTES: usize = 64 << 10;
 
-/// Why the reader stops before the client has taken its leave.
+/// The reason why the reader stops before the client's disconnect command.
 enum End {
-    /// The gate is shut.
+    /// The connection takes no more requests.
     Over,
     /// The client is gone, and another one waits to be served.
     Gone,
-    /// In words for the log.
+    /// The connection is broken; with a text for the log.
     Broken(String),
 }
 
@@ -39,11 +39,11 @@ impl From<String> for End {
 
 type Step<T = ()> = std::result::Result<T, End>;
 
-/// Reads requests until the client leaves, or the gate is shut: first from `early`, which has arrived
-/// elsewhere. Answers what has arrived and was not begun, if somebody else is to go on with the stream.
+/// Reads requests until the client leaves, or the gate is shut. The bytes of `early` come first. If another server
+/// takes over the stream, returns the bytes that have arrived and belong to no begun request.
 ///
 /// # Errors
-/// Why the connection was closed, for the log.
+/// The reason for closing the connection, for the log.
 pub async fn read(
     connection: &Rc<Connection>,
     inbox: Inbox,
@@ -70,7 +70,7 @@ pub async fn read(
     left
 }
 
-/// What has arrived before this reader was there.
+/// Bytes that arrived before this reader began.
 struct Early {
     bytes: Vec<u8>,
     taken: usize,
@@ -81,7 +81,7 @@ impl Early {
         &self.bytes[self.taken..]
     }
 
-    /// As a receive would.
+    /// Returns bytes in the same way as a receive.
     fn recv(&mut self, into: Buf) -> Ticket {
         let n = self.rest().len().min(into.len());
         into.slice(0..n).write().copy_from_slice(&self.rest()[..n]);
@@ -93,7 +93,7 @@ impl Early {
     }
 }
 
-/// A request as it came, without its payload.
+/// The header of a request as it arrived, without the payload.
 #[derive(Clone, Copy)]
 struct Head {
     bytes: [u8; EXTENDED_REQUEST_BYTES],
@@ -110,16 +110,16 @@ struct Reader<'a> {
     connection: &'a Rc<Connection>,
     inbox: Inbox,
     early: Early,
-    /// Of the request that is taken off the stream and not begun.
+    /// Header of the request that was taken off the stream and is not begun.
     head: Option<Head>,
-    /// What of its payload was taken off, should it not begin any more.
+    /// The part of its payload that was taken off the stream, for the case that it does not begin.
     unread: Vec<u8>,
-    /// When the first byte of an unfinished request was there.
+    /// The time at which the first byte of an incomplete request arrived.
     since: Option<Mono>,
-    /// A receive into the inbox that was begun while a request waited at the fence.
+    /// A receive into the inbox that was begun while a request waited for the fence.
     pending_recv: Option<Ticket>,
-    /// Whether payloads are handed on where they arrived: the device below does not care where that
-    /// is, and so far has never held one longer than its call.
+    /// Whether payloads are passed on in the inbox. The device below accepts buffers at any address, and so far it has
+    /// never kept one longer than its call.
     in_place: bool,
     /// Whether the client is gone and these requests are its last.
     is_last: bool,
@@ -140,8 +140,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Begins the last requests of a client that is gone, if it took its leave behind them. Without that it may
-    /// have been killed: another client that waits counts on nothing of it that was not begun.
+    /// Begins the last requests of a client that is gone, if a disconnect command comes after them. Without that
+    /// command the client may have been killed, and another client that waits may assume that its unbegun requests will
+    /// not be carried out.
     async fn run_last(&mut self) -> Step {
         let stream = self.rest().await?;
         if !ends_in_order(&stream, self.connection.session.style) {
@@ -152,7 +153,7 @@ impl<'a> Reader<'a> {
         self.run().await
     }
 
-    /// The stream from the first request that was not begun to its end.
+    /// Returns the stream from the first request that was not begun to its end.
     async fn rest(&mut self) -> Step<Vec<u8>> {
         let mut rest = self.unread();
         self.early = Early { bytes: Vec::new(), taken: 0 };
@@ -167,7 +168,7 @@ impl<'a> Reader<'a> {
         Ok(rest)
     }
 
-    /// Until the client leaves.
+    /// Begins requests until the client leaves.
     async fn run(&mut self) -> Step {
         let style = self.connection.session.style;
         while !self.connection.gate.is_shut() {
@@ -192,7 +193,7 @@ impl<'a> Reader<'a> {
                 }
                 None => {
                     if !self.receive().await? {
-                        // It is gone without its leave: of a long request no further piece begins.
+                        // It left without a disconnect command, so no further piece of a long request begins.
                         self.connection.gate.shut();
                         return Ok(());
                     }
@@ -209,7 +210,7 @@ impl<'a> Reader<'a> {
         self.inbox.take(len);
     }
 
-    /// Calls off the receive that is still on its way.
+    /// Calls off the receive that is under way, and keeps its bytes.
     async fn hear_the_last(&mut self) -> Step {
         if let Some(ticket) = self.pending_recv.take() {
             match self.called_off(ticket).await? {
@@ -220,7 +221,7 @@ impl<'a> Reader<'a> {
         Err(End::Over)
     }
 
-    /// The stream from the first byte that belongs to no request that was begun.
+    /// Returns the stream from the first byte that belongs to no begun request.
     fn unread(&mut self) -> Vec<u8> {
         let mut unread = Vec::new();
         if let Some(head) = self.head.take() {
@@ -232,7 +233,7 @@ impl<'a> Reader<'a> {
         unread
     }
 
-    /// Receives what there is; `false` at the end of the stream between two requests.
+    /// Receives available bytes. Returns `false` at the end of the stream between two requests.
     async fn receive(&mut self) -> Step<bool> {
         let begun = !self.inbox.is_empty();
         match self.more(begun).await? {
@@ -241,7 +242,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Receives into the inbox; 0 at the end of the stream.
+    /// Receives into the inbox. Returns 0 at the end of the stream.
     async fn more(&mut self, begun: bool) -> Step<usize> {
         let ticket = match self.pending_recv.take() {
             Some(ticket) => ticket,
@@ -259,7 +260,7 @@ impl<'a> Reader<'a> {
         self.recv(room)
     }
 
-    /// Begins to receive, if more is wanted.
+    /// Begins to receive, unless the gate is shut.
     fn recv(&mut self, into: Buf) -> Step<Ticket> {
         if self.connection.gate.is_shut() {
             return Err(End::Over);
@@ -270,7 +271,7 @@ impl<'a> Reader<'a> {
         Ok(self.connection.socket.recv(into))
     }
 
-    /// One receive; inside a request it is over at the request's deadline.
+    /// Waits for a receive. Inside a request it ends at the request's deadline.
     async fn received(&mut self, mut ticket: Ticket, begun: bool) -> Step<usize> {
         let env = &self.connection.export.env;
         let waited = if begun {
@@ -293,8 +294,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The gate is shut: if somebody else is to go on with the stream, what has arrived all the same is
-    /// not lost.
+    /// Calls off a receive after the gate was shut. If another server takes over the stream, bytes that arrived all the
+    /// same are kept.
     async fn called_off(&self, ticket: Ticket) -> Step<usize> {
         if !self.connection.is_leaving() {
             return Err(End::Over);
@@ -303,12 +304,12 @@ impl<'a> Reader<'a> {
         ticket.await.result.map_err(|_| End::Over)
     }
 
-    /// Waits, unless no more requests are to begin.
+    /// Waits for `future`, unless no more requests may begin.
     async fn unless_shut<F: Future>(&self, future: F) -> Step<F::Output> {
         unless_shut(self.connection, self.is_last, future).await
     }
 
-    /// Begins one request, whose payload follows in the stream.
+    /// Begins one request. Its payload follows in the stream.
     async fn request(&mut self, header: RequestHeader, payload: usize) -> Step {
         if let Err(refusal) = check(&header, &self.connection.session) {
             self.room(0).await?;
@@ -341,8 +342,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Waits until no orphan is in the way, and hears meanwhile whether the client is still there: once
-    /// its connection is gone it counts on nothing landing that had not begun.
+    /// Waits until no orphan overlaps the request, and watches meanwhile whether the client is still there. Once its
+    /// connection is gone, no request that had not begun may be carried out.
     async fn unfenced(&mut self, touched: Option<ByteRange>) -> Step {
         let connection = self.connection.clone();
         let mut clear = pin!(connection.export.unfenced(touched));
@@ -369,7 +370,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Waits until a request that holds so many bytes may begin. That is our time, not the client's.
+    /// Waits until a request that holds so many bytes may begin. This time does not count against the client's
+    /// deadline.
     async fn room(&mut self, bytes: usize) -> Step {
         if !self.connection.may_begin(bytes) {
             self.unless_shut(self.connection.room(bytes)).await?;
@@ -378,7 +380,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A buffer. While there is none, whoever has not read its answers for too long is closed.
+    /// Returns a buffer. While there is none, closes connections that have not read their replies for too long.
     async fn buffer(&mut self, len: usize) -> Step<Buf> {
         let Connection { export, limits, peers, .. } = &**self.connection;
         let pool = export.env.pool();
@@ -396,7 +398,7 @@ impl<'a> Reader<'a> {
         Ok(taken.map_err(|error| error.to_string())?)
     }
 
-    /// The payload of a write.
+    /// Returns the payload of a write.
     async fn payload(&mut self, len: usize) -> Step<Buf> {
         if self.in_place && self.inbox.len() >= len {
             return Ok(self.inbox.take_part(len));
@@ -406,8 +408,8 @@ impl<'a> Reader<'a> {
         Ok(buf)
     }
 
-    /// Copied from what has arrived, received straight into its place beyond that. Nothing is begun
-    /// before all of it is there.
+    /// Fills a buffer with a payload: copies the part that has arrived, and receives the rest directly into its place.
+    /// The request begins only when the payload is complete.
     async fn fill(&mut self, buf: &Buf) -> Step {
         let mut have = self.inbox.take_into(buf);
         while have < buf.len() {
@@ -446,7 +448,7 @@ impl<'a> Reader<'a> {
                 Ok(0) => return Err("the connection ended inside a payload".to_owned().into()),
                 Ok(_) => {}
                 Err(end) => {
-                    // Whoever goes on refuses it too: nobody looks at these.
+                    // The next server refuses the request too, so these bytes are not used.
                     self.unread = vec![0; skipped];
                     return Err(end);
                 }
@@ -486,7 +488,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Waits, unless no more requests are to begin: none does after the gate was shut, and none but the last ones of a
+/// Waits for `future`, unless no more requests may begin: none after the gate was shut, and only the last ones of a
 /// client that is gone.
 async fn unless_shut<F: Future>(
     connection: &Connection,
@@ -501,8 +503,8 @@ async fn unless_shut<F: Future>(
     done.ok_or(End::Over)
 }
 
-/// Carries out a trim, a write of zeroes or a prefetch piece by piece, for as long as the connection lasts. Where
-/// the connection goes on elsewhere, the whole request is left to the next server.
+/// Carries out a trim, a write of zeroes or a prefetch piece by piece, for as long as the connection lasts. If another
+/// server takes over the connection, the whole request is left to it.
 async fn carry_out(connection: Rc<Connection>, header: RequestHeader, head: Head, token: u64) {
     let goes_on = || !connection.gate.is_shut();
     let export = &*connection.export;
@@ -521,7 +523,7 @@ async fn carry_out(connection: Rc<Connection>, header: RequestHeader, head: Head
     }
 }
 
-/// Reads a range once, so that what caches below has it.
+/// Reads a range once, so that caches below have it.
 async fn prefetch(
     export: &Export,
     whole: ByteRange,
@@ -536,7 +538,7 @@ async fn prefetch(
     in_pieces(export, whole, piece_bytes, goes_on, read).await
 }
 
-/// Whether a client has taken its leave at the end of these requests.
+/// Whether these requests contain a disconnect command.
 fn ends_in_order(stream: &[u8], style: ReplyStyle) -> bool {
     let mut at = 0;
     while let Some(Ok(Some((header, used)))) =

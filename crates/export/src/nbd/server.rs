@@ -1,4 +1,4 @@
-//! The server: listeners, connections, and how it ends.
+//! The server: its listeners and connections, and stopping it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -19,16 +19,16 @@ use super::writer::write;
 use super::{Export, Limits};
 use crate::Catalog;
 
-/// After an accept that failed, before the next: what fails once would fail at once again.
+/// Pause after a failed accept, since the next one is likely to fail as well.
 const REST: Duration = Duration::from_millis(100);
 
-/// At the end, for the last answers to leave.
+/// Time for the last replies to be sent when the server stops.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Why a connection is closed whose certificate was taken out of `clients`.
+/// The reason for closing a connection after its certificate was removed from `clients`.
 const NOT_ADMITTED: &str = "its certificate is not admitted to this export any more";
 
-/// The server's side of TLS as it is now: each handshake asks anew.
+/// Returns the present server side of TLS. Each handshake calls it again.
 pub type CurrentTls = Rc<dyn Fn() -> Rc<tls::Server>>;
 
 /// A running NBD server.
@@ -41,17 +41,17 @@ pub(super) struct Inner {
     limits: Limits,
     log: Log,
     pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
-    /// Of every connection, in its handshake or after it.
+    /// The gates of all connections, in their handshake or after it.
     pub(super) gates: RefCell<Vec<Weak<CancelToken>>>,
     pub(super) peers: Rc<Peers>,
-    /// Connections, in their handshake or after it.
+    /// Number of connections, in their handshake or after it.
     connections: Cell<usize>,
     served: Cell<u64>,
-    /// Of them those in their handshake.
+    /// Number of connections in their handshake.
     pub(super) shaking: Cell<usize>,
     pub(super) waiting: Notify,
     stopping: Cell<bool>,
-    /// Nobody is let in and no request begins, until it goes on.
+    /// Whether it is paused: no client is accepted and no request begins until it goes on.
     pub(super) pausing: Cell<bool>,
     pub(super) paused: RefCell<Vec<Paused>>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Paused {
     pub(super) session: Session,
     /// The names in the client's certificate.
     pub(super) names: Vec<String>,
-    /// What has arrived and is not begun.
+    /// Bytes that have arrived and belong to no begun request.
     pub(super) unread: Vec<u8>,
 }
 
@@ -98,12 +98,12 @@ impl Server {
         &self.0
     }
 
-    /// Serves whoever connects to `listener`.
+    /// Serves the clients that connect to `listener`.
     pub fn serve(&self, listener: Rc<dyn Listener>) {
         self.listen(listener, None);
     }
 
-    /// Serves whoever connects to `listener` and speaks TLS before anything else.
+    /// Serves the clients that connect to `listener`, which must begin with TLS.
     pub fn serve_tls(&self, listener: Rc<dyn Listener>, tls: &CurrentTls) {
         self.listen(listener, Some(tls.clone()));
     }
@@ -129,37 +129,37 @@ impl Server {
         });
     }
 
-    /// Closes each connection whose certificate is not admitted to its volume any more. Others stay, even if their volume
-    /// has left the catalogue.
+    /// Closes each connection with a certificate that is not admitted to its volume any more. Others stay, even if
+    /// their volume has left the catalogue.
     pub fn close_barred(&self) {
         self.0.peers.close_barred();
     }
 
-    /// Has all listeners held once more, by whoever holds them now.
+    /// Passes all listeners to the present supervisor again. It holds them while no process serves.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn entrust_again(&self) -> block::Result<()> {
         self.0.listeners.borrow().iter().try_for_each(|listener| listener.entrust())
     }
 
-    /// Connections now to the export of that name.
+    /// Returns the number of open connections to an export.
     pub fn connections_to(&self, export: &str) -> usize {
         self.0.peers.all().iter().filter(|peer| peer.export.name() == export).count()
     }
 
-    /// Connections now.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.0.connections.get()
     }
 
-    /// Connections since the start that were served, those of now included.
+    /// Returns the number of connections served since the start, including the open ones.
     pub fn served(&self) -> u64 {
         self.0.served.get()
     }
 
-    /// Lets nobody in and begins nothing any more, and waits up to `limit` until every begun request
-    /// is answered. Answers how many connections were closed, and whether all was answered.
+    /// Stops accepting clients and beginning requests, and waits up to `limit` until every begun request is answered.
+    /// Returns the number of connections that were closed, and whether all requests were answered.
     pub async fn stop(&self, limit: Duration) -> (usize, bool) {
         self.0.stopping.set(true);
         for listener in self.0.listeners.take() {
@@ -185,14 +185,14 @@ impl Server {
         (open.len(), answered && closed.is_some())
     }
 
-    /// Ends when there is no connection.
+    /// Waits until there is no connection.
     pub async fn all_closed(&self) {
         self.0.waiting.until(|| self.0.connections.get() == 0).await;
     }
 
     fn admit(&self, mut socket: Rc<dyn Socket>, tls: Option<CurrentTls>) {
         let inner = &self.0;
-        // As many again may wait to be told that there is no room; beyond that they are just closed.
+        // Up to as many further clients get a reply that the server is full; beyond that they are just closed.
         if inner.connections.get() >= 2 * inner.limits.connections {
             return socket.shutdown();
         }
@@ -208,7 +208,7 @@ impl Server {
         });
     }
 
-    /// One connection more; its gate.
+    /// Counts one more connection, and returns its gate.
     pub(super) fn count(&self) -> Rc<CancelToken> {
         let inner = &self.0;
         inner.connections.set(inner.connections.get() + 1);
@@ -218,7 +218,7 @@ impl Server {
         gate
     }
 
-    /// One connection less, or one that waits for somebody to go on with it.
+    /// Counts one connection less. Keeps it if it was paused, else closes it.
     pub(super) fn ended(
         &self,
         socket: &dyn Socket,
@@ -261,7 +261,7 @@ impl Server {
         self.transmit(paused, inbox, gate).await
     }
 
-    /// Serves requests, until the client leaves or somebody else is to go on.
+    /// Serves requests until the client leaves or another server must take over.
     pub(super) async fn transmit(
         &self,
         begin: Paused,
@@ -286,7 +286,7 @@ impl Server {
         let mut ended = read(&connection, inbox, unread).await;
         connection.fence();
         connection.quiet().await;
-        // Whoever has left may still read its last answers, but not for ever.
+        // A client that has left may still read its last replies, but not for ever.
         let written = inner.env.within(limits.request, connection.written()).await.is_some();
         if let Ok(Some(unread)) = ended {
             if written && connection.is_leaving() {
@@ -311,7 +311,7 @@ impl Server {
         ended.map(|_| None)
     }
 
-    /// The handshake; `None` if the client left, or the server ends.
+    /// Carries out the handshake. Returns `None` if the client left, or the server stops.
     async fn handshake(
         &self,
         socket: &mut Rc<dyn Socket>,

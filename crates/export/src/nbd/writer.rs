@@ -1,4 +1,4 @@
-//! The writer of a connection: sends what is ready, all of it at once.
+//! The writer of a connection: sends all available replies at once.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use wire::stream::drop_front;
 
 use super::connection::Connection;
 
-/// Sends answers until there will be no more.
+/// Sends replies until there will be no more.
 pub async fn write(connection: Rc<Connection>) {
     while let Some(mut batch) = connection.batch().await {
         match send_all(&connection, batch.parts).await {
@@ -22,7 +22,7 @@ pub async fn write(connection: Rc<Connection>) {
     connection.end_of_answers();
 }
 
-/// Sends all parts; the vector comes back, to be used again.
+/// Sends all parts, and returns the vector for reuse.
 async fn send_all(connection: &Connection, mut parts: Vec<Buf>) -> Option<Vec<Buf>> {
     loop {
         let total: usize = parts.iter().map(Buf::len).sum();

@@ -1,4 +1,4 @@
-//! A client, byte by byte.
+//! A client that writes and reads the protocol byte by byte.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Client(pub UnixStream);
 
 impl Client {
-    /// Past the greeting and the client's flags.
+    /// Connects, and finishes the greeting and the client's flags.
     pub fn shake(world: &World) -> Self {
         Self::greeted(UnixStream::connect(&world.path).unwrap())
     }
@@ -68,14 +68,14 @@ impl Client {
         client
     }
 
-    /// Past the handshake, with simple replies.
+    /// Connects, and finishes the handshake with simple replies.
     pub fn new(world: &World) -> Self {
         let mut client = Self::shake(world);
         assert_eq!(client.go("vol").last().unwrap().0, ACK);
         client
     }
 
-    /// Past the handshake, with structured replies and `base:allocation`.
+    /// Connects, and finishes the handshake with structured replies and `base:allocation`.
     pub fn structured(world: &World) -> Self {
         let mut client = Self::shake(world);
         assert_eq!(client.option(OPT_STRUCTURED, &[])[0].0, ACK);
@@ -107,7 +107,7 @@ impl Client {
         self.send(&[b"IHAVEOPT", &head[..], data].concat());
     }
 
-    /// The replies to an option, up to the last one.
+    /// Sends an option, and returns the replies up to the last one.
     pub fn option(&mut self, code: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send_option(code, data);
         self.option_replies(code)
@@ -136,13 +136,13 @@ impl Client {
         self.send(payload);
     }
 
-    /// The error and the cookie of a simple reply.
+    /// Reads a simple reply. Returns its error and its cookie.
     pub fn reply(&mut self) -> (u32, u64) {
         assert_eq!(self.u32(), 0x6744_6698);
         (self.u32(), self.u64())
     }
 
-    /// A request that has no data in its reply: the error.
+    /// Sends a request that has no data in its reply. Returns the error.
     pub fn ask(&mut self, command: u16, flags: u16, offset: u64, len: u32, payload: &[u8]) -> u32 {
         self.request(command, flags, offset, len, payload);
         let (error, cookie) = self.reply();
@@ -155,7 +155,7 @@ impl Client {
         self.bytes(len as usize)
     }
 
-    /// A chunk of a structured reply: flags, kind, data.
+    /// Reads a chunk of a structured reply: flags, kind, data.
     pub fn chunk(&mut self) -> (u16, u16, Vec<u8>) {
         assert_eq!(self.u32(), 0x668e_33ef);
         let both = self.u32();
@@ -164,7 +164,7 @@ impl Client {
         ((both >> 16) as u16, both as u16, self.bytes(len as usize))
     }
 
-    /// A chunk of an extended reply to a request at `offset`: flags, kind, data.
+    /// Reads a chunk of an extended reply to a request at `offset`: flags, kind, data.
     pub fn extended_chunk(&mut self, offset: u64) -> (u16, u16, Vec<u8>) {
         assert_eq!(self.u32(), 0x6e8a_278c);
         let both = self.u32();
@@ -173,7 +173,7 @@ impl Client {
         ((both >> 16) as u16, both as u16, self.bytes(len as usize))
     }
 
-    /// Whether the server has closed, whatever it said before.
+    /// Whether the server closes the connection. Skips all bytes before that.
     pub fn is_closed(&mut self) -> bool {
         let mut rest = [0; 4096];
         loop {

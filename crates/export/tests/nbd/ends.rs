@@ -1,4 +1,4 @@
-//! How a server ends.
+//! Stopping a server.
 
 use std::io::Read;
 use std::sync::mpsc;
@@ -9,13 +9,13 @@ use export::nbd::Limits;
 use super::client::*;
 use super::world::{MEMORY, SHORT, World};
 
-/// Every request takes 20 to 40 ms, so that at no time all are answered.
+/// Every request takes 20 to 40 ms, so that some are unanswered at any time.
 const SLOW: &str = "[disk]\nm = { memory = \"1MiB\" }\n\
                     [device]\nslow = { kind = \"delay\", on = \"m\", time = \"20ms\", jitter = \"20ms\" }\n\
                     [export]\nvol = { on = \"slow\" }\n";
 
 #[test]
-fn a_client_that_never_pauses_does_not_keep_it_from_ending() {
+fn stop_ends_client_that_never_pauses() {
     let world = World::new(SLOW, SHORT);
     let mut client = Client::new(&world);
     let (tell, told) = mpsc::channel();
@@ -24,7 +24,7 @@ fn a_client_that_never_pauses_does_not_keep_it_from_ending() {
         for n in 0..32 {
             client.request(READ, 0, n * 512, 512, &[]);
         }
-        // One more for each answer, until the server hangs up.
+        // One more request for each reply, until the server hangs up.
         let mut answer = [0; 16 + 512];
         while client.0.read_exact(&mut answer).is_ok() {
             answered += 1;
@@ -44,7 +44,7 @@ fn a_client_that_never_pauses_does_not_keep_it_from_ending() {
 }
 
 #[test]
-fn what_was_begun_is_answered_and_half_a_request_is_not_begun() {
+fn stop_answers_begun_requests_and_drops_incomplete_ones() {
     let world = World::new(SLOW, Limits { request: Duration::from_secs(20), ..SHORT });
     let mut client = Client::new(&world);
     let mut half = Client::new(&world);
@@ -79,7 +79,7 @@ fn long_request_fails_when_server_stops() {
 }
 
 #[test]
-fn a_client_that_reads_nothing_does_not_keep_it_from_ending() {
+fn stop_ends_client_that_reads_nothing() {
     let world = World::new(MEMORY, SHORT);
     let mut hog = Client::new(&world);
     hog.send(&header(READ, 0, 0, 1 << 20).repeat(8));
@@ -90,7 +90,7 @@ fn a_client_that_reads_nothing_does_not_keep_it_from_ending() {
 }
 
 #[test]
-fn a_request_that_is_not_answered_in_time_is_told() {
+fn stop_reports_unanswered_request() {
     let world = World::new(&SLOW.replace("time = \"20ms\"", "time = \"10min\""), SHORT);
     let mut client = Client::new(&world);
     client.request(WRITE, 0, 0, 512, &[1; 512]);

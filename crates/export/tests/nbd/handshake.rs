@@ -6,7 +6,7 @@ use super::client::*;
 use super::world::{MEMORY, SHORT, World};
 
 #[test]
-fn the_old_way_in_and_the_new_one() {
+fn handshake_accepts_export_name_and_go() {
     let world = World::new(MEMORY, SHORT);
     let mut old = Client::shake(&world);
     old.send_option(OPT_EXPORT_NAME, b"vol");
@@ -18,7 +18,7 @@ fn the_old_way_in_and_the_new_one() {
     let list = new.option(OPT_LIST, &[]);
     assert_eq!(list[0], (SERVER, b"\0\0\0\x03vola test".to_vec()));
     assert_eq!(list[1].0, ACK);
-    // Size and flags, the name, the words for people, the block sizes.
+    // Size and flags, the name, the description, the block sizes.
     let infos = new.option(OPT_INFO, &info_data("", &[1, 2, 3]));
     let kinds: Vec<_> = infos.iter().map(|(kind, data)| (*kind, data.get(1).copied())).collect();
     let told = |kind: u8| (INFO, Some(kind));
@@ -52,7 +52,7 @@ fn refused_options_leave_the_stream_readable() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_closed_and_logged() {
+fn malformed_handshake_is_closed_and_logged() {
     let world = World::new(MEMORY, SHORT);
     let closed = |bytes: &[u8], words: &str| {
         let mut client = Client::shake(&world);
@@ -70,7 +70,7 @@ fn what_cannot_be_followed_is_closed_and_logged() {
 }
 
 #[test]
-fn a_handshake_has_a_deadline_however_slow() {
+fn idle_and_slow_handshakes_have_deadline() {
     let world = World::new(MEMORY, SHORT);
     let begun = Instant::now();
     let mut idle = Client::shake(&world);
@@ -85,7 +85,7 @@ fn a_handshake_has_a_deadline_however_slow() {
 }
 
 #[test]
-fn who_is_one_too_many_is_told_and_closed() {
+fn client_beyond_connection_limit_is_refused_and_closed() {
     let world = World::new(MEMORY, SHORT);
     let mut served: Vec<_> = (0..SHORT.connections).map(|_| Client::new(&world)).collect();
     let mut late = Client::shake(&world);

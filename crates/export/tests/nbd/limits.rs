@@ -9,7 +9,7 @@ use export::nbd::Limits;
 use super::client::*;
 use super::world::{MEMORY, SHORT, World};
 
-/// Sends `bytes` over and over; whether the server has stopped to listen before `most` were taken.
+/// Sends `bytes` repeatedly. Returns whether the server stops reading before `most` bytes are taken.
 fn is_held_back(client: &mut Client, bytes: &[u8], most: usize) -> bool {
     client.0.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let mut sent = 0;
@@ -26,7 +26,7 @@ fn is_held_back(client: &mut Client, bytes: &[u8], most: usize) -> bool {
 }
 
 #[test]
-fn who_never_reads_data_is_held_back_and_others_go_on() {
+fn client_that_reads_no_data_is_held_back_alone() {
     const POOL: usize = 32 << 20;
     let limits = Limits { held_bytes: 4 << 20, request: Duration::from_secs(20), ..SHORT };
     let world = World::with_pool(MEMORY, limits, POOL);
@@ -44,7 +44,7 @@ fn who_never_reads_data_is_held_back_and_others_go_on() {
 }
 
 #[test]
-fn who_never_reads_answers_without_data_is_held_back_too() {
+fn client_that_reads_no_replies_without_data_is_held_back() {
     let world = World::new(MEMORY, Limits { request: Duration::from_secs(20), ..SHORT });
     // A flush holds no bytes, and a request that is refused is never begun.
     for command in [FLUSH, 99] {
@@ -55,7 +55,7 @@ fn who_never_reads_answers_without_data_is_held_back_too() {
 }
 
 #[test]
-fn memory_that_nobody_reads_comes_back_to_who_waits_for_it() {
+fn stuck_clients_are_closed_when_others_wait_for_memory() {
     let limits = Limits { connections: 20, ..SHORT };
     let world = World::with_pool(&MEMORY.replace("1MiB", "16MiB"), limits, 32 << 20);
     let mut patient = Client::new(&world);
@@ -64,18 +64,18 @@ fn memory_that_nobody_reads_comes_back_to_who_waits_for_it() {
     for hog in &mut hogs {
         hog.send(&header(READ, 0, 0, 4 << 20).repeat(8));
     }
-    // There is not enough for all: it waits until one of them is closed.
+    // There is not enough memory for all clients: the patient one waits until a hog is closed.
     assert_eq!(patient.read(0, 16 << 20).len(), 16 << 20);
     world.logs("it took none of its answers for 500ms, and others wait for memory");
     assert!(world.most_bytes() <= 32 << 20);
 }
 
 #[test]
-fn ten_thousand_that_say_nothing_are_bounded() {
+fn ten_thousand_silent_connections_are_bounded() {
     let limits = Limits { connections: 16, ..SHORT };
     let world = World::new(MEMORY, limits);
     for _ in 0..10_000 {
-        // The oldest of them are still open when the newest come.
+        // The oldest connections are still open when the newest come.
         drop(UnixStream::connect(&world.path).unwrap());
     }
     assert!(world.connections() <= 2 * limits.connections, "{}", world.connections());
@@ -83,6 +83,6 @@ fn ten_thousand_that_say_nothing_are_bounded() {
         let mut client = Client::shake(&world);
         client.go("vol").last().unwrap().0 == ACK && client.read(0, 512) == [0; 512]
     });
-    // Not a line for each of them: 20 in 10 s.
+    // The log does not have a line for each connection: 20 in 10 s.
     assert!(world.log().len() <= 42, "{} lines", world.log().len());
 }

@@ -9,7 +9,7 @@ use super::world::{SHORT, World, until};
 
 const WAIT: Duration = Duration::from_millis(600);
 
-/// Writes take their time.
+/// Writes are slow.
 const SLOW: &str = "[disk]\nm = { memory = \"1MiB\" }\n\
                     [device]\nslow = { kind = \"delay\", on = \"m\", write = \"600ms\" }\n\
                     [export]\nvol = { on = \"slow\" }\n";
@@ -35,7 +35,7 @@ fn what_overlaps_waits_for_the_write_of_a_client_that_is_gone() {
 }
 
 #[test]
-fn a_flush_waits_for_it_too() {
+fn flush_waits_for_write_of_gone_client() {
     let world = slow();
     let mut other = Client::new(&world);
     let mut gone = Client::new(&world);
@@ -82,7 +82,7 @@ fn long_request_ends_after_disconnect_command() {
     assert_eq!(other.read(LAST, PIECE), [0; PIECE as usize]);
 }
 
-/// A server that begins one request of a client at a time, and writes slowly.
+/// Starts a server that begins one request of a client at a time, and writes slowly.
 fn one_at_a_time() -> World {
     World::new(SLOW, Limits { requests: 1, request: Duration::from_secs(20), ..SHORT })
 }
@@ -112,7 +112,7 @@ fn requests_before_disconnect_command_are_begun_before_next_client_is_served() {
         gone.request(WRITE, 0, 0, 4096, &[1; 4096]);
         gone.request(WRITE, 0, 8192, 4096, &[1; 4096]);
         gone.request(DISC, 0, 0, 0, &[]);
-        // Not dropped: an answer that nobody reads would reset the connection, and lose its requests.
+        // The connection is not dropped: a reply that is not read would reset it, and its requests would be lost.
         gone.0.shutdown(std::net::Shutdown::Write).unwrap();
         let mut next = connect(&world);
         assert_eq!(next.read(8192, 4096), [1; 4096]);
@@ -120,8 +120,8 @@ fn requests_before_disconnect_command_are_begun_before_next_client_is_served() {
 }
 
 #[test]
-fn answers_are_read_after_the_last_request() {
-    // The client says good-bye with its requests; its answers come all the same.
+fn replies_arrive_after_disconnect_command() {
+    // The disconnect command follows the requests directly, and their replies arrive all the same.
     let world = slow();
     let mut client = Client::new(&world);
     client.request(WRITE, 0, 0, 4096, &[7; 4096]);

@@ -1,4 +1,4 @@
-//! Connections that another server goes on with, wherever in the stream it happens.
+//! Connections that another server takes over, at any place in the stream.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn pattern(len: u32) -> Vec<u8> {
     (0..len).map(|n| (n % 251) as u8).collect()
 }
 
-/// Writes short and long, one that is refused with all of its payload, a flush, and a read.
+/// Returns short and long writes, one that is refused with all of its payload, a flush, and reads.
 fn stream() -> Vec<u8> {
     [
         header(WRITE, 0, 0, LONG),
@@ -33,7 +33,7 @@ fn stream() -> Vec<u8> {
     .concat()
 }
 
-/// All answers to that: memory answers in the order in which it is asked.
+/// Reads all replies to the stream. Memory answers in the order of the requests.
 fn hear_all(client: &mut Client) {
     for refused in [false, false, true, false] {
         assert_eq!(client.reply().0 != 0, refused);
@@ -45,7 +45,7 @@ fn hear_all(client: &mut Client) {
 }
 
 #[test]
-fn a_stream_goes_on_from_every_place() {
+fn handover_resumes_stream_from_every_place() {
     let world = World::new(MEMORY, PATIENT);
     let stream = stream();
     let second = 28 + LONG as usize;
@@ -56,7 +56,7 @@ fn a_stream_goes_on_from_every_place() {
     let behind = [third, third + 28, third + 5000, fourth - 1, fourth, fourth + 27, fourth + 56];
     for cut in within.into_iter().chain(behind) {
         client.send(&stream[..cut]);
-        // So that the reader is where it waits for more.
+        // So that the reader waits for more.
         std::thread::sleep(Duration::from_millis(4));
         world.next(IDENTITY);
         world.next(IDENTITY);
@@ -117,7 +117,7 @@ fn long_request_is_carried_out_by_next_server() {
 }
 
 #[test]
-fn every_style_of_replies_goes_on() {
+fn handover_keeps_reply_style_of_client() {
     let world = World::new(MEMORY, PATIENT);
     let mut structured = Client::structured(&world);
     let mut extended_one = Client::shake(&world);
@@ -142,7 +142,7 @@ fn every_style_of_replies_goes_on() {
 }
 
 #[test]
-fn what_is_not_the_same_device_is_closed() {
+fn handover_closes_connection_to_changed_device() {
     let world = World::new(MEMORY, PATIENT);
     let mut client = Client::new(&world);
     assert_eq!(client.ask(WRITE, 0, 0, 512, &[1; 512]), 0);
@@ -153,13 +153,13 @@ fn what_is_not_the_same_device_is_closed() {
 }
 
 #[test]
-fn one_that_has_no_room_is_closed_and_the_others_go_on() {
+fn handover_closes_only_connection_that_does_not_fit() {
     const WHOLE: usize = 32 << 20;
     let spec = "[disk]\nm = { memory = \"64MiB\" }\n[export]\nvol = { on = \"m\" }\n";
     let world = World::new(spec, PATIENT);
     let (mut first, mut hog, mut last) =
         (Client::new(&world), Client::new(&world), Client::new(&world));
-    // Two of these and what is known of each are more than a state takes.
+    // Two of these and the facts about each connection are more than a state takes.
     for client in [&mut first, &mut hog] {
         client.send(&header(WRITE, 0, 0, WHOLE as u32));
         client.send(&vec![3; WHOLE - 1]);
@@ -187,7 +187,7 @@ fn one_that_has_no_room_is_closed_and_the_others_go_on() {
 }
 
 #[test]
-fn who_reads_no_answers_holds_up_nobody_for_long() {
+fn handover_closes_client_that_reads_no_replies() {
     let world = World::new(MEMORY, PATIENT);
     let mut hog = Client::new(&world);
     let mut client = Client::new(&world);
@@ -201,7 +201,7 @@ fn who_reads_no_answers_holds_up_nobody_for_long() {
 }
 
 #[test]
-fn a_pause_that_comes_to_nothing_is_not_seen() {
+fn failed_or_undone_pause_is_invisible_to_client() {
     let slow = "[disk]\nm = { memory = \"1MiB\" }\n\
                 [device]\nslow = { kind = \"delay\", on = \"m\", time = \"100ms\" }\n\
                 [export]\nvol = { on = \"slow\" }\n";
@@ -226,6 +226,6 @@ fn a_pause_that_comes_to_nothing_is_not_seen() {
     assert!(world.pause(Duration::from_secs(10)));
     hear(&mut client);
     drop(shaking);
-    // It lets clients in as before.
+    // Clients are accepted as before.
     assert_eq!(Client::new(&world).ask(FLUSH, 0, 0, 0, &[]), 0);
 }

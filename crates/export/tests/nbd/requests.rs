@@ -12,7 +12,7 @@ const ENOSPC: u32 = 28;
 const SIZE: u64 = 1 << 20;
 
 #[test]
-fn every_command_does_its_work() {
+fn every_command_succeeds() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);
     assert_eq!(client.ask(WRITE, 0, 4096, 4096, &[7; 4096]), 0);
@@ -28,7 +28,7 @@ fn every_command_does_its_work() {
 }
 
 #[test]
-fn bad_requests_are_answered_and_nothing_happens() {
+fn bad_requests_get_errors_and_change_nothing() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);
     assert_eq!(client.ask(WRITE, 0, 0, 4096, &[1; 4096]), 0);
@@ -52,7 +52,7 @@ fn bad_requests_are_answered_and_nothing_happens() {
     ] {
         assert_eq!(client.ask(command, flags, offset, len, &[]), error, "{command} {offset} {len}");
     }
-    // The payload of a refused write is passed over.
+    // The payload of a refused write is skipped.
     for (flags, offset, error) in
         [(0, SIZE - 512, ENOSPC), (0, u64::MAX - 511, EINVAL), (0, 8, EINVAL), (0x80, 0, EINVAL)]
     {
@@ -79,7 +79,7 @@ fn long_write_zeroes_fails_when_one_piece_fails() {
 }
 
 #[test]
-fn garbage_after_the_handshake_is_closed() {
+fn garbage_after_handshake_closes_connection() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);
     client.send(&[0x55; 4096]);
@@ -92,9 +92,9 @@ fn garbage_after_the_handshake_is_closed() {
 }
 
 #[test]
-fn half_a_payload_changes_nothing() {
+fn truncated_payload_changes_nothing() {
     let world = World::new(MEMORY, SHORT);
-    // Short enough to be received with its header, and received straight into its place.
+    // One is short enough to be received with its header, the other is received directly into its place.
     for len in [4096_u32, 512 << 10] {
         let mut client = Client::new(&world);
         client.send(&header(WRITE, 0, 0, len));
@@ -113,7 +113,7 @@ fn half_a_payload_changes_nothing() {
 }
 
 #[test]
-fn the_rest_of_a_refused_write_has_a_deadline_too() {
+fn payload_of_refused_write_has_deadline() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);
     client.send(&header(WRITE, 0, SIZE, 512 << 10));
@@ -122,7 +122,7 @@ fn the_rest_of_a_refused_write_has_a_deadline_too() {
 }
 
 #[test]
-fn one_byte_after_the_other_is_closed_in_time() {
+fn slow_request_is_closed_at_deadline() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);
     let begun = Instant::now();
@@ -135,14 +135,14 @@ fn one_byte_after_the_other_is_closed_in_time() {
     }
     assert!(client.is_closed());
     assert!(begun.elapsed() >= SHORT.request, "{:?}", begun.elapsed());
-    // Who sends nothing at all may stay.
+    // A client that sends nothing at all may stay.
     let mut quiet = Client::new(&world);
     std::thread::sleep(SHORT.request + SHORT.handshake);
     assert_eq!(quiet.read(0, 512), [0; 512]);
 }
 
 #[test]
-fn holes_and_data_are_told_apart() {
+fn block_status_and_reads_report_holes() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::structured(&world);
     client.request(WRITE, 0, 65536, 4096, &[5; 4096]);
@@ -165,7 +165,7 @@ fn holes_and_data_are_told_apart() {
     assert_eq!(extents[1].1, 0, "{extents:?}");
     client.request(BLOCK_STATUS, 8, 0, SIZE as u32, &[]);
     assert_eq!(client.chunk().2.len(), 12, "REQ_ONE");
-    // An error chunk has words.
+    // An error chunk has a message.
     client.request(READ, 0, SIZE, 512, &[]);
     let (flags, kind, data) = client.chunk();
     assert_eq!((flags, kind), (1, 1 << 15 | 1));
@@ -174,7 +174,7 @@ fn holes_and_data_are_told_apart() {
 }
 
 #[test]
-fn extended_headers_are_those_of_the_specification() {
+fn extended_headers_follow_specification() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::shake(&world);
     assert_eq!(client.option(OPT_EXTENDED, &[])[0].0, ACK);
@@ -194,7 +194,7 @@ fn extended_headers_are_those_of_the_specification() {
     let words = [&0_u32.to_be_bytes()[..], &1_u32.to_be_bytes()].concat();
     let extent = [65536_u64.to_be_bytes(), 3_u64.to_be_bytes()].concat();
     assert_eq!(data, [words, extent].concat());
-    // A length that compact headers cannot say.
+    // A length that compact headers cannot express.
     client.send(&extended(TRIM, 0, 0, 1 << 40));
     let (flags, kind, data) = client.extended_chunk(0);
     assert_eq!((flags, kind, &data[..4]), (1, 1 << 15 | 1, &EINVAL.to_be_bytes()[..]));
@@ -205,7 +205,7 @@ fn extended_headers_are_those_of_the_specification() {
 }
 
 #[test]
-fn what_goes_in_pieces_may_end_where_numbers_do() {
+fn long_request_may_end_at_highest_offset() {
     let quarter = |name| format!("{name} = {{ null = \"4194304TiB\" }}\n");
     let world = World::new(
         &format!(
@@ -229,7 +229,7 @@ fn what_goes_in_pieces_may_end_where_numbers_do() {
 }
 
 #[test]
-fn a_client_hears_what_the_disk_said() {
+fn reply_has_error_of_disk() {
     for (with, error) in [("io", EIO), ("nospace", ENOSPC), ("timeout", EIO), ("readonly", EPERM)] {
         let spec = format!(
             "[disk]\nm = {{ memory = \"1MiB\" }}\n\
@@ -244,7 +244,7 @@ fn a_client_hears_what_the_disk_said() {
 }
 
 #[test]
-fn a_read_only_export_refuses_every_change() {
+fn read_only_export_refuses_every_change() {
     let spec = MEMORY.replace("on = \"m\"", "on = \"m\", read_only = true");
     let world = World::new(&spec, SHORT);
     let mut client = Client::new(&world);

@@ -15,7 +15,7 @@ use graph::spec::Spec;
 use runtime::{Config, Core};
 use wire::nbd::handed;
 
-/// One mebibyte of memory, as the export `vol`.
+/// Spec of one mebibyte of memory, as the export `vol`.
 pub const MEMORY: &str = "[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n";
 
 /// Limits that a test can wait for.
@@ -28,7 +28,7 @@ pub const SHORT: Limits = Limits {
     piece_bytes: 64 << 10,
 };
 
-/// A running server; its thread ends with it.
+/// A running server. Its thread ends when it is dropped.
 pub struct World {
     pub path: PathBuf,
     shared: Arc<Shared>,
@@ -36,16 +36,16 @@ pub struct World {
     thread: Option<JoinHandle<(usize, bool)>>,
 }
 
-/// What the thread of the server is asked.
+/// A command to the thread of the server.
 enum Asked {
     Stop(Duration),
-    /// To have all connections left to another server that has this number.
+    /// Hands all connections over to another server with this identity.
     Next(u64),
-    /// To pause for so long at most, and to go on; tells whether all was answered.
+    /// Pauses for at most so long, and goes on. Reports whether all requests were answered.
     Pause(Duration, mpsc::Sender<bool>),
 }
 
-/// The number of the first server.
+/// Identity of the first server.
 pub const IDENTITY: u64 = 7;
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl World {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// What was logged so far.
+    /// Returns the lines logged so far.
     pub fn log(&self) -> Vec<String> {
         self.shared.log.lock().unwrap().clone()
     }
@@ -90,7 +90,7 @@ impl World {
         until(words, || self.log().iter().any(|line| line.contains(words)));
     }
 
-    /// The most bytes of buffers that were in use at once, as seen every few milliseconds.
+    /// Returns the most bytes of buffers that were in use at once, as sampled every few milliseconds.
     pub fn most_bytes(&self) -> usize {
         self.shared.most_bytes.load(Relaxed)
     }
@@ -99,31 +99,31 @@ impl World {
         self.shared.connections.load(Relaxed)
     }
 
-    /// The port on 127.0.0.1 of its other listener.
+    /// Returns the port of its other listener on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.shared.port.load(Relaxed)
     }
 
-    /// Has another server go on with all connections.
+    /// Hands all connections over to another server.
     pub fn next(&self, identity: u64) {
         let before = self.shared.servers.load(Relaxed);
         self.ask.send(Asked::Next(identity)).unwrap();
         until("another server goes on", || self.shared.servers.load(Relaxed) > before);
     }
 
-    /// Has it pause, and go on; whether it was quiet in time.
+    /// Pauses the server, and lets it go on. Returns whether all requests were answered in time.
     pub fn pause(&self, limit: Duration) -> bool {
         let (tell, told) = mpsc::channel();
         self.ask.send(Asked::Pause(limit, tell)).unwrap();
         told.recv().unwrap()
     }
 
-    /// Asks for the end, without waiting for it.
+    /// Begins to stop the server, without waiting for it.
     pub fn begin_stop(&self, limit: Duration) {
         self.ask.send(Asked::Stop(limit)).unwrap();
     }
 
-    /// How many connections were closed, and whether all was answered.
+    /// Waits for the end. Returns how many connections were closed, and whether all requests were answered.
     pub fn end(mut self) -> (usize, bool) {
         self.thread.take().unwrap().join().unwrap()
     }
@@ -209,7 +209,7 @@ fn run(
     ended
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {

@@ -1,18 +1,18 @@
-//! A disk that is not there: it answers only errors.
+//! A disk that is absent. It answers every request with an error.
 
 use block::{Device, Error, ErrorKind, Health, Info, Report, Request, Result};
 
-/// The reason in each of its errors.
+/// The message of each of its errors.
 const MISSING: &str = "the disk is not there";
 
-/// The device in place of a disk that its graph remembers and no path leads to.
+/// The device in place of a disk that its graph remembers and that was not found.
 pub struct Absent {
     info: Info,
     name: String,
 }
 
 impl Absent {
-    /// A disk of which only the name and the facts are known.
+    /// Makes a device for a disk with that name and these facts.
     pub fn new(name: &str, info: Info) -> Self {
         Self { info, name: name.to_owned() }
     }

@@ -1,4 +1,4 @@
-//! What a start would be told, without one.
+//! The refusals and objections of a start, without a start.
 
 use block::{Error, ErrorKind, Found};
 use kind::Maker;
@@ -11,8 +11,8 @@ use super::slot::state_of;
 use crate::spec::{Planned, PlannedNode};
 
 impl Probe {
-    /// What a start would be told: everything that keeps this graph from being opened on them, and what its devices would
-    /// object to.
+    /// Returns the refusals of a start: everything that keeps this graph from being opened on the disks, and the
+    /// objections of its devices.
     pub fn foreseen(&self, planned: &Planned) -> Vec<Error> {
         let refusals = self.refusals_of(planned);
         if refusals.iter().any(|refusal| refusal.kind() == ErrorKind::NotFound) {
@@ -23,9 +23,8 @@ impl Probe {
     }
 }
 
-/// What stands against opening devices of a graph that is closed, by what they kept in its labels: it takes a word of
-/// somebody about their data. Each by the name of its device. `label`: that of a disk, and whether its bytes are there as
-/// well.
+/// Lists, by device, why a closed graph cannot be opened without an explicit decision (`trust`, `--degraded`), judging
+/// from its labels. `label` returns the label of a disk, and whether its data are there as well.
 pub fn objections<'p, 'l>(
     planned: &'p Planned,
     label: impl Fn(&str) -> Option<(&'l Label, bool)>,
@@ -49,7 +48,7 @@ pub fn objections<'p, 'l>(
             found(&labels.iter().map(closed).collect::<Vec<_>>(), states.collect())
         };
         let found: Vec<Found> = node.lowers.iter().map(beneath).collect();
-        // What is missing is said of the disks.
+        // Missing disks are reported elsewhere.
         let why = preflight(&node.given, &node.info, &found, true).err()?;
         Some((node.name.as_str(), why))
     };

@@ -1,4 +1,4 @@
-//! What a device keeps: in the labels of the disks beneath each of its ports.
+//! The state of a device, in the labels of the disks beneath each of its ports.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,14 +13,14 @@ pub(super) use block::all;
 
 use super::slot::Slot;
 
-/// A disk beneath a port, as far as labels go.
+/// The label of a disk beneath a port.
 #[derive(Clone, Default)]
 pub struct DiskLabel {
-    /// Its label; `None` if it has none, or is not there, or may not be written.
+    /// Its label; `None` if it has none, is absent, or may not be written.
     pub slot: Option<Rc<Slot>>,
-    /// Whether it has one, here or elsewhere.
+    /// Whether it has one, even if the disk is absent.
     pub labelled: bool,
-    /// Whether it is there.
+    /// Whether the disk is present.
     pub present: bool,
     /// Whether this start labelled it.
     pub fresh: bool,
@@ -30,7 +30,7 @@ pub struct DiskLabel {
 
 struct Port {
     found: Found,
-    /// Of the disks that are there.
+    /// Labels of the disks that are present.
     slots: Vec<Option<Rc<Slot>>>,
 }
 
@@ -45,8 +45,8 @@ pub struct LabelStateStore {
 }
 
 impl LabelStateStore {
-    /// What `device` keeps on the disks beneath its ports. If it is new, nothing: what stands there under
-    /// its name is left of a change that has not come to its end.
+    /// Returns the store for the state of `device` on the disks beneath its ports. It is empty if the device is new: a
+    /// state under its name is left from a change that was not completed.
     pub fn new(device: &str, is_new: bool, may_degrade: bool, ports: Vec<Vec<DiskLabel>>) -> Self {
         let mut ports: Vec<_> = ports.into_iter().map(|disks| port(device, &disks)).collect();
         let newest = ports.iter().filter_map(|port| port.found.state.as_ref());
@@ -73,13 +73,13 @@ fn port(device: &str, disks: &[DiskLabel]) -> Port {
     Port { found: found(disks, states), slots }
 }
 
-/// What lies beneath a port: `states` of the disks that are there.
+/// Returns the findings beneath a port. `states` has one entry for each present disk.
 pub(super) fn found(disks: &[DiskLabel], states: Vec<Option<StoredState>>) -> Found {
     let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
     let all: Option<Vec<_>> = states.iter().map(Option::as_ref).collect();
     let oldest = all.and_then(|all| all.into_iter().min_by_key(|state| state.sequence)).cloned();
-    // The same bytes of an earlier write are the same state: a write that came to some disks only
-    // leaves such behind, and nothing has to be written again for it.
+    // The same bytes of an earlier write are the same state. A write that reached some disks only leaves such states
+    // behind, and they need not be rewritten.
     let is_newest = |state: &Option<StoredState>| {
         state.as_ref().map(|state| &state.bytes) == newest.as_ref().map(|state| &state.bytes)
     };
@@ -108,7 +108,7 @@ impl StateStore for LabelStateStore {
     }
 
     fn committed(&self) -> LocalFuture<()> {
-        // Who waits for a change that comes to nothing holds no disk of it.
+        // Waiting for a change that fails keeps none of its disks open.
         let slots = self.ports.iter().flat_map(|port| port.slots.iter().flatten());
         let slots: Vec<_> = slots.map(|slot| slot.released()).collect();
         Box::pin(async move {
@@ -176,7 +176,7 @@ impl StateStore for LabelStateStore {
     }
 }
 
-/// The answer of a write, and who hears of it at once if it has failed.
+/// Returns the result of a write. If it fails or is late, first calls the failure handler for each port above the disk.
 fn tell_of(
     write: LocalFuture<Result<()>>,
     ports: Vec<usize>,
@@ -184,7 +184,7 @@ fn tell_of(
 ) -> LocalFuture<Result<()>> {
     let Some((deadline, told)) = told else { return write };
     Box::pin(async move {
-        // The label's own turn keeps the order of what is late and what comes after it.
+        // The label's own lock keeps the order of a late write and the next one.
         let written = deadline.guard(write).await.unwrap_or_else(|_| {
             let words = format!("no answer within {:?}", deadline.limit());
             Err(Error::new(ErrorKind::TimedOut, words))

@@ -1,17 +1,17 @@
-//! Labelled disks of a graph: found by their labels, marked as open, told of every change.
+//! Labelled disks of a graph: finding them by their labels, marking them as open, recording every change.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | what is asked, and what is refused |
+//! | `mod.rs` | the options for opening |
 //! | `probe.rs` | looking at the disks that a spec names |
 //! | `diagnosis/` | findings about labels, with the decisions that waive them |
-//! | `foreseen.rs` | what a start would be told |
+//! | `foreseen.rs` | refusals and objections of a start |
 //! | `text.rs` | the spec as labels keep it |
-//! | `open.rs` | labels of a graph that is open |
-//! | `slot.rs` | how the label of one disk is written |
-//! | `kept.rs` | what a device keeps in them |
-//! | `absent.rs` | a disk that is not there |
-//! | `overwritten.rs` | copying disks anew whose bytes do not count |
+//! | `open.rs` | labels of an open graph |
+//! | `slot.rs` | writing the label of one disk |
+//! | `kept.rs` | states of devices in labels |
+//! | `absent.rs` | a disk that is absent |
+//! | `overwritten.rs` | copying disks anew because their bytes do not count |
 //! | `raw.rs` | a raw disk that has a label |
 
 #![forbid(unsafe_code)]
@@ -44,22 +44,22 @@ pub use raw::refuse_labelled;
 pub(crate) use raw::{is_looked_at, refuse};
 pub use text::{Remembered, disks};
 
-/// How the labelled disks of a graph are opened.
+/// The options for opening the labelled disks of a graph.
 #[derive(Clone, Debug)]
 pub struct Opening {
-    /// Who opens them.
+    /// The machine that opens them.
     pub machine: Machine,
-    /// Whether the graph may come up without disks that its devices can do without.
+    /// Whether the graph may come up without disks that its devices can lack.
     pub degraded: bool,
-    /// Disks that are labelled whatever is on them.
+    /// Disks that get a label whatever is on them.
     pub wipe: Vec<String>,
-    /// Disks that are other ones from now on, as somebody says.
+    /// Disks that the operator has replaced by others.
     pub replaced: Vec<String>,
-    /// Disks of which all is used from now on, where they have grown since they were labelled; and how many bytes such
-    /// a disk counts as, should it have fewer: to see what would become of a larger one.
+    /// Disks that are used in full from now on, where they have grown since they were labelled. The number is a minimum
+    /// for the size of the disk, to preview a larger one.
     pub grow: BTreeMap<String, u64>,
     /// Whether disks are taken that another machine has open.
     pub take: bool,
-    /// Whether the spec may leave away disks and devices that labels name: somebody has changed it.
+    /// Whether the spec may omit disks and devices that labels name, because the operator has changed it.
     pub changes: bool,
 }

@@ -1,4 +1,4 @@
-//! The labels of a graph that is open: written before anything is served, marked at the end.
+//! The labels of an open graph. They are written before anything is served, and marked as closed at the end.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,45 +22,46 @@ use super::text::{self, Remembered};
 use super::{LostLabel, overwritten};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
 
-/// Who waits for a change waits so long for disks that have left.
+/// Time limit for writing to removed disks at the end of a change.
 const GONE_TOLD_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whoever looks at labels in use waits so long for each disk.
+/// Time limit for reading the label of each disk in use.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
 
-/// The labelled disks of a graph that is open.
+/// The labelled disks of an open graph.
 pub struct Labels {
     env: Env,
     opening: Opening,
     disks: BTreeMap<String, Disk>,
     epoch: u64,
-    /// The round in which the disks are told of it.
+    /// Number of the broadcast that announces this epoch.
     broadcast: u64,
     spec: String,
     /// The specs before it, the newest first.
     past: Rc<[Past]>,
-    /// The devices that keep something in the labels.
+    /// The names of devices with state in the labels.
     keepers: BTreeSet<String>,
-    /// Those of them that the labels named before.
+    /// The names among them that the labels had before.
     known: BTreeSet<String>,
-    /// Disks of the failed change that these labels undo. It keeps new ones open, so it is dropped when they are written.
+    /// Disks of the failed change that these labels undo. It keeps new disks open, so it is dropped once they are
+    /// written.
     undoes: Cell<Option<Undoes>>,
 }
 
 /// The disks on which the spec of a failed change may have been written.
 #[derive(Default)]
 struct Undoes {
-    /// Those that the graph had before, by their names.
+    /// Names of the disks that the graph had before.
     shared: BTreeSet<String>,
-    /// Those that it had not.
+    /// The disks that the change added.
     new: Vec<Rc<Slot>>,
 }
 
 #[derive(Clone)]
 struct Disk {
-    /// What opened it.
+    /// The disk of the spec that opened it.
     disk: Option<LabelledDisk>,
-    /// Which one it is, by whatever name it was opened; empty if it is not there.
+    /// Its identity, whatever name it was opened by; empty if it is absent.
     identity: String,
     open: Option<OpenDisk>,
     slot: Option<Rc<Slot>>,
@@ -71,27 +72,27 @@ struct Disk {
     clean: bool,
 }
 
-/// A disk that was looked at.
+/// The result of inspecting the label of a disk.
 pub struct Inspected {
-    /// Where it is.
+    /// Its place: a path or an address.
     pub place: String,
-    /// What its label should be.
+    /// The label that it should have.
     pub label: Label,
-    /// What is there, or why that cannot be read.
+    /// The contents of its label areas, or the error of reading them.
     pub found: Result<Inspection>,
 }
 
-/// Where the data of a labelled disk are.
+/// The location of the data of a labelled disk.
 pub enum Place {
-    /// On this raw disk, so many bytes of them.
+    /// On this raw disk, with the number of bytes.
     Here(Rc<dyn AnyDevice>, NodeId, u64),
-    /// Nowhere: this stands for it.
+    /// Nowhere. This device takes its place.
     Absent(Rc<dyn AnyDevice>),
 }
 
 impl Probe {
-    /// Labels the disks that are to have one, and marks all of them as open, durably. From then on
-    /// the graph may be built; when it is, [`Labels::made`].
+    /// Labels the disks that need a label, and marks all disks of the graph as open, durably. Afterwards the graph may
+    /// be built; then call [`Labels::made`].
     ///
     /// # Errors
     /// As [`Probe::prepare`].
@@ -103,17 +104,16 @@ impl Probe {
         Ok(labels)
     }
 
-    /// Labels the disks that are to have one, as such that nothing was served from yet. What devices keep gets
-    /// into the labels with [`Labels::commit`].
+    /// Labels the disks that need a label, as disks from which nothing was served yet. The state of devices gets into
+    /// the labels with [`Labels::commit`].
     ///
     /// # Errors
-    /// What keeps the graph from being opened; until something has failed on a disk, nothing was
-    /// written.
+    /// The reasons why the graph cannot be opened. Nothing was written, unless the reason is an error of a disk.
     pub async fn prepare(self, planned: &Planned) -> Result<Labels, Vec<Error>> {
         self.labelled(planned, true).await
     }
 
-    /// `held`: whether what devices keep is held back.
+    /// Labels the disks. With `held`, the states of devices are held back until [`Labels::commit`].
     async fn labelled(mut self, planned: &Planned, held: bool) -> Result<Labels, Vec<Error>> {
         let refusals = self.refusals_of(planned);
         if !refusals.is_empty() {
@@ -176,13 +176,13 @@ impl Probe {
         })
     }
 
-    /// Returns everything that keeps this graph from being opened on them.
+    /// Returns everything that keeps this graph from being opened on the disks.
     pub(super) fn refusals_of(&self, planned: &Planned) -> Vec<Error> {
         let findings = diagnosis::serve(self.bound(), planned, &self.opening);
         [self.refusals.clone(), self.refusing(findings)].concat()
     }
 
-    /// Those of the disks that have one and are bound by it.
+    /// Returns the labels of the disks that are bound by theirs.
     pub(super) fn labels(&self) -> impl Iterator<Item = &Label> + Clone {
         self.binding.disks.values().filter_map(|bound| match bound {
             Bound::Labelled(n) => self.label(*n),
@@ -190,23 +190,23 @@ impl Probe {
         })
     }
 
-    /// Whether the labels say just this of the graph.
+    /// Whether the labels describe exactly this graph.
     pub fn says(&self, planned: &Planned) -> bool {
         self.refusals.is_empty()
             && text::write(planned, &self.remembered(planned)) == self.binding.spec
     }
 
-    /// The spec that the labels keep.
+    /// Returns the spec that the labels keep.
     pub fn spec_before(&self) -> Spec {
         Spec::parse(&self.binding.spec, "label", &|_| None)
     }
 
-    /// The specs before `spec`, which the labels are to keep from now on.
+    /// Returns the specs before `spec` that the labels must keep from now on.
     fn past(&self, spec: &str) -> Vec<Past> {
         let Binding { epoch, spec: before, past, .. } = &self.binding;
         let mut past = past.to_vec();
         let is_over = !before.is_empty() && without_sizes(before) != without_sizes(spec);
-        // While bytes move there is no place to go back to.
+        // During a migration there is no state to go back to.
         if is_over && self.spec_before().moves(self.registry).is_empty() {
             let until_unix_s = self.env.wall().as_secs();
             past.insert(0, Past { epoch: *epoch, until_unix_s, spec: before.clone() });
@@ -215,7 +215,7 @@ impl Probe {
         past
     }
 
-    /// What the labels are to say of the disks.
+    /// Returns the facts that the labels must record about each disk.
     fn remembered(&self, planned: &Planned) -> BTreeMap<String, Remembered> {
         let one = |(name, bound): (&String, &Bound)| {
             let known = match bound {
@@ -251,7 +251,7 @@ impl Probe {
             overwritten::forget_copies(&mut label, planned);
         }
         let (store, clean) = match &look.store {
-            // All that was answered is flushed when a graph is changed.
+            // A change of a graph flushes every acknowledged write first.
             Some(store) => (Rc::new(store.through(&open.lower)), true),
             None => (Rc::new(Store::new(&self.env, &open.lower, label, Some(*number))?), clean),
         };
@@ -260,7 +260,7 @@ impl Probe {
         Ok(Disk { disk, identity, open, slot, data_bytes, grown_from, fresh, clean })
     }
 
-    /// Opens a disk that is still to be made, empties one that is to be wiped, and labels it.
+    /// Opens a disk, which creates it if it does not exist; empties it if it must be wiped; and labels it.
     async fn make(&self, n: usize, label: Label, held: bool) -> Result<Disk> {
         let look = &self.results[n];
         let open = match &look.open {
@@ -273,7 +273,7 @@ impl Probe {
                 meta::wipe(&self.env, &open.lower).await?;
                 (label, None)
             }
-            // The label of a start that was cut short stays on the disk until this one has replaced both of its generations.
+            // The label of an interrupted start stays on the disk until this one has replaced both of its generations.
             DiskContent::Label(left, copy) if !seeded::on(Bug::LeftLabelNewer) => {
                 (Label { sequence: left.sequence, ..label }, Some(*copy))
             }
@@ -295,7 +295,7 @@ impl Disk {
         Self { disk, identity, open, slot, data_bytes, grown_from, fresh: false, clean: false }
     }
 
-    /// Its label, if that may be written.
+    /// Returns its label, if that may be written.
     fn writable(&self) -> Option<&Rc<Slot>> {
         let read_only = self.open.as_ref().is_none_or(|open| open.lower.info().read_only);
         self.slot.as_ref().filter(|_| !read_only)
@@ -310,7 +310,7 @@ impl Disk {
         self.slot.as_ref().map(|slot| &slot.store)
     }
 
-    /// The same, as a change that has `failed` leaves it.
+    /// Returns the disk as the change `failed` leaves it.
     fn again(&self, failed: Option<&Labels>) -> Self {
         let slot = self.slot.as_ref().map(|slot| {
             let told = failed.and_then(|failed| failed.slot(&slot.store));
@@ -335,19 +335,20 @@ impl Disk {
 }
 
 impl Labels {
-    /// Writes on all disks whose they are, what the graph looks like from now on, and what its devices keep. From then
-    /// on devices write what they keep at once.
+    /// Writes the change to all disks: the graph that each belongs to, the new spec, and the states of devices. From
+    /// then on devices write their states at once.
     ///
     /// # Errors
-    /// What the first of its disks says that has failed; to undo a change, one that has not is enough.
+    /// The error of the first disk that has failed. To undo a change, one disk without an error is enough.
     pub async fn commit(&self) -> Result<()> {
-        // A new disk counts once the others say that it is one: else it could tell of a graph of which they know nothing.
+        // A new disk counts once the labels of the others name it. Otherwise it could announce a graph that the others
+        // do not know.
         if let Some(undoes) = self.undoes.take() {
             return self.undo(undoes).await;
         }
         let fresh = |disk: &Disk| disk.fresh && !seeded::on(Bug::NewDiskEarly);
-        // A disk without a state of this change is written after those that have one. Alone it would name the new graph, and
-        // the others would still state the members of the old one.
+        // A disk without a state of this change is written after those that have one. Alone it would name the new
+        // graph, and the others would still state the members of the old one.
         let behind = self.disks.iter().filter(|(_, disk)| {
             disk.writable().is_some_and(|slot| slot.is_behind()) || seeded::on(Bug::StatelessEarly)
         });
@@ -377,25 +378,26 @@ impl Labels {
             // Only the disks that the change adds can keep its graph from coming up.
             self.tell_not_ours(&undoes.new).await;
         }
-        // The others get it with their next update. The graph stays in any case.
+        // The other disks get it with their next update. The graph stays in any case.
         let _ = self.catch_up().await;
         self.release();
         Ok(())
     }
 
-    /// Tells the disks of the graph `before` that are its disks no more that they are not. The graph's own say so
-    /// already, and one that has left may be ill: what cannot be told in [`GONE_TOLD_WITHIN`] is not.
+    /// Records on the disks of the graph `before` that this graph has removed them. The labels of this graph say so
+    /// already, and a removed disk may be failing, so disks that take longer than [`GONE_TOLD_WITHIN`] are left as they
+    /// are.
     pub async fn tell_gone(&self, before: &Self) {
         self.tell_not_ours(&before.without(self)).await;
     }
 
-    /// The disks that may be written and that are none of the graph `other`.
+    /// Returns the writable disks that do not belong to the graph `other`.
     fn without(&self, other: &Self) -> Vec<Rc<Slot>> {
         let disks = self.disks.values().filter_map(Disk::writable);
         disks.filter(|slot| other.slot(&slot.store).is_none()).cloned().collect()
     }
 
-    /// Writes on disks that this graph does not have them, within [`GONE_TOLD_WITHIN`].
+    /// Records in the labels of `disks` that they do not belong to this graph, within [`GONE_TOLD_WITHIN`].
     async fn tell_not_ours(&self, disks: &[Rc<Slot>]) {
         let told = disks.iter().map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
@@ -407,7 +409,7 @@ impl Labels {
         let _ = self.env.within(GONE_TOLD_WITHIN, all(told)).await;
     }
 
-    /// Writes the state of the graph to the disks of these names; `forming` names those that are new.
+    /// Writes the state of the graph to the disks that `which` selects by name. `provisioning` selects the new ones.
     async fn tell(
         &self,
         which: impl Fn(&str) -> bool,
@@ -433,7 +435,7 @@ impl Labels {
         all(told.collect()).await
     }
 
-    /// Writes what devices wanted to keep since the labels were written.
+    /// Writes the states that devices have put since the labels were written.
     async fn catch_up(&self) -> Result<()> {
         let slots = self.disks.values().filter_map(Disk::writable).cloned();
         let behind = slots.map(|slot| -> LocalFuture<Result<()>> {
@@ -442,12 +444,12 @@ impl Labels {
         all(behind.collect()).await.into_iter().collect()
     }
 
-    /// Where labels were at the end of a disk, there are data by now: zeros, as in the rest of what it has more. If
-    /// that fails they are other bytes that nobody has written. Until both generations say where the new end is, labels
-    /// are looked for there.
+    /// Overwrites the old labels at the former ends of disks that have grown with zeros, as in the rest of the new
+    /// space. If that fails, the data have other bytes there, which no client has written. Until both generations have
+    /// the new end, labels are looked for at the old one; so each label is updated first.
     ///
     /// # Errors
-    /// What the first disk says that cannot be told.
+    /// The error of the first disk that cannot be updated.
     async fn clear_grown(&self) -> Result<()> {
         for disk in self.disks.values() {
             if let (Some(before), Some(open), Some(slot)) =
@@ -460,16 +462,16 @@ impl Labels {
         Ok(())
     }
 
-    /// Lets devices write at once: from here on they stay.
+    /// Lets devices write at once: the change is committed.
     fn release(&self) {
         self.disks.values().filter_map(|disk| disk.slot.as_ref()).for_each(|slot| slot.release());
     }
 
-    /// What stands on new disks is made, and what it keeps is there: from now on they count. And all disks know that
-    /// all of them were told.
+    /// Ends provisioning: the devices on new disks are made and their states are written, so these disks count from now
+    /// on. Also records on all disks that the broadcast reached every disk.
     ///
     /// # Errors
-    /// What the first disk says that cannot be told.
+    /// The error of the first disk that cannot be updated.
     pub async fn made(&self) -> Result<()> {
         let (broadcast, is_complete) = (self.broadcast, self.tells_all());
         let told = self.disks.values().filter(|disk| disk.fresh || is_complete);
@@ -484,7 +486,7 @@ impl Labels {
         all(told.collect()).await.into_iter().collect()
     }
 
-    /// Whether no disk that is there is left out when they are told something.
+    /// Whether a broadcast reaches all present disks.
     fn tells_all(&self) -> bool {
         self.disks.values().all(|disk| disk.open.is_none() || disk.writable().is_some())
     }
@@ -494,8 +496,7 @@ impl Labels {
         slots.find(|slot| slot.store.is_same(store))
     }
 
-    /// What the graph was before a change that has failed, to be written with an epoch above that of
-    /// the change.
+    /// Returns the labels for the graph from before a change that has failed, with an epoch above that of the change.
     pub fn again(&self, failed: Option<&Self>) -> Self {
         let disks = self.disks.iter().map(|(name, disk)| (name.clone(), disk.again(failed)));
         let undoes = failed.map(|failed| {
@@ -513,13 +514,13 @@ impl Labels {
             spec: self.spec.clone(),
             past: self.past.clone(),
             keepers: self.keepers.clone(),
-            // By now all of them are.
+            // By now the labels name every stateful device.
             known: self.keepers.clone(),
             undoes: Cell::new(Some(undoes.unwrap_or_default())),
         }
     }
 
-    /// Whether the label of that disk is known to say how large it is now, or it has none.
+    /// Whether the label of a disk has its current size, or it has no label.
     pub fn is_as_large(&self, disk: &str) -> bool {
         self.disks.get(disk).is_none_or(|disk| {
             let label = disk.store().map(|store| store.label());
@@ -529,17 +530,17 @@ impl Labels {
         })
     }
 
-    /// In which epoch the graph is, and the spec that the labels keep.
+    /// Returns the epoch of the graph, and the spec that the labels keep.
     pub fn is_now(&self) -> (u64, &str) {
         (self.epoch, &self.spec)
     }
 
-    /// The specs before that, the newest first.
+    /// Returns the earlier specs, the newest first.
     pub fn past(&self) -> &[Past] {
         &self.past
     }
 
-    /// Looks at every copy of every label. A disk that does not answer in [`LOOK_WITHIN`] is no longer waited for.
+    /// Inspects every copy of every label. Gives up on a disk that does not answer within [`LOOK_WITHIN`].
     pub async fn inspect(&self) -> Vec<Inspected> {
         let looks = self.disks.values().filter_map(|disk| {
             let (store, known) = (disk.store()?.clone(), disk.disk.as_ref()?);
@@ -558,10 +559,10 @@ impl Labels {
         all(looks.collect()).await
     }
 
-    /// Writes all copies of all labels anew.
+    /// Rewrites all copies of all labels.
     ///
     /// # Errors
-    /// What the first disk says that cannot be written.
+    /// The error of the first disk that cannot be written.
     pub async fn renew(&self) -> Result<()> {
         for slot in self.disks.values().filter_map(Disk::writable) {
             slot.store.renew().await?;
@@ -569,19 +570,19 @@ impl Labels {
         Ok(())
     }
 
-    /// Where the disk of that name is, if it is open.
+    /// Returns the place of the disk called `name`, if it is open.
     pub(super) fn place_in_use(&self, name: &str) -> Option<&str> {
         let disk = self.disks.get(name).filter(|disk| disk.open.is_some())?;
         disk.disk.as_ref().map(place_of)
     }
 
-    /// The disk of that kind that is open, if this is one.
+    /// Returns the open disk with this kind and identity.
     pub(super) fn in_use(&self, kind: &Kind, identity: &str) -> Option<InUse> {
         let mut disks = self.disks.values().filter(|disk| disk.identity == identity);
         disks.find_map(|disk| disk.in_use().filter(|it| it.disk.kind.name == kind.name))
     }
 
-    /// The disk that is open under this one's name, if that is at its place; and which one it is.
+    /// Returns the disk that is open under the name of `sought`, if it has the same place; with its identity.
     pub(super) fn in_use_at(&self, sought: &LabelledDisk) -> Option<(String, InUse)> {
         let disk = self.disks.get(&sought.given.name)?;
         let is_it = |it: &InUse| {
@@ -590,22 +591,22 @@ impl Labels {
         Some((disk.identity.clone(), disk.in_use().filter(is_it)?))
     }
 
-    /// Marks the disks as closed in order. Everything that was answered has been flushed.
+    /// Marks the disks as closed in order. Every acknowledged write has been flushed before.
     ///
     /// # Errors
-    /// What the first disk says that cannot be marked; the others are.
+    /// The error of the first disk that cannot be marked; the others are marked.
     pub async fn close(&self) -> Result<()> {
         let broadcast = self.broadcast + 1;
         self.close_those(|_| true, move |label| label.broadcast = broadcast).await?;
         if self.tells_all() {
-            // It is closed in any case: this is for a copy of a disk from when it was in use.
+            // The graph is closed in any case. This helps to recognize a copy of a disk from when it was in use.
             let _ =
                 self.close_those(|_| true, move |label| label.acked_broadcast = broadcast).await;
         }
         Ok(())
     }
 
-    /// Nothing was served after all: the marks are again what they were.
+    /// Restores the marks from before the start, since nothing was served.
     ///
     /// # Errors
     /// As [`Labels::close`].
@@ -628,7 +629,7 @@ impl Labels {
         all(closed.collect()).await.into_iter().collect()
     }
 
-    /// Where the data of a disk are.
+    /// Returns the location of the data of a disk.
     pub fn place(&self, planned: &Planned, index: usize) -> Option<Place> {
         let node = &planned.nodes[index];
         let disk = self.disks.get(&node.name)?;
@@ -638,7 +639,7 @@ impl Labels {
         })
     }
 
-    /// What a device of the plan keeps on the disks beneath each of its ports.
+    /// Returns the store for the state of a device of the plan, on the disks beneath each of its ports.
     pub fn kept(&self, planned: &Planned, index: usize) -> Rc<dyn StateStore> {
         let node = &planned.nodes[index];
         let is_written_anew = self.is_written_anew(planned, index);
@@ -662,8 +663,8 @@ impl Labels {
 }
 
 impl Labels {
-    /// Whether all that a device shows is going to be written through it, in the place of what is there: a
-    /// move that is new goes there.
+    /// Whether all bytes that a device shows will be written through it, over the present ones: it is the target of a
+    /// new migration.
     fn is_written_anew(&self, planned: &Planned, index: usize) -> bool {
         let is_new = |node: &PlannedNode| !self.known.contains(&node.name);
         let node = &planned.nodes[index];
@@ -675,7 +676,7 @@ impl Labels {
     }
 }
 
-/// A spec of labels, without how large its disks are: they do not shrink again.
+/// Returns a spec from labels without the sizes of its disks, since disks do not shrink again.
 fn without_sizes(text: &str) -> String {
     let mut spec = Spec::parse(text, "label", &|_| None);
     spec.forget_label_sizes();

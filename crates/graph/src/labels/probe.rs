@@ -1,4 +1,4 @@
-//! Looking at the disks that a spec names, before anything is decided or written.
+//! Probing the disks that a spec names, before anything is decided or written.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,10 +16,10 @@ use super::diagnosis::{
 use super::{Labels, Opening, text};
 use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 
-/// Whether a disk that is open and cannot be opened again is there all the same: it answers so soon.
+/// Time limit for the answer of a disk that is open and cannot be opened again. A disk that answers is present.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The labelled disks of a spec, looked at. Those that are there are open.
+/// The labelled disks of a spec, probed. Those that are present are open.
 pub struct Probe {
     pub(super) env: Env,
     pub(super) engine: Engine,
@@ -31,18 +31,18 @@ pub struct Probe {
     pub(super) disks: Vec<DiskFacts>,
     pub(super) binding: Binding,
     pub(super) refusals: Vec<Error>,
-    /// Bytes of data of disks that are to have more of them, by their numbers.
+    /// New bytes of data of disks that grow, by their numbers.
     pub(super) grown: BTreeMap<usize, u64>,
 }
 
-/// What was found where a spec says that a disk is.
+/// The result of probing the place of a disk.
 pub(super) struct ProbeResult {
     pub disk: LabelledDisk,
-    /// What is there or can be made, by whatever name; empty if nothing can.
+    /// Identity of the disk that exists there or can be made, whatever its name; empty if there is none.
     pub identity: String,
-    /// The facts about all of it, and words; of what is there or can be made.
+    /// The facts about the whole disk that exists there or can be made.
     pub facts: Option<Facts>,
-    /// What is open.
+    /// The open disk.
     pub open: Option<OpenDisk>,
     /// The label of a disk that the running graph has open.
     pub store: Option<Rc<Store>>,
@@ -51,13 +51,13 @@ pub(super) struct ProbeResult {
 pub(super) struct Facts {
     pub info: Info,
     pub words: String,
-    /// Whether it is still to be made.
+    /// Whether it does not exist yet.
     pub creates: bool,
 }
 
 /// A disk that the running graph has open.
 pub(super) struct InUse {
-    /// How it was opened.
+    /// The disk of the spec that opened it.
     pub disk: LabelledDisk,
     pub open: OpenDisk,
     pub store: Rc<Store>,
@@ -72,7 +72,7 @@ pub(super) struct OpenDisk {
 }
 
 impl OpenDisk {
-    /// A device that is open, as a node of the engine.
+    /// Adds an open device to the engine as a node.
     pub fn new(engine: &Engine, name: &str, device: Rc<dyn AnyDevice>) -> Result<Self, Error> {
         let id = engine.add_device(name, device.clone(), &[])?;
         let node = Rc::new(OwnNode { engine: engine.clone(), id });
@@ -80,7 +80,7 @@ impl OpenDisk {
     }
 }
 
-/// A node that goes when nobody wants it any more.
+/// A node that is removed from the engine when its last handle is dropped.
 pub(super) struct OwnNode {
     engine: Engine,
     pub id: NodeId,
@@ -92,23 +92,23 @@ impl Drop for OwnNode {
     }
 }
 
-/// What would become of a disk, for people: nothing was changed.
+/// The effect of a start on a disk, for people. Nothing was changed.
 pub struct DiskPreview {
     /// Its name in the spec.
     pub name: String,
-    /// Where it is; empty if nobody knows.
+    /// Its place; empty if unknown.
     pub place: String,
-    /// Bytes of all of it, if it is there.
+    /// Total bytes, if it is present.
     pub size: Option<u64>,
-    /// What would be done: `would label`, `labelled`, `missing`, `refused`.
+    /// The action: `would label`, `labelled`, `missing`, `refused`.
     pub verb: &'static str,
-    /// More about that: `blank`, or what keeps it from being opened.
+    /// Details: `blank`, or the reason why it cannot be opened.
     pub words: String,
 }
 
 impl Probe {
-    /// Opens and reads the labelled disks of a spec, writes nothing, and decides which is which.
-    /// `read_only`: only to tell what would be. `running`: what is open already.
+    /// Opens and reads the labelled disks of a spec, writes nothing, and matches them to their labels. `read_only` is
+    /// for previews only. `running` has the disks that are open already.
     pub async fn take(
         spec: &Spec,
         registry: Registry,
@@ -129,8 +129,7 @@ impl Probe {
         probe
     }
 
-    /// Decides which disk is which among disks that were looked at before, and opens none. So the graph can be judged, and
-    /// not be opened.
+    /// Matches disks that were probed before, and opens none. So the graph can be judged, and not be opened.
     pub fn of(
         spec: &Spec,
         registry: Registry,
@@ -165,14 +164,14 @@ impl Probe {
         }
     }
 
-    /// Decides which disk is which, from the findings about their labels.
+    /// Matches the disks to their labels, and finds the refusals.
     fn decide(&mut self, graph: &str) {
         let findings = if self.refusals.is_empty() {
             let (binding, findings) = diagnosis::identify(graph, &self.disks, &self.opening);
             self.binding = binding;
             findings
         } else {
-            // Not all of them could be looked at, so none is matched.
+            // Some disks could not be probed, so none is matched.
             diagnosis::truncated(&self.disks, &self.binding, &[], &self.opening)
         };
         self.refusals.extend(self.refusing(findings));
@@ -180,7 +179,7 @@ impl Probe {
         self.binding.notices.extend(self.notes());
     }
 
-    /// Returns the errors of those findings that refuse this start.
+    /// Returns the errors of the findings that refuse this start.
     pub(super) fn refusing(&self, findings: Vec<Finding>) -> Vec<Error> {
         let refusing = findings.into_iter().filter(|finding| finding.refuses(&self.opening));
         refusing.map(|finding| finding.error).collect()
@@ -191,7 +190,7 @@ impl Probe {
         BoundDisks { disks: &self.disks, binding: &self.binding }
     }
 
-    /// Returns notes about disks whose bytes do not count.
+    /// Returns notes about disks with bytes that do not count: stale and overwritten ones.
     fn notes(&self) -> Vec<String> {
         let stale = self.bound().stale_names().into_iter().map(|name| {
             format!(
@@ -204,8 +203,8 @@ impl Probe {
         stale.chain(overwritten).collect()
     }
 
-    /// Which disks are to have more data: those of which somebody says so, and those of which the labels of the
-    /// others say it already.
+    /// Returns the disks that get more data: those that the operator grows, and those that have grown according to the
+    /// labels of the others.
     fn growing(&self) -> BTreeMap<usize, u64> {
         let remembered = text::disks(&self.binding.spec).unwrap_or_default();
         let grown = self.binding.disks.iter().filter_map(|(name, bound)| {
@@ -222,14 +221,14 @@ impl Probe {
         grown.collect()
     }
 
-    /// Bytes of data of a disk with a label.
+    /// Returns the bytes of data of a labelled disk.
     pub(super) fn data_bytes(&self, n: usize) -> u64 {
         let label = self.label(n).expect("it was bound by its label");
         self.grown.get(&n).copied().unwrap_or(label.data_bytes)
     }
 
-    /// Whether that is so for as long as nobody writes the disks: all that is asked for is there, and its labels say it.
-    /// A disk that is not there, or not yet what it is, may come late.
+    /// Whether the refusals last until the disks are written: all disks are present, and their labels are the reason. A
+    /// disk that is absent, or not complete yet, may come later.
     pub fn refuses_for_good(&self) -> bool {
         let lasts = |refusal: &Error| {
             use Reason::{LabelDamaged, LabelForgotten, LabelNewer, LabelSplitBrain};
@@ -242,12 +241,12 @@ impl Probe {
             && self.results.iter().all(is_there)
     }
 
-    /// Everything that keeps the graph from being opened.
+    /// Returns everything that keeps the graph from being opened.
     pub fn refusals(&self) -> &[Error] {
         &self.refusals
     }
 
-    /// Looks at one disk.
+    /// Probes one disk.
     async fn look(
         &mut self,
         disk: LabelledDisk,
@@ -301,7 +300,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Nobody loses a disk that is in use because a spec has another place for it, with nothing of it there.
+    /// Refuses to move a disk that is in use to a place that has no label of this disk.
     fn stays_where_it_is(
         &self,
         look: &ProbeResult,
@@ -329,7 +328,7 @@ impl Probe {
             .at(name))
     }
 
-    /// Looks at a disk that the running graph has open: its label is what that one says.
+    /// Probes a disk that the running graph has open. Its label is the one in the store of that graph.
     async fn look_at_used(
         &self,
         look: &mut ProbeResult,
@@ -358,7 +357,7 @@ impl Probe {
         };
         let label = store.label().clone();
         (look.open, look.store) = (Some(open), Some(store));
-        // Its store has the number of its copies.
+        // The number of its copies is in the store.
         Ok(DiskContent::Label(Box::new(label), 0))
     }
 
@@ -378,8 +377,8 @@ impl Probe {
         self.node(disk, make(Making::new(&given, &self.env)).await?)
     }
 
-    /// The same disk beside what has it open, as large as it is by now, and as its options say: of these, `others`
-    /// are not as before.
+    /// Opens a disk that is in use once more, with its present size and the options of the spec. `others` are the
+    /// options that have changed.
     async fn open_anew(
         &self,
         disk: &LabelledDisk,
@@ -415,7 +414,7 @@ impl Probe {
         OpenDisk::new(&self.engine, &disk.given.name, device)
     }
 
-    /// What planning has to know of each disk.
+    /// Returns the facts about each disk that a plan needs.
     pub fn facts(&self) -> BTreeMap<String, Surveyed> {
         let bound = self.binding.disks.iter();
         bound.map(|(name, bound)| (name.clone(), self.surveyed(bound))).collect()
@@ -438,12 +437,12 @@ impl Probe {
         }
     }
 
-    /// What is worth knowing.
+    /// Returns notices for the user.
     pub fn notices(&self) -> &[String] {
         &self.binding.notices
     }
 
-    /// What would become of each disk that was looked at, in the order of the spec.
+    /// Returns the effect of a start on each disk that was probed, in the order of the spec.
     pub fn previews(&self) -> Vec<DiskPreview> {
         (0..self.results.len()).map(|n| self.preview(n)).collect()
     }
@@ -481,7 +480,7 @@ impl Probe {
         DiskPreview { name: name.clone(), place, size, verb, words }
     }
 
-    /// Whether what was found there turned out to be a disk of another name.
+    /// Whether the disk found there turned out to be one of another name.
     fn is_another(&self, n: usize) -> bool {
         self.binding.disks.values().any(|bound| *bound == Bound::Labelled(n))
     }
@@ -492,13 +491,13 @@ impl Probe {
 }
 
 impl ProbeResult {
-    /// Nothing was seen yet.
+    /// Returns an empty result.
     fn at(disk: LabelledDisk) -> Self {
         let (identity, facts, open, store) = Default::default();
         Self { disk, identity, facts, open, store }
     }
 
-    /// Returns the look at a disk that is known from `facts`.
+    /// Returns the result of probing a disk that is known from `facts`.
     fn of(disk: LabelledDisk, facts: &DiskFacts) -> Self {
         let DiskFacts { content, size, block_size, read_only, .. } = facts;
         let (words, creates) = (String::new(), matches!(content, DiskContent::ToBeMade));
@@ -536,7 +535,7 @@ impl ProbeResult {
     }
 }
 
-/// The options of a disk that are not as before, how it was made aside.
+/// Returns the options of a disk that have changed, except those that count only when it is made.
 fn changed<'d>(before: &'d LabelledDisk, after: &'d LabelledDisk) -> Vec<&'d str> {
     let value = |disk: &'d LabelledDisk, name: &str| {
         disk.given.options.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
@@ -550,14 +549,14 @@ fn changed<'d>(before: &'d LabelledDisk, after: &'d LabelledDisk) -> Vec<&'d str
     names
 }
 
-/// Whether the label tells of as many bytes as the spec says: what the disk has more is not used. A process may have
-/// ended after it had made a file larger, and before the graph was told.
+/// Whether the label has the size in the spec; bytes of the disk beyond it are not used. A process may have ended after
+/// it had made a file larger, and before the graph recorded that.
 fn is_as_made(disk: &LabelledDisk, label: &Label) -> bool {
     let said = disk.made_size().and_then(|said| meta::data_bytes(said).ok());
     said == Some(label.data_bytes)
 }
 
-/// A disk that is in use has `has` bytes; whether a spec that says how many agrees.
+/// Refuses a size in the spec that differs from `has`, the size of a disk in use.
 fn said_of_size(look: &ProbeResult, has: u64) -> Result<(), Error> {
     let given = &look.disk.given;
     let Some(said) = look.disk.made_size().filter(|said| *said != has) else { return Ok(()) };
@@ -579,9 +578,9 @@ fn said_of_size(look: &ProbeResult, has: u64) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Unsupported, words).next(next).at(name))
 }
 
-/// What the kind says of the disk, and whether the running graph has it open, by whatever name and options: of
-/// such a one it counts for nothing how it would have been made. Whether one may be larger than it would have been,
-/// its label says.
+/// Returns the kind's plan of the disk, and the disk if the running graph has it open, by whatever name and options.
+/// The options for making a disk do not count for one in use. Whether a disk may be larger than it would have been
+/// made, its label decides.
 async fn in_use_or_not(
     disk: &LabelledDisk,
     env: &Env,
@@ -615,8 +614,8 @@ async fn in_use_or_not(
     Ok((probed?, in_use))
 }
 
-/// What the kind says of the disk. If it finds faults, what the system says of it counts for more:
-/// a disk that is not there may be one that the graph can do without.
+/// Returns the kind's plan of the disk. If the kind finds faults, an error of the system takes precedence: the graph
+/// may be able to do without an absent disk.
 async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     let Maker::Disk { plan, make } = disk.kind.maker else {
         unreachable!("only disks have labels: the draft checked that")
@@ -636,7 +635,7 @@ async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     }
 }
 
-/// Whether the kind has nothing against the disk, which may be open by now.
+/// Checks that the kind has no objection to the disk, which may be open by now.
 async fn as_the_spec_says(disk: &LabelledDisk, env: &Env) -> Result<(), Error> {
     let Maker::Disk { plan, .. } = disk.kind.maker else {
         unreachable!("only disks have labels: the draft checked that")
@@ -649,19 +648,19 @@ fn in_words(faults: Vec<Fault>) -> Error {
     Error::new(ErrorKind::Invalid, words.join("; "))
 }
 
-/// Whether the disk is not there, or is so ill that it might as well not be.
+/// Whether the disk is absent, or failing so badly that it counts as absent.
 fn is_missing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Io | ErrorKind::TimedOut)
 }
 
-/// The error of a disk whose place is unknown.
+/// Returns the error of a disk without a known place.
 fn not_found(name: &str) -> Error {
     Error::because(Reason::LabelMissing, "is not found")
         .next(format!("bring it, or say where it is: --disk {name}=PATH"))
         .at(name)
 }
 
-/// Where a disk is, in its own words: the option that its kind is named after. Empty if nobody knows.
+/// Returns the place of a disk: the value of the option that has the name of its kind. Empty if unknown.
 pub(super) fn place_of(disk: &LabelledDisk) -> &str {
     let place = disk.place().unwrap_or_default();
     if place == NOWHERE { "" } else { place }

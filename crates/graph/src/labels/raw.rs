@@ -1,4 +1,4 @@
-//! A raw disk that has a label: its graph would lose it to the first write.
+//! Raw disks that have a label. The first write to such a disk could destroy it.
 
 use block::{Env, Error, ErrorKind, Lower, Result};
 use engine::Engine;
@@ -8,8 +8,8 @@ use meta::{Label, Seen, Store, Wrong};
 use super::probe::OpenDisk;
 use crate::spec::{Planned, PlannedNode, Role};
 
-/// Refuses the raw disks of a plan that have a label, as building the graph would. For a look at what would be: it
-/// opens each of them read-only. `running`: the plan of the graph that runs.
+/// Refuses the raw disks of a plan that have a label, as building the graph would. For a preview: it opens each of them
+/// read-only. `running` is the plan of the running graph.
 ///
 /// # Errors
 /// `InUse` for the first one.
@@ -26,7 +26,7 @@ pub async fn refuse_labelled(
         if node.kind.options.iter().any(|option| option.name == "read_only") {
             given.options.push(("read_only", Value::Switch(true)));
         }
-        // A disk that is not there yet, or is in use, is the plan's to refuse.
+        // The plan decides whether a disk that is absent or in use is refused.
         let Ok(device) = make(Making::new(&given, env)).await else { continue };
         let disk = OpenDisk::new(engine, &node.name, device)?;
         refuse(node, env, &disk.lower).await.map_err(|error| error.at(&node.name))?;
@@ -34,8 +34,8 @@ pub async fn refuse_labelled(
     Ok(())
 }
 
-/// Whether a disk is raw, may be written, and was not open before: only such a one is looked at. A disk that goes with
-/// its process has no label, and a disk that stays open may have been given one by a client since.
+/// Whether a disk must be checked for a label: it is raw, may be written, and was not open before. A disk that does not
+/// outlive its process has no label. A disk that stays open may have got one from a client since.
 pub(crate) fn is_looked_at(
     planned: &Planned,
     node: &PlannedNode,
@@ -64,7 +64,7 @@ pub(crate) async fn refuse(node: &PlannedNode, env: &Env, lower: &Lower) -> Resu
         Ok(Seen::Wrong(wrong)) if wrong != Wrong::NoMagic => {
             (format!("has {wrong}"), "GRAPH".to_owned())
         }
-        // What cannot be read has no label that a start could use.
+        // An unreadable disk has no label that a start could use.
         Ok(Seen::Wrong(_) | Seen::Other(_)) | Err(_) => return Ok(()),
     };
     let (is, graph) = of;

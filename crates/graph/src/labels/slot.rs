@@ -1,4 +1,4 @@
-//! The label of one disk, as an open graph writes it: what has become of the graph, and what devices keep.
+//! The label of one disk, as an open graph writes it: changes of the graph, and the states of devices.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,10 +7,10 @@ use std::rc::Rc;
 use block::{Error, ErrorKind, Notify, Result, StoredState};
 use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 
-/// What devices keep, by their names.
+/// States of devices, by name.
 type Cells = BTreeMap<String, KeptCell>;
 
-/// What a label is to say of its disk and its graph from now on.
+/// The new contents of a label about its disk and its graph.
 pub struct News {
     pub holder: Machine,
     pub name: String,
@@ -20,25 +20,25 @@ pub struct News {
     pub spec: String,
     /// The specs before it, the newest first.
     pub past: Rc<[Past]>,
-    /// Whether the disk is being made still.
+    /// Whether the disk is still being provisioned.
     pub provisioning: bool,
-    /// The devices that keep something; nothing else is left of others.
+    /// The devices with state; cells of all others are removed.
     pub keepers: BTreeSet<String>,
 }
 
-/// The label of a disk that is there. While a graph is about to become another one, what its devices keep is
-/// held back: it gets into the label together with the news of the change, or not at all.
+/// The label of a present disk. While a graph is changing, the states of its devices are held back: they get into the
+/// label together with the news of the change, or not at all.
 pub struct Slot {
     pub store: Rc<Store>,
-    /// What devices had there, if the label says something else since, of a change that has failed. Those
-    /// that went on meanwhile are not among them.
+    /// The states of devices from before a failed change, where the label has others since. Devices that went on during
+    /// the change are not included.
     undone: BTreeMap<String, Option<KeptCell>>,
-    /// What is held back; `None`: devices write at once.
+    /// States that are held back; `None` if devices write at once.
     held: RefCell<Option<Cells>>,
     release: Rc<Release>,
-    /// What the label had when the news of a change were put into it.
+    /// The cells of the label from before the news of a change were put into it.
     before: RefCell<Option<Cells>>,
-    /// What could not be told yet: it goes with whatever is written next.
+    /// News that are not written yet. They are part of the next update.
     news: RefCell<Option<Rc<News>>>,
 }
 
@@ -46,25 +46,25 @@ pub struct Slot {
 #[derive(Default)]
 struct Release {
     done: Cell<bool>,
-    /// Wakes those who wait for it.
+    /// Wakes the tasks that wait for it.
     waiting: Notify,
 }
 
 impl Slot {
-    /// A label that devices write at once.
+    /// Returns a label to which devices write at once.
     pub fn new(store: Rc<Store>) -> Self {
         let (undone, held, before, news) = Default::default();
         let release = Rc::new(Release { done: Cell::new(true), waiting: Notify::default() });
         Self { store, undone, held, release, before, news }
     }
 
-    /// A label that devices write from [`Slot::release`] on.
+    /// Returns a label to which devices write from [`Slot::release`] on.
     pub fn held(store: Rc<Store>) -> Self {
         Self { held: RefCell::new(Some(Cells::new())), release: Rc::default(), ..Self::new(store) }
     }
 
-    /// The same label for the graph that comes back when a change has failed: it is to have what it had before, and
-    /// to be written through what is open then.
+    /// Returns the same label for the previous graph, which comes back after a failed change. Its update restores the
+    /// earlier states, and writes through the disk that is open then.
     pub fn again(&self, store: Rc<Store>) -> Self {
         let (before, held, label) = (self.before.borrow(), self.held.borrow(), self.store.label());
         let is_held = |device: &String| held.as_ref().is_some_and(|held| held.contains_key(device));
@@ -78,7 +78,7 @@ impl Slot {
         Self { undone, ..Self::held(store) }
     }
 
-    /// What a device left there.
+    /// Returns the state that a device left there.
     pub fn state(&self, device: &str) -> Option<StoredState> {
         let label = self.store.label();
         let cell = match self.undone.get(device) {
@@ -91,7 +91,7 @@ impl Slot {
     /// Writes the label with these news, durably.
     ///
     /// # Errors
-    /// What the disk says; then they go with what is written next.
+    /// The error of the disk. Then the news are part of the next update.
     pub async fn tell(&self, news: News) -> Result<()> {
         *self.news.borrow_mut() = Some(Rc::new(news));
         self.update(|_| {}).await
@@ -100,11 +100,11 @@ impl Slot {
     /// Changes the label, durably.
     ///
     /// # Errors
-    /// What the disk says.
+    /// The error of the disk.
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
         let told = RefCell::new(None);
         let written = self.store.update(|label| {
-            // What a later change has told there since counts for more.
+            // The news of a later change take precedence.
             self.news.borrow_mut().take_if(|news| news.epoch < label.epoch);
             *told.borrow_mut() = self.news.borrow().clone();
             if let Some(news) = &*told.borrow() {
@@ -143,10 +143,10 @@ impl Slot {
         label.provisioning = news.provisioning;
     }
 
-    /// Writes what a device keeps; or holds it back.
+    /// Writes the state of a device, or holds it back.
     ///
     /// # Errors
-    /// What the disk says; `Stopped` if the label has a later state of the device, which stays.
+    /// The error of the disk; `Stopped` if the label has a later state of the device, which stays.
     pub async fn keep(&self, device: String, cell: KeptCell) -> Result<()> {
         if let Some(held) = &mut *self.held.borrow_mut() {
             return put(held, device, cell);
@@ -156,10 +156,10 @@ impl Slot {
         refused
     }
 
-    /// Writes what was held back since the label was last written.
+    /// Writes the states that were held back since the label was last written.
     ///
     /// # Errors
-    /// What the disk says.
+    /// The error of the disk.
     pub async fn catch_up(&self) -> Result<()> {
         while self.is_behind() {
             self.update(|_| {}).await?;
@@ -167,19 +167,20 @@ impl Slot {
         Ok(())
     }
 
-    /// From now on devices write at once: they are sure to stay.
+    /// Ends holding back: the change is committed, and devices write at once from now on.
     pub fn release(&self) {
         *self.held.borrow_mut() = None;
         self.release.done.set(true);
         self.release.waiting.wake();
     }
 
-    /// Whether what devices keep is held back.
+    /// Whether the states of devices are held back.
     pub fn is_held(&self) -> bool {
         !self.release.done.get()
     }
 
-    /// Until it is not; for ever if the label is let go before. It holds nothing.
+    /// Waits until they are not held back any more; for ever if the label is dropped before. The future does not keep
+    /// the label alive.
     pub fn released(&self) -> impl Future<Output = ()> + use<> {
         let release = self.release.clone();
         async move { release.waiting.until(|| release.done.get()).await }
@@ -191,8 +192,8 @@ impl Slot {
     }
 }
 
-/// Puts in the state of a device, unless a later one is there: a device that was replaced may not undo what its
-/// successor has recorded.
+/// Puts the state of a device into `cells`, unless a later one is there. So a replaced device cannot undo the records
+/// of its successor.
 fn put(cells: &mut Cells, device: String, cell: KeptCell) -> Result<()> {
     match cells.get(&device) {
         Some(is) if cell.sequence < is.sequence || cell.sequence == is.sequence && cell != *is => {
@@ -213,7 +214,7 @@ fn owned((device, cell): (&String, &KeptCell)) -> (String, KeptCell) {
     (device.clone(), cell.clone())
 }
 
-/// What a device left in a label, as it finds it.
+/// Converts a cell of a label to the state that a device finds.
 pub(super) fn state_of(cell: &meta::Cell) -> StoredState {
     StoredState { sequence: cell.sequence, bytes: cell.bytes.clone() }
 }

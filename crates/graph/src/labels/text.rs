@@ -1,5 +1,5 @@
-//! The spec as labels keep it: nothing in it is true on one machine only, and disks are what their
-//! labels say of them (`docs/formats/label.md`).
+//! The spec as labels keep it, without settings of one machine. Disks are identified by their labels
+//! (`docs/formats/label.md`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use meta::Uuid;
 use crate::spec::write::{self, quoted};
 use crate::spec::{Planned, PlannedNode, Role, options_of, plain_disks};
 
-/// What the labels of a graph remember of a disk.
+/// The facts that the labels of a graph have about a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Remembered {
-    /// The disk.
+    /// Uuid of the disk.
     pub disk: Uuid,
     /// Bytes of data.
     pub data_bytes: u64,
@@ -23,12 +23,12 @@ pub struct Remembered {
     pub block_size: u32,
 }
 
-/// The text for a plan whose labelled disks are `disks`, by name.
+/// Returns the text for a plan with the labelled disks `disks`, by name.
 pub fn write(planned: &Planned, disks: &BTreeMap<String, Remembered>) -> String {
     let mut text = format!("name = {}\n", quoted(&planned.name));
     for role in [Role::Disk, Role::Device] {
         text.push_str(if role == Role::Disk { "\n[disk]\n" } else { "\n[device]\n" });
-        // In the order of their names, so that a change of places in the file is no change here.
+        // Sorted by name, so that another order in the file is no change here.
         let mut nodes: Vec<_> = planned.nodes.iter().filter(|node| node.role == role).collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         for node in nodes {
@@ -75,10 +75,10 @@ fn device_fields(planned: &Planned, node: &PlannedNode) -> Vec<String> {
     fields
 }
 
-/// The labelled disks that a text names.
+/// Returns the labelled disks that a text names.
 ///
 /// # Errors
-/// `Corrupt` if it is none that [`write()`] wrote.
+/// `Corrupt` if [`write()`] did not write the text.
 pub fn disks(text: &str) -> Result<BTreeMap<String, Remembered>> {
     let wrong =
         |why: String| Error::new(ErrorKind::Corrupt, format!("the spec in the label: {why}"));
@@ -106,7 +106,7 @@ fn is_sound(data_bytes: u64, block_size: u32) -> bool {
     block && data_bytes > 0 && data_bytes.is_multiple_of(u64::from(block_size))
 }
 
-/// Whether devices of this sort keep a state in labels.
+/// Whether devices of this kind keep a state in labels.
 pub fn keeps(node: &PlannedNode) -> bool {
     matches!(node.kind.maker, Maker::Stateful { .. })
 }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_are_read_back() {
+    fn label_spec_disks_are_read_back() {
         let text = "name = \"home\"\n\n[disk]\n\"a.b\" = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", \
                     size = 65536, block = 4096 }\n\"raw\" = {  }\n";
         let disks = disks(text).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_an_error_and_no_panic() {
+    fn damaged_label_spec_is_an_error() {
         for text in [
             "x",
             "[disk]\na = { uuid = 3 }",

@@ -1,4 +1,4 @@
-//! What may become of a graph that runs.
+//! The changes that a running graph permits.
 
 use block::{Error, ErrorKind, Reason, Result};
 
@@ -6,7 +6,7 @@ use super::Current;
 use super::bytes::{Compared, Differs};
 use crate::spec::{Planned, PlannedNode};
 
-/// Whether the graph may become what `planned` says.
+/// Checks that the running graph may become what `planned` says.
 pub fn allow(old: &Current, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
     for (index, node) in old.planned.nodes.iter().enumerate() {
         if node.kind.capabilities.names_members && !node.labelled && !stays.contains(&Some(index)) {
@@ -57,7 +57,7 @@ pub fn allow(old: &Current, planned: &Planned, stays: &[Option<usize>]) -> Resul
     Ok(())
 }
 
-/// Tells of a device that runs, and one of its lowers, whether that one has all of its bytes now.
+/// Returns a function of a running device and one of its lowers: whether that lower has all bytes of the device now.
 fn having_all(old: &Current) -> impl Fn(&PlannedNode, &PlannedNode) -> bool {
     |device, lower| {
         let Some(running) = old.graph.member(&device.name) else { return false };
@@ -65,7 +65,7 @@ fn having_all(old: &Current) -> impl Fn(&PlannedNode, &PlannedNode) -> bool {
     }
 }
 
-/// Whether a device of the new graph shows what one of the old graph shows now.
+/// Checks that a device of the new graph shows the bytes that one of the old graph shows now.
 pub fn shows(
     old: &Current,
     planned: &Planned,
@@ -77,7 +77,7 @@ pub fn shows(
     compared.shows(before, after)
 }
 
-/// A device that has run is told whom to trust, and what it is told.
+/// Returns a device that has run and gets a new `trust` option in the new spec, with the member that it names.
 pub fn newly_trusted<'p>(old: &Planned, new: &'p Planned) -> Option<(&'p str, &'p str)> {
     new.nodes.iter().find_map(|node| {
         let trust = node.kind.trust()?;
@@ -91,7 +91,7 @@ pub fn newly_trusted<'p>(old: &Planned, new: &'p Planned) -> Option<(&'p str, &'
 /// A member that comes back under another name.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Renamed<'p> {
-    /// Whose member it is.
+    /// The device that has the member.
     pub device: &'p str,
     /// Its name now.
     pub was: &'p str,
@@ -99,7 +99,7 @@ pub struct Renamed<'p> {
     pub is: &'p str,
 }
 
-/// A member of a device that has the same bytes on each, if the new graph calls it otherwise.
+/// Returns a member that shows the same bytes in both graphs and has another name in the new one.
 pub fn renamed<'p>(compared: &Compared<'p>) -> Option<Renamed<'p>> {
     let (old, new) = (compared.old, compared.new);
     let name_of = |planned: &'p Planned, node: usize| planned.nodes[node].name.as_str();

@@ -1,4 +1,4 @@
-//! Whether clients find their bytes after a change: what an export shows, before and after.
+//! Comparison of the bytes that exports show before and after a change.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,31 +8,31 @@ use kind::{Bytes, Effect};
 
 use crate::spec::{Planned, PlannedNode, Role};
 
-/// A graph, before and after, and who has which bytes.
+/// A graph before and after a change, and the lowers that have all bytes.
 pub struct Compared<'c> {
     /// Before.
     pub old: &'c Planned,
     /// After.
     pub new: &'c Planned,
-    /// For each node of `new`: the node of `old` that it is, if nothing about it changes.
+    /// For each node of `new`: the equal node of `old`, if nothing about it changes.
     pub stays: &'c [Option<usize>],
-    /// Of a device of `old` whose lowers all have its bytes: whether that lower has all of them now.
+    /// Whether a lower (second argument) has all bytes now of a device of `old` (first argument) that keeps copies.
     pub has_all: &'c dyn Fn(&PlannedNode, &PlannedNode) -> bool,
     /// The pairs of nodes that were compared, with the result: each pair is compared once, however many ways lead to it.
     compared: RefCell<BTreeMap<(usize, usize), Result<(), Differs>>>,
 }
 
-/// Two devices that show other bytes.
+/// Two devices that show different bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Differs {
-    /// The one before: an index into its nodes.
+    /// The device before: an index into the nodes of the old graph.
     pub old: usize,
-    /// The one after.
+    /// The device after.
     pub new: usize,
 }
 
 impl<'c> Compared<'c> {
-    /// A comparison that nothing is known of yet.
+    /// Starts a comparison without results.
     pub fn new(
         old: &'c Planned,
         new: &'c Planned,
@@ -42,10 +42,10 @@ impl<'c> Compared<'c> {
         Self { old, new, stays, has_all, compared: RefCell::default() }
     }
 
-    /// Whether `n` of the new graph shows at each address what `o` of the old one shows there.
+    /// Checks that `n` of the new graph shows at each address what `o` of the old one shows there.
     ///
     /// # Errors
-    /// Where it does not.
+    /// The devices at which they differ.
     pub fn shows(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (o, n) = (self.old.through(o), self.new.through(n));
         if self.stays[n] == Some(o) {
@@ -69,7 +69,7 @@ impl<'c> Compared<'c> {
         self.is_alike(o, n)
     }
 
-    /// Whether the two are made alike of lowers that show the same.
+    /// Checks that the two are of equal kind and options, on lowers that show the same bytes.
     fn is_alike(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
         let differs = || Err(Differs { old: o, new: n });
@@ -90,13 +90,14 @@ impl<'c> Compared<'c> {
         }
         let mut lowers = old.lowers.iter().zip(&new.lowers);
         lowers.try_for_each(|(o, n)| self.shows(*o, *n)).map_err(|below| {
-            // All of what is below would not fit there; what is shown of it may.
+            // The lower as a whole would not fit there, but the part that is shown may.
             let fits = self.old.nodes[below.old].info.size <= self.new.nodes[below.new].info.size;
             if fits { below } else { Differs { old: o, new: n } }
         })
     }
 
-    /// Where all lowers have the same bytes, one that stays is enough: the others are copied from it.
+    /// Compares devices that show the bytes of any lower. One lower that stays is enough: the others are copied from
+    /// it.
     fn shows_any(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
         let has_all = |lower: &&usize| (self.has_all)(old, &self.old.nodes[**lower]);
@@ -116,7 +117,7 @@ impl<'c> Compared<'c> {
     }
 }
 
-/// Whose bytes a node shows.
+/// Returns the relation of a node's bytes to those of its lowers.
 fn bytes(node: &PlannedNode) -> Bytes {
     node.kind.maker.bytes()
 }
@@ -126,8 +127,8 @@ fn is_of_lowers(node: &PlannedNode) -> bool {
     matches!(bytes(node), Bytes::Replicated | Bytes::FirstLower)
 }
 
-/// A labelled disk is known by its label, under its name; a raw one by its place. What goes with the
-/// process is the same only if it stays open.
+/// Whether two disks are the same. A labelled disk is identified by its label, under its name, and a raw one by its
+/// place. A disk that does not outlive its process is the same only if it stays open.
 fn is_same_disk(old: &PlannedNode, new: &PlannedNode) -> bool {
     if old.labelled || new.labelled {
         return old.labelled && new.labelled && old.name == new.name;
@@ -135,7 +136,7 @@ fn is_same_disk(old: &PlannedNode, new: &PlannedNode) -> bool {
     old.place().is_some() && old.place() == new.place()
 }
 
-/// Whether a table maps all that `before` maps to the same places.
+/// Whether a table maps all bytes of `before` to the same places.
 fn begins_with(after: &Table, before: &Table) -> bool {
     let count = before.segments().len();
     let rows = before.segments().zip(after.segments());

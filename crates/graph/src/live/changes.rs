@@ -1,30 +1,30 @@
-//! What a change does, in words.
+//! The effect of a change, for people.
 
 use block::units::format_size;
 use kind::Effect;
 
 use crate::spec::{Planned, PlannedNode};
 
-/// What a change does to a graph.
+/// The effect of a change on a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
-    /// A line for each disk, device and export that is not as before.
+    /// A line for each disk, device and export that changes.
     pub lines: Vec<Line>,
 }
 
-/// What becomes of one of them.
+/// The effect on one disk, device or export.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Line {
-    /// `add`, `remove`, `change`, or `reopen`: the same on something that changes.
+    /// `add`, `remove`, `change`, or `reopen`: unchanged, on a lower that changes.
     pub verb: &'static str,
     /// Its name.
     pub name: String,
-    /// What it is, and what of it changes.
+    /// Its description, and the properties that change.
     pub words: String,
 }
 
 impl Changes {
-    /// What becomes of `old` when it is `new`.
+    /// Compares `old` with `new`.
     pub(super) fn of(old: &Planned, new: &Planned, stays: &[Option<usize>]) -> Self {
         let mut lines = Vec::new();
         for (node, stays) in new.nodes.iter().zip(stays) {
@@ -59,7 +59,7 @@ fn on(planned: &Planned, node: &PlannedNode) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// What differs between two nodes of one name.
+/// Describes the differences between two nodes of one name.
 fn node_words(
     old: &Planned,
     new: &Planned,

@@ -1,16 +1,16 @@
-//! A graph that is open, and how it becomes another one while its clients wait.
+//! A graph that is open, and live changes to it while its clients wait.
 //!
-//! What a change leaves as it is goes on; the rest is closed in order and made anew, as a start would
-//! make it, while no client's request begins. Until the labels say so, nothing has happened: a change
-//! that fails is undone the same way, and after a crash the labels tell which of the two it is.
+//! Devices that a change leaves unchanged go on. The others are closed in order and made anew, as a start would make
+//! them, while no client's request begins. The change is committed when the labels are written. A change that fails is
+//! undone the same way, and after a crash the labels show which of the two graphs counts.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the steps, and the way back |
-//! | `same.rs` | what stays as it is |
-//! | `allow.rs` | what may become of a graph |
-//! | `bytes.rs` | whether clients find their bytes |
-//! | `changes.rs` | what a change does, in words |
+//! | `mod.rs` | the steps of a change, and the undo |
+//! | `same.rs` | the nodes that stay unchanged |
+//! | `allow.rs` | the changes that are permitted |
+//! | `bytes.rs` | comparison of the bytes that exports show |
+//! | `changes.rs` | the effect of a change, in words |
 
 mod allow;
 mod bytes;
@@ -44,22 +44,22 @@ use allow::{allow, newly_trusted, shows};
 use bytes::Differs;
 pub use changes::{Changes, Line};
 
-/// A graph that is open, whatever becomes of it.
+/// A graph that is open, through all of its changes.
 pub struct RunningGraph {
     env: Env,
     engine: Engine,
     now: RefCell<Rc<Current>>,
-    /// One for each export. Clients keep theirs while the graph changes.
+    /// One portal for each export. Clients keep theirs while the graph changes.
     portals: Portals,
-    /// One change after the other.
+    /// Lock for one change at a time.
     turn: Mutex,
     /// Wakes commands that wait for the end of a change.
     changed: Notify,
 }
 
-/// What is open now.
+/// The graph that is open now.
 pub struct Current {
-    /// What it was built from.
+    /// The plan that it was built from.
     pub planned: Planned,
     /// Its devices: one for each node of the plan, in that order.
     pub graph: Graph,
@@ -67,36 +67,36 @@ pub struct Current {
     pub labels: Option<Labels>,
 }
 
-/// Why a graph is not open, or not changed.
+/// The reason why a graph is not open, or not changed.
 #[derive(Debug)]
 pub enum Unchanged {
-    /// Its labelled disks stand against it. Nothing was changed.
+    /// Its labelled disks cannot be opened so. Nothing was changed.
     Refused(Vec<Error>),
-    /// Something else does. Nothing was changed, or all that was is undone.
+    /// Another error. Nothing was changed, or every change is undone.
     Failed(Error),
-    /// The change has failed, and so has the way back: clients get errors until the next start.
+    /// The change has failed, and undoing it as well. Clients get errors until the next start.
     Lost {
-        /// Why the change has failed.
+        /// The error of the change.
         change: Error,
-        /// Why what was there before could not be opened again.
+        /// The error of reopening the previous graph.
         back: Error,
     },
 }
 
-/// For as long as it is kept, no other change begins.
+/// A guard that keeps other changes from beginning.
 pub struct ChangeGuard(#[expect(dead_code, reason = "it is held, not read")] Locked);
 
-/// What devices that were closed have left.
+/// Hand-overs of closed devices.
 type Handovers = BTreeMap<(String, &'static str), Rc<dyn Any>>;
 
-/// A change that has closed what it is going to replace.
+/// A change that closes the members that it replaces.
 struct Change<'c> {
     old: &'c Current,
     planned: &'c Planned,
     /// For each node of the plan: the member that stays.
     stays: Vec<Option<usize>>,
     labels: Option<&'c Labels>,
-    /// Members that were closed.
+    /// For each member of the old graph: whether it was closed.
     closed: Vec<bool>,
     handovers: Handovers,
 }
@@ -105,7 +105,7 @@ impl RunningGraph {
     /// Opens a graph.
     ///
     /// # Errors
-    /// What stands against it; what was opened is closed again.
+    /// The reasons why it cannot be opened. Everything opened is closed again.
     pub async fn open(
         env: &Env,
         engine: &Engine,
@@ -148,17 +148,18 @@ impl RunningGraph {
         }
     }
 
-    /// What is open now.
+    /// Returns the graph that is open now.
     pub fn now(&self) -> Rc<Current> {
         self.now.borrow().clone()
     }
 
-    /// The portal of an export. It stays the same one through every change that keeps an export of this name.
+    /// Returns the portal of an export. It stays the same one through every change that keeps an export of this name.
     pub fn portal(&self, export: &str) -> Option<Portal> {
         self.portals.get(export)
     }
 
-    /// Takes what is a word for a start away from devices that run, and says so: they know who has every write.
+    /// Removes new `trust` options of devices that run from the plan, and returns a note for each: these devices know
+    /// which members have every write.
     pub fn forget_trust(&self, planned: &mut Planned) -> Vec<String> {
         let old = self.now();
         let mut notes = Vec::new();
@@ -174,10 +175,10 @@ impl RunningGraph {
         notes
     }
 
-    /// What a change to `planned` would do.
+    /// Returns the effect of a change to `planned`.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// The reason why it is not permitted.
     pub fn compare(&self, planned: &Planned) -> Result<Changes> {
         let old = self.now();
         let stays = same::stays(&old.planned, planned);
@@ -185,8 +186,8 @@ impl RunningGraph {
         Ok(Changes::of(&old.planned, planned, &stays))
     }
 
-    /// Where bytes would have to move, so that each export shows afterwards what it shows now: from a
-    /// device of now to one of `planned`, by their names.
+    /// Returns the moves of bytes that are necessary for each export to show the same bytes after a change: from a
+    /// device of the open graph to one of `planned`, by their names.
     pub fn to_move(&self, planned: &Planned) -> Vec<(String, String)> {
         let old = self.now();
         let stays = same::stays(&old.planned, planned);
@@ -206,16 +207,17 @@ impl RunningGraph {
         moves
     }
 
-    /// Waits until no change is under way. What a change begins with is looked at afterwards.
+    /// Waits until no change is under way, and keeps others from beginning. The inputs of a change must be read after
+    /// that.
     pub async fn turn(&self) -> ChangeGuard {
         ChangeGuard(self.turn.lock().await)
     }
 
-    /// Makes the graph what `planned` says, `probe` having looked at its labelled disks, both in this
-    /// turn. Clients wait meanwhile: up to `limit` until what they have begun is answered and flushed.
+    /// Changes the graph to `planned`. `probe` has its labelled disks, probed while the same `turn` was held. Clients
+    /// wait meanwhile: up to `limit` until their begun requests are answered and flushed.
     ///
     /// # Errors
-    /// Why it is not done; then all is as it was before, but for [`Unchanged::Lost`].
+    /// The reason why it failed. Then the graph is as before, except after [`Unchanged::Lost`].
     pub async fn change(
         &self,
         turn: &ChangeGuard,
@@ -226,7 +228,7 @@ impl RunningGraph {
         self.change_and(turn, planned, probe, limit, || {}).await
     }
 
-    /// The same. Once it has happened `before_clients` is called, and then clients' requests begin again.
+    /// Does the same, and calls `before_clients` once the change is done, before clients' requests begin again.
     ///
     /// # Errors
     /// As [`RunningGraph::change`].
@@ -269,7 +271,7 @@ impl RunningGraph {
         }
     }
 
-    /// What takes long in devices that come in, while clients go on.
+    /// Does the slow work of opening new devices while clients go on.
     async fn prepare(
         &self,
         old: &Current,
@@ -281,7 +283,7 @@ impl RunningGraph {
             let Maker::Stateful { prepare: Some(prepare), .. } = node.kind.maker else { continue };
             let before = old.graph.member(&node.name);
             if before.is_some_and(|member| member.kind.name == node.kind.name) {
-                // That one hands over itself, if it goes at all.
+                // The old device hands over itself, if it is replaced at all.
                 continue;
             }
             let kept: Rc<dyn StateStore> = match labels {
@@ -296,10 +298,10 @@ impl RunningGraph {
     }
 
     /// Waits until every request that a client has begun is answered, those of closed connections too. Then flushes all
-    /// that [`Graph::flushed`] names, all at once; a failure does not keep the others from it. Returns the devices, or the
-    /// exports that show them, that could not be flushed, and the reasons.
+    /// that [`Graph::flushed`] names, all at once; a failure does not keep the others from it. Returns the devices that
+    /// could not be flushed, or the exports that show them, with the errors.
     pub async fn flush(&self) -> Vec<(String, Error)> {
-        // A write under way may be on one member of a mirror only: labels may not say then that it was closed in order.
+        // A write under way may be on one member of a mirror only. The labels must not record an orderly close then.
         if !seeded::on(Bug::FlushUndrained) {
             self.engine.drained().await;
         }
@@ -316,11 +318,11 @@ impl RunningGraph {
         failed
     }
 
-    /// Carries out a command on a device, in the graph as it is after a change that is under way.
+    /// Carries out a command on a device. If a change is under way, uses the graph after it.
     ///
     /// # Errors
     /// `NotFound` if the graph has no such device; `InUse` if the change takes longer than the command may wait; else
-    /// the device's own.
+    /// the device's own error.
     pub async fn control(&self, device: &str, command: Command) -> Result<Reply> {
         let is_open = || !self.now().graph.is_closed(device);
         if self.env.within(command.limit, self.changed.until(is_open)).await.is_none() {
@@ -345,7 +347,7 @@ impl RunningGraph {
         self.control(device, Command::new::<V>(args)).await?.answer::<V>()
     }
 
-    /// The devices that have requests under way, in words: `a (file): 3`.
+    /// Returns the devices that have requests under way, in words: `a (file): 3`.
     pub fn unanswered(&self, now: &Current) -> Vec<String> {
         let members = now.graph.members().iter();
         let waiting = members.filter_map(|member| {
@@ -355,11 +357,11 @@ impl RunningGraph {
         waiting.collect()
     }
 
-    /// Takes a disk out of the lowest devices above it that can do without it.
+    /// Fails a disk in the lowest devices above it that can do without it.
     pub async fn take_out(&self, disk: &str) {
         let now = self.now();
         let nodes = &now.planned.nodes;
-        // Whether a node, in the order of the plan, loses bytes with the disk.
+        // For each node, in the order of the plan: whether it loses bytes with the disk.
         let mut loses: Vec<bool> = Vec::with_capacity(nodes.len());
         for node in nodes {
             let mut is_lost = node.name == disk;
@@ -375,11 +377,11 @@ impl RunningGraph {
         }
     }
 
-    /// Ends what devices do by themselves, those above first: the next start finds everything in its place. What does
-    /// not end by then is cut off, as by a kill. For a graph of which nothing more is asked.
+    /// Ends the background work of devices, those above first, so that the next start finds everything in its place.
+    /// Work that has not ended by `deadline` is cut off, as by a kill. For a graph that gets no more requests.
     pub async fn close_devices(&self, deadline: Mono) {
         let graph = &self.now().graph;
-        // Disks stay: labels have something to say yet.
+        // Disks stay open, since labels are written later.
         for member in graph.members().iter().rev().filter(|member| !member.lowers.is_empty()) {
             let left = deadline.since(self.env.now());
             if self.env.within(left, graph.close(member)).await.is_none() {
@@ -388,7 +390,7 @@ impl RunningGraph {
         }
     }
 
-    /// Until every request of clients is answered and all that was answered is flushed.
+    /// Waits until every request of clients is answered and every acknowledged write is flushed.
     async fn quiet(&self, old: &Current, deadline: Mono) -> Result<()> {
         let quiet = async {
             self.engine.drained().await;
@@ -410,10 +412,10 @@ impl RunningGraph {
         Error::new(ErrorKind::TimedOut, words).next("cairn status")
     }
 
-    /// Closes what does not stay, makes what is new, and lets the labels say so.
+    /// Closes the members that do not stay, makes the new ones, and writes the labels.
     async fn replace(&self, change: &mut Change<'_>, deadline: Mono) -> Result<Graph> {
         let old = change.old;
-        // Those above first.
+        // Uppers first.
         for (index, member) in old.graph.members().iter().enumerate().rev() {
             if change.stays.contains(&Some(index)) {
                 continue;
@@ -426,7 +428,7 @@ impl RunningGraph {
             let key = (member.name.clone(), member.kind.name);
             change.handovers.extend(handover.map(|handover| (key, handover)));
         }
-        // What was under way may have put a member out since the change was asked for.
+        // A request under way may have failed a member since the change was asked for.
         allow(old, change.planned, &change.stays)?;
         let (stays, handovers) = (change.stays.clone(), change.handovers.clone());
         let before = Before { graph: &old.graph, planned: &old.planned, stays, handovers };
@@ -450,8 +452,8 @@ impl RunningGraph {
         Ok(graph)
     }
 
-    /// Takes back what was made for a graph that will not be. Answers what it leaves to what comes back; nothing,
-    /// if it does not end in time.
+    /// Closes and removes the members that a failed change has made. Returns their hand-overs for the previous graph;
+    /// nothing for those that do not close in time.
     async fn discard(&self, graph: &Graph, old: &Graph, deadline: Mono) -> Handovers {
         let mut left = Handovers::new();
         for member in graph.members().iter().rev() {
@@ -467,7 +469,7 @@ impl RunningGraph {
         left
     }
 
-    /// Opens again what was closed for a change that has failed. Clients are still held.
+    /// Reopens the members that were closed for a change that has failed. Clients still wait.
     async fn undo(&self, change: Change<'_>, error: Error) -> Unchanged {
         let Change { old, labels, closed, handovers, .. } = change;
         let labels = old.labels.as_ref().map(|before| before.again(labels));
@@ -499,7 +501,7 @@ impl RunningGraph {
     }
 }
 
-/// Why something has failed, and which disks still say that it is open.
+/// Combines the error of a failed start with that of closing its disks.
 fn also(error: Error, left: Option<Error>) -> Error {
     match left {
         None => error,
@@ -511,7 +513,7 @@ fn also(error: Error, left: Option<Error>) -> Error {
     }
 }
 
-/// Lets the labels say what has become of the graph: from here on it is so.
+/// Writes the labels: from here on the change is committed.
 async fn tell(change: &Change<'_>) -> Result<()> {
     match (change.labels, &change.old.labels) {
         (Some(labels), _) => labels.commit().await,

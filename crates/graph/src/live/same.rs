@@ -1,4 +1,4 @@
-//! What a change leaves as it is: a device that stays the same, on devices that stay the same.
+//! The nodes that a change leaves unchanged: a node stays if it is equal to the old one and all of its lowers stay.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use kind::Effect;
 
 use crate::spec::{Planned, PlannedNode};
 
-/// For each node of `new`: the node of `old` that it is, if nothing about it changes.
+/// Returns for each node of `new` the equal node of `old`, if nothing about it changes.
 pub fn stays(old: &Planned, new: &Planned) -> Vec<Option<usize>> {
     let by_name: BTreeMap<&str, usize> =
         old.nodes.iter().enumerate().map(|(index, node)| (node.name.as_str(), index)).collect();
     let mut stays: Vec<Option<usize>> = Vec::new();
-    // Those below come first.
+    // Lowers come first.
     for node in &new.nodes {
         let same = by_name.get(node.name.as_str()).copied().filter(|index| {
             let before = &old.nodes[*index];
@@ -23,14 +23,14 @@ pub fn stays(old: &Planned, new: &Planned) -> Vec<Option<usize>> {
     stays
 }
 
-/// Whether two nodes are the same, what they stand on aside.
+/// Whether two nodes are the same, apart from their lowers.
 fn is_same(old: &PlannedNode, new: &PlannedNode) -> bool {
     old.kind.name == new.kind.name
         && old.info == new.info
         && old.table == new.table
         && old.labelled == new.labelled
-        // A disk that was not there may be back.
+        // A disk that was absent may be back.
         && old.words == new.words
-        // A disk that was made by the start is there by now.
+        // A disk that the start created exists by now.
         && old.given.has_options_of(&new.given, new.kind, Effect::is_lasting)
 }

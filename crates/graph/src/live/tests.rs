@@ -1,4 +1,4 @@
-//! What stays as it is, and what an export shows afterwards: graphs in, verdicts out.
+//! Tests of the nodes that stay unchanged, and of the bytes that an export shows after a change.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::spec::{Planned, PlannedNode, Position, Role, test_kinds};
 
 const MIB: u64 = 1 << 20;
 
-/// A kind that is only compared.
+/// Makes a kind that is only compared.
 const fn kind(name: &'static str, maker: Maker) -> Kind {
     let (lowers, options, capabilities) = (Lowers::None, &[], Capabilities::NONE);
     Kind { name, summary: "", manual: "", lowers, options, capabilities, verbs: &[], maker }
@@ -129,8 +129,8 @@ impl Draft {
     }
 }
 
-/// What the topmost device of `new` shows of what the one of `old` shows, if these members of each
-/// mirror are in sync.
+/// Checks that the topmost device of `new` shows the bytes of the topmost device of `old`. `in_sync` names the members
+/// of mirrors that are in sync.
 fn shows(old: &Draft, new: &Draft, in_sync: &[&str]) -> Result<(), String> {
     let (old, new) = (&old.0, &new.0);
     let stays = stays(old, new);
@@ -146,7 +146,7 @@ fn pair(names: &[&str]) -> Draft {
 }
 
 #[test]
-fn what_stands_on_a_change_changes_too() {
+fn devices_above_changed_lower_do_not_stay() {
     let old = Draft::new().disk("a").disk("b").add(&SAFE, "sa", &["a"], MIB);
     let old = old.add(&SAFE, "sb", &["b"], MIB);
     let timeout = Value::Duration(Duration::from_secs(3));
@@ -156,7 +156,7 @@ fn what_stands_on_a_change_changes_too() {
 }
 
 #[test]
-fn a_disk_that_was_made_by_the_start_stays() {
+fn disk_created_by_start_stays_and_absent_one_does_not() {
     let old = Draft::new().disk("a").given("create", Value::Switch(true));
     assert_eq!(stays(&old.0, &Draft::new().disk("a").0), [Some(0)]);
     let mut back = Draft::new().disk("a");
@@ -165,7 +165,7 @@ fn a_disk_that_was_made_by_the_start_stays() {
 }
 
 #[test]
-fn a_device_on_other_lowers_is_another_one() {
+fn device_on_other_lowers_does_not_stay() {
     let old = Draft::new().disk("a").disk("b").add(&SAFE, "s", &["a"], MIB);
     let new = Draft::new().disk("a").disk("b").add(&SAFE, "s", &["b"], MIB);
     assert_eq!(stays(&old.0, &new.0), [Some(0), Some(1), None]);
@@ -173,7 +173,7 @@ fn a_device_on_other_lowers_is_another_one() {
 }
 
 #[test]
-fn clear_devices_come_and_go() {
+fn passthrough_devices_may_be_added_and_removed() {
     let bare = Draft::new().disk("a").add(&SAFE, "s", &["a"], MIB);
     let slow = Draft::new().disk("a").add(&DELAY, "low", &["a"], MIB);
     let slow = slow.add(&SAFE, "s", &["low"], MIB).add(&DELAY, "high", &["s"], MIB);
@@ -199,7 +199,7 @@ fn options_that_change_no_bytes_may_change() {
 }
 
 #[test]
-fn a_raw_disk_is_its_place_and_a_labelled_one_its_name() {
+fn raw_disk_is_its_place_and_labelled_disk_its_name() {
     let at = |name: &str, place: &str, labelled| {
         let draft = Draft::new().add(&FILE, name, &[], MIB);
         let mut draft = draft.given("file", Value::Text(place.to_owned()));
@@ -223,7 +223,7 @@ fn a_table_may_grow_and_not_move() {
 }
 
 #[test]
-fn what_does_not_fit_below_differs_above() {
+fn too_small_lower_is_reported_at_device_above() {
     let part = |name: &str, size| Draft::new().add(&FILE, name, &[], size).part("p", name, 0, 4096);
     let differs = |size| shows(&part("a", MIB), &part("b", size), &[]);
     assert_eq!(differs(2 * MIB), Err("b".to_owned()));
@@ -231,7 +231,7 @@ fn what_does_not_fit_below_differs_above() {
 }
 
 #[test]
-fn one_member_in_sync_that_stays_is_enough() {
+fn mirror_shows_same_bytes_if_one_in_sync_member_stays() {
     let all: &[&str] = &["a", "b"];
     let old = pair(all);
     assert_eq!(shows(&old, &pair(&["a", "b", "c"]), all), Ok(()));
@@ -241,7 +241,7 @@ fn one_member_in_sync_that_stays_is_enough() {
 }
 
 #[test]
-fn a_mirror_comes_under_a_disk_and_goes_from_it() {
+fn mirror_may_be_put_above_disk_and_removed() {
     let alone = Draft::new().labelled("a");
     let all: &[&str] = &["a", "b"];
     assert_eq!(shows(&alone, &pair(all), &[]), Ok(()));
@@ -250,7 +250,7 @@ fn a_mirror_comes_under_a_disk_and_goes_from_it() {
 }
 
 #[test]
-fn a_member_that_would_have_another_name_is_told() {
+fn renamed_member_is_reported() {
     let in_sync = |_: &PlannedNode, _: &PlannedNode| true;
     let of = |old: &Draft, new: &Draft| {
         let stays = stays(&old.0, &new.0);
@@ -269,7 +269,7 @@ fn a_member_that_would_have_another_name_is_told() {
 }
 
 #[test]
-fn trust_is_a_word_for_a_start() {
+fn trust_counts_only_at_start() {
     let told = |member: &str| pair(&["a", "b"]).given("trust", Value::Text(member.to_owned()));
     let plain = pair(&["a", "b"]);
     assert_eq!(newly_trusted(&plain.0, &told("a").0), Some(("pair", "a")));

@@ -1,4 +1,4 @@
-//! The disks of a text, as they stand there: for the specs that labels keep.
+//! Reads the disks of a text as they are written: for the specs that labels keep.
 
 use super::fault::Log;
 use super::tree::{self, Raw};
@@ -6,10 +6,10 @@ use super::tree::{self, Raw};
 /// A disk's name and its fields, as text.
 pub(crate) type PlainDisk = (String, Vec<(String, String)>);
 
-/// The disks that `text` names.
+/// Returns the disks that `text` names.
 ///
 /// # Errors
-/// Why it is no spec.
+/// The faults of the text, if it is no spec.
 pub(crate) fn plain_disks(text: &str) -> Result<Vec<PlainDisk>, String> {
     let mut log = Log::new("label");
     let fields = tree::read(text, &|_| None, &mut log);

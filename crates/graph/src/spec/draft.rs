@@ -1,4 +1,4 @@
-//! One disk, device or export with its words looked up: its kind, what it stands on, its options.
+//! One disk, device or export with its words looked up: its kind, its lowers, its options.
 
 use std::collections::BTreeMap;
 
@@ -27,10 +27,10 @@ const ATTACH: OptionSpec = OptionSpec {
     help: "make it a block device of this machine",
 };
 
-/// Options of an export beside `on` and `clients`.
+/// Options of an export besides `on` and `clients`.
 pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
 
-/// Of every disk.
+/// Option of every disk.
 const LABEL: OptionSpec = OptionSpec {
     name: "label",
     value: ValueType::Switch,
@@ -40,37 +40,37 @@ const LABEL: OptionSpec = OptionSpec {
     help: "keep what must survive in the disk's first and last MiB; data are between",
 };
 
-/// Names of clients in one export.
+/// Maximum number of client names in one export.
 const CLIENTS_MAX: usize = 1024;
 
-/// A disk or device whose words have been looked up.
+/// A disk or device with its words looked up.
 pub(super) struct Draft<'s> {
     pub(super) entry: &'s Entry,
     pub(super) kind: Option<&'static Kind>,
-    /// What it stands on, as it was written.
+    /// Names of its lowers, as they were written.
     pub(super) on: Vec<Word>,
-    /// The drafts of these names; fewer if some are unknown.
+    /// The drafts with these names; fewer if some names are unknown.
     pub(super) lowers: Vec<usize>,
     pub(super) options: Vec<(&'static str, Value)>,
-    /// Of a disk: whether it has a label.
+    /// Whether it is a disk with `label = true`.
     pub(super) label: bool,
-    /// Of a disk: whether it says that it has none.
+    /// Whether it is a disk with `label = false`.
     pub(super) said_raw: bool,
-    /// Whether it can be planned: nothing is wrong with it by itself.
+    /// Whether it can be planned: it has no fault of its own.
     pub(super) sound: bool,
 }
 
-/// An export whose words have been looked up.
+/// An export with its words looked up.
 pub(super) struct ExportDraft<'s> {
     pub(super) entry: &'s Entry,
     pub(super) on: Option<(Word, usize)>,
     pub(super) read_only: bool,
     pub(super) attach: bool,
-    /// Whose certificates get it.
+    /// Names in the certificates of the clients that may use it; `None` if the spec does not limit them.
     pub(super) clients: Option<Vec<String>>,
 }
 
-/// What a name means.
+/// Index of disks, devices and exports by name.
 pub(super) struct Names<'s> {
     nodes: BTreeMap<&'s str, usize>,
     exports: BTreeMap<&'s str, usize>,
@@ -78,7 +78,7 @@ pub(super) struct Names<'s> {
 
 impl<'s> Names<'s> {
     pub(super) fn of(spec: &'s Spec) -> Self {
-        // Backwards, so that of two entries with one name the first is meant.
+        // Backwards, so that the first of two entries with one name wins.
         let index = |entries: &'s [Entry]| -> BTreeMap<&'s str, usize> {
             entries.iter().enumerate().rev().map(|(i, e)| (e.name.text.as_str(), i)).collect()
         };
@@ -155,7 +155,7 @@ impl<'s> Draft<'s> {
         sound
     }
 
-    /// A disk of no known kind: the key may be misspelt.
+    /// Reports keys that may be misspelt kinds, of a disk without a known kind.
     fn guess_unknown(&self, registry: Registry, log: &mut Log) -> bool {
         let known: Vec<&str> = registry.disk_names().collect();
         for Field { key, .. } in &self.entry.fields {
@@ -201,7 +201,7 @@ impl<'s> Draft<'s> {
         }
     }
 
-    /// Looks up what it stands on.
+    /// Looks up its lowers.
     fn stand(&mut self, names: &Names<'_>, log: &mut Log) -> bool {
         let Some(item) = self.entry.field("on") else {
             let Word { text, at } = &self.entry.name;
@@ -247,8 +247,8 @@ impl<'s> Draft<'s> {
         false
     }
 
-    /// Checks every field against the options of the kind, but for the keys in `others`, which mean
-    /// something else, and in `told`, which are known to be wrong.
+    /// Checks every field against the options of the kind. Skips the keys in `others`, which are no options, and those
+    /// in `told`, which were reported already.
     fn options(&mut self, others: &[&str], told: &[&str], log: &mut Log) -> bool {
         let Some(kind) = self.kind else { return false };
         let known: Vec<&'static OptionSpec> = options_of(kind).collect();
@@ -320,13 +320,13 @@ impl<'s> ExportDraft<'s> {
     }
 }
 
-/// Returns the options of a kind, and those that all kinds of its sort have.
+/// Returns the options of a kind, including `label` if it is a kind of disk.
 pub(crate) fn options_of(kind: &'static Kind) -> impl Iterator<Item = &'static OptionSpec> {
     let label = (kind.lowers == Lowers::None).then_some(&LABEL);
     kind.options.iter().chain(label)
 }
 
-/// Names in certificates, as one or as a list.
+/// Returns the names in certificates, written as one name or as a list.
 fn clients(item: &Item, log: &mut Log) -> Option<Vec<String>> {
     let items = match &item.raw {
         Raw::List(items) => items.as_slice(),

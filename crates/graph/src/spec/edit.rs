@@ -1,4 +1,4 @@
-//! Small changes of a spec that somebody asks for by a word, instead of writing it anew.
+//! Small changes of a spec by commands, instead of a new text.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use super::parse::{DEVICES_MAX, Entry, Section, Spec, wrong_name};
 use super::tree::{Field, Item, Raw, Word};
 
 impl Spec {
-    /// The program to be run for each event.
+    /// Returns the program that is run for each event.
     pub fn events_program(&self) -> Option<&Path> {
         self.events.as_deref()
     }
 
-    /// Whether it has a disk of that name.
+    /// Whether it has a disk called `name`.
     pub fn has_disk(&self, name: &str) -> bool {
         self.disk(name).is_some()
     }
@@ -22,7 +22,7 @@ impl Spec {
     /// Moves a disk to another place, as a disk of a kind that opens paths.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If there is no disk called `name`.
     pub fn move_disk(
         &mut self,
         name: &str,
@@ -42,10 +42,10 @@ impl Spec {
         Ok(())
     }
 
-    /// How a disk was made does not count any more: it is larger by now. Whether anything was said of that.
+    /// Removes the options that describe how a disk was made, since it is larger now. Returns whether there were any.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If there is no disk called `name`.
     pub fn forget_making(&mut self, name: &str, registry: Registry) -> Result<bool, String> {
         let disk = self.find(Section::Disk, name)?;
         let said = disk.fields.len();
@@ -53,9 +53,10 @@ impl Spec {
         Ok(disk.fields.len() < said)
     }
 
-    /// What was said for the first start alone, by disks and devices that have heard it. What is not there is missing
-    /// from now on: no disk is made in its place; and where labels tell whose bytes count, they do: whom somebody trusted
-    /// once may have missed everything since.
+    /// Removes the options that count at one start only, from disks and devices for which `heard` is true. Afterwards a
+    /// missing disk is reported as missing, and not made anew. A device loses its option only if all disks beneath it
+    /// have labels: the labels know which bytes count, and the member that was trusted once may have missed writes
+    /// since.
     pub fn forget_first_words(&mut self, registry: Registry, heard: impl Fn(&str) -> bool) {
         let told = |entry: &Entry| {
             let disks = self.beneath(&entry.name.text).into_iter();
@@ -74,7 +75,7 @@ impl Spec {
         }
     }
 
-    /// The disks and devices of which `before` says the same for a first start.
+    /// Returns the disks and devices that have the same option for one start in `before`.
     pub fn first_words_as(&self, before: &Self, registry: Registry) -> Vec<String> {
         let shown = |entry: &Entry, key: &str| entry.field(key).map(|item| item.raw.show());
         let is_heard = |entry: &&Entry| {
@@ -90,10 +91,10 @@ impl Spec {
         self.entries.iter().filter(is_heard).map(|entry| entry.name.text.clone()).collect()
     }
 
-    /// The bytes of `member` count at this start, whatever labels know of it.
+    /// Makes the bytes of `member` count at this start, whatever labels say about it.
     ///
     /// # Errors
-    /// If no device that takes such a word stands on it.
+    /// If `member` is a lower of no device with a `trust` option.
     pub fn trust(&mut self, member: &str, registry: Registry) -> Result<(), String> {
         let mut devices = Vec::new();
         for entry in &mut self.entries {
@@ -120,7 +121,7 @@ impl Spec {
         self.entries.iter().find(|entry| entry.is(Section::Disk, name))
     }
 
-    /// A device stands on one more disk, which is new and gets a label.
+    /// Adds a disk below a device. The disk is new and gets a label.
     ///
     /// # Errors
     /// If there is no such device, or the name is taken.
@@ -158,10 +159,10 @@ impl Spec {
         Ok(())
     }
 
-    /// A device stands on one device less; a disk that nothing stands on any more goes.
+    /// Removes a lower from a device. A disk that nothing uses any more is removed as well.
     ///
     /// # Errors
-    /// If there is no such device, or it does not stand on that one.
+    /// If there is no such device, or `name` is not among its lowers.
     pub fn remove_member(&mut self, device: &str, name: &str) -> Result<(), String> {
         let members = self.members(device)?;
         let before = members.len();
@@ -185,7 +186,7 @@ impl Spec {
         found.ok_or_else(|| format!("the spec has no {} {name:?}", section.word()))
     }
 
-    /// What a device stands on, if that is a list.
+    /// Returns the lowers of a device, if they are a list.
     fn members(&mut self, device: &str) -> Result<&mut Vec<Item>, String> {
         let entry = self.find(Section::Device, device)?;
         let on = entry.fields.iter_mut().find(|field| field.key.text == "on");
@@ -262,7 +263,7 @@ vol = { on = "half" }
     }
 
     #[test]
-    fn words_for_the_first_start_are_forgotten_where_labels_tell() {
+    fn start_options_are_forgotten_where_disks_have_labels() {
         let text = |label: &str| {
             TEXT.replace("label = true", label).replace("\"b\"] }", "\"b\"], trust = \"a\" }")
         };
@@ -274,10 +275,10 @@ vol = { on = "half" }
         let now = forgotten(&text("label = true"));
         assert_eq!(now[0], r#"a: file="a.img" size="8MiB" label=true"#);
         assert_eq!(now[2], r#"pair: kind="mirror" on=["a", "b"]"#);
-        // Of raw disks nobody else knows.
+        // Raw disks have no label that would know.
         let now = forgotten(&text("label = false"));
         assert_eq!(now[2], r#"pair: kind="mirror" on=["a", "b"] trust="a""#);
-        // What is said anew is heard.
+        // A changed option counts again.
         let spec =
             Spec::parse(&text("label = true").replace("b.img", "c.img"), "g.toml", &|_| None);
         let parse = |text: &str| Spec::parse(text, "g.toml", &|_| None);
@@ -287,7 +288,7 @@ vol = { on = "half" }
     }
 
     #[test]
-    fn disks_move_come_and_go() {
+    fn edits_move_insert_and_remove_disks() {
         let mut spec = Spec::parse(TEXT, "g.toml", &|_| None);
         assert_eq!(spec.events_program(), Some(Path::new("/usr/local/bin/told")));
         spec.move_disk("b", &DEVICE, "/dev/new".into(), REGISTRY).unwrap();
@@ -302,7 +303,7 @@ vol = { on = "half" }
     }
 
     #[test]
-    fn what_is_not_there_is_told() {
+    fn edits_reject_unknown_disks_and_devices() {
         let mut spec = Spec::parse(TEXT, "g.toml", &|_| None);
         let moved = spec.move_disk("pair", &FILE, "x".into(), REGISTRY);
         assert!(moved.unwrap_err().contains("no disk"));

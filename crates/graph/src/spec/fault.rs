@@ -1,10 +1,10 @@
-//! What is wrong with a spec: each fault with its place in the file, all of them at once.
+//! Faults of a spec, each with its position in the file. All faults are reported at once.
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// A place in the text, counted from 1 in lines and characters.
+/// A position in the text, counted from 1 in lines and characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
     /// The line.
@@ -14,16 +14,16 @@ pub struct Position {
 }
 
 impl Position {
-    /// No place in a text: what is meant was not written, or there is no text.
+    /// No position: the subject was not written, or there is no text.
     pub const NOWHERE: Self = Self { line: 0, column: 0 };
 }
 
-/// Whether a fault stops everything.
+/// Whether a fault keeps the spec from being used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// Nothing is done.
+    /// The spec is not used.
     Error,
-    /// Worth knowing; it goes on.
+    /// A notice. The spec is used.
     Warning,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One fault: where, how bad, and a sentence with the value, the limit and the next step.
+/// One fault: its position, its severity, and a sentence with the value, the limit and the next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     file: Arc<str>,
@@ -46,22 +46,22 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The name of the file, as it was given.
+    /// Returns the name of the file, as the caller passed it.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Where in the file.
+    /// Returns the position in the file.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// How bad it is.
+    /// Returns its severity.
     pub fn severity(&self) -> Severity {
         self.severity
     }
 
-    /// What is wrong and what to do.
+    /// Returns the description of the fault and the next step.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -77,19 +77,19 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Of a spec so many faults are told; of others there is only a count.
+/// Maximum number of faults that are reported in full; others are only counted.
 const FAULTS_MAX: usize = 100;
 
-/// Everything that is wrong with a spec, in the order of the text; at least one fault is an error.
+/// All faults of a spec, in the order of the text. At least one is an error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Faults {
     told: Vec<Fault>,
-    /// Errors beyond those.
+    /// Number of errors beyond those.
     more: usize,
 }
 
 impl Faults {
-    /// The faults, warnings among them; the first 100 that were found.
+    /// Returns the faults, including warnings: the first 100 that were found.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Fault> {
         self.told.iter()
     }
@@ -112,12 +112,12 @@ impl fmt::Display for Faults {
 
 impl Error for Faults {}
 
-/// Where faults are gathered.
+/// A collector of faults.
 #[derive(Clone)]
 pub(super) struct Log {
     file: Arc<str>,
     faults: Vec<Fault>,
-    /// Errors beyond [`FAULTS_MAX`].
+    /// Number of errors beyond [`FAULTS_MAX`].
     more: usize,
 }
 
@@ -130,7 +130,7 @@ impl Log {
         self.error_with(position, || message.into());
     }
 
-    /// The same with words that take time to find: they are asked for only if the fault is told.
+    /// Adds an error with an expensive message. `message` is called only if the fault is reported in full.
     pub(super) fn error_with(&mut self, position: Position, message: impl FnOnce() -> String) {
         match self.faults.len() < FAULTS_MAX {
             true => self.add(position, Severity::Error, message()),
@@ -148,7 +148,7 @@ impl Log {
         self.more > 0 || self.faults.iter().any(|fault| fault.severity == Severity::Error)
     }
 
-    /// The warnings, if there is nothing worse.
+    /// Returns the warnings, if there are no errors.
     pub(super) fn finish(mut self) -> Result<Vec<Fault>, Faults> {
         self.faults.sort_by_key(|fault| fault.position);
         match self.has_errors() {

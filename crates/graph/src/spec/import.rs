@@ -1,4 +1,4 @@
-//! A spec that labels keep, made whole again with what is true on this machine only.
+//! A spec from labels, completed with the settings of this machine.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use super::fault::Position;
 use super::parse::{Entry, Section, Spec};
 use super::tree::{Field, Item, Raw, Word};
 
-/// What labels do not keep.
+/// Settings that labels do not keep.
 #[derive(Clone, Debug, Default)]
 pub struct Local {
-    /// Where each disk is: the word of its kind, and its place: `file`, `disk.img`.
+    /// Place of each disk: the word of its kind, and a path or address, as in `file`, `disk.img`.
     pub disks: BTreeMap<String, (String, String)>,
-    /// Where keys of devices come from, where nobody is to be asked.
+    /// Sources of the keys of devices; the user is asked for the others.
     pub keys: BTreeMap<String, String>,
     /// Other options that labels do not keep, by device.
     pub options: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl Spec {
-    /// Reads the spec in a label of `graph`, and completes it with the settings of this machine; `file` names the label in
-    /// messages. A disk without a known place is missing; a key without a known source is asked for. A setting that labels
-    /// never hold is a fault.
+    /// Reads the spec in a label of `graph`, and completes it with the settings of this machine; `file` names the label
+    /// in messages. A disk without a known place is missing; a key without a known source is asked for. A setting that
+    /// labels never hold is a fault.
     pub fn of_label(
         text: &str,
         file: &str,
@@ -58,7 +58,8 @@ impl Spec {
         self.entries.iter().filter_map(key).collect()
     }
 
-    /// Lists the options of its devices that belong to one machine, but for keys: the device, the option, and whether it is set.
+    /// Lists the options of its devices that belong to one machine, except keys: the device, the option, and whether it
+    /// is set.
     pub fn local_options(&self, registry: Registry) -> Vec<(&str, &'static OptionSpec, bool)> {
         let of_entry = |entry| {
             let options = Entry::of_machine(entry, registry);
@@ -68,7 +69,7 @@ impl Spec {
         self.entries.iter().flat_map(of_entry).collect()
     }
 
-    /// The disks that stand in it without a label: nothing tells where they are.
+    /// Returns its disks without a label: their places are unknown.
     pub fn unlabelled(&self) -> Vec<&str> {
         let disks = self.entries.iter().filter(|entry| entry.section == Section::Disk);
         let raw = disks.filter(|entry| entry.field("uuid").is_none());
@@ -76,7 +77,7 @@ impl Spec {
     }
 }
 
-/// A place that no disk has: people see an empty one instead.
+/// A place that no disk has. Users see an empty place instead.
 pub const NOWHERE: &str = "/nowhere: not found";
 
 fn place(entry: &mut Entry, registry: Registry, local: &Local) {

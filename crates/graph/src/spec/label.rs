@@ -1,5 +1,5 @@
-//! Reads the spec in a label, which is outside input: anyone who had the disk may have written it. The lists here are the only
-//! ones of its permitted keys (`docs/formats/label.md`).
+//! Reads the spec in a label. It is untrusted input: any program with access to the disk may have written it. The
+//! permitted keys are listed only here (`docs/formats/label.md`).
 
 use block::seeded::{self, Bug};
 use kind::{Kind, OptionSpec, Registry, Scope};
@@ -9,10 +9,10 @@ use super::fault::{Log, Position};
 use super::parse::{Entry, Section, Spec};
 use super::tree::{Raw, Word};
 
-/// Sections of a spec that labels hold.
+/// Sections that the spec in a label has.
 const SECTIONS: [&str; 4] = ["name", "disk", "device", "export"];
 
-/// Keys of a disk in a label. Its place, and how it is opened, belong to the machine.
+/// Keys of a disk in a label. The disk's place, and the way to open it, belong to the machine.
 const OF_DISK: [&str; 3] = ["uuid", "size", "block"];
 
 impl Spec {

@@ -1,4 +1,4 @@
-//! `[nbd]`: where clients connect.
+//! `[nbd]`: the addresses at which clients connect.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,10 +12,10 @@ use super::parse::unknown_key;
 use super::tree::{Field, Item, Raw};
 use super::value;
 
-/// Addresses of one graph.
+/// Maximum number of addresses of one graph.
 pub const LISTENS_MAX: usize = 16;
 
-/// Bytes in the path of a unix socket: what the kernel has room for.
+/// Maximum length of the path of a unix socket in bytes: the kernel's limit.
 pub const SOCKET_PATH_MAX_BYTES: usize = 107;
 
 const INSECURE: OptionSpec = OptionSpec {
@@ -47,12 +47,12 @@ const TLS: OptionSpec = OptionSpec {
 
 const KEYS: [&str; 4] = ["listen", INSECURE.name, MAX_CONNECTIONS.name, TLS.name];
 
-/// An address where clients connect.
+/// An address at which clients connect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listen {
-    /// Where.
+    /// The address.
     pub address: Address,
-    /// Whether nothing is served there without TLS.
+    /// Whether clients must use TLS there.
     pub tls: bool,
 }
 
@@ -70,19 +70,19 @@ impl fmt::Display for Listen {
 /// The files behind TLS, as the spec names them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsPaths {
-    /// The server's certificate, and what leads to its authority.
+    /// The server's certificate, and the chain to its authority.
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// The authorities that sign clients; without, clients show no certificate.
+    /// The authorities that sign clients; without them clients show no certificate.
     pub clients: Option<PathBuf>,
     /// Lists of certificates that are revoked.
     pub revoked: Option<PathBuf>,
-    /// Where it stands in the spec.
+    /// Its position in the spec.
     pub position: Position,
 }
 
-/// What `[nbd]` says.
+/// The contents of `[nbd]`.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Nbd {
     pub(super) listens: Vec<Listen>,
@@ -178,10 +178,11 @@ fn twice(at: Position, text: &str, log: &mut Log) {
 
 const FORMS: &str = "an address is needed: \"unix:PATH\", \"tcp:HOST:PORT\" or \"tls://HOST:PORT\"";
 
-/// An address from text such as `unix:PATH`, `tcp:HOST:PORT`, `tls://HOST:PORT` or `tls+unix:PATH`.
+/// Parses an address such as `unix:PATH`, `tcp:HOST:PORT`, `tls://HOST:PORT` or `tls+unix:PATH`.
 ///
 /// # Errors
-/// What is wrong, in words that go on after the value; TCP beyond loopback unless `insecure`.
+/// A description of the fault that continues a sentence after the value. TCP beyond loopback is a fault unless
+/// `insecure`.
 pub fn parse_address(text: &str, insecure: bool) -> Result<Listen, String> {
     let bare = |rest: &'_ str| rest.strip_prefix("//").unwrap_or(rest).to_owned();
     let (address, tls) = match text.split_once(':') {
@@ -229,7 +230,7 @@ fn tcp(text: &str, insecure: bool) -> Result<Address, String> {
     Ok(Address::Tcp(host.to_owned(), port))
 }
 
-/// Whether only this machine reaches that host: `localhost`, or an address of the loopback.
+/// Whether only this machine reaches that host: `localhost`, or an address of the loopback interface.
 pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }

@@ -1,24 +1,24 @@
-//! A graph as text: from a spec to a plan in which everything is known but nothing is open.
+//! A graph as text: from a spec to a plan. The plan contains every fact, and no device is open yet.
 //!
-//! [`Spec::parse`] reads the text, [`Spec::plan`] checks it against the kinds there are and the disks
-//! there are. Faults do not stop either of them: all are told together, each with its line and column.
+//! [`Spec::parse`] reads the text, [`Spec::plan`] checks it against the available kinds and disks. Neither stops at a
+//! fault: all faults are reported together, each with its line and column.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `tree.rs`, `vars.rs` | TOML with the place of everything, variables replaced |
+//! | `tree.rs`, `vars.rs` | TOML with the position of everything, variables replaced |
 //! | `parse.rs`, `listen.rs` | the sections of a spec |
-//! | `draft.rs`, `value.rs` | one disk or device: its kind, its options, what it stands on |
-//! | `order.rs` | what stands on what: cycles, depth, the lowest first |
-//! | `owner.rs` | which bytes belong to whom |
+//! | `draft.rs`, `value.rs` | one disk or device: its kind, its options, its lowers |
+//! | `order.rs` | order of devices: cycles, depth, the lowest first |
+//! | `owner.rs` | owners of the bytes of a device |
 //! | `plan.rs` | the plan of every device, from the bottom up |
-//! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and all of it on another machine |
-//! | `label.rs` | what a label may say |
-//! | `edit.rs` | small changes of a spec: a disk that moves, comes or goes |
-//! | `moving.rs` | the spec while bytes move |
-//! | `past.rs` | the spec as it was before |
-//! | `summary.rs` | what the user gets |
-//! | `fault.rs`, `near.rs` | faults, and the word that was meant |
-//! | `write.rs` | values as a spec takes them |
+//! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and its import on another machine |
+//! | `label.rs` | contents that a label may have |
+//! | `edit.rs` | small changes of a spec: moving, adding and removing a disk |
+//! | `moving.rs` | the spec during a migration |
+//! | `past.rs` | earlier versions of the spec |
+//! | `summary.rs` | size, redundancy and properties of each export |
+//! | `fault.rs`, `near.rs` | faults, and guesses of misspelt words |
+//! | `write.rs` | values in the syntax of a spec |
 
 #![forbid(unsafe_code)]
 

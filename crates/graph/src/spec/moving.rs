@@ -1,4 +1,4 @@
-//! A spec while bytes move: with a device in it that moves them, and without it again.
+//! A spec during a migration: with a device that moves bytes, and without it again.
 
 use kind::{OptionSpec, Registry};
 
@@ -6,21 +6,21 @@ use super::fault::Position;
 use super::parse::{Entry, NAME_MAX_BYTES, Section, Spec};
 use super::tree::{Field, Item, Raw, Word};
 
-/// A device that moves bytes, and leaves when it is done.
+/// A device that moves bytes and is removed when it is done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
     /// Its name.
     pub name: String,
-    /// Where the bytes come from.
+    /// The device from which the bytes come.
     pub from: String,
-    /// Where they go to.
+    /// The device to which they go.
     pub to: String,
-    /// Bytes per second at most.
+    /// Maximum bytes per second.
     pub speed: Option<u64>,
 }
 
 impl Spec {
-    /// Returns the devices in it that move bytes, and leave when they are done.
+    /// Returns the devices of the spec that move bytes and are removed when they are done.
     pub fn moves(&self, registry: Registry) -> Vec<Move> {
         let one = |entry: &Entry| {
             let moving = entry.kind(registry)?.capabilities.moves?;
@@ -38,12 +38,12 @@ impl Spec {
         self.entries.iter().filter_map(one).collect()
     }
 
-    /// Whether it has a disk or device of that name.
+    /// Whether it has a disk or device called `name`.
     pub fn has(&self, name: &str) -> bool {
         self.entries.iter().any(|entry| entry.name.text == name)
     }
 
-    /// A name for a device that moves bytes to `to`.
+    /// Returns a free name for a device that moves bytes to `to`.
     pub fn name_for_move(&self, to: &str) -> String {
         let free = |name: &String| {
             let taken = self.entries.iter().chain(&self.exports);
@@ -54,8 +54,8 @@ impl Spec {
         names.into_iter().find(free).expect("some number is free")
     }
 
-    /// The same, with a device in it that moves the bytes of `moving.from`, as they are in `before`, to
-    /// `moving.to`; what stands on that one stands on the move.
+    /// Returns the spec with a device added that moves the bytes of `moving.from`, as it is in `before`, to
+    /// `moving.to`. Devices and exports on `moving.to` are put on the new device.
     ///
     /// # Panics
     /// If no kind of the registry moves bytes.
@@ -96,8 +96,8 @@ impl Spec {
         spec
     }
 
-    /// The same, without the move of that name: what stands on it stands on `stays`, one of its two. What
-    /// nobody stands on any more goes too.
+    /// Returns the spec without that move. Devices and exports on it are put on `stays`, one of its two lowers. Devices
+    /// and disks that nothing uses any more are removed as well.
     #[must_use]
     pub fn without_move(&self, moving: &Move, stays: &str) -> Self {
         let mut spec = self.clone();
@@ -116,7 +116,7 @@ impl Spec {
         spec
     }
 
-    /// The name of an export that shows `shown`, on a way down that does not come to `behind` first.
+    /// Returns the name of an export above `shown`, on a way down that does not pass `behind` first.
     pub(crate) fn shown_by(&self, shown: &str, behind: &str) -> Option<&str> {
         let shows = |export: &&Entry| {
             let mut left: Vec<String> = export.on().into_iter().cloned().collect();
@@ -140,7 +140,7 @@ impl Spec {
         entry.map(|entry| entry.on().into_iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// The names of a device and of all beneath it.
+    /// Returns the names of a device and of all devices and disks beneath it.
     pub(super) fn beneath(&self, name: &str) -> Vec<String> {
         let mut all = vec![name.to_owned()];
         let mut at = 0;
@@ -155,7 +155,7 @@ impl Spec {
 }
 
 impl Entry {
-    /// The names that it stands on.
+    /// Returns the names of its lowers.
     pub(super) fn on(&self) -> Vec<&String> {
         let Some(on) = self.field("on") else { return Vec::new() };
         let items = match &on.raw {
@@ -171,7 +171,7 @@ impl Entry {
         items.iter().filter_map(name).collect()
     }
 
-    /// Stands on `new` where it stood on `old`.
+    /// Replaces the lower `old` by `new`.
     fn stand_on(&mut self, old: &str, new: &str) {
         let on = self.fields.iter_mut().filter(|field| field.key.text == "on");
         for field in on {
@@ -203,7 +203,7 @@ mod tests {
         Spec::parse(text, "t.toml", &|_| None)
     }
 
-    /// What stands on what, in the order of the names.
+    /// Lists each entry with its lowers, in the order of the names.
     fn edges(spec: &Spec) -> String {
         let all = spec.entries.iter().chain(&spec.exports);
         let mut lines: Vec<_> = all
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_goes_in_and_the_move_leaves() {
+    fn migration_encrypts_in_place_and_is_removed() {
         let (plain, safe) = (spec(PLAIN), spec(SAFE));
         let during = safe.with_move(&plain, &moving("a", "safe"), REGISTRY);
         assert_eq!(edges(&during), "a ; m a,safe; p m; safe a; v p");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bytes_come_from_stays_until_they_have_moved() {
+    fn migration_source_stays_until_migration_is_removed() {
         let (plain, safe) = (spec(PLAIN), spec(SAFE));
         let during = plain.with_move(&safe, &moving("safe", "a"), REGISTRY);
         assert_eq!(edges(&during), "a ; m safe,a; p m; safe a; v p");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_free() {
+    fn name_for_move_is_free() {
         assert_eq!(spec(SAFE).name_for_move("safe"), "safe-move");
         let long = "x".repeat(NAME_MAX_BYTES);
         assert_eq!(spec(SAFE).name_for_move(&long), "move-1");

@@ -1,15 +1,15 @@
-//! The nearest known word to one that is not known.
+//! The known word nearest to an unknown one.
 
 use super::parse::NAME_MAX_BYTES;
 
-/// Of more words none is guessed: each would be compared with each that is wrong.
+/// Maximum number of known words for a guess: every unknown word would be compared with each.
 const KNOWN_MAX: usize = 512;
 
-/// Words listed when none is near. More would bury the message.
+/// Maximum number of words listed when none is near. More would bury the message.
 const LISTED_MAX: usize = 12;
 
-/// The end of a sentence about an unknown word: the nearest of `known`, or all of them if there are
-/// few, or nothing.
+/// Returns the end of a sentence about an unknown word: the nearest of `known`, or all of them if there are few, or
+/// nothing.
 pub(super) fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     guess(word, &known).unwrap_or_else(|| match known.len() {
@@ -18,7 +18,7 @@ pub(super) fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> 
     })
 }
 
-/// The end of a sentence that names the nearest of `known`, if one is near.
+/// Returns the end of a sentence that names the nearest of `known`, if one is near.
 pub(super) fn guess(word: &str, known: &[&str]) -> Option<String> {
     // A third of the letters may be wrong: beyond that a guess is more likely to be nonsense.
     let most = (word.chars().count() / 3).max(1);
@@ -32,7 +32,7 @@ pub(super) fn guess(word: &str, known: &[&str]) -> Option<String> {
     Some(format!("; did you mean {nearest:?}?"))
 }
 
-/// How many letters must be put in, left out, changed or swapped with their neighbour.
+/// Returns the edit distance: the number of letters to insert, delete, change or swap with their neighbour.
 fn distance(one: &str, two: &str) -> usize {
     let (one, two): (Vec<char>, Vec<char>) = (one.chars().collect(), two.chars().collect());
     let mut rows = vec![(0..=two.len()).collect::<Vec<usize>>()];
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_edits() {
+    fn distance_counts_edits() {
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("both", "both"), 0);
         assert_eq!(distance("boht", "both"), 1, "a swap");
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_only_what_is_near() {
+    fn hint_guesses_only_near_words() {
         assert_eq!(hint("strpe", ["mirror", "stripe"]), "; did you mean \"stripe\"?");
         assert_eq!(hint("bohT", ["rest", "both"]), "; did you mean \"both\"?");
         assert_eq!(hint("xyz", ["mirror", "stripe"]), "; known: mirror, stripe");

@@ -1,15 +1,15 @@
-//! What stands on what: in which order to plan, and whether there is one.
+//! Order of devices in a plan, lowers first, and whether there is one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::Draft;
 use super::fault::Log;
 
-/// Devices on one another, the disk included. Each costs every request its share of time and memory.
+/// Maximum number of devices on one another, with the disk. Each costs every request time and memory.
 pub const DEPTH_MAX: usize = 32;
 
-/// The drafts, those below first, otherwise in the order of the file; without those that stand on
-/// themselves, which is told.
+/// Returns the indices of the drafts, lowers first, otherwise in the order of the file. Drafts in a cycle or above one
+/// are left out and reported.
 pub(super) fn order(drafts: &[Draft<'_>], log: &mut Log) -> Vec<usize> {
     let mut uppers = vec![Vec::new(); drafts.len()];
     let mut waits: Vec<usize> = drafts.iter().map(|draft| draft.lowers.len()).collect();
@@ -34,8 +34,8 @@ pub(super) fn order(drafts: &[Draft<'_>], log: &mut Log) -> Vec<usize> {
     order
 }
 
-/// What still waits is in a cycle or above one. Every such draft waits for another such, so walking
-/// down from it comes to a cycle.
+/// Reports each cycle once. Drafts that still wait are in a cycle or above one, and each waits for another one that
+/// waits. So the walk down from each comes to a cycle.
 fn tell_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
     let mut walked = BTreeSet::new();
     for start in 0..drafts.len() {
@@ -56,7 +56,7 @@ fn tell_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
 
 fn tell_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
     let name = |index: &usize| drafts[*index].entry.name.text.as_str();
-    // Told where the file names the first of them.
+    // Reported at the device that comes first in the file.
     let first = (0..cycle.len()).min_by_key(|at| cycle[*at]).unwrap_or(0);
     let turned = cycle[first..].iter().chain(&cycle[..=first]);
     let way = turned.map(name).collect::<Vec<_>>().join(" -> ");
@@ -65,7 +65,7 @@ fn tell_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
     log.error(entry.place("on"), message);
 }
 
-/// Tells only of the first device that is too high, not of those above it.
+/// Reports only the first device that is too high, not those above it.
 fn tell_depth(drafts: &[Draft<'_>], order: &[usize], log: &mut Log) {
     let mut depths = vec![0; drafts.len()];
     for index in order {

@@ -1,4 +1,4 @@
-//! Which bytes of a device belong to whom: two paths that may write the same byte are a fault.
+//! Owners of the bytes of a device. Two paths that may write the same byte are a fault.
 
 use std::collections::BTreeSet;
 
@@ -7,30 +7,30 @@ use block::{ByteRange, Place, Port, Table};
 
 use super::fault::{Log, Position};
 
-/// Who uses a device, and where that is written.
+/// A user of a device: a device above it or an export, with its position in the spec.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct User {
     pub(super) at: Position,
     pub(super) name: String,
 }
 
-/// What is used of one device.
+/// The uses of one device.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Uses {
-    /// By devices.
+    /// The ranges that devices use.
     claims: Vec<(ByteRange, User)>,
-    /// By exports; whether they may write.
+    /// The exports that show it, and whether they may write.
     exports: Vec<(User, bool)>,
 }
 
 impl Uses {
-    /// All of a device of `size` bytes.
+    /// Claims all `size` bytes of the device.
     pub(super) fn claim_all(&mut self, size: u64, user: User) {
         self.claims.extend(ByteRange::new(0, size).map(|range| (range, user)));
     }
 
-    /// What `table` reaches through `port`. A column of a stripe has its device wholly: what is behind
-    /// its last chunk is reported as unused.
+    /// Claims the bytes that `table` reaches through `port`. A column of a stripe claims its whole device: bytes behind
+    /// its last chunk are reported as unused.
     pub(super) fn claim_table(&mut self, table: &Table, port: Port, size: u64, user: &User) {
         for segment in table.segments() {
             for origin in segment.place.origins().iter().filter(|origin| origin.port == port) {
@@ -45,7 +45,7 @@ impl Uses {
         }
     }
 
-    /// What these devices have claimed is another one's.
+    /// Gives the claims of these devices to another user.
     pub(super) fn belong_to(&mut self, names: &[String], user: &User) {
         for (_, claimed) in &mut self.claims {
             if names.contains(&claimed.name) {
@@ -58,17 +58,17 @@ impl Uses {
         self.exports.push((user, writes));
     }
 
-    /// The first byte behind all that devices have claimed so far.
+    /// Returns the first byte behind all claims of devices so far.
     pub(super) fn next_free(&self) -> u64 {
         self.claims.iter().map(|(range, _)| range.end()).max().unwrap_or(0)
     }
 
-    /// Whether nobody uses it.
+    /// Whether it has no users.
     pub(super) fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.exports.is_empty()
     }
 
-    /// Tells of whoever shares bytes of the device `name`.
+    /// Reports the users that share bytes of the device `name`.
     pub(super) fn check(&self, name: &str, size: u64, log: &mut Log) {
         self.check_devices(name, size, log);
         if let Some((_, below)) = self.claims.iter().min_by_key(|(_, user)| user) {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_share_a_device_byte_by_byte() {
+    fn tables_share_device_byte_by_byte() {
         let mut uses = Uses::default();
         claimed(&mut uses, 1, "0+512 linear p0 1024\n512+512 linear p1 2048\n1024+512 linear p0 0");
         claimed(&mut uses, 2, "0+512 linear p0 512");
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_share_often_are_told_of_once() {
+    fn users_that_share_several_ranges_are_reported_once() {
         let mut uses = Uses::default();
         claimed(&mut uses, 7, "0+512 linear p0 1024\n512+512 linear p0 0");
         uses.claim_all(4096, user(3, "all"));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_has_its_columns_wholly() {
+    fn stripe_claims_its_columns_wholly() {
         let mut uses = Uses::default();
         claimed(&mut uses, 1, "0+1024 striped 512 skip 0 p0:0 p1:0");
         assert_eq!(uses.next_free(), 4096);

@@ -1,4 +1,4 @@
-//! From the tree to the sections of a spec: what is there, by name.
+//! From the tree to the sections of a spec, with entries by name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use super::listen::{Nbd, TlsPaths};
 use super::tree::{Field, Item, Raw, Word};
 use super::{near, tree, value};
 
-/// Bytes in a text: far more than [`DEVICES_MAX`] devices need.
+/// Maximum length of a text in bytes: far more than [`DEVICES_MAX`] devices need.
 pub const TEXT_MAX_BYTES: usize = 4 << 20;
 
-/// Disks and devices in one graph.
+/// Maximum number of disks and devices in one graph.
 pub const DEVICES_MAX: usize = 4096;
 
-/// Exports of one graph.
+/// Maximum number of exports of one graph.
 pub const EXPORTS_MAX: usize = 1024;
 
-/// Bytes in a name. It becomes part of paths, labels and metrics.
+/// Maximum length of a name in bytes. Names become part of paths, labels and metrics.
 pub const NAME_MAX_BYTES: usize = 64;
 
 const SECTIONS: [&str; 6] = ["name", "nbd", "events", "disk", "device", "export"];
@@ -33,15 +33,15 @@ const RUN: OptionSpec = OptionSpec {
     help: "the program that is run for each event",
 };
 
-/// A spec as it was written, with what is wrong with it so far. Planning it finds the rest, so that
-/// all faults are told together.
+/// A spec as it was written, with the faults found so far. Planning it finds the others, so that all are reported
+/// together.
 #[derive(Clone)]
 pub struct Spec {
     pub(super) name: String,
     pub(super) nbd: Nbd,
     /// The program that is run for each event.
     pub(super) events: Option<PathBuf>,
-    /// Disks and devices in the order of the file, which also says who has a name that two want.
+    /// Disks and devices in the order of the file. The first of two entries with one name has it.
     pub(super) entries: Vec<Entry>,
     pub(super) exports: Vec<Entry>,
     pub(super) log: Log,
@@ -53,16 +53,16 @@ pub(super) struct Entry {
     pub(super) section: Section,
     pub(super) name: Word,
     pub(super) fields: Vec<Field>,
-    /// It was no table, which has been told.
+    /// Whether it was no table, which was reported.
     pub(super) broken: bool,
-    /// Another has the name, which has been told.
+    /// Whether another entry has the name, which was reported.
     pub(super) twice: bool,
     /// See [`kind::DeviceConfig::trusted_now`].
     pub(super) trusted_now: bool,
 }
 
 impl Entry {
-    /// Where the value of that key stands; the entry itself if there is none.
+    /// Returns the position of a key's value; without the key, that of the entry itself.
     pub(super) fn place(&self, key: &str) -> Position {
         self.field(key).map_or(self.name.at, |item| item.at)
     }
@@ -98,14 +98,15 @@ impl Section {
 }
 
 impl Spec {
-    /// Reads a spec. `file` is its name in messages; `vars` holds the variables that may be named in
-    /// it. What is wrong is kept until [`Spec::plan`].
+    /// Reads a spec. `file` is its name in messages; `vars` returns the values of variables. Faults are kept until
+    /// [`Spec::plan`].
     pub fn parse(text: &str, file: &str, vars: &dyn Fn(&str) -> Option<String>) -> Self {
         let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy();
         Self::read(text, file, &stem, vars, Self::section)
     }
 
-    /// As [`Spec::parse`], with `section` called for each section; `name` is the name of a text without one.
+    /// Does the same as [`Spec::parse`], with `section` called for each section. `name` is the name of a text without
+    /// one.
     pub(super) fn read(
         text: &str,
         file: &str,
@@ -132,22 +133,22 @@ impl Spec {
         spec
     }
 
-    /// The files behind TLS, if it names them.
+    /// Returns the files behind TLS, if it names them.
     pub fn tls(&self) -> Option<&TlsPaths> {
         self.nbd.tls.as_ref()
     }
 
-    /// Returns the faults so far, if one of them is an error; planning finds the others.
+    /// Returns the faults so far, if there is an error among them. Planning finds the others.
     pub fn faults(&self) -> Option<Faults> {
         self.log.clone().finish().err()
     }
 
-    /// Adds a fault that somebody else has found; planning tells it with the others.
+    /// Adds a fault that the caller has found. Planning reports it with the others.
     pub fn fault(&mut self, position: Position, message: impl Into<String>) {
         self.log.error(position, message);
     }
 
-    /// A graph of one raw disk, exported as `vol`, without a text: `kind` is `file` or `path`.
+    /// Returns the spec of one raw disk, exported as `vol`, without a text. `kind` is `file` or `path`.
     pub fn of_disk(kind: &str, path: &str, read_only: bool) -> Self {
         let at = Position::NOWHERE;
         let word = |text: &str| Word { text: text.to_owned(), at };
@@ -168,7 +169,7 @@ impl Spec {
         spec
     }
 
-    /// The graph's name.
+    /// Returns the graph's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -255,7 +256,7 @@ impl Spec {
         }
     }
 
-    /// Disks, devices and exports share one name space; the first in the file has the name.
+    /// Checks names. Disks, devices and exports share one name space; the first in the file has the name.
     fn check_names(&mut self) {
         let mut entries: Vec<_> = self.entries.iter_mut().chain(&mut self.exports).collect();
         entries.sort_by_key(|entry| entry.name.at);
@@ -313,7 +314,7 @@ fn table<'i>(key: &Word, item: &'i Item, log: &mut Log) -> Option<&'i [Field]> {
     }
 }
 
-/// Tells that `key` means nothing in `place`.
+/// Reports that `key` is unknown in `place`.
 pub(super) fn unknown_key<'k>(
     key: &Word,
     place: &str,
@@ -339,7 +340,7 @@ pub(super) fn wrong_name(name: &str) -> Option<String> {
     ))
 }
 
-/// A name for a graph from the name of a file: what may not be in a name becomes a dash.
+/// Makes the name of a graph from that of a file. Characters that a name cannot have become dashes.
 fn name_from(file: &str) -> String {
     let name: String =
         file.bytes().map(|b| if is_name_byte(b) { char::from(b) } else { '-' }).collect();

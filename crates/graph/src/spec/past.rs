@@ -1,4 +1,4 @@
-//! A spec that a graph had before: as labels keep it, with what is true on this machine only.
+//! An earlier spec of a graph: from its labels, completed with the settings of this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,36 +10,36 @@ use super::parse::{Entry, Section, Spec};
 use super::tree::Raw;
 use super::write::table;
 
-/// A spec of this machine, and which labelled disk is which in it.
+/// A spec of this machine, with the identity of each labelled disk.
 #[derive(Clone)]
 pub struct Known {
     /// The spec.
     pub spec: Spec,
-    /// Its labelled disks.
+    /// Uuids of its labelled disks, by name.
     pub disks: BTreeMap<String, Uuid>,
 }
 
-/// What nobody knows any more of a spec that labels have kept.
+/// A setting that labels do not keep and this machine does not know any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Forgotten {
-    /// Where this disk is; one without a label has no uuid.
+    /// The place of this disk. A disk without a label has no uuid.
     Disk(String, Option<Uuid>),
-    /// Where the key of this device comes from.
+    /// The source of the key of this device.
     Key(String),
     /// An option of this device that labels do not keep.
     Option(String, &'static str),
 }
 
 impl Spec {
-    /// Reads the spec that labels keep as `text`, with these `disks`; `file` names it in messages. Settings of this machine
-    /// come from `local`, then from `known`, the first of which counts most. Addresses and the like are those of the
-    /// first.
+    /// Reads the spec that labels keep as `text`, with these `disks`; `file` names it in messages. Settings of this
+    /// machine come from `local`, then from `known`, where earlier elements take precedence. `[nbd]` and `[events]`
+    /// come from the first of `known`.
     ///
     /// # Errors
-    /// What neither of them knows.
+    /// The settings that neither `local` nor `known` has.
     ///
     /// # Panics
-    /// Without a spec in `known`.
+    /// If `known` is empty.
     pub fn back_to(
         text: &str,
         file: &str,
@@ -62,11 +62,11 @@ impl Spec {
         };
         spec.entries = whole(kept.entries);
         spec.exports = whole(kept.exports);
-        // Nothing is asked for a spec that is refused.
+        // A spec that is refused needs no settings.
         if forgotten.is_empty() || spec.faults().is_some() { Ok(spec) } else { Err(forgotten) }
     }
 
-    /// How it differs from the spec before it, name by name: `added`, `gone` or `changed`.
+    /// Returns how it differs from the spec before it, name by name: `added`, `gone` or `changed`.
     pub fn since(&self, before: &Self) -> Vec<(String, &'static str)> {
         let (old, new) = (before.by_name(), self.by_name());
         let names: BTreeSet<&str> = old.keys().chain(new.keys()).copied().collect();
@@ -78,7 +78,7 @@ impl Spec {
         names.into_iter().filter_map(|name| Some((name.to_owned(), word(name)?))).collect()
     }
 
-    /// What it says of each. Disks, devices and exports have one name space.
+    /// Returns the fields of each entry as text. Disks, devices and exports have one name space.
     fn by_name(&self) -> BTreeMap<&str, String> {
         let all = self.entries.iter().chain(&self.exports);
         all.map(|entry| (entry.name.text.as_str(), table(&entry.fields))).collect()
@@ -153,7 +153,7 @@ impl Memory<'_> {
         Ok(entry)
     }
 
-    /// Who may see it, and where it is attached, labels do not say.
+    /// Adds the options of an export that labels do not have: its clients, and whether it is attached.
     fn export(&self, mut entry: Entry) -> Entry {
         const KEPT: [&str; 2] = ["on", "read_only"];
         let before = self.before(Section::Export, &entry.name.text);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_known_by_what_it_is_and_not_by_its_name() {
+    fn back_to_matches_disks_by_uuid_and_not_by_name() {
         let now = known(NOW, &[("a", 1), ("b", 3)]);
         let gone = Forgotten::Disk("b".to_owned(), Some(Uuid([2; 16])));
         assert_eq!(back(std::slice::from_ref(&now), &Local::default()), Err(vec![gone]));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn since_lists_added_gone_and_changed_names() {
         let before = Spec::parse(BEFORE, "label", &|_| None);
         let after = BEFORE.replace("on = [\"a\", \"b\"]", "on = [\"a\", \"c\"]");
         let after = after.replace("\"b\" = {", "\"c\" = {");

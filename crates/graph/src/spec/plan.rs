@@ -1,4 +1,4 @@
-//! The plan of every device, from the bottom up.
+//! The plan of every device, lowers first.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,26 +21,26 @@ use super::parse::Spec;
 pub struct Planned {
     /// The graph's name.
     pub name: String,
-    /// Where clients connect; empty if the spec does not say.
+    /// The addresses at which clients connect; empty if the spec has none.
     pub listens: Vec<Listen>,
     /// The files behind TLS, if the spec has them.
     pub tls: Option<TlsPaths>,
-    /// Connections at once, if the spec says.
+    /// Maximum number of connections, if the spec has one.
     pub max_connections: Option<u32>,
-    /// Disks and devices, those below first.
+    /// Disks and devices, lowers first.
     pub nodes: Vec<PlannedNode>,
-    /// What clients see, in the order of the spec.
+    /// The exports, in the order of the spec.
     pub exports: Vec<PlannedExport>,
-    /// What is worth knowing, in the order of the spec.
+    /// Warnings, in the order of the spec.
     pub warnings: Vec<Fault>,
 }
 
-/// What stands at the bottom, and what stands on it.
+/// The role of a node in the graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// It stands on real storage.
+    /// A disk, on real storage.
     Disk,
-    /// It stands on disks or devices.
+    /// A device, on disks or other devices.
     Device,
 }
 
@@ -49,19 +49,19 @@ pub enum Role {
 pub struct PlannedNode {
     /// Its name.
     pub name: String,
-    /// What sort of device it is.
+    /// Its kind.
     pub kind: &'static Kind,
-    /// Disk or device.
+    /// Whether it is a disk or a device.
     pub role: Role,
-    /// What it stands on: indices into [`Planned::nodes`].
+    /// Its lowers: indices into [`Planned::nodes`].
     pub lowers: Vec<usize>,
-    /// What its maker is given.
+    /// The configuration for its maker.
     pub given: DeviceConfig,
     /// Its facts.
     pub info: Info,
     /// Its mapping, if its kind is a table.
     pub table: Option<Table>,
-    /// Bytes of its lowers that it does not reach although it was given all of them.
+    /// Bytes of its lowers that it does not use although it has all of them.
     pub unused_bytes: u64,
     /// Whether this start creates every disk beneath it.
     pub created: bool,
@@ -69,16 +69,16 @@ pub struct PlannedNode {
     pub labelled: bool,
     /// Whether it is a disk with `label = false`: it is served raw even if it has a label.
     pub said_raw: bool,
-    /// Whether it is a disk that its graph remembers, and that nobody has found.
+    /// Whether it is a disk that its graph remembers and that was not found.
     pub absent: bool,
-    /// Of a disk, in words: `O_DIRECT`, `in memory`.
+    /// Properties of a disk, for people: `O_DIRECT`, `in memory`.
     pub words: String,
-    /// Where its name stands in the spec.
+    /// Position of its name in the spec.
     pub position: Position,
 }
 
 impl Planned {
-    /// The first node from `index` down that does more than show the bytes of its lower.
+    /// Returns the first node from `index` down that does more than show the bytes of its lower.
     pub(crate) fn through(&self, mut index: usize) -> usize {
         while self.nodes[index].kind.passes_through() {
             index = self.nodes[index].lowers[0];
@@ -86,7 +86,7 @@ impl Planned {
         index
     }
 
-    /// Lets every export refuse writes, whatever the spec says.
+    /// Makes every export refuse writes, whatever the spec says.
     pub fn refuse_writes(&mut self) {
         for export in &mut self.exports {
             export.read_only = true;
@@ -94,7 +94,7 @@ impl Planned {
         }
     }
 
-    /// Lets every device refuse writes, too, as on disks that are opened to be read only.
+    /// Makes every device refuse writes as well, as on disks that are opened read-only.
     pub fn refuse_all_writes(&mut self) {
         self.refuse_writes();
         for node in &mut self.nodes {
@@ -105,12 +105,12 @@ impl Planned {
 }
 
 impl PlannedNode {
-    /// Whether it is a disk with a label: its data are between the areas of the label.
+    /// Whether it is a disk with a label. Its data are between the areas of the label.
     pub fn has_label(&self) -> bool {
         self.role == Role::Disk && self.labelled
     }
 
-    /// Returns where a disk is: a path or an address; `None` of a device, and of a disk that is nowhere.
+    /// Returns the place of a disk: a path or an address. `None` for a device, and for a disk without a place.
     pub fn place(&self) -> Option<&str> {
         self.given.text(self.kind.place()?)
     }
@@ -121,31 +121,31 @@ impl PlannedNode {
     }
 }
 
-/// What is known of a labelled disk once its label was read, or found to be missing: it counts for
-/// more than what the disk's kind says.
+/// The facts about a labelled disk whose label was read, or found to be missing. They take precedence over those from
+/// the disk's kind.
 #[derive(Clone, Debug)]
 pub struct Surveyed {
     /// The facts about its data.
     pub info: Info,
     /// Whether this start creates the disk.
     pub created: bool,
-    /// Whether nobody has found it.
+    /// Whether it was not found.
     pub absent: bool,
-    /// In words, for people.
+    /// Its properties, for people.
     pub words: String,
 }
 
-/// A disk of a spec that is to have a label.
+/// A disk of a spec that must have a label.
 #[derive(Clone)]
 pub struct LabelledDisk {
-    /// What sort of disk it is.
+    /// Its kind.
     pub kind: &'static Kind,
-    /// Its name, and what its maker is given.
+    /// Its name, and the configuration for its maker.
     pub given: DeviceConfig,
 }
 
 impl LabelledDisk {
-    /// Returns where it is: a path or an address.
+    /// Returns its place: a path or an address.
     pub fn place(&self) -> Option<&str> {
         self.given.text(self.kind.place()?)
     }
@@ -155,7 +155,7 @@ impl LabelledDisk {
         self.place().filter(|_| self.kind.opens_path())
     }
 
-    /// Returns the size that the spec makes it with, in bytes.
+    /// Returns the size with which the spec makes it, in bytes.
     pub(crate) fn made_size(&self) -> Option<u64> {
         self.given.size(self.kind.made_size()?)
     }
@@ -174,15 +174,15 @@ impl LabelledDisk {
 pub struct PlannedExport {
     /// Its name.
     pub name: String,
-    /// What it shows: an index into [`Planned::nodes`].
+    /// The node that it shows: an index into [`Planned::nodes`].
     pub node: usize,
-    /// Whether writes are refused: by the spec, or by what it shows.
+    /// Whether writes are refused: by the spec, or by the node that it shows.
     pub read_only: bool,
-    /// Whether the spec says so.
+    /// Whether the spec refuses writes.
     pub said_read_only: bool,
-    /// Whether it is to be a block device of this machine while it is served.
+    /// Whether it is attached as a block device of this machine while it is served.
     pub attach: bool,
-    /// Whose certificates get it, by the names in them; everybody if it does not say.
+    /// Names in the certificates of the clients that may use it; all clients if `None`.
     pub clients: Option<Vec<String>>,
     /// Its facts.
     pub info: Info,
@@ -192,15 +192,14 @@ impl Spec {
     /// Checks the spec against the kinds of `registry` and the disks of `env`, changing nothing.
     ///
     /// # Errors
-    /// All faults of the text and of the plan together. What only follows from another fault is not
-    /// told.
+    /// All faults of the text and of the plan together. Faults that only follow from another one are not reported.
     pub async fn plan(&self, registry: Registry, env: &Env) -> Result<Planned, Faults> {
         self.plan_over(registry, env, &BTreeMap::new()).await
     }
 
-    /// The disks that are to have a label, as far as they are without faults.
+    /// Returns the disks that must have a label and have no faults.
     pub fn labelled(&self, registry: Registry) -> Vec<LabelledDisk> {
-        // The faults are told by the plan.
+        // The plan reports the faults.
         let (names, mut log) = (Names::of(self), self.log.clone());
         let drafts = self.entries.iter().map(|e| Draft::new(e, registry, &names, &mut log));
         let labelled = drafts.filter(|draft| draft.label && draft.sound).map(|draft| {
@@ -218,10 +217,10 @@ impl Spec {
         labelled.collect()
     }
 
-    /// As [`Spec::plan`], with what is known of labelled disks, by their names.
+    /// As [`Spec::plan`], with the known facts about labelled disks, by their names.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Spec::plan`].
     pub async fn plan_over(
         &self,
         registry: Registry,
@@ -273,20 +272,20 @@ struct Planner<'p> {
     surveyed: &'p BTreeMap<String, Surveyed>,
     drafts: &'p [Draft<'p>],
     nodes: Vec<PlannedNode>,
-    /// By node: what it is on.
+    /// For each node: the disks and devices beneath it.
     beneath: Vec<Rc<Beneath>>,
-    /// By draft: its node, if it could be planned.
+    /// For each draft: its node, if it could be planned.
     places: Vec<Option<usize>>,
-    /// By draft: who uses it.
+    /// For each draft: its users.
     uses: Vec<Uses>,
-    /// By draft: whether a table on it could not be planned, so that nobody knows what is free.
+    /// For each draft: whether a table on it could not be planned, so that its free bytes are unknown.
     spoiled: Vec<bool>,
-    /// What disks are on, and which draft came first.
+    /// Identities of disks, with the draft that came first.
     identities: BTreeMap<String, usize>,
     log: Log,
 }
 
-/// What a kind said of a device.
+/// The plan that a kind made for a device.
 struct Answer {
     info: Info,
     table: Option<Table>,
@@ -315,7 +314,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The node of a draft; `None` if something is wrong with it or with what it stands on.
+    /// Plans the node of a draft. Returns `None` if the draft or one of its lowers has a fault.
     async fn node(&mut self, index: usize) -> Option<PlannedNode> {
         let draft = &self.drafts[index];
         let kind = draft.kind.filter(|_| draft.sound)?;
@@ -393,7 +392,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Asks the kind what the device will be.
+    /// Has the kind plan the device.
     async fn ask(&mut self, index: usize, kind: &Kind, given: &DeviceConfig) -> Option<Answer> {
         let draft = &self.drafts[index];
         let over = Info::over(given.lowers.iter().map(|lower| &lower.info));
@@ -431,7 +430,7 @@ impl Planner<'_> {
         Some(answer)
     }
 
-    /// Tells the faults that a kind found, each where its option stands.
+    /// Reports the faults that a kind found, each at the position of its option.
     fn tell<T>(&mut self, draft: &Draft<'_>, plan: kind::Plan<T>) -> Option<T> {
         let faults = match plan {
             Ok(plan) => return Some(plan),
@@ -443,7 +442,7 @@ impl Planner<'_> {
         None
     }
 
-    /// The facts about a disk's data: without the areas of its label, if it has one.
+    /// Returns the facts about a disk's data: without the areas of its label, if it has one.
     fn data(&mut self, draft: &Draft<'_>, disk: &DiskPlan) -> Option<Info> {
         if !draft.label {
             return Some(disk.info.clone());
@@ -520,7 +519,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Who stands twice on the same bytes, each at the same place, decides by itself who has them.
+    /// Gives the claims between a device and a common device beneath to the upper one, if both of its lowers show the
+    /// common device's bytes in place. The upper one decides by itself which lower has which bytes.
     fn claim_in_place(&mut self, draft: &Draft<'_>, node: &PlannedNode) {
         let Some(common) = node.given.in_place().map(str::to_owned) else { return };
         let lowers = node.given.lowers.iter();
@@ -555,7 +555,7 @@ impl Planner<'_> {
         let used = self.places.iter().zip(&self.uses);
         let used = used.filter_map(|(place, uses)| Some((&self.nodes[(*place)?], uses)));
         let used: Vec<(&PlannedNode, &Uses)> = used.collect();
-        // What nobody can write may be shared by any number.
+        // Any number of users may share a device that cannot be written.
         for (node, uses) in used.iter().filter(|(node, _)| !node.info.read_only) {
             uses.check(&node.name, node.info.size, &mut self.log);
         }
@@ -569,7 +569,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether its place depends on the tables before it: it may have a `start`, and has none.
+/// Whether its place depends on the tables before it: its kind has an option `start`, and it is not set.
 fn floats(draft: &Draft<'_>, kind: &Kind) -> bool {
     let has_start = kind.options.iter().any(|option| option.name == "start");
     has_start && !draft.options.iter().any(|(name, _)| *name == "start")

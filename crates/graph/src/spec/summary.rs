@@ -1,4 +1,4 @@
-//! What the user gets, in words.
+//! The properties of exports, for people.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,18 +8,18 @@ use fixedbitset::FixedBitSet;
 
 use super::plan::{Planned, PlannedExport, PlannedNode, Role};
 
-/// What happens when disks fail.
+/// The effect of failing disks on a device.
 #[derive(Clone, Debug)]
 pub struct Redundancy {
-    /// How many more disks may fail, whichever they are, without loss of data; `None` if those that are absent
-    /// are too many already.
+    /// Number of further disks that may fail, whichever they are, without loss of data; `None` if too many are absent
+    /// already.
     pub survives: Option<usize>,
-    /// The disks beneath: indices into [`Planned::nodes`].
+    /// The disks beneath it: indices into [`Planned::nodes`].
     pub disks: FixedBitSet,
 }
 
 impl Planned {
-    /// What happens to node `index` when disks fail.
+    /// Returns the redundancy of node `index`.
     ///
     /// # Panics
     /// If there is no such node.
@@ -45,20 +45,21 @@ impl Planned {
         all
     }
 
-    /// The exports that cannot be served without these disks.
+    /// Returns the exports that cannot be served without these disks.
     pub fn lost_without(&self, disks: &[&str]) -> Vec<&str> {
         let lost = self.lost(disks);
         let exports = self.exports.iter().filter(|export| lost[export.node]);
         exports.map(|export| export.name.as_str()).collect()
     }
 
-    /// Whether a device has not all of its bytes without these disks.
+    /// Whether a device misses some of its bytes without these disks.
     pub fn is_lost(&self, device: &str, disks: &[&str]) -> bool {
         let lost = self.lost(disks);
         self.nodes.iter().zip(lost).any(|(node, lost)| lost && node.name == device)
     }
 
-    /// What shows bytes of these disks that are nowhere else: exports, and devices that nothing stands on.
+    /// Returns the names of the exports that lose bytes with these disks, and of such devices at the top that no export
+    /// shows.
     pub fn only_on(&self, disks: &[&str]) -> Vec<&str> {
         let lost = self.lost(disks);
         let stood_on: BTreeSet<usize> =
@@ -70,7 +71,7 @@ impl Planned {
         self.lost_without(disks).into_iter().chain(tops.filter(is_shown)).collect()
     }
 
-    /// Of each node, whether it is gone without these disks.
+    /// Returns for each node whether it is lost without these disks.
     fn lost(&self, disks: &[&str]) -> Vec<bool> {
         let mut lost: Vec<bool> = Vec::new();
         for node in &self.nodes {
@@ -83,7 +84,7 @@ impl Planned {
         lost
     }
 
-    /// What a device stands on, and itself, as a graph without exports.
+    /// Returns a device and everything beneath it, as a graph without exports.
     #[must_use]
     pub fn down_from(&self, device: &str) -> Self {
         let mut wanted: Vec<bool> = self.nodes.iter().map(|node| node.name == device).collect();
@@ -102,14 +103,14 @@ impl Planned {
         Self { nodes, exports: Vec::new(), ..self.clone() }
     }
 
-    /// The disks that a device stands on, by their names.
+    /// Returns the names of the disks beneath a device.
     pub fn beneath(&self, device: &str) -> Vec<String> {
         let index = self.nodes.iter().position(|node| node.name == device);
         let disks = index.into_iter().flat_map(|index| self.disks_of(index));
         disks.map(|disk| self.nodes[disk].name.clone()).collect()
     }
 
-    /// The disks that node `index` stands on, or itself if it is a disk. The walk visits each node once: in a hostile
+    /// Returns the disks beneath node `index`, or itself if it is a disk. The walk visits each node once: in a hostile
     /// graph the number of ways down doubles with each device.
     pub(crate) fn disks_of(&self, index: usize) -> BTreeSet<usize> {
         let mut reached = BTreeSet::from([index]);
@@ -121,7 +122,7 @@ impl Planned {
         reached
     }
 
-    /// What the user gets: a line for each export, and one for each device that leaves bytes unused.
+    /// Returns a text for the user: a line for each export, and a note for each device that leaves bytes unused.
     pub fn summary(&self) -> String {
         let width = self.exports.iter().map(|export| export.name.len()).max().unwrap_or(0);
         let redundancies = self.redundancies();
@@ -170,12 +171,12 @@ impl Planned {
     }
 }
 
-/// Returns how many disks may fail, whichever they are, before a device has lost more than `can_lack` of its lowers. Lowers
-/// that share a disk may fail together, so they form a group.
+/// Returns how many disks may fail, whichever they are, before a device has lost more than `can_lack` of its lowers.
+/// Lowers that share a disk may fail together, so they form a group.
 fn survives(lowers: &[&Redundancy], can_lack: usize) -> Option<usize> {
     let mut groups: Vec<(FixedBitSet, Vec<usize>)> = Vec::new();
     for lower in lowers {
-        // As many disks as it takes to lose it.
+        // The number of disks that it takes to lose it.
         let mut group = (lower.disks.clone(), vec![lower.survives.map_or(0, |more| more + 1)]);
         groups.retain(|(disks, costs)| {
             let is_apart = disks.is_disjoint(&group.0);
@@ -187,7 +188,8 @@ fn survives(lowers: &[&Redundancy], can_lack: usize) -> Option<usize> {
         });
         groups.push(group);
     }
-    // The fewest disks that take so many lowers with them. The most expensive of `n` lowers of a group may take the others.
+    // `fewest[n]`: the fewest disks whose failure takes `n` lowers. The most expensive of `n` lowers of a group may
+    // take the others.
     let mut fewest = vec![0];
     for (_, mut costs) in groups {
         costs.sort_unstable();
@@ -205,7 +207,7 @@ fn survives(lowers: &[&Redundancy], can_lack: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// The rule for mirrors alone, as it was before kinds declared how many lowers they can lack.
+    /// Applies the rule for mirrors alone, from before kinds declared how many lowers they can lack.
     fn of_copies(lowers: &[&Redundancy]) -> Option<usize> {
         let mut groups: Vec<(FixedBitSet, Option<usize>)> = Vec::new();
         for lower in lowers {
@@ -223,7 +225,7 @@ mod tests {
         in_all.sum::<usize>().checked_sub(1)
     }
 
-    /// A node of a plan: a disk, here or absent, or a device over some of the nodes before it.
+    /// A node of a plan: a disk, present or absent, or a device over some of the nodes before it.
     #[derive(Clone, Copy, Debug)]
     enum Drawn {
         Disk { absent: bool },
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn redundancy_of_mirrors_is_as_before_on_all_plans_of_five_nodes() {
+    fn mirror_redundancy_is_unchanged_on_all_plans_of_five_nodes() {
         let mut plans: Vec<Vec<Drawn>> = vec![Vec::new()];
         let mut compared = 0;
         for n in 0..5 {
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn parity_survives_as_many_disks_as_it_has_and_shared_disks_count_once() {
+    fn parity_redundancy_counts_shared_disks_once() {
         let disk = |index: usize| {
             let mut disks = FixedBitSet::new();
             disks.grow_and_insert(index);

@@ -1,4 +1,4 @@
-//! Kinds for the tests of edits: they can be looked up, and nothing is planned or made of them.
+//! Kinds for the tests of edits. Tests look them up, and plan or make nothing with them.
 
 use kind::{
     Capabilities, Effect, Kind, Lowers, Maker, Moving, OptionSpec, Registry, Scope, ValueType,

@@ -1,5 +1,5 @@
-//! The text as a tree: TOML with the place of everything in it, in the order of the file, and with
-//! variables in place of their names.
+//! The text as a tree: TOML with the position of everything, in the order of the file, and with variables replaced by
+//! their values.
 
 use toml::Spanned;
 use toml::de::{DeFloat, DeInteger, DeTable, DeValue};
@@ -7,10 +7,10 @@ use toml::de::{DeFloat, DeInteger, DeTable, DeValue};
 use super::fault::{Log, Position};
 use super::vars;
 
-/// Bytes of the text that a message about its syntax shows.
+/// Maximum number of bytes of the text that a message about its syntax shows.
 const NEAR_MAX_BYTES: usize = 40;
 
-/// A word that was written somewhere.
+/// A word with its position.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
     pub(super) text: String,
@@ -24,14 +24,14 @@ pub(super) struct Field {
     pub(super) item: Item,
 }
 
-/// A value that was written somewhere.
+/// A value with its position.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) at: Position,
     pub(super) raw: Raw,
 }
 
-/// A value before it is known what it should be.
+/// A value that was not checked against a type yet.
 #[derive(Clone, Debug)]
 pub(super) enum Raw {
     Text(String),
@@ -41,12 +41,12 @@ pub(super) enum Raw {
     Date(String),
     List(Vec<Item>),
     Table(Vec<Field>),
-    /// A fault that has been told; nobody else should complain.
+    /// A value with a fault that was reported already. It gives rise to no further fault.
     Broken,
 }
 
 impl Raw {
-    /// The value as it would be written, for messages.
+    /// Formats the value as it would be written, for messages.
     pub(super) fn show(&self) -> String {
         match self {
             Self::Text(text) => format!("{text:?}"),
@@ -63,8 +63,8 @@ impl Raw {
     }
 }
 
-/// The fields of the whole text; `None` if it is no TOML, for what could be saved of it would only
-/// give rise to faults that are not there.
+/// Reads the fields of the whole text. Returns `None` if it is no TOML: an incomplete tree would only give rise to
+/// false faults.
 pub(super) fn read(
     text: &str,
     vars: &dyn Fn(&str) -> Option<String>,
@@ -76,7 +76,7 @@ pub(super) fn read(
     for error in &errors {
         let span = error.span().unwrap_or_default();
         let at = lines.position(span.start);
-        // What else is wrong with a line that was not understood is guesswork.
+        // Further errors in a line with one are guesswork.
         if line.replace(at.line) != Some(at.line) {
             let near =
                 text.get(span).filter(|near| (1..=NEAR_MAX_BYTES).contains(&near.trim().len()));
@@ -152,7 +152,7 @@ impl Reader<'_> {
     }
 }
 
-/// From a byte of the text to its line and column.
+/// Index from a byte of the text to its line and column.
 struct Lines<'t> {
     text: &'t str,
     starts: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Values checked against what an option takes.
+//! Checks of values against the types of their options.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::near;
 use super::parse::unknown_key;
 use super::tree::{Field, Item, Raw, Word};
 
-/// The value that was written for `option`; `None` if it was told to be wrong. `members` is what the
-/// device stands on.
+/// Returns the value that was written for `option`; `None` if it is wrong, after reporting that. `members` are the
+/// names of the device's lowers.
 pub(super) fn check(
     option: &OptionSpec,
     item: &Item,
@@ -112,7 +112,7 @@ fn switch(raw: &Raw) -> Checked<bool> {
     }
 }
 
-/// One of these words; `which` says more about them.
+/// Returns the one of `words` that `raw` contains. The error adds `which` after the list of words.
 fn one_of(raw: &Raw, words: &[&str], which: &str) -> Checked<String> {
     let mut guess = String::new();
     if let Raw::Text(text) = raw {

@@ -1,7 +1,7 @@
 //! `${NAME}`, `${NAME:-default}` and `$$` in strings.
 
-/// The text with every variable in place of its name, or what is wrong with it, one sentence each.
-/// A variable that is set to nothing counts as unset, as in a shell.
+/// Replaces every variable by its value. Returns the text, or one sentence for each fault. A variable that is set to
+/// nothing counts as unset, as in a shell.
 pub(super) fn expand(
     text: &str,
     vars: &dyn Fn(&str) -> Option<String>,
@@ -31,7 +31,7 @@ pub(super) fn expand(
     if wrong.is_empty() { Ok(out) } else { Err(wrong) }
 }
 
-/// What is between the braces, and what comes after them.
+/// Returns the text between the braces, and the text after them.
 fn braced(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix('{')?.split_once('}')
 }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_replaced() {
+    fn expand_replaces_variables() {
         assert_eq!(expanded("no dollar").unwrap(), "no dollar");
         assert_eq!(expanded("<${A}${B:-beta}>$$").unwrap(), "<alphabeta>$");
         assert_eq!(expanded("${EMPTY:-x}${B:-}").unwrap(), "x");
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told() {
+    fn expand_reports_every_fault() {
         let wrong = expanded("${B} $HOME ${1} ${EMPTY}").unwrap_err();
         let starts =
             ["${B}: B is not set", "\"${B} $HOME", "${1}: \"1\" is no", "${EMPTY}: EMPTY is"];

@@ -1,4 +1,4 @@
-//! Values and names as a spec takes them.
+//! Values and names in the syntax of a spec.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::listen::{Listen, Nbd, TlsPaths, is_loopback};
 use super::parse::{Section, Spec};
 use super::tree::{Field, Raw};
 
-/// The value as TOML; `size`: how bytes are written, for people or for programs.
+/// Formats a value as TOML. `size` formats bytes, for people or for programs.
 pub fn value(value: &Value, size: impl Fn(u64) -> String) -> String {
     match value {
         Value::Size(bytes) => size(*bytes),
@@ -33,13 +33,13 @@ pub fn value(value: &Value, size: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// A TOML string that is read back as `text`, whatever is in it.
+/// Returns a TOML string that is read back as `text`, whatever characters it has.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {
             '"' | '\\' => quoted.extend(['\\', c]),
-            // It begins a variable.
+            // A dollar sign begins a variable.
             '$' => quoted.push_str("$$"),
             c if c.is_control() => {
                 // Writing to a String does not fail.
@@ -53,8 +53,8 @@ pub fn quoted(text: &str) -> String {
 }
 
 impl Spec {
-    /// A text that is read back as this spec: variables have their values in it, and nothing else is lost but
-    /// comments.
+    /// Returns a text that is read back as this spec. It has the values of variables in place of their names, and no
+    /// comments; nothing else is lost.
     pub fn to_text(&self) -> String {
         let mut text = format!("name = {}\n", quoted(&self.name));
         let nbd = self.nbd_fields();
@@ -101,7 +101,7 @@ impl Spec {
     }
 }
 
-/// The fields as one table.
+/// Formats the fields as an inline table.
 pub(super) fn table(fields: &[Field]) -> String {
     let one = |field: &Field| format!("{} = {}", quoted(&field.key.text), raw(&field.item.raw));
     let fields: Vec<_> = fields.iter().map(one).collect();
@@ -120,7 +120,7 @@ fn raw(raw_value: &Raw) -> String {
             format!("[{}]", items.join(", "))
         }
         Raw::Table(fields) => table(fields),
-        // What was broken is told again.
+        // A broken value is reported again when the text is read.
         Raw::Broken => quoted(""),
     }
 }
@@ -131,14 +131,14 @@ mod tests {
     use crate::spec::plain_disks;
 
     #[test]
-    fn text_is_quoted_as_toml_wants_it() {
+    fn quoted_text_is_read_back_unchanged() {
         let odd = "a \"b\" \\ \u{7} \u{7f} \n ü ${HOME}";
         let text = format!("[disk]\na = {{ x = {} }}\n", quoted(odd));
         assert_eq!(plain_disks(&text).unwrap()[0].1, [("x".to_owned(), odd.to_owned())]);
     }
 
     #[test]
-    fn a_spec_is_read_back_as_it_was() {
+    fn spec_text_is_read_back_unchanged() {
         let text = "name = \"home\"\n[nbd]\nlisten = [\"unix:${RUN}/a.sock\", \"tls://0.0.0.0:1\", \
                     \"tcp:10.0.0.1:2\"]\ninsecure = true\nmax_connections = 7\n\
                     tls = { cert = \"c.pem\", key = \"k.pem\", clients = \"ca.pem\", revoked = \"crl.pem\" }\n\
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_written_for_whoever_reads_them() {
+    fn value_formats_sizes_lists_and_tables() {
         let size = |bytes: u64| format!("{bytes} bytes");
         assert_eq!(value(&Value::Size(7), size), "7 bytes");
         assert_eq!(value(&Value::List(vec!["a".into(), "$".into()]), size), r#"["a", "$$"]"#);

@@ -1,5 +1,5 @@
-//! Each `cases/NAME.toml` gives exactly the words of `cases/NAME.txt`: the faults, or the warnings and
-//! the summary. `CASES=write` writes down what is said now, to be read before it is committed.
+//! Each `cases/NAME.toml` gives exactly the words of `cases/NAME.txt`: the faults, or the warnings and the summary.
+//! `CASES=write` writes the present words to these files; read them before a commit.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/spec/cases")
 }
 
-/// The names of the files that end so.
+/// Returns the names of the files with that extension.
 fn names(extension: &str) -> BTreeSet<String> {
     let files = folder().read_dir().unwrap().map(|entry| entry.unwrap().path());
     let chosen = files.filter(|path| path.extension().is_some_and(|found| found == extension));
@@ -24,7 +24,7 @@ fn variable(name: &str) -> Option<String> {
     (name == "SET").then(|| "set".to_owned())
 }
 
-/// What a person is told of the spec.
+/// Returns the words that a user gets for the spec.
 fn said(text: &str, file: &str) -> String {
     match kinds::plan(&Spec::parse(text, file, &variable)) {
         Err(faults) => format!("{faults}\n"),
@@ -40,7 +40,7 @@ fn warned(planned: &Planned) -> String {
 }
 
 #[test]
-fn every_case_says_what_is_expected() {
+fn every_case_gives_expected_words() {
     let cases = names("toml");
     if std::env::var("CASES").is_ok_and(|what| what == "write") {
         for name in &cases {

@@ -1,4 +1,4 @@
-//! Kinds that can be planned and not made, and a world that can only be looked at.
+//! Kinds that can be planned and not made, and a world that can only be probed.
 
 use std::rc::Rc;
 use std::task::Waker;
@@ -111,7 +111,7 @@ const fn option(name: &'static str, value: ValueType, required: bool) -> OptionS
     OptionSpec { name, value, required, effect: Effect::Behaviour, scope, help }
 }
 
-/// The option of that name, to look a value up by.
+/// Returns an option called `name`, for looking up a value.
 pub const fn named(name: &'static str) -> OptionSpec {
     option(name, ValueType::Text, false)
 }
@@ -247,8 +247,8 @@ fn plan_mirror(given: &DeviceConfig) -> Plan<Info> {
     Ok(Info { size, ..Info::over(infos()).expect("a mirror has members") })
 }
 
-/// Files by their names: `missing` is not there, `small` has 1 MiB, `empty` nothing, all others 1 GiB; what ends in
-/// `.4k` has blocks of 4096 bytes.
+/// A world of files by name: `missing` does not exist, `small` has 1 MiB, `empty` nothing, all others 1 GiB. Files with
+/// names in `.4k` have blocks of 4096 bytes.
 struct Looks(BufPool);
 
 pub fn env() -> Env {
@@ -324,7 +324,7 @@ impl World for Looks {
     }
 }
 
-/// The plan of a spec. No disk here waits for anybody, so one poll is enough.
+/// Plans a spec. No disk here waits for anything, so one poll is enough.
 pub fn plan(spec: &Spec) -> std::result::Result<Planned, Faults> {
     let env = env();
     let planning = std::pin::pin!(spec.plan(REGISTRY, &env));

@@ -1,4 +1,4 @@
-//! Specs against what is said of them.
+//! Specs, and the plans or faults that they give.
 
 mod cases;
 mod kinds;

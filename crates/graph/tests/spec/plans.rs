@@ -1,4 +1,4 @@
-//! What comes of specs without faults.
+//! Plans of specs without faults.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn planned(text: &str) -> Planned {
     }
 }
 
-/// The examples, by name.
+/// Returns the examples, by name.
 pub fn examples() -> Vec<(String, String)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let paths = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -46,7 +46,7 @@ fn plain(path: &str) -> Listen {
 fn every_example_exports_vol_on_the_socket() {
     let all = examples();
     assert_eq!(all.len(), 11);
-    // The demo's has two exports, and is run as a whole.
+    // The example of the demo has two exports, and `tools/demo` runs it.
     for (name, text) in all.into_iter().filter(|(name, _)| name != "voila") {
         let planned = planned(&text);
         assert_eq!(planned.listens, [plain("cairn.sock")], "{name}");
@@ -74,7 +74,7 @@ fn variables_reach_the_examples() {
     assert_eq!(planned.redundancy(planned.exports[0].node).survives, Some(1));
 }
 
-/// The devices that the byte at `offset` of a node passes, and its place on the disk.
+/// Returns the devices that the byte at `offset` of a node passes, and its offset on the disk.
 fn way(planned: &Planned, node: usize, offset: u64) -> (Vec<&str>, u64) {
     let (mut names, mut node, mut offset) = (Vec::new(), node, offset);
     while let Some(table) = &planned.nodes[node].table {
@@ -88,7 +88,7 @@ fn way(planned: &Planned, node: usize, offset: u64) -> (Vec<&str>, u64) {
 }
 
 #[test]
-fn sixteen_tables_lie_on_every_way_and_each_moves_the_byte() {
+fn every_byte_passes_sixteen_tables_that_each_move_it() {
     let planned = example("tables16");
     let top = planned.exports[0].node;
     for offset in [0, 3 << 30, 7 << 30, planned.exports[0].info.size - 1] {
@@ -103,7 +103,7 @@ fn sixteen_tables_lie_on_every_way_and_each_moves_the_byte() {
 }
 
 #[test]
-fn those_below_come_first() {
+fn plan_lists_lowers_first() {
     for (name, text) in examples() {
         for (index, node) in planned(&text).nodes.iter().enumerate() {
             assert!(node.lowers.iter().all(|lower| *lower < index), "{name}: {}", node.name);
@@ -140,7 +140,7 @@ fn facts_pass_upwards() {
 }
 
 #[test]
-fn a_disk_needs_no_text() {
+fn single_disk_is_planned_without_text() {
     let of_disk = |path: &str, read_only| kinds::plan(&Spec::of_disk("file", path, read_only));
     let planned = of_disk("/data/disk $1.img", false).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!((planned.name.as_str(), planned.exports[0].name.as_str()), ("disk--1.img", "vol"));
@@ -155,7 +155,7 @@ fn a_disk_needs_no_text() {
 }
 
 #[test]
-fn the_name_comes_from_the_file() {
+fn graph_name_comes_from_file_name() {
     let name = |file: &str| {
         let spec =
             Spec::parse("[disk]\nd = { null = 512 }\n[export]\nv = { on = 'd' }", file, &|_| None);
@@ -168,7 +168,7 @@ fn the_name_comes_from_the_file() {
 }
 
 #[test]
-fn faults_are_read_by_machines_too() {
+fn faults_have_file_position_and_severity() {
     let text = "[disk]\nd = { null = 1 }\n[export]\nvol = { on = 'e' }";
     let faults = kinds::plan(&Spec::parse(text, "a.toml", &|_| None));
     let faults = faults.err().unwrap();
@@ -179,7 +179,7 @@ fn faults_are_read_by_machines_too() {
 }
 
 #[test]
-fn too_much_text_is_not_read() {
+fn plan_rejects_text_beyond_limit() {
     let text = " ".repeat(graph::spec::TEXT_MAX_BYTES + 1);
     let faults = kinds::plan(&Spec::parse(&text, "a.toml", &|_| None));
     let said = "a.toml  error  the text has 4194305 bytes; at most 4194304 are read\n\
@@ -188,7 +188,7 @@ fn too_much_text_is_not_read() {
 }
 
 #[test]
-fn too_many_devices_and_exports_are_told_once() {
+fn too_many_devices_and_exports_are_reported_once() {
     let mut text = "[disk]\n".to_owned();
     (0..4097).for_each(|i| text += &format!("d{i} = {{ null = 512 }}\n"));
     text += "[export]\n";
@@ -201,7 +201,7 @@ fn too_many_devices_and_exports_are_told_once() {
 }
 
 #[test]
-fn sizes_for_people() {
+fn sizes_are_formatted_for_people() {
     let said: Vec<String> = [0, 512, 1000, 1024, 1536, 10 << 30, 2_000_000_000_000, 1025, u64::MAX]
         .map(format_size)
         .into();
@@ -226,14 +226,14 @@ fn sizes_for_people() {
 }
 
 #[test]
-fn fractions_have_so_many_digits() {
+fn fractions_have_limited_digits() {
     assert_eq!(parse_size("1.500000000000000000000000G"), Ok(3 << 29));
     let fine = format!("1.{}G", "1".repeat(60));
     assert!(parse_size(&fine).unwrap_err().contains("whole number of bytes"));
 }
 
 #[test]
-fn times_for_people() {
+fn durations_are_formatted_for_people() {
     let time = Duration::from_millis;
     assert_eq!(format_duration(time(5)), "5 ms");
     assert_eq!(format_duration(time(1500)), "1.5 s");
@@ -244,7 +244,7 @@ fn times_for_people() {
 }
 
 #[test]
-fn the_page_is_true() {
+fn spec_page_has_limits_and_valid_example() {
     let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/spec.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, block) = page.split_once("```toml\n").unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::kinds;
 use super::plans::examples;
 
-/// Pieces of which grammar is made, so that mutations come further than the first brace.
+/// Pieces of the grammar, so that mutations come further than the first brace.
 const PIECES: [&str; 22] = [
     "",
     "\"",
@@ -35,7 +35,7 @@ const PIECES: [&str; 22] = [
     "[device]\n",
 ];
 
-/// An example with some of its pieces replaced.
+/// Generates an example with some of its pieces replaced.
 fn mutated() -> impl Strategy<Value = String> {
     let examples = examples();
     let edit = (any::<prop::sample::Index>(), 0..12_usize, 0..PIECES.len());
@@ -53,7 +53,7 @@ fn mutated() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Any text is either planned, or told of with faults that lie in it and in order.
+    /// Any text is either planned, or rejected with faults that have positions in the text and are in order.
     #[test]
     fn any_text_is_planned_or_told_of(text in prop_oneof![mutated(), any::<String>()]) {
         match kinds::plan(&Spec::parse(&text, "any.toml", &|_| None)) {

@@ -16,11 +16,11 @@ use crate::labels::text::{self, Remembered};
 /// A disk of the spec, by the number of its facts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Bound {
-    /// It has its label.
+    /// A disk with its label.
     Labelled(usize),
-    /// It gets a label.
+    /// A disk that gets a label.
     Fresh(usize),
-    /// The graph remembers it, and it is not there.
+    /// An absent disk that the graph remembers.
     Absent(Remembered),
 }
 
@@ -33,7 +33,7 @@ pub struct Binding {
     pub(crate) graph: Option<Uuid>,
     /// Epoch of the label that counts.
     pub(crate) epoch: u64,
-    /// Spec of that label.
+    /// The spec in the label that counts.
     pub(crate) spec: String,
     /// The specs before it, the newest first.
     pub(crate) past: Rc<[Past]>,
@@ -41,7 +41,7 @@ pub struct Binding {
     pub(crate) notices: Vec<String>,
 }
 
-/// Matches the disks of `graph` to its labels, and finds what keeps them from being matched.
+/// Matches the disks of `graph` to its labels, and finds the reasons why they cannot be matched.
 pub fn identify(graph: &str, disks: &[DiskFacts], asked: &Opening) -> (Binding, Vec<Finding>) {
     let mut it = Identity {
         graph,
@@ -130,8 +130,8 @@ impl<'i> Identity<'i> {
         }
     }
 
-    /// Returns the labels that count, with the numbers of their disks. From a disk that is being made nothing was served yet;
-    /// but if the others have it as a disk of this graph, they cannot do without it.
+    /// Returns the labels that count, with the numbers of their disks. Nothing was served yet from a provisioning disk.
+    /// But if the other labels name it as a disk of this graph, they cannot do without it.
     fn labels(&self) -> Vec<(usize, &'i Label)> {
         let disks = self.disks.iter().enumerate().filter(|(_, disk)| !self.is_wiped(&disk.name));
         let labels: Vec<_> = disks.filter_map(|(n, disk)| Some((n, disk.label()?))).collect();
@@ -168,7 +168,7 @@ impl<'i> Identity<'i> {
         self.once_each(labels);
     }
 
-    /// Names the disks of each of several graphs of one name, and the way to select one of them.
+    /// Returns an error that names the disks of each graph, if several graphs have one name, and the way to select one.
     fn of_several(&self, graphs: &BTreeMap<Uuid, Vec<usize>>) -> Error {
         let places = |disks: &Vec<usize>| {
             let places: Vec<_> = disks.iter().map(|n| &*self.disks[*n].place).collect();
@@ -276,7 +276,7 @@ impl<'i> Identity<'i> {
             DiskContent::Label(label, _) => {
                 self.is_wiped(name) || label.provisioning && !self.is_bound(n)
             }
-            // A disk that the graph remembers is not made anew unasked.
+            // A disk that the graph remembers is made anew only if the operator asks for that.
             DiskContent::ToBeMade => !is_known || self.is_wiped(name),
             DiskContent::Missing(_) => false,
         }
@@ -316,13 +316,13 @@ impl<'i> Identity<'i> {
         }
     }
 
-    /// Whether the disk of that name is refused already because of its label.
+    /// Whether a disk is refused already because of its label.
     fn is_judged(&self, name: &str) -> bool {
         let stops = |finding: &Finding| finding.case != Case::HeldByOtherHost;
         self.findings.iter().any(|finding| stops(finding) && finding.place() == Some(name))
     }
 
-    /// A blank disk is in the place of one that has a label.
+    /// Adds a finding about a blank disk in the place of a labelled one.
     fn replaced(&mut self, name: &str, place: &str) {
         let words = format!("{place} is blank, and {name} of this graph has a label");
         let next = format!(

@@ -23,17 +23,17 @@ pub use identity::Binding;
 pub(super) use identity::{Bound, identify};
 pub(super) use service::{BoundDisks, objections_of, serve, truncated};
 
-/// Everything that a diagnosis is made of.
+/// The inputs of a diagnosis.
 pub struct Facts<'f> {
     /// Name of the graph.
     pub graph: &'f str,
     /// The disks that its spec names.
     pub disks: &'f [DiskFacts],
-    /// Plan of the graph over these disks; `None` while it is not known which disk is which.
+    /// Plan of the graph over these disks; `None` while the disks are not matched.
     pub planned: Option<&'f Planned>,
 }
 
-/// A disk that a spec names, and what was found there, before any decision.
+/// A disk that a spec names, and the facts found there, before any decision.
 #[derive(Clone)]
 pub struct DiskFacts {
     /// Its name in the spec.
@@ -42,7 +42,7 @@ pub struct DiskFacts {
     pub place: String,
     /// The content of the label areas.
     pub content: DiskContent,
-    /// Bytes of all of it; zero if it is missing.
+    /// Total bytes; zero if it is missing.
     pub size: u64,
     /// Its block size.
     pub block_size: u32,
@@ -55,17 +55,17 @@ pub struct DiskFacts {
 /// The content of the label areas of a disk.
 #[derive(Clone)]
 pub enum DiskContent {
-    /// Nothing that answers, and the error of the system.
+    /// Nothing that answers; with the error of the system.
     Missing(Error),
     /// No file yet, but this start would make it.
     ToBeMade,
     /// Zeros at both ends.
     Blank,
-    /// Bytes of others, in words.
+    /// Bytes of another program, in words.
     Holds(String),
     /// A label that cannot be used.
     Wrong(Wrong),
-    /// A label, and in which copies it is.
+    /// A label, and the number of the copies that it was read from.
     Label(Box<Label>, usize),
 }
 
@@ -78,16 +78,16 @@ pub enum LostLabel {
     AtEnd,
 }
 
-/// Something that was found on the disks of a graph.
+/// A finding about the disks of a graph.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The sort of finding.
     pub case: Case,
     /// Its reason, the disk or device as its place, its message, and the next step.
     pub error: Error,
-    /// Whether a start is refused because of it.
+    /// Whether it refuses a start.
     pub blocks: bool,
-    /// The decisions that waive it. A start with one of them is not refused because of it.
+    /// The decisions that waive it. With one of these it does not refuse a start.
     pub waived_by: &'static [Waiver],
 }
 
@@ -97,7 +97,7 @@ pub struct Finding {
 pub enum Case {
     /// `--wipe` of a disk that the spec does not have.
     UnknownDisk,
-    /// A disk without a label that holds bytes of others.
+    /// A disk without a label that holds bytes of another program.
     NotBlank,
     /// A label of a newer version of Cairn.
     Newer,
@@ -115,15 +115,15 @@ pub enum Case {
     Forgotten,
     /// A blank disk in the place of one that has a label.
     Replaced,
-    /// A disk that is not there, and whose bytes are not on others.
+    /// An absent disk with bytes that are on no other disk.
     Missing,
-    /// A disk that is not there, and that the graph can do without.
+    /// An absent disk that the graph can do without.
     Degraded,
     /// A disk that has fewer bytes than its label says.
     Truncated,
-    /// A disk whose label at the end is gone.
+    /// A disk without its label at the end.
     LostEnd,
-    /// A disk whose label at the front is gone.
+    /// A disk without its label at the front.
     LostFront,
     /// A disk from an earlier time.
     Stale,
@@ -137,11 +137,12 @@ pub enum Case {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Waiver {
-    /// `--degraded`: the graph goes on without the disks that are not there.
+    /// `--degraded`: the graph goes on without its absent disks.
     Degraded,
     /// `--take`: the machine that has the disks open is gone for good.
     Take,
-    /// `--wipe DISK`: the disk is taken in as a new one. It is part of the question, since labels on it do not count then.
+    /// `--wipe DISK`: the disk is taken in as a new one. It is part of the question, since labels on it do not count
+    /// then.
     Wipe,
     /// `--trust MEMBER`: the bytes of a member count. It is part of the plan.
     Trust,
@@ -149,11 +150,11 @@ pub enum Waiver {
 
 /// Returns all findings about the labels in `facts`.
 ///
-/// `asked` contains the question: the machine that asks, the disks that it wipes, and whether the spec may leave disks away.
-/// Its waivers, `degraded` and `take`, change no finding: see [`Finding::refuses`].
+/// `asked` contains the question: the machine that asks, the disks that it wipes, and whether the spec may leave disks
+/// away. Its waivers, `degraded` and `take`, change no finding: see [`Finding::refuses`].
 pub fn diagnose(facts: &Facts<'_>, asked: &Opening) -> Vec<Finding> {
     let (binding, mut findings) = identify(facts.graph, facts.disks, asked);
-    // Disks that were not matched have nothing to be served from.
+    // Disks that were not matched cannot be served from.
     if let Some(planned) = facts.planned.filter(|_| !binding.disks.is_empty()) {
         let disks = BoundDisks { disks: facts.disks, binding: &binding };
         findings.extend(serve(disks, planned, asked));
@@ -168,7 +169,7 @@ impl Waiver {
         match self {
             Self::Degraded => asked.degraded,
             Self::Take => asked.take,
-            // With them there is another finding, or none.
+            // They lead to another finding, or to none.
             Self::Wipe | Self::Trust => false,
         }
     }
@@ -184,7 +185,7 @@ impl Finding {
         Self { case, error, blocks: false, waived_by: &[] }
     }
 
-    /// Whether a start with the waivers of `asked` is refused because of it.
+    /// Whether it refuses a start with the waivers of `asked`.
     pub fn refuses(&self, asked: &Opening) -> bool {
         self.blocks && !self.waived_by.iter().any(|waiver| waiver.is_given(asked))
     }
@@ -200,8 +201,8 @@ impl Finding {
     }
 }
 
-/// Returns the label that counts among those of one graph: the highest epoch, then the highest broadcast, then the smallest
-/// uuid. `None` if all disks are still being made, or there is none.
+/// Returns the label that counts among those of one graph: the highest epoch, then the highest broadcast, then the
+/// smallest uuid. `None` if all disks are still being provisioned, or there is none.
 ///
 /// Every part of Cairn uses this order: a start, a check, an import, a repair, an undo. At one epoch all labels have the same
 /// spec, or there is a [`split_brain`]. `sequence` counts the updates of one disk, so it does not compare two.
@@ -214,8 +215,8 @@ pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Lab
     counting(labels).into_iter().max_by_key(key)
 }
 
-/// Returns the labels that take part in that order. A disk that is being made does once the newest label of a disk that is
-/// made names it. An undone change may have written such a label last.
+/// Returns the labels that take part in that order. A provisioning disk takes part once the newest label of the other
+/// disks names it. An undone change may have written such a label last.
 pub fn counting<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Vec<&'l Label> {
     let labels: Vec<&Label> = labels.into_iter().collect();
     let made = labels.iter().filter(|label| !label.provisioning);
@@ -280,8 +281,8 @@ pub fn split_brain_of(newest: &Label, other: &Label) -> Finding {
     Finding::new(Case::SplitBrain, error, &[])
 }
 
-/// Returns the disks that are older than others: their broadcast is below an acknowledged broadcast, which every disk that was
-/// there at that time has.
+/// Returns the disks that are older than others: their broadcast is below an acknowledged broadcast, which every disk
+/// that was present at that time has.
 pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uuid> {
     let complete = labels.clone().map(|label| label.acked_broadcast).max().unwrap_or(0);
     let complete = if seeded::on(Bug::OlderServes) { 0 } else { complete };
@@ -290,7 +291,7 @@ pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uu
 }
 
 impl DiskFacts {
-    /// Returns its label, if that can be read.
+    /// Returns its label, if it can be read.
     pub fn label(&self) -> Option<&Label> {
         self.content.label()
     }

@@ -10,14 +10,14 @@ use super::{Binding, Bound, Case, DiskFacts, Finding, LostLabel, Waiver, older};
 use crate::labels::{Opening, objections, objections_without_bytes, text};
 use crate::spec::{Planned, Spec};
 
-/// The disks of a graph, and which is which.
+/// The disks of a graph, matched to their labels.
 #[derive(Clone, Copy)]
 pub struct BoundDisks<'b> {
     pub disks: &'b [DiskFacts],
     pub binding: &'b Binding,
 }
 
-/// Returns all findings about serving `planned` from the disks, but for those of its devices.
+/// Returns all findings about serving `planned` from the disks, except those of its devices.
 pub fn serve(disks: BoundDisks<'_>, planned: &Planned, asked: &Opening) -> Vec<Finding> {
     let mut findings: Vec<Finding> = disks.missing(planned).into_iter().collect();
     findings.extend(disks.overwritten(planned));
@@ -30,7 +30,8 @@ pub fn serve(disks: BoundDisks<'_>, planned: &Planned, asked: &Opening) -> Vec<F
     findings
 }
 
-/// Returns the findings of devices that do not open without a decision about their data. Where disks are new there is none.
+/// Returns the findings of devices that do not open without a decision about their data. If a disk is new there are
+/// none.
 pub fn objections_of(disks: BoundDisks<'_>, planned: &Planned) -> Vec<Finding> {
     let bound = &disks.binding.disks;
     if bound.values().any(|bound| matches!(bound, Bound::Fresh(_))) {
@@ -43,8 +44,8 @@ pub fn objections_of(disks: BoundDisks<'_>, planned: &Planned) -> Vec<Finding> {
     objections.map(finding).collect()
 }
 
-/// Finds the disks of this graph that have lost their ends. Of a disk that does not belong to it, or not any more, only that
-/// is reported: it may be half wiped.
+/// Finds the disks of this graph that have lost their ends. A disk that does not belong to it, or not any more, has
+/// another finding already, and gets none here: it may be half wiped.
 pub fn truncated(
     disks: &[DiskFacts],
     binding: &Binding,
@@ -65,8 +66,8 @@ pub fn truncated(
     truncated.collect()
 }
 
-/// Returns the finding about a disk that has lost its end since it was labelled, and may be as long again: its bytes there
-/// are not those that its device has written.
+/// Returns the finding about a disk that has lost its end since it was labelled, and may be as long again. The bytes
+/// there are not those that its device has written.
 pub fn cut_short(disk: &DiskFacts) -> Option<Finding> {
     let label = disk.label()?;
     let needed = Area::Back(label.data_bytes).range().end();
@@ -107,13 +108,13 @@ impl<'b> BoundDisks<'b> {
         self.labelled(name)?.label()
     }
 
-    /// Returns the names of the disks that are bound in that way.
+    /// Returns the names of the disks that `is_it` selects by their binding.
     fn names(self, is_it: impl Fn(&Bound) -> bool) -> Vec<&'b str> {
         let bound = self.binding.disks.iter().filter(|(_, bound)| is_it(bound));
         bound.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Finds what cannot be served for want of disks, or only by an explicit decision.
+    /// Finds absent disks without which something cannot be served, or only by an explicit decision.
     fn missing(self, planned: &Planned) -> Option<Finding> {
         let missing = self.names(|bound| matches!(bound, Bound::Absent(_)));
         if missing.is_empty() {
@@ -131,7 +132,8 @@ impl<'b> BoundDisks<'b> {
         Some(Finding::new(Case::Degraded, error, &[Waiver::Degraded]))
     }
 
-    /// Whether the graph can go on without disks that its devices can lack: the states in the other labels decide.
+    /// Returns the error about absent disks that the devices of the graph can lack. The states in the other labels
+    /// decide whether the graph can go on without them.
     fn degradable(self, planned: &Planned, missing: &str) -> Error {
         let graph = &planned.name;
         let Some(objection) = objections_of(self, planned).into_iter().next() else {
@@ -150,7 +152,7 @@ impl<'b> BoundDisks<'b> {
         }
     }
 
-    /// Returns the names of the bound disks whose label at the front is gone.
+    /// Returns the names of the bound disks without their label at the front.
     pub fn overwritten_names(self) -> BTreeSet<&'b str> {
         let names = self.binding.disks.keys().map(String::as_str);
         let is_it = |name: &&str| {
@@ -159,8 +161,7 @@ impl<'b> BoundDisks<'b> {
         names.filter(is_it).collect()
     }
 
-    /// Finds the overwritten disks. A start is refused for those whose bytes are on no other disk, or whose copies miss
-    /// writes.
+    /// Finds the overwritten disks. A start is refused if their bytes are on no other disk, or the copies miss writes.
     fn overwritten(self, planned: &Planned) -> Vec<Finding> {
         let names = self.overwritten_names();
         if names.is_empty() {
@@ -181,7 +182,7 @@ impl<'b> BoundDisks<'b> {
         names.iter().filter_map(finding).collect()
     }
 
-    /// Whether some bytes of a disk are on no other disk than those that are new, absent or `overwritten`.
+    /// Whether some bytes of a disk are on no other disk, apart from those that are new, absent or `overwritten`.
     fn is_nowhere_else(self, planned: &Planned, name: &str, overwritten: &BTreeSet<&str>) -> bool {
         let mut without = self.names(|bound| !matches!(bound, Bound::Labelled(_)));
         without.extend(overwritten);
@@ -190,7 +191,7 @@ impl<'b> BoundDisks<'b> {
         planned.only_on(&without).iter().any(|shows| !anyway.contains(shows))
     }
 
-    /// Returns the names of the bound disks that are as they were at an earlier time.
+    /// Returns the names of the bound disks that are stale: as they were at an earlier time.
     pub fn stale_names(self) -> Vec<&'b str> {
         let labels = self.binding.disks.keys().filter_map(|name| self.label(name));
         let stale = older(labels);
@@ -199,8 +200,8 @@ impl<'b> BoundDisks<'b> {
         names.filter(is_it).collect()
     }
 
-    /// Finds the disks that are as they were at an earlier time. A start is refused if their data are on no other: exports
-    /// would show bytes of different times.
+    /// Finds the stale disks. A start is refused if their data are on no other disk: exports would show bytes of
+    /// different times.
     fn stale(self, planned: &Planned) -> Vec<Finding> {
         let names = self.stale_names();
         let (lost, graph) = (planned.lost_without(&names).join(", "), &planned.name);
@@ -229,7 +230,7 @@ impl<'b> BoundDisks<'b> {
         Spec::parse(&self.binding.spec, "label", &|_| None)
     }
 
-    /// Finds devices that have a state on these disks and that the spec does not have any more.
+    /// Finds devices that have a state on these disks and are not in the spec any more.
     fn forgotten(self, planned: &Planned) -> Vec<Finding> {
         let before = self.spec_before();
         let labels = self.disks.iter().filter_map(DiskFacts::label);
@@ -249,8 +250,8 @@ impl<'b> BoundDisks<'b> {
         gone.collect()
     }
 
-    /// Finds migrations that a start would begin although an export shows their target already, as the labels say. A change
-    /// of a running graph compares what exports show.
+    /// Finds migrations that a start would begin although an export shows their target already, according to the
+    /// labels. A change of a running graph compares the bytes of exports instead.
     fn moved(self, planned: &Planned) -> Vec<Finding> {
         if seeded::on(Bug::MigrationRepeated) {
             return Vec::new();
@@ -276,7 +277,7 @@ impl<'b> BoundDisks<'b> {
         findings.collect()
     }
 
-    /// Finds disks that get a label and may not be written.
+    /// Finds disks that need a label and may not be written.
     fn unwritable(self) -> Vec<Finding> {
         let fresh = self.binding.disks.iter().filter_map(|(name, bound)| match bound {
             Bound::Fresh(n) => Some((name, &self.disks[*n])),
@@ -292,7 +293,7 @@ impl<'b> BoundDisks<'b> {
     }
 }
 
-/// Returns the error about a disk whose label at the front is gone while the one at the back is whole.
+/// Returns the error about a disk that has lost its label at the front and has a complete one at the back.
 fn overwritten(disk: &DiskFacts) -> Option<Error> {
     let (label, DiskFacts { name, place, .. }) = (disk.label()?, disk);
     let words = format!(

@@ -1,4 +1,4 @@
-//! Disks that are being made: when their labels count.
+//! Order of labels, and provisioning disks: when their labels count.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ fn uuid(n: u8) -> Uuid {
     Uuid([n; 16])
 }
 
-/// A spec that knows these disks.
+/// Returns a spec that names these disks.
 fn spec(disks: &[u8]) -> String {
     let disk =
         |n: &u8| format!("\"d{n}\" = {{ uuid = \"{}\", size = 65536, block = 512 }}\n", uuid(*n));
@@ -72,14 +72,14 @@ fn disks(bounds: Vec<Bound>) -> BTreeMap<String, Bound> {
 }
 
 #[test]
-fn a_disk_that_is_being_made_counts_once_another_one_names_it() {
+fn provisioning_disk_counts_once_another_label_names_it() {
     let all = &[0, 1];
     let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all)]);
     assert_eq!(found, Ok(disks(vec![Bound::Labelled(0), Bound::Labelled(1)])));
 }
 
 #[test]
-fn until_then_it_is_blank() {
+fn provisioning_disk_is_fresh_until_another_label_names_it() {
     let found = seen(vec![label(0, false, 1, &[0]), label(1, true, 2, &[0, 1])]);
     assert_eq!(found, Ok(disks(vec![Bound::Labelled(0), Bound::Fresh(1)])));
     let all = &[0, 1];
@@ -88,20 +88,20 @@ fn until_then_it_is_blank() {
 }
 
 #[test]
-fn under_the_path_of_another_one_it_is_still_itself() {
+fn provisioning_disk_is_matched_by_label_and_not_by_path() {
     let all = &[0, 1];
     let found = seen(vec![label(1, true, 2, all), label(0, false, 2, all)]);
     assert_eq!(found, Ok(disks(vec![Bound::Labelled(1), Bound::Labelled(0)])));
 }
 
 #[test]
-fn one_that_another_start_began_with_does_not_stand_for_it() {
+fn disk_of_another_interrupted_start_is_no_replacement() {
     let found = seen(vec![label(0, false, 2, &[0, 1]), label(7, true, 2, &[0, 7])]);
     assert_eq!(found, Err(vec![Case::Replaced]));
 }
 
 #[test]
-fn two_that_are_being_made_with_one_label_are_told() {
+fn provisioning_disks_with_one_label_are_duplicates() {
     let all = &[0, 1, 2];
     let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all), label(1, true, 2, all)]);
     assert!(found.unwrap_err().contains(&Case::Duplicate));
@@ -113,7 +113,7 @@ fn plain(n: u8, epoch: u64, broadcast: u64, sequence: u64) -> Label {
 }
 
 #[test]
-fn newest_label_has_highest_epoch_then_broadcast_then_smallest_uuid() {
+fn newest_label_has_highest_epoch_then_broadcast_then_low_uuid() {
     let by_epoch = [plain(0, 2, 1, 9), plain(1, 3, 0, 1)];
     assert_eq!(newest(&by_epoch).map(|label| label.disk), Some(uuid(1)));
     let by_broadcast = [plain(0, 2, 1, 9), plain(1, 2, 2, 1)];
@@ -123,7 +123,7 @@ fn newest_label_has_highest_epoch_then_broadcast_then_smallest_uuid() {
 }
 
 #[test]
-fn newest_label_may_be_of_provisioning_disk_that_another_label_names() {
+fn newest_label_may_be_of_provisioning_disk_named_by_another() {
     let provisioning = |n| Label { provisioning: true, ..plain(n, 9, 9, 9) };
     let epoch = |labels: &[Label]| newest(labels).map(|label| label.epoch);
     assert_eq!(epoch(&[provisioning(7), plain(1, 2, 1, 1)]), Some(2));
