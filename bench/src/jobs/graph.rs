@@ -239,7 +239,7 @@ pub fn job(control: &Client) -> Result<(Instant, Option<Job>), String> {
 /// Returns the progress of the job, and the time of the reply.
 pub fn progress(control: &Client) -> Result<(Instant, Option<Progress>), String> {
     let (at, job) = job(control)?;
-    Ok((at, job.map(|job| job.progress)))
+    Ok((at, job.map(|job| job.work.progress)))
 }
 
 /// Waits until no job is unfinished.

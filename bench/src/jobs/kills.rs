@@ -95,7 +95,7 @@ fn wait_for(control: &Client, begin: Option<&ApplyRequest>, point: u64) -> Resul
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         match job(control)?.1 {
-            Some(job) if job.progress.done_bytes < point => {}
+            Some(job) if job.work.progress.done_bytes < point => {}
             Some(_) => return Ok(()),
             None => return Err("all had moved before the last kill".to_owned()),
         }
