@@ -65,9 +65,9 @@ fn turns(
             turns.moved = DATA_BYTES;
             return Ok(turns);
         };
-        turns.moved = now.progress.done_bytes;
+        turns.moved = now.work.progress.done_bytes;
         tell(&served.control, JobCommand::Pause)?;
-        while matches!(job(&served.control)?.1, Some(job) if job.state == JobState::Running) {
+        while matches!(job(&served.control)?.1, Some(job) if job.work.state == JobState::Running) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::control::{Command, Reply, Resolved, VerbInfo};
 use crate::env::LocalFuture;
-use crate::{ByteRange, Info, Needs, Report, Request, Result};
+use crate::{ByteRange, Info, Report, Request, Result};
 
 /// One address space of bytes that answers requests.
 ///
@@ -26,11 +26,6 @@ use crate::{ByteRange, Info, Needs, Report, Request, Result};
 pub trait Device: 'static {
     /// Returns the facts about the device; fixed while it is part of a graph.
     fn info(&self) -> &Info;
-
-    /// Returns the resources that one request may need in this device, for admission.
-    fn needs(&self) -> Needs {
-        Needs::LEAF
-    }
 
     /// Carries out one request that [`crate::check`] accepted.
     ///

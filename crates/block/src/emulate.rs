@@ -20,6 +20,9 @@ pub struct Emulate {
 }
 
 impl Emulate {
+    /// The most that one request needs in the device.
+    pub const NEEDS: Needs = Needs { children: 1, scratch_copies: 2 };
+
     /// Creates the device over `lower`, with blocks of `block_size` bytes: the size of the lower, or a smaller power
     /// of two from 512.
     ///
@@ -149,10 +152,6 @@ fn within(wide: ByteRange, range: ByteRange) -> std::ops::Range<usize> {
 impl Device for Emulate {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { children: 1, scratch_copies: 2 }
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

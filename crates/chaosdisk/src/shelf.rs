@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Address;
-use block::{Env, Error, ErrorKind, Result};
+use block::{Env, Error, ErrorKind, Needs, Result};
 use engine::Engine;
 use export::ExportList;
 use export::nbd::{Export, Limits, Server};
@@ -41,7 +41,7 @@ impl Shelf {
         let (mut disks, mut exports) = (Vec::new(), Vec::new());
         for (number, spec) in specs.iter().enumerate() {
             let disk = Rc::new(Disk::new(env, &time, number as u64, spec)?);
-            let node = engine.add_device(&spec.name, disk.clone(), &[])?;
+            let node = engine.add_device(&spec.name, disk.clone(), Needs::LEAF, &[])?;
             let portal = engine.portal(&spec.name, node);
             exports.push(Export::new(env, &engine, &portal, "a simulated disk"));
             disks.push(disk);

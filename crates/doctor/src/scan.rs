@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use block::env::{CacheMode, Open};
-use block::{Env, Error, ErrorKind, Lower, Result};
+use block::{Env, Error, ErrorKind, Lower, Needs, Result};
 use engine::{Engine, NodeId};
 use kind::{DeviceConfig, Maker, Making, Value};
 use meta::{Inspection, Label, Machine, Seen, Sought, Store, Uuid, Wrong};
@@ -244,7 +244,7 @@ async fn open(doctor: &Doctor, path: &Path, read_only: bool, engine: &Engine) ->
         trusted_now: false,
     };
     let disk = make(Making::new(&given, env)).await?;
-    engine.add_device(&given.name, disk, &[])
+    engine.add_device(&given.name, disk, Needs::LEAF, &[])
 }
 
 /// A raw disk that is open, under its lock.

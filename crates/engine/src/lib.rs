@@ -7,6 +7,7 @@ mod control;
 mod node;
 mod portal;
 mod ready;
+mod reserve;
 mod slot;
 mod split;
 
@@ -21,12 +22,12 @@ use block::control::{Command, Reply};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    BufPool, ChildId, Core, Done, Error, ErrorKind, Hooks, Info, Lower, Notify, Op, Push, Request,
-    Result, Started, Table, Waiter, check, env,
+    BufPool, ChildId, Core, Done, Error, ErrorKind, Hooks, Info, Lower, Needs, Notify, Op, Push,
+    Request, Result, Started, Table, Waiter, check, env,
 };
 
 use arena::Arena;
-use node::{Node, Power, Reserve};
+use node::{Node, Power};
 use ready::{Key, Ready};
 use slot::Slot;
 use split::Split;
@@ -34,6 +35,7 @@ use split::Split;
 pub use control::PLACES_MAX;
 pub use node::{Counters, NodeId};
 pub use portal::{Portal, Portals, Targets};
+pub use reserve::Reserve;
 pub use slot::AnyDevice;
 pub use split::WINDOW;
 
@@ -196,7 +198,7 @@ impl Engine {
         Ok(nodes.len() - 1)
     }
 
-    /// Adds a device. `lowers` are the nodes to which it has handles.
+    /// Adds a device. One request needs at most `needs` in it. `lowers` are the nodes to which it has handles.
     ///
     /// # Errors
     /// `Limit` if one request through it could need more slots than there are.
@@ -204,10 +206,13 @@ impl Engine {
         &self,
         name: &str,
         device: Rc<dyn AnyDevice>,
+        needs: Needs,
         lowers: &[NodeId],
     ) -> Result<NodeId> {
-        let reserve = self.reserve(name, &*device, lowers, device.needs().children)?;
-        let (info, future) = (self.fitted(device.info(), reserve, &[]), device.future_layout());
+        let info = device.info();
+        let reserve = Reserve::of_device(needs, info.block_size, &self.reserves(lowers));
+        reserve.check(name, info.max_transfer, self.0.pool.limit_bytes())?;
+        let (info, future) = (self.fitted(info, reserve, &[]), device.future_layout());
         let lowers = lowers.iter().map(|id| self.node(*id)).collect();
         self.add(name, info, Power::Device { device, lowers, future }, reserve)
     }
@@ -235,53 +240,21 @@ impl Engine {
     ) -> Result<NodeId> {
         let handles = lowers.iter().map(|id| self.lower(*id)).collect();
         let split: Rc<dyn AnyDevice> = Rc::new(Split::new(info.clone(), table.clone(), handles));
-        // The parts of a split have together the size of the request.
-        let reserve = self.reserve(name, &*split, lowers, 1)?;
+        let reserve = Reserve::of_table(&table, info.block_size, &self.reserves(lowers));
+        reserve.check(name, info.max_transfer, self.0.pool.limit_bytes())?;
         let info = self.fitted(&info, reserve, lowers);
         let lowers = lowers.iter().map(|id| self.node(*id)).collect();
         let future = split.future_layout();
         self.add(name, info, Power::Table { table, lowers, split, future }, reserve)
     }
 
-    /// Returns the reserve for a request through a device over `lowers`. Up to `ways` copies of the request may be
-    /// below at once.
-    fn reserve(
-        &self,
-        name: &str,
-        device: &dyn AnyDevice,
-        lowers: &[NodeId],
-        ways: u32,
-    ) -> Result<Reserve> {
-        let needs = device.needs();
-        let below = |of: fn(&Reserve) -> u32| {
-            lowers.iter().map(|id| of(&self.node(*id).reserve)).max().unwrap_or(0)
-        };
-        let copies = ways.saturating_mul(below(|reserve| reserve.copies));
-        let reserve = Reserve {
-            slots: needs.children.saturating_mul(below(|reserve| reserve.slots)).saturating_add(1),
-            copies: needs.scratch_copies.saturating_add(copies),
-            block: below(|reserve| reserve.block).max(device.info().block_size),
-        };
-        let too_much = |need: String, most: String| {
-            let words = format!("one request through {name} may need {need}; at most {most}");
-            Err(Error::new(ErrorKind::Limit, words)
-                .next("fewer devices that fan out or change bytes above each other"))
-        };
-        if reserve.slots > REQUEST_SLOTS_MAX {
-            let slots = |count| format!("{count} slots");
-            return too_much(slots(reserve.slots), slots(REQUEST_SLOTS_MAX));
-        }
-        let least = device.info().max_transfer.min(TRANSFER_MIN_BYTES);
-        let (bytes, most) = (reserve.bytes(u64::from(least)), self.reserve_max());
-        if bytes > most {
-            return too_much(format!("{bytes} bytes of buffers"), format!("{most} bytes"));
-        }
-        Ok(reserve)
+    /// Returns the reserve of one request to a node.
+    pub fn reserve(&self, id: NodeId) -> Reserve {
+        self.node(id).reserve
     }
 
-    /// Returns the most bytes that one request may reserve. Other requests must have room beside it.
-    fn reserve_max(&self) -> usize {
-        self.0.pool.limit_bytes() / 2
+    fn reserves(&self, nodes: &[NodeId]) -> Vec<Reserve> {
+        nodes.iter().map(|id| self.reserve(*id)).collect()
     }
 
     /// Returns the facts, with `max_transfer` limited to that of `lowers`, to which requests pass uncut, and to the
@@ -289,7 +262,8 @@ impl Engine {
     fn fitted(&self, info: &Info, reserve: Reserve, lowers: &[NodeId]) -> Info {
         let below = lowers.iter().map(|id| self.node(*id).info.max_transfer).min();
         let mut max_transfer = info.max_transfer.min(below.unwrap_or(u32::MAX));
-        while reserve.bytes(u64::from(max_transfer)) > self.reserve_max() {
+        let most = Reserve::bytes_max(self.0.pool.limit_bytes());
+        while reserve.bytes(u64::from(max_transfer)) > most {
             max_transfer /= 2;
             max_transfer -= max_transfer % info.block_size;
         }

@@ -4,8 +4,9 @@ use std::alloc::Layout;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{BUF_MAX_BYTES, Error, ErrorKind, Hooks, Info, Op, Table, Verb};
+use block::{Error, ErrorKind, Hooks, Info, Op, Table, Verb};
 
+use super::reserve::Reserve;
 use super::slot::AnyDevice;
 
 /// The number of a device, table or hook in its engine.
@@ -44,39 +45,6 @@ impl Node {
     pub fn refusal(&self) -> Error {
         let words = format!("{} was closed by a change of its graph, or by its end", self.name);
         Error::new(ErrorKind::Stopped, words)
-    }
-}
-
-/// The resources that are reserved for a request before it begins.
-#[derive(Clone, Copy)]
-pub(super) struct Reserve {
-    /// Slots, including its own.
-    pub slots: u32,
-    /// Buffers beside its own. Each has the length of the request, rounded up to whole blocks.
-    pub copies: u32,
-    /// The largest block on its way, to which the request may be widened.
-    pub block: u32,
-}
-
-impl Reserve {
-    /// Returns the bytes of the pool for a request of `len` bytes.
-    #[inline]
-    pub fn bytes(&self, len: u64) -> usize {
-        if self.copies == 0 {
-            return 0;
-        }
-        // A range that begins and ends inside blocks reaches into one more at either end.
-        let wide = len as usize + 2 * self.block as usize;
-        self.copies as usize * wide.min(BUF_MAX_BYTES).next_power_of_two()
-    }
-
-    /// Returns the same for `op`. A request without payload is processed in pieces of the longest payload.
-    #[inline]
-    pub fn bytes_for(&self, op: &Op) -> usize {
-        match op.range() {
-            Some(range) if self.copies > 0 => self.bytes(range.len().min(BUF_MAX_BYTES as u64)),
-            _ => 0,
-        }
     }
 }
 

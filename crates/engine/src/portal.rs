@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use block::{Device, Error, ErrorKind, Info, Request, Result};
+use block::{Device, Error, ErrorKind, Info, Needs, Request, Result};
 
-use super::node::{Node, Power, Reserve};
+use super::node::{Node, Power};
+use super::reserve::Reserve;
 use super::slot::AnyDevice;
 use super::{Engine, NodeId};
 
@@ -49,7 +50,7 @@ impl Portal {
     /// Refuses every further request with `error`. Requests that were begun go on.
     pub fn close(&self, error: Error) {
         let info = self.info();
-        let reserve = Reserve { slots: 1, copies: 0, block: info.block_size };
+        let reserve = Reserve::of_device(Needs::LEAF, info.block_size, &[]);
         let closed = Closed { info: info.clone(), error: error.at(self.name()) };
         let device: Rc<dyn AnyDevice> = Rc::new(closed);
         let future = device.future_layout();

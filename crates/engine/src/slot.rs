@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 
 use block::control::{Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
-use block::{ByteRange, Device, Handover, Info, Needs, Report, Request, Result};
+use block::{ByteRange, Device, Handover, Info, Report, Request, Result};
 
 /// The answer of [`AnyDevice::resolve`].
 pub type Resolving<'d> = Pin<Box<dyn Future<Output = Result<Resolved>> + 'd>>;
@@ -32,8 +32,6 @@ pub type Resolving<'d> = Pin<Box<dyn Future<Output = Result<Resolved>> + 'd>>;
 pub trait AnyDevice: sealed::Sealed {
     /// See [`Device::info`].
     fn info(&self) -> &Info;
-    /// See [`Device::needs`].
-    fn needs(&self) -> Needs;
     /// See [`Device::resolve`].
     ///
     /// # Errors
@@ -141,10 +139,6 @@ fn layout_of_future<A, B, F: Future>(_: fn(A, B) -> F) -> Layout {
 impl<D: Device> AnyDevice for D {
     fn info(&self) -> &Info {
         Device::info(self)
-    }
-
-    fn needs(&self) -> Needs {
-        Device::needs(self)
     }
 
     fn resolve(&self, range: ByteRange) -> Resolving<'_> {

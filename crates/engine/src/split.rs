@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use block::seeded::{self, Bug};
 use block::{
-    ByteRange, Device, EXTENTS_MAX, Info, Lower, Needs, Op, Request, Result, State, Table, Window,
+    ByteRange, Device, EXTENTS_MAX, Info, Lower, Op, Request, Result, State, Table, Window,
     push_extent,
 };
 
@@ -117,14 +117,6 @@ impl Split {
 impl Device for Split {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    /// Returns the most parts at once: 1 for a table of one linear segment, which never splits a request.
-    fn needs(&self) -> Needs {
-        let mut segments = self.table.segments();
-        let whole = segments.len() == 1
-            && segments.all(|segment| matches!(segment.place, block::Place::Linear(_)));
-        Needs::children(if whole { 1 } else { WINDOW as u32 })
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

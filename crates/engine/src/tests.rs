@@ -80,10 +80,6 @@ impl Device for Pass {
         &self.info
     }
 
-    fn needs(&self) -> Needs {
-        Needs::children(1)
-    }
-
     async fn submit(&self, request: &mut Request) -> Result<()> {
         self.lower.forward(&mut request.op).await
     }
@@ -130,14 +126,14 @@ impl Bench {
 
     fn disk(&self, name: &str, size: u64) -> (Rc<Bytes>, NodeId) {
         let disk = Bytes::new(size);
-        let id = self.engine.add_device(name, disk.clone(), &[]).unwrap();
+        let id = self.engine.add_device(name, disk.clone(), Needs::LEAF, &[]).unwrap();
         (disk, id)
     }
 
     fn pass(&self, below: NodeId) -> NodeId {
         let lower = self.engine.lower(below);
         let pass = Pass { info: lower.info().clone(), lower };
-        self.engine.add_device("pass", Rc::new(pass), &[below]).unwrap()
+        self.engine.add_device("pass", Rc::new(pass), Needs::children(1), &[below]).unwrap()
     }
 
     fn table(&self, table: Table, lowers: &[NodeId]) -> NodeId {
@@ -214,7 +210,7 @@ fn read_answered_in_other_buffer_arrives() {
         let mut disk = Rc::into_inner(Bytes::new(4096)).unwrap();
         disk.swap = Some(bench.pool.clone());
         disk.bytes.borrow_mut().fill(fill);
-        disks.push(bench.engine.add_device("disk", Rc::new(disk), &[]).unwrap());
+        disks.push(bench.engine.add_device("disk", Rc::new(disk), Needs::LEAF, &[]).unwrap());
     }
     let table = Table::concat(&[(block::Port(0), 4096), (block::Port(1), 4096)]).unwrap();
     let both = bench.table(table, &disks);
@@ -350,10 +346,6 @@ impl Device for Copying {
         &self.0.info
     }
 
-    fn needs(&self) -> Needs {
-        Needs { children: 1, scratch_copies: 1 }
-    }
-
     async fn submit(&self, request: &mut Request) -> Result<()> {
         Device::submit(&self.0, request).await
     }
@@ -367,7 +359,10 @@ fn a_request_is_admitted_only_with_its_buffers() {
     let copying = |max_transfer| {
         let lower = bench.engine.lower(id);
         let info = Info { max_transfer, ..lower.info().clone() };
-        bench.engine.add_device("copying", Rc::new(Copying(Pass { info, lower })), &[id])
+        {
+            let needs = Needs { children: 1, scratch_copies: 1 };
+            bench.engine.add_device("copying", Rc::new(Copying(Pass { info, lower })), needs, &[id])
+        }
     };
     // One request may use at most half of the pool. Longer ones are split above.
     let long = copying(BUF_MAX_BYTES as u32).unwrap();
@@ -466,7 +461,7 @@ fn portal_is_not_led_where_known_requests_would_not_fit() {
         let mut info = lower.info().clone();
         change(&mut info);
         let pass = Pass { info, lower: lower.clone() };
-        bench.engine.add_device("pass", Rc::new(pass), &[wide]).unwrap()
+        bench.engine.add_device("pass", Rc::new(pass), Needs::children(1), &[wide]).unwrap()
     };
     let narrow = with(|info| info.max_transfer /= 2);
     let aligned = with(|info| info.buf_align = 4096);

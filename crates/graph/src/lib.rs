@@ -1,6 +1,7 @@
 //! From a spec to a running graph: validate, build, fuse, run. Knows kinds only through the registry that its caller
 //! passes.
 
+mod fusion;
 pub mod labels;
 pub mod live;
 mod locate;

@@ -9,11 +9,12 @@ use block::control::{Command, Reach, Reply, Resolved, Verb, VerbInfo};
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Deadline, Emulate, Env, Error, ErrorKind, Found, Handover, Hooks, Info,
-    NoStateStore, OnFailure, Port, Report, Result, ScopeGuard, StateStore, Table, TableId,
+    Needs, NoStateStore, OnFailure, Port, Report, Result, ScopeGuard, StateStore, Table,
 };
 use engine::{AnyDevice, Engine, NodeId, Targets};
 use kind::{DeviceConfig, Kind, Maker, Making, Value};
 
+use crate::fusion::Fusion;
 use crate::labels::{self, Labels, Place, is_looked_at};
 use crate::spec::{Planned, PlannedNode};
 
@@ -60,18 +61,10 @@ impl Member {
 enum Body {
     Device(Rc<dyn AnyDevice>),
     /// A labelled disk: the raw disk, and the table of its data.
-    Labelled(Rc<dyn AnyDevice>, Fusion),
+    Labelled(Rc<dyn AnyDevice>, Fusion<NodeId>),
     /// A hook, and the options that it was made from.
     Hooks(Rc<dyn Hooks>, Vec<(&'static str, Value)>),
-    Table(Fusion),
-}
-
-/// A table device: its own table over its lowers, and the fused one over the devices below them.
-#[derive(Clone)]
-struct Fusion {
-    own: Table,
-    fused: Table,
-    ports: Vec<NodeId>,
+    Table(Fusion<NodeId>),
 }
 
 /// An export that clients see.
@@ -315,19 +308,19 @@ impl Graph {
             }
             Maker::Device { make, .. } => {
                 let device = make(making(&plan.given))?;
-                self.device(&plan.name, device, &below)?
+                self.device(&plan.name, device, plan.needs, &below)?
             }
             Maker::Stateful { make, .. } => {
                 let given = building.given(plan);
                 let state = building.kept(index);
                 let device = make(Making { state, ..making(&given) }).await?;
-                self.device(&plan.name, device, &below)?
+                self.device(&plan.name, device, plan.needs, &below)?
             }
             Maker::Disk { .. } if plan.has_label() => self.labelled(building, index)?,
             Maker::Disk { make, .. } => {
                 let before = building.handover(plan);
                 let device = make(Making { before, ..making(&plan.given) }).await?;
-                let (mut made, body, info) = self.device(&plan.name, device, &[])?;
+                let (mut made, body, info) = self.device(&plan.name, device, Needs::LEAF, &[])?;
                 made.extend(self.completed(&plan.name, made[0], env)?);
                 let before = building.before.map(|before| before.planned);
                 if is_looked_at(building.plan, plan, before) {
@@ -359,9 +352,10 @@ impl Graph {
         &self,
         name: &str,
         device: Rc<dyn AnyDevice>,
+        needs: Needs,
         below: &[NodeId],
     ) -> Result<(Vec<NodeId>, Body, Info)> {
-        let node = self.engine.add_device(name, device.clone(), below)?;
+        let node = self.engine.add_device(name, device.clone(), needs, below)?;
         Ok((vec![node], Body::Device(device), self.engine.info(node)))
     }
 
@@ -371,21 +365,22 @@ impl Graph {
         let place = building.labels.and_then(|labels| labels.place(building.plan, index));
         let (device, raw, bytes) = match place {
             Some(Place::Here(device, raw, bytes)) => (device, raw, bytes),
-            Some(Place::Absent(device)) => return self.device(&plan.name, device, &[]),
+            Some(Place::Absent(device)) => {
+                return self.device(&plan.name, device, Needs::LEAF, &[]);
+            }
             None => return Err(Error::new(ErrorKind::Invalid, "its label was not opened")),
         };
         let mut made: Vec<NodeId> =
             self.completed(&plan.name, raw, building.env)?.into_iter().collect();
         let raw = made.last().copied().unwrap_or(raw);
         let fault = |error: block::TableError| Error::new(ErrorKind::Invalid, error.to_string());
-        let id = TableId::new(&plan.name, 1).map_err(fault)?;
         let raw_info = self.engine.info(raw);
         let own = Table::linear(Port(0), raw_info.size, meta::DATA_START, bytes).map_err(fault)?;
-        let fused = own.clone().named(id);
+        let fusion = Fusion::alone(&plan.name, own, raw)?;
         let info = Info { size: bytes, ..raw_info };
-        let node = self.engine.add_table(&plan.name, info, Rc::new(fused.clone()), &[raw])?;
+        let table = Rc::new(fusion.fused.clone());
+        let node = self.engine.add_table(&plan.name, info, table, &fusion.ports)?;
         made.push(node);
-        let fusion = Fusion { own, fused, ports: vec![raw] };
         Ok((made, Body::Labelled(device, fusion), self.engine.info(node)))
     }
 
@@ -396,37 +391,17 @@ impl Graph {
             return Ok(None);
         }
         let emulate = Emulate::new(env, self.engine.lower(disk), info.block_size)?;
-        self.engine.add_device(name, Rc::new(emulate), &[disk]).map(Some)
+        self.engine.add_device(name, Rc::new(emulate), Emulate::NEEDS, &[disk]).map(Some)
     }
 
     /// Makes a table, fused with the tables directly below it: one lookup, however many there are.
     fn table(&self, plan: &PlannedNode) -> Result<(Vec<NodeId>, Body, Info)> {
-        let fault = |error: block::TableError| Error::new(ErrorKind::Invalid, error.to_string());
         let own = plan.table.clone().expect("a table kind is planned with its table");
-        let id = TableId::new(&plan.name, 1).map_err(fault)?;
-        let below: Vec<_> = plan.lowers.iter().map(|lower| &self.nodes[*lower]).collect();
-        let tables: Vec<_> = below.iter().map(|lower| lower.fused()).collect();
-        let fused = own.clone().named(id).fuse(&tables).map_err(fault)?;
-        let mut nodes: Vec<NodeId> = Vec::new();
-        let mut ports = Vec::new();
-        for path in &fused.ports {
-            let lower = below[usize::from(path.upper.0)];
-            let node = match (path.lower, &lower.body) {
-                (Some(port), Body::Table(fusion) | Body::Labelled(_, fusion)) => {
-                    fusion.ports[usize::from(port.0)]
-                }
-                _ => lower.node,
-            };
-            let at = nodes.iter().position(|known| *known == node).unwrap_or_else(|| {
-                nodes.push(node);
-                nodes.len() - 1
-            });
-            ports.push(Port(at as u16));
-        }
-        let table = fused.table.renumber(&ports).map_err(fault)?;
-        let info = plan.info.clone();
-        let node = self.engine.add_table(&plan.name, info, Rc::new(table.clone()), &nodes)?;
-        let fusion = Fusion { own, fused: table, ports: nodes };
+        let below = plan.lowers.iter().map(|lower| &self.nodes[*lower]);
+        let lowers: Vec<_> = below.map(|lower| (lower.node, lower.fusion())).collect();
+        let fusion = Fusion::over(&plan.name, own, &lowers)?;
+        let (table, info) = (Rc::new(fusion.fused.clone()), plan.info.clone());
+        let node = self.engine.add_table(&plan.name, info, table, &fusion.ports)?;
         Ok((vec![node], Body::Table(fusion), self.engine.info(node)))
     }
 
@@ -596,9 +571,13 @@ impl Member {
 
     /// Returns the mapping that its requests go through in one lookup, if it is a table.
     pub fn fused(&self) -> Option<&Table> {
+        self.fusion().map(|fusion| &fusion.fused)
+    }
+
+    fn fusion(&self) -> Option<&Fusion<NodeId>> {
         match &self.body {
-            Body::Table(fusion) | Body::Labelled(_, fusion) => Some(&fusion.fused),
-            _ => None,
+            Body::Table(fusion) | Body::Labelled(_, fusion) => Some(fusion),
+            Body::Device(_) | Body::Hooks(..) => None,
         }
     }
 }

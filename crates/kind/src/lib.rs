@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use block::control::VerbInfo;
 use block::env::LocalFuture;
-use block::{Env, Found, Handover, Hooks, Info, Lower, NoStateStore, Result, StateStore, Table};
+use block::{
+    Env, Found, Handover, Hooks, Info, Lower, Needs, NoStateStore, Result, StateStore, Table,
+};
 use fixedbitset::FixedBitSet;
 
 mod capability;
@@ -370,6 +372,15 @@ pub struct TablePlan {
     pub unused_bytes: u64,
 }
 
+/// The plan of a device that issues requests.
+#[derive(Clone, Debug)]
+pub struct DevicePlan {
+    /// The facts that the device will have.
+    pub info: Info,
+    /// The most that one request needs in it.
+    pub needs: Needs,
+}
+
 /// The result of planning, before anything is opened or made.
 pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 
@@ -432,8 +443,8 @@ pub enum Maker {
     Device {
         /// The relation of its bytes to those of its lowers.
         bytes: Bytes,
-        /// Finds faults, or returns the facts that the device will have.
-        plan: fn(&DeviceConfig) -> Plan<Info>,
+        /// Finds faults, or plans the device.
+        plan: fn(&DeviceConfig) -> Plan<DevicePlan>,
         /// Makes it.
         make: MakeDevice,
     },
@@ -441,8 +452,8 @@ pub enum Maker {
     Stateful {
         /// The relation of its bytes to those of its lowers.
         bytes: Bytes,
-        /// Finds faults, or returns the facts that the device will have.
-        plan: fn(&DeviceConfig) -> Plan<Info>,
+        /// Finds faults, or plans the device.
+        plan: fn(&DeviceConfig) -> Plan<DevicePlan>,
         /// Makes it from its state, or as a new device.
         make: MakeStateful,
         /// Does the part of the work that is possible beforehand.

@@ -20,10 +20,6 @@ impl Device for Plain {
         &self.info
     }
 
-    fn needs(&self) -> Needs {
-        Needs::children(1)
-    }
-
     async fn submit(&self, request: &mut Request) -> Result<()> {
         match &mut request.op {
             op @ (Op::WriteZeroes { .. } | Op::Discard { .. }) => {
@@ -38,9 +34,9 @@ impl Device for Plain {
 fn emulated(graph: &mut Assembly, on: &[PartId]) -> Result<PartId> {
     let lower = graph.lower(on[0]);
     let info = Info { native_zeroes: false, discard: false, ..lower.info().clone() };
-    let plain = graph.adopt("plain", Rc::new(Plain { info, lower }), on)?;
+    let plain = graph.adopt("plain", Rc::new(Plain { info, lower }), Needs::children(1), on)?;
     let above = Emulate::new(graph.env(), graph.lower(plain), 512)?;
-    graph.adopt("emulate", Rc::new(above), &[plain])
+    graph.adopt("emulate", Rc::new(above), Emulate::NEEDS, &[plain])
 }
 
 #[test]
@@ -57,7 +53,7 @@ fn emulation_supplies_small_writes_on_large_blocks() {
 fn small_writes_beside_zeroes_and_discards_of_whole_blocks() {
     let subject = Subject::new("emulate 512 on a disk", REGISTRY, 1, SIZE, |graph, on| {
         let above = Emulate::new(graph.env(), graph.lower(on[0]), 512)?;
-        graph.adopt("emulate", Rc::new(above), on)
+        graph.adopt("emulate", Rc::new(above), Emulate::NEEDS, on)
     });
     judge(subject.with_blocks_of_4k());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use block::control::{Command, Nothing, Reply, Resolved, Verb, VerbInfo};
 use block::env::LocalFuture;
-use block::{Below, ByteRange, Device, ErrorKind, Info, Lower, Request, Result};
+use block::{Below, ByteRange, Device, ErrorKind, Info, Lower, Needs, Request, Result};
 use kind::Value;
 use kinds::REGISTRY;
 use sim::draw::Stream;
@@ -39,7 +39,7 @@ impl Bench {
         let disk = self.disk();
         let lock = Rc::new(Locker::new(self.graph.lower(disk)));
         let name = format!("lock{disk}");
-        (self.graph.adopt(&name, lock.clone(), &[disk]).unwrap(), lock)
+        (self.graph.adopt(&name, lock.clone(), Needs::children(1), &[disk]).unwrap(), lock)
     }
 
     fn add(&mut self, kind: &str, options: sim::Options<'_>, on: &[PartId]) -> PartId {
@@ -182,7 +182,7 @@ fn lasting_effect_is_refused_over_moving_map() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let moving = Rc::new(Moving(bench.graph.lower(a)));
-    let moving = bench.graph.adopt("moving", moving, &[a]).unwrap();
+    let moving = bench.graph.adopt("moving", moving, Needs::children(1), &[a]).unwrap();
     let refused = done(bench.begin::<Lock>(moving, 1, range(0, 4096), Nothing {})).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(refused.message().contains("may move the bytes"), "{refused}");
@@ -205,10 +205,10 @@ fn allocation_moves_up_and_is_refused_across_stripes() {
     let mut bench = Bench::new();
     let disk = bench.disk();
     let space = Rc::new(Allocator::new(bench.graph.lower(disk)));
-    let a = bench.graph.adopt("space", space.clone(), &[disk]).unwrap();
+    let a = bench.graph.adopt("space", space.clone(), Needs::children(1), &[disk]).unwrap();
     let other = bench.disk();
     let other_space = Rc::new(Allocator::new(bench.graph.lower(other)));
-    let b = bench.graph.adopt("other", other_space.clone(), &[other]).unwrap();
+    let b = bench.graph.adopt("other", other_space.clone(), Needs::children(1), &[other]).unwrap();
     let part =
         bench.add("linear", &[("start", Value::Size(65536)), ("size", Value::Size(65536))], &[a]);
     let wanted = Bytes { bytes: 2 * UNIT_BYTES };
@@ -235,7 +235,7 @@ fn remote_disk_carries_commands_as_bytes() {
         server.add("linear", &[("start", Value::Size(4096)), ("size", Value::Size(65536))], &[a]);
     let remote = Remote::new(&server.graph.engine, server.graph.node(part), VERBS);
     let remote = Rc::new(remote);
-    let disk = bench.graph.adopt("remote", remote.clone(), &[]).unwrap();
+    let disk = bench.graph.adopt("remote", remote.clone(), Needs::LEAF, &[]).unwrap();
     let hook = bench.add("pass", &[], &[disk]);
     judge_lock(&bench, hook, range(0, 4096), &[(&lock, range(4096, 4096))]);
     assert!(remote.crossed() > 0, "arguments and answers are bytes on the way");

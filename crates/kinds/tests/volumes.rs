@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::env::{Address, LocalFuture};
-use block::{Env, Error, ErrorKind, Result};
+use block::{Env, Error, ErrorKind, Needs, Result};
 use engine::{Engine, NodeId};
 use export::nbd::{Export, Limits, Server};
 use export::{Catalog, Listed};
@@ -50,7 +50,8 @@ impl Volumes {
             return Ok(Some(known));
         }
         let Some(volume) = self.pool.open(name) else { return Ok(None) };
-        let node = self.engine.add_device(name, Rc::new(volume), &[self.below])?;
+        let node =
+            self.engine.add_device(name, Rc::new(volume), Needs::children(1), &[self.below])?;
         let portal = self.engine.portal(name, node);
         self.engine.forget(node);
         let export = Export::new(&self.env, &self.engine, &portal, "a volume");

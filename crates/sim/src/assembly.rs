@@ -12,13 +12,14 @@ use std::task::{Context, Poll, Waker};
 use block::control::{Command, Reply, Resolved, Verb, VerbInfo};
 use block::env::LocalFuture;
 use block::{
-    Below, ByteRange, Env, Error, ErrorKind, Hooks, Info, Lower, NoStateStore, Port, Report,
+    Below, ByteRange, Env, Error, ErrorKind, Hooks, Info, Lower, Needs, NoStateStore, Port, Report,
     Result, StateStore, Table,
 };
 use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
 use kind::{
-    Beneath, DeviceConfig, Fault, Kind, LowerConfig, Maker, Making, Registry, TablePlan, Value,
+    Beneath, DeviceConfig, DevicePlan, Fault, Kind, LowerConfig, Maker, Making, Registry,
+    TablePlan, Value,
 };
 
 use crate::carried::{AS_DEVICE, Carried};
@@ -211,10 +212,11 @@ impl Assembly {
         &mut self,
         name: &str,
         device: Rc<dyn AnyDevice>,
+        needs: Needs,
         on: &[PartId],
     ) -> Result<PartId> {
         let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
-        let node = self.engine.add_device(name, device.clone(), &nodes)?;
+        let node = self.engine.add_device(name, device.clone(), needs, &nodes)?;
         Ok(self.push(name.to_owned(), on, node, Body::Device(device)))
     }
 
@@ -249,29 +251,29 @@ impl Assembly {
                 let hooks = make(Making::new(given, &self.env))?;
                 if given.options.contains(&AS_DEVICE) {
                     let carried = Rc::new(Carried::new(hooks, self.engine.lower(nodes[0])));
-                    return self.adopt(&name, carried, on);
+                    return self.adopt(&name, carried, Needs::children(1), on);
                 }
                 let node = self.engine.add_hooks(&name, hooks.clone(), nodes[0])?;
                 Ok(self.push(name, on, node, Body::Hooks(hooks)))
             }
             Maker::Device { plan, make, .. } => {
-                plan(given).map_err(refused)?;
+                let DevicePlan { needs, .. } = plan(given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
                 let device = make(Making { lowers, ..Making::new(given, &self.env) })?;
-                self.adopt(&name, device, on)
+                self.adopt(&name, device, needs, on)
             }
             Maker::Stateful { plan, make, .. } => {
-                plan(given).map_err(refused)?;
+                let DevicePlan { needs, .. } = plan(given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
                 let state = self.kept(&name, on);
                 let making = Making { lowers, state, ..Making::new(given, &self.env) };
                 let device = self.finished(make(making))??;
-                self.adopt(&name, device, on)
+                self.adopt(&name, device, needs, on)
             }
             Maker::Disk { plan, make } => {
                 self.finished(plan(given, &self.env))?.map_err(refused)?;
                 let disk = self.finished(make(Making::new(given, &self.env)))??;
-                self.adopt(&name, disk, &[])
+                self.adopt(&name, disk, Needs::LEAF, &[])
             }
         }
     }

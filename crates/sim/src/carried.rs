@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use block::control::Resolved;
-use block::{ByteRange, Device, Hooks, Info, Lower, Needs, Push, Report, Request, Result};
+use block::{ByteRange, Device, Hooks, Info, Lower, Push, Report, Request, Result};
 use kind::Value;
 
 /// The option of an assembly that wraps a hook in a device. It belongs to no kind.
@@ -26,10 +26,6 @@ impl Carried {
 impl Device for Carried {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::children(1)
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Env, ErrorKind, Op};
+use block::{ByteRange, Env, ErrorKind, Needs, Op};
 use engine::{AnyDevice, Engine};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
@@ -54,7 +54,7 @@ async fn live(env: Env, connections: u64, up: Up) {
     let Ok(disk) = disk else { return };
     let engine = Engine::new(env.pool());
     env.spawn("the client's engine", engine.clone().drive());
-    let node = engine.add_device("far", disk.clone(), &[]).unwrap();
+    let node = engine.add_device("far", disk.clone(), Needs::LEAF, &[]).unwrap();
     *up.borrow_mut() = Some((Client::new(&engine, node), disk));
     let _life = Life { engine, up };
     std::future::pending::<()>().await;

@@ -3,6 +3,7 @@
 #[path = "common/served.rs"]
 mod served;
 
+use block::Needs;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ fn disk(world: &SimWorld, connections: u64) -> Client {
     let disk = world.block_on(served::disk(&env, connections, REPLAY)).unwrap().unwrap();
     let engine = Engine::new(env.pool());
     env.spawn("the client's engine", engine.clone().drive());
-    let node = engine.add_device("far", disk, &[]).unwrap();
+    let node = engine.add_device("far", disk, Needs::LEAF, &[]).unwrap();
     Client::new(&engine, node)
 }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::{CacheMode, Open};
-use block::{ByteRange, Error, Health, Op, Report};
+use block::{ByteRange, Error, Health, Needs, Op, Report};
 use kind::Registry;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
@@ -108,7 +108,7 @@ impl<'s> Bench<'s> {
             let draw = Stream::new(seed, "strict", self.starts << 32 | n as u64);
             let most = self.subject.lowers[n].max_transfer;
             let strict = Strict::new(&env, env.open(&open(n))?, most, &member.watch, draw);
-            lowers.push(graph.adopt(&format!("lower{n}"), Rc::new(strict), &[])?);
+            lowers.push(graph.adopt(&format!("lower{n}"), Rc::new(strict), Needs::LEAF, &[])?);
         }
         let top = (self.subject.build)(&mut graph, &lowers)?;
         self.shelf.close(false);

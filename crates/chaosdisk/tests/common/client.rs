@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Env, Op, Result};
+use block::{ByteRange, Env, Needs, Op, Result};
 use engine::Engine;
 use kind::{DeviceConfig, Maker, Making, Value};
 use runtime::Core;
@@ -38,7 +38,7 @@ impl Volume {
         let disk = core.block_on(make(Making::new(&given, &env))).unwrap();
         let engine = Engine::new(env.pool());
         env.spawn("a client's engine", engine.clone().drive());
-        let node = engine.add_device("volume", disk, &[]).unwrap();
+        let node = engine.add_device("volume", disk, Needs::LEAF, &[]).unwrap();
         Self { client: Client::new(&engine, node), env }
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::units::{format_exact, write_size};
-use block::{Env, Error, ErrorKind, Info, Lower, Reason};
+use block::{Env, Error, ErrorKind, Info, Lower, Needs, Reason};
 use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, DiskPlan, Fault, Maker, Making, Registry, Value};
 use meta::{AREA_BYTES, Area, Label, Seen, Store};
@@ -74,7 +74,7 @@ pub(super) struct OpenDisk {
 impl OpenDisk {
     /// Adds an open device to the engine as a node.
     pub fn new(engine: &Engine, name: &str, device: Rc<dyn AnyDevice>) -> Result<Self, Error> {
-        let id = engine.add_device(name, device.clone(), &[])?;
+        let id = engine.add_device(name, device.clone(), Needs::LEAF, &[])?;
         let node = Rc::new(OwnNode { engine: engine.clone(), id });
         Ok(Self { device, node, lower: engine.lower(id) })
     }

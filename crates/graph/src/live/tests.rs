@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use block::{Info, Port, Table};
+use block::{Info, Needs, Port, Table};
 use kind::{
     Bytes, Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Scope, Value,
     ValueType,
@@ -85,6 +85,8 @@ impl Draft {
             trusted_now: false,
         };
         self.0.nodes.push(PlannedNode {
+            needs: Needs::LEAF,
+            reserve: engine::Reserve::NONE,
             name: name.to_owned(),
             kind,
             role,

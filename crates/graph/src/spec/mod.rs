@@ -36,6 +36,7 @@ mod owner;
 mod parse;
 mod past;
 mod plan;
+mod reserves;
 mod summary;
 #[cfg(test)]
 pub(crate) mod test_kinds;

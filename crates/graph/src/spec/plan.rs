@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use block::units::write_size;
-use block::{Env, Info, Port, Table, TableError};
+use block::{Env, Info, Needs, Port, Table, TableError};
+use engine::Reserve;
 use kind::{
-    self, Beneath, DeviceConfig, DiskPlan, Kind, LowerConfig, Maker, Registry, TablePlan, Value,
+    self, Beneath, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker, Registry,
+    TablePlan, Value,
 };
 
 use super::draft::{Draft, ExportDraft, Names};
@@ -15,6 +17,7 @@ use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
 use super::parse::Spec;
+use super::reserves::Reserves;
 
 /// A graph that can be built: everything has been checked, nothing has been opened.
 #[derive(Clone)]
@@ -59,6 +62,10 @@ pub struct PlannedNode {
     pub given: DeviceConfig,
     /// Its facts.
     pub info: Info,
+    /// The most that one request needs in it, if it is a device that issues requests.
+    pub needs: Needs,
+    /// The most that one request needs from it down.
+    pub reserve: Reserve,
     /// Its mapping, if its kind is a table.
     pub table: Option<Table>,
     /// Bytes of its lowers that it does not use although it has all of them.
@@ -246,6 +253,7 @@ impl Spec {
             surveyed,
             drafts: &drafts,
             nodes: Vec::new(),
+            reserves: Reserves::new(env.pool().limit_bytes()),
             beneath: Vec::new(),
             places: vec![None; drafts.len()],
             uses: vec![Uses::default(); drafts.len()],
@@ -272,6 +280,7 @@ struct Planner<'p> {
     surveyed: &'p BTreeMap<String, Surveyed>,
     drafts: &'p [Draft<'p>],
     nodes: Vec<PlannedNode>,
+    reserves: Reserves,
     /// For each node: the disks and devices beneath it.
     beneath: Vec<Rc<Beneath>>,
     /// For each draft: its node, if it could be planned.
@@ -288,6 +297,7 @@ struct Planner<'p> {
 /// The plan that a kind made for a device.
 struct Answer {
     info: Info,
+    needs: Needs,
     table: Option<Table>,
     unused_bytes: u64,
     created: bool,
@@ -305,11 +315,15 @@ impl Planner<'_> {
                 self.spoiled[*lower] = true;
             }
         }
-        if let Some(node) = node {
+        if let Some(mut node) = node {
             self.places[index] = Some(self.nodes.len());
             let beneath =
                 Beneath::of(&node.name, self.nodes.len(), node.kind.maker, &node.given.lowers);
             self.beneath.push(Rc::new(beneath));
+            match self.reserves.add(&node) {
+                Ok(reserve) => node.reserve = reserve,
+                Err(error) => self.log.error(node.position, error.to_string()),
+            }
             self.nodes.push(node);
         }
     }
@@ -343,7 +357,7 @@ impl Planner<'_> {
             self.log.error(name.at, words);
             return None;
         }
-        let Answer { info, table, unused_bytes, created, words } = answer;
+        let Answer { info, needs, table, unused_bytes, created, words } = answer;
         let role = if lowers.is_empty() { Role::Disk } else { Role::Device };
         let labelled = match role {
             Role::Disk => draft.label,
@@ -358,6 +372,8 @@ impl Planner<'_> {
             lowers,
             given,
             info,
+            needs,
+            reserve: Reserve::NONE,
             table,
             unused_bytes,
             created,
@@ -397,8 +413,14 @@ impl Planner<'_> {
         let draft = &self.drafts[index];
         let over = Info::over(given.lowers.iter().map(|lower| &lower.info));
         let created = given.lowers.iter().all(|lower| lower.created);
-        let plain =
-            |info| Answer { info, table: None, unused_bytes: 0, created, words: String::new() };
+        let plain = |info| Answer {
+            info,
+            needs: Needs::LEAF,
+            table: None,
+            unused_bytes: 0,
+            created,
+            words: String::new(),
+        };
         let answer = match (kind.maker, over) {
             (Maker::Table(plan), Some(over)) => {
                 let TablePlan { table, unused_bytes } = self.tell(draft, plan(given))?;
@@ -411,7 +433,8 @@ impl Planner<'_> {
                 plain(over)
             }
             (Maker::Device { plan, .. } | Maker::Stateful { plan, .. }, _) => {
-                plain(self.tell(draft, plan(given))?)
+                let DevicePlan { info, needs } = self.tell(draft, plan(given))?;
+                Answer { needs, ..plain(info) }
             }
             (Maker::Disk { .. }, _) if self.surveyed.contains_key(&given.name) => {
                 let Surveyed { info, created, words, .. } = self.surveyed[&given.name].clone();

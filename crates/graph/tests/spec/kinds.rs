@@ -7,12 +7,12 @@ use std::time::Duration;
 use block::env::{
     Address, Listener, LocalFuture, Mono, Open, Socket, Storage, StorageFacts, TimerId, World,
 };
-use block::{BufPool, Env, Error, ErrorKind, Hooks, Info, Port, Result, Table, TableError};
+use block::{BufPool, Env, Error, ErrorKind, Hooks, Info, Needs, Port, Result, Table, TableError};
 use engine::AnyDevice;
 use graph::spec::{Faults, Planned, Spec};
 use kind::{
-    Bytes, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, Making,
-    OptionSpec, Plan, Registry, Scope, TablePlan, ValueType, at_once,
+    Bytes, Capabilities, DeviceConfig, DevicePlan, DiskPlan, Effect, Fault, Kind, Lowers, Maker,
+    Making, OptionSpec, Plan, Registry, Scope, TablePlan, ValueType, at_once,
 };
 
 const MADE: &str = "a plan makes nothing";
@@ -87,7 +87,7 @@ pub const REGISTRY: Registry = Registry(&[
         "remap",
         Lowers::One,
         &[option("size", SIZE, true), option("pack", ValueType::Switch, false)],
-        plan_same,
+        plan_remap,
     ),
 ]);
 
@@ -151,7 +151,7 @@ const fn device(
     name: &'static str,
     lowers: Lowers,
     options: &'static [OptionSpec],
-    plan: fn(&DeviceConfig) -> Plan<Info>,
+    plan: fn(&DeviceConfig) -> Plan<DevicePlan>,
 ) -> Kind {
     kind(name, lowers, options, Maker::Device { bytes: Bytes::Private, plan, make: make_device })
 }
@@ -232,11 +232,15 @@ fn plan_stripe(given: &DeviceConfig) -> Plan<TablePlan> {
     Ok(TablePlan { table: striped.table, unused_bytes: striped.unused_bytes })
 }
 
-fn plan_same(given: &DeviceConfig) -> Plan<Info> {
-    Ok(given.lowers[0].info.clone())
+fn plan_same(given: &DeviceConfig) -> Plan<DevicePlan> {
+    Ok(DevicePlan { info: given.lowers[0].info.clone(), needs: Needs::children(1) })
 }
 
-fn plan_mirror(given: &DeviceConfig) -> Plan<Info> {
+fn plan_remap(given: &DeviceConfig) -> Plan<DevicePlan> {
+    Ok(DevicePlan { needs: Needs::children(8), ..plan_same(given)? })
+}
+
+fn plan_mirror(given: &DeviceConfig) -> Plan<DevicePlan> {
     let old = given.lowers.iter().find(|lower| !lower.created);
     if let Some(old) = old.filter(|_| given.text(&named("trust")).is_none()) {
         let message = format!("{} was there before; add trust = {:?}", old.name, old.name);
@@ -244,7 +248,8 @@ fn plan_mirror(given: &DeviceConfig) -> Plan<Info> {
     }
     let infos = || given.lowers.iter().map(|lower| &lower.info);
     let size = infos().map(|info| info.size).min().unwrap_or(0);
-    Ok(Info { size, ..Info::over(infos()).expect("a mirror has members") })
+    let info = Info { size, ..Info::over(infos()).expect("a mirror has members") };
+    Ok(DevicePlan { info, needs: Needs::children(given.lowers.len() as u32) })
 }
 
 /// A world of files by name: `missing` does not exist, `small` has 1 MiB, `empty` nothing, all others 1 GiB. Files with

@@ -8,8 +8,8 @@ use block::control::{Command, Reply, Resolved, Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Device, Env, Handover, Info, Lower, Needs, Op, Report, Request, Result, Secret,
-    State, push_extent,
+    Buf, ByteRange, Device, Env, Handover, Info, Lower, Op, Report, Request, Result, Secret, State,
+    push_extent,
 };
 
 use super::keys::Keys;
@@ -125,10 +125,6 @@ impl Crypt {
 impl Device for Crypt {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { children: 1, scratch_copies: 1 }
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

@@ -24,10 +24,12 @@ use std::rc::Rc;
 
 use block::control::Verb as _;
 use block::env::LocalFuture;
-use block::{Env, Error, Handover, Info, KeySource, Lower, Mutex, Reason, Result, StateStore};
+use block::{
+    Env, Error, Handover, Info, KeySource, Lower, Mutex, Needs, Reason, Result, StateStore,
+};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making,
-    OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
+    Making, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Crypt, Parts};
@@ -113,7 +115,7 @@ const KDF_PASSES: OptionSpec = OptionSpec {
 /// Default cost: about a second on a machine of 2026, with 256 MiB.
 const COST_DEFAULT: Cost = Cost { memory_kib: 256 << 10, passes: 4, lanes: 1 };
 
-fn plan(given: &DeviceConfig) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     let mut faults = Vec::new();
     let mut fault = |option, words: String| faults.push(Fault::new(option, words));
     let lower = &given.lowers[0];
@@ -149,7 +151,11 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
         let near = unit.next_power_of_two() / 2;
         fault("unit", format!("unit {unit} is not a power of two; {near} is"));
     }
-    if faults.is_empty() { Ok(info(given, &lower.info)) } else { Err(faults) }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let needs = Needs { children: 1, scratch_copies: 1 };
+    Ok(DevicePlan { info: info(given, &lower.info), needs })
 }
 
 fn unit(given: &DeviceConfig, lower: &Info) -> u32 {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use block::control::Resolved;
 use block::{ByteRange, Device, Env, Info, Lower, Needs, Report, Request, Result, Verb};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making,
-    OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
+    Making, OptionSpec, Plan, Scope, ValueType,
 };
 
 /// `delay`
@@ -70,13 +70,13 @@ const JITTER: OptionSpec = OptionSpec {
 
 const TIME_MAX: Duration = Duration::from_secs(600);
 
-fn plan(given: &DeviceConfig) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     if given.options.is_empty() {
         let fault =
             "no time is set, so nothing would wait; add time = \"5ms\", or what it should be";
         return Err(vec![Fault::new("kind", fault)]);
     }
-    Ok(given.lowers[0].info.clone())
+    Ok(DevicePlan { info: given.lowers[0].info.clone(), needs: Needs::children(1) })
 }
 
 fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
@@ -124,10 +124,6 @@ impl Delay {
 impl Device for Delay {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::children(1)
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

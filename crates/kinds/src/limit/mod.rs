@@ -16,8 +16,8 @@ use std::time::Duration;
 use block::control::Resolved;
 use block::{ByteRange, Device, Env, Info, Lower, Mutex, Needs, Op, Report, Request, Result};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making,
-    OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
+    Making, OptionSpec, Plan, Scope, ValueType,
 };
 
 use throttle::{Bucket, Throttle};
@@ -85,7 +85,7 @@ const fn bytes(name: &'static str, help: &'static str) -> OptionSpec {
 /// that is filled once a turn of the core loses no time.
 const BURST_DEFAULT: Duration = Duration::from_millis(100);
 
-fn plan(given: &DeviceConfig) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     let set = |options: [OptionSpec; 2]| options.into_iter().find(|option| given.is_set(option));
     let fault = match (set(TOGETHER), set(READS).or(set(WRITES)).map(|option| option.name)) {
         (None, None) => {
@@ -98,7 +98,10 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
                  limit on another to have both"
             ),
         ),
-        _ => return Ok(given.lowers[0].info.clone()),
+        _ => {
+            let info = given.lowers[0].info.clone();
+            return Ok(DevicePlan { info, needs: Needs::children(1) });
+        }
     };
     Err(vec![fault])
 }
@@ -159,10 +162,6 @@ impl Gate {
 impl Device for Limit {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::children(1)
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

@@ -8,8 +8,7 @@ use block::env::LocalFuture;
 use block::job::Job;
 use block::{
     Below, ByteRange, Device, Env, Error, ErrorKind, FlushFault, Handover, Health, Info, JobState,
-    Lower, Mode, Needs, Op, RangeLock, Report, Request, Result, StateStore, TaskGroup, Throttle,
-    Window,
+    Lower, Mode, Op, RangeLock, Report, Request, Result, StateStore, TaskGroup, Throttle, Window,
 };
 
 use super::record::{Record, Window as Sums};
@@ -195,10 +194,6 @@ impl Inner {
 impl Device for Migrate {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::children(2)
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

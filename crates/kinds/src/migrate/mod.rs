@@ -19,10 +19,10 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::job::Job;
 use block::units::format_exact;
-use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
+use block::{Env, Error, ErrorKind, Info, Lower, Needs, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making,
-    Moving, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
+    Making, Moving, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Migrate, Parts};
@@ -68,7 +68,7 @@ const LEAVE: OptionSpec = OptionSpec {
     help: "takes itself out of the graph when it is done; off if not set",
 };
 
-fn plan(given: &DeviceConfig) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     let [from, to] = &given.lowers[..] else { unreachable!("its lowers were counted") };
     let mut faults = Vec::new();
     let mut fault = |words: String| faults.push(Fault::new("on", words));
@@ -93,7 +93,10 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
             from.name, to.name
         ));
     }
-    if faults.is_empty() { Ok(info(&from.info, &to.info)) } else { Err(faults) }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    Ok(DevicePlan { info: info(&from.info, &to.info), needs: Needs::children(2) })
 }
 
 fn info(from: &Info, to: &Info) -> Info {

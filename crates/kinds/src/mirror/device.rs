@@ -13,8 +13,8 @@ use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Copies, Deadline, Device, Done, Env, Error, ErrorKind, Event,
-    Fan, FlushFault, Guard, Handover, Health, Info, Locked, Lower, MemberState as State, Mode,
-    Needs, Op, RangeLock, Report, Request, Result, TaskGroup, Throttle, What,
+    Fan, FlushFault, Guard, Handover, Health, Info, Locked, Lower, MemberState as State, Mode, Op,
+    RangeLock, Report, Request, Result, TaskGroup, Throttle, What,
 };
 
 use super::MEMBERS_MAX;
@@ -495,10 +495,6 @@ fn copy_of(op: &Op) -> Op {
 impl Device for Mirror {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { children: self.inner.members.len() as u32, scratch_copies: 1 }
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

@@ -30,10 +30,12 @@ use block::control::copies::Scrub;
 use block::control::member::{Fail, Resync};
 use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
-use block::{Env, Error, ErrorKind, Found, Info, Lower, MemberState as State, Result, StateStore};
+use block::{
+    Env, Error, ErrorKind, Found, Info, Lower, MemberState as State, Needs, Result, StateStore,
+};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, LowerConfig, Lowers, Maker,
-    Making, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, LowerConfig,
+    Lowers, Maker, Making, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Mirror, Parts};
@@ -154,7 +156,7 @@ const SCRUB_MIN: Duration = Duration::from_secs(3600);
 const SPEED_MIN: u64 = 64 << 10;
 const SPEED_MAX: u64 = 1 << 40;
 
-fn plan(given: &DeviceConfig) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     given.replicas()?;
     let info = info(given.lowers.iter().map(|lower| &lower.info));
     regions(given, &info).map_err(|why| vec![Fault::new("region", why)])?;
@@ -181,7 +183,8 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
         );
         return Err(vec![Fault::new("on", fault)]);
     }
-    Ok(info)
+    let needs = Needs { children: given.lowers.len() as u32, scratch_copies: 1 };
+    Ok(DevicePlan { info, needs })
 }
 
 /// Returns the regions that the spec asks for, or the usual ones.

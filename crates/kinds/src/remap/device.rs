@@ -9,12 +9,11 @@ use block::env::LocalFuture;
 use block::job::Job;
 use block::{
     Below, Buf, ByteRange, Device, EXTENTS_MAX, Env, Error, Handover, Health, Info, Lower, Mutex,
-    Needs, Notify, Op, RangeLock, Report, Request, Result, Room, State, TaskGroup, Throttle, first,
+    Notify, Op, RangeLock, Report, Request, Result, Room, State, TaskGroup, Throttle, first,
     push_extent,
 };
 use meta::alloc::Spot;
 
-use super::blocks::WINDOW;
 use super::layout::Layout;
 use super::opening::{Access, Map, Opening};
 use super::packer::Packing;
@@ -229,10 +228,6 @@ impl Inner {
 impl Device for Remap {
     fn info(&self) -> &Info {
         &self.inner.info
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::children(WINDOW as u32)
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

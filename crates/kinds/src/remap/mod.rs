@@ -28,14 +28,14 @@ use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::job::Job;
 use block::units::write_size;
-use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
+use block::{Env, Error, ErrorKind, Info, Lower, Needs, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making,
-    OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
+    Making, OptionSpec, Plan, Scope, ValueType,
 };
 use meta::alloc::Policy;
 
-use blocks::BATCH_BLOCKS;
+use blocks::{BATCH_BLOCKS, WINDOW};
 use device::{Parts, Remap};
 use layout::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, Layout};
 use opening::Opening;
@@ -188,7 +188,7 @@ fn block_bytes(given: &DeviceConfig) -> u64 {
     given.size(&BLOCK).unwrap_or(BLOCK_BYTES_DEFAULT)
 }
 
-fn plan(given: &DeviceConfig) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     let ports = Ports::of(given).map_err(|fault| vec![fault])?;
     let mut faults = Vec::new();
     let mut fault = |option, words: String| faults.push(Fault::new(option, words));
@@ -236,7 +236,11 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
         );
         fault("size", words);
     }
-    if faults.is_empty() { Ok(info(&layout, &data.info, &meta.info)) } else { Err(faults) }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let info = info(&layout, &data.info, &meta.info);
+    Ok(DevicePlan { info, needs: Needs::children(WINDOW as u32) })
 }
 
 fn info(layout: &Layout, data: &Info, meta: &Info) -> Info {

@@ -9,5 +9,6 @@ mod manuals;
 mod migrate;
 mod mirror;
 mod remap;
+mod reserves;
 mod trace;
 mod world;

@@ -20,7 +20,7 @@ use block::{
 };
 use engine::{Engine, NodeId};
 use graph::Graph;
-use graph::spec::Spec;
+use graph::spec::{Planned, Spec};
 
 /// Number of the task that [`World::block_on`] runs.
 const MAIN: usize = usize::MAX;
@@ -123,7 +123,7 @@ impl World {
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let graph = self.block_on(Graph::build(&planned, &engine, &env)).expect("it can be built");
-        Running { node: graph.exports()[0].node, graph, env }
+        Running { node: graph.exports()[0].node, graph, planned, env }
     }
 
     /// Returns the messages of the faults of a spec with that device.
@@ -319,6 +319,7 @@ impl Tickets for Answered {
 /// A running graph.
 pub struct Running {
     pub graph: Graph,
+    pub planned: Planned,
     node: NodeId,
     env: Env,
 }

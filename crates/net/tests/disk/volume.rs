@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Buf, ByteRange, Env, Error, Extent, Info, Op, Report, Result};
+use block::{Buf, ByteRange, Env, Error, Extent, Info, Needs, Op, Report, Result};
 use engine::{AnyDevice, Engine};
 use kind::{DeviceConfig, Maker, Making, Value};
 use runtime::{Config, Core};
@@ -51,7 +51,7 @@ impl Volume {
         let disk = core.block_on(make(Making::new(&given(uri, options), &env)))?;
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
-        let node = engine.add_device("far", disk.clone(), &[]).unwrap();
+        let node = engine.add_device("far", disk.clone(), Needs::LEAF, &[]).unwrap();
         Ok(Self { client: Client::new(&engine, node), core, disk })
     }
 

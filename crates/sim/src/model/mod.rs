@@ -118,6 +118,8 @@ pub struct Model {
     /// The moment of the first failed flush.
     flush_failed: Cell<Option<u64>>,
     promise: Cell<Promise>,
+    /// Whether copies below may fail beyond redundancy.
+    copies_fail: Cell<bool>,
 }
 
 impl Model {
@@ -134,6 +136,7 @@ impl Model {
             flushed: Cell::new(0),
             flush_failed: Cell::new(None),
             promise: Cell::new(Promise::Full),
+            copies_fail: Cell::new(false),
         }
     }
 
@@ -159,6 +162,12 @@ impl Model {
     /// Sets the guarantees for later reads.
     pub fn demand(&self, promise: Promise) {
         self.promise.set(promise);
+    }
+
+    /// Allows more failures than the copies below can mask. A member that has a write may then be lost before the write fails
+    /// on the others, after a read has returned its data.
+    pub fn let_copies_fail(&self) {
+        self.copies_fail.set(true);
     }
 
     fn tick(&self) -> u64 {
@@ -192,7 +201,11 @@ impl Model {
     /// Records the end of a change; `ok`: whether it succeeded.
     pub fn end(&self, changing: Changing, ok: bool) {
         let at = self.tick();
-        let end = if ok { End::Answered } else { End::Failed };
+        let end = match ok {
+            true => End::Answered,
+            false if self.copies_fail.get() => End::Revoked,
+            false => End::Failed,
+        };
         let sectors = self.changes.borrow_mut().remove(&changing.0);
         let mut registers = self.registers.borrow_mut();
         for sector in sectors.expect("a change ends once") {

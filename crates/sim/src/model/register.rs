@@ -38,6 +38,8 @@ pub(super) enum End {
     Answered,
     /// It failed: it may have an effect, even later.
     Failed,
+    /// As `Failed`, on a redundant device that lost a copy meanwhile: a read may have shown an effect that is gone.
+    Revoked,
     /// Its answer was lost: it may have had an effect, but not after requests that are submitted later.
     Lost,
 }
@@ -119,6 +121,10 @@ impl Register {
                 version.optional = true;
             }
             End::Failed => (version.optional, version.failed) = (true, true),
+            End::Revoked => {
+                (version.optional, version.failed) = (true, true);
+                (version.first, version.shown) = (NEVER, false);
+            }
         }
     }
 

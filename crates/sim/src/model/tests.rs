@@ -146,6 +146,21 @@ fn failed_write_may_take_effect_or_not() {
 }
 
 #[test]
+fn failed_write_takes_back_effect_only_where_copies_fail() {
+    for copies_fail in [false, true] {
+        let bench = Bench::new();
+        if copies_fail {
+            bench.0.let_copies_fail();
+        }
+        let a = bench.write();
+        let (changing, b) = bench.begin(Change::Write);
+        bench.read(&b).unwrap();
+        bench.0.end(changing, false);
+        assert_eq!(bench.read(&a).is_ok(), copies_fail);
+    }
+}
+
+#[test]
 fn failed_write_need_not_be_flushed() {
     let bench = Bench::new();
     let a = bench.write();

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use block::env::{Address, CacheMode, DiskIo, Open, Storage};
-use block::{Device, EXTENTS_MAX, Env, Info, Op, Request, Result};
+use block::{Device, EXTENTS_MAX, Env, Info, Needs, Op, Request, Result};
 use engine::{AnyDevice, Engine};
 use export::ExportList;
 use export::nbd::{Export, Limits, Server};
@@ -76,7 +76,7 @@ pub fn serve(world: &SimWorld) -> Rc<SimDisk> {
     let served = Rc::new(Served::new(world));
     let engine = Engine::new(env.pool());
     env.spawn("the server's engine", engine.clone().drive());
-    let node = engine.add_device("disk", served, &[]).unwrap();
+    let node = engine.add_device("disk", served, Needs::LEAF, &[]).unwrap();
     let export = Export::new(&env, &engine, &engine.portal("volume", node), "");
     let server = Server::new(&env, ExportList::new([export]), Limits::default(), |_| {});
     server.serve(env.listen(&Address::Unix("/socket".into())).unwrap());

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::{
-    ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Mode, Mutex, Needs, Op, RangeLock,
-    Request, Result, State, StateStore, push_extent,
+    ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Mode, Mutex, Op, RangeLock, Request,
+    Result, State, StateStore, push_extent,
 };
 
 use super::Sin;
@@ -223,10 +223,6 @@ impl Copies {
 impl Device for Copies {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::children(self.members.len() as u32)
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

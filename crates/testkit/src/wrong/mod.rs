@@ -8,7 +8,7 @@ mod window;
 
 use std::rc::Rc;
 
-use block::Report;
+use block::{Needs, Report};
 use kind::Registry;
 use sim::Rule;
 
@@ -216,7 +216,7 @@ pub fn copies(sin: Option<Sin>) -> Subject {
         let members = lowers.iter().map(|lower| graph.lower(*lower)).collect();
         let kept = graph.kept("copies", lowers);
         let device = mirror::Copies::new(members, kept, graph.env(), sin)?;
-        graph.adopt("copies", Rc::new(device), lowers)
+        graph.adopt("copies", Rc::new(device), Needs::children(2), lowers)
     });
     subject.with_copies(1)
 }
@@ -227,7 +227,7 @@ pub fn keeper(sin: Option<Sin>) -> Subject {
     let subject = Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
         let kept = graph.kept("keeper", lowers);
         let device = keeper::Stateful::new(graph.lower(lowers[0]), kept, graph.env(), sin)?;
-        graph.adopt("keeper", device, lowers)
+        graph.adopt("keeper", device, Needs::children(1), lowers)
     });
     let starts = |report: &Report| report.counters.iter().map(|(_, starts)| *starts).sum::<u64>();
     subject.on_labels().promising(move |before, after| match (starts(before), starts(after)) {
@@ -242,6 +242,6 @@ pub fn one(sin: Option<Sin>) -> Subject {
     Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
         let lower = graph.lower(lowers[0]);
         let device = window::Window::new(lower, graph.env(), sin);
-        graph.adopt("window", Rc::new(device), lowers)
+        graph.adopt("window", Rc::new(device), Needs::children(2), lowers)
     })
 }

@@ -7,7 +7,7 @@ use block::control::member::Fail;
 use block::control::{Command, Reply, Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::{
-    Buf, ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Needs, Op, Request, Result, State,
+    Buf, ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Op, Request, Result, State,
     push_extent,
 };
 
@@ -151,10 +151,6 @@ impl Window {
 impl Device for Window {
     fn info(&self) -> &Info {
         &self.info
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::children(2)
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

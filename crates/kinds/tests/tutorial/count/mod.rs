@@ -4,7 +4,9 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{Device, Error, ErrorKind, Handover, Info, Lower, Mutex, Needs, Op, Report};
 use block::{Request, Result, StateStore};
-use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Fault, Kind, LowerConfig, Lowers};
+use kind::{
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Fault, Kind, LowerConfig, Lowers,
+};
 use kind::{Maker, Making, Plan, Summary};
 
 /// `count`: counts the writes to it, over restarts.
@@ -38,10 +40,11 @@ struct Count {
     turn: Mutex,
 }
 
-fn plan(given: &DeviceConfig) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     let LowerConfig { info, labelled, .. } = &given.lowers[0];
     let fault = Fault::new("on", "the count is kept in labels; put label = true on the disks");
-    if *labelled { Ok(info.clone()) } else { Err(vec![fault]) }
+    let plan = DevicePlan { info: info.clone(), needs: Needs::children(1) };
+    if *labelled { Ok(plan) } else { Err(vec![fault]) }
 }
 
 fn decode(bytes: &[u8]) -> std::result::Result<u64, String> {
@@ -87,10 +90,6 @@ async fn keep(state: &Rc<dyn StateStore>, count: u64) -> Result<()> {
 impl Device for Count {
     fn info(&self) -> &Info {
         self.lower.info()
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::children(1)
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

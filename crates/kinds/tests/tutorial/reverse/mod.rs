@@ -2,7 +2,9 @@ use std::rc::Rc;
 
 use block::control::Resolved;
 use block::{Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
-use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Kind, Lowers, Maker, Making, Plan};
+use kind::{
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Kind, Lowers, Maker, Making, Plan,
+};
 
 /// `reverse`: every 512 bytes back to front. Of no use but to show a device that changes bytes.
 pub const KIND: Kind = Kind {
@@ -23,8 +25,9 @@ struct Reverse {
 }
 
 /// What is known before anything is opened: the facts, or every fault of the options.
-fn plan(given: &DeviceConfig) -> Plan<Info> {
-    Ok(given.lowers[0].info.clone())
+fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
+    let needs = Needs { children: 1, scratch_copies: 1 };
+    Ok(DevicePlan { info: given.lowers[0].info.clone(), needs })
 }
 
 fn make(mut making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
@@ -44,10 +47,6 @@ impl Device for Reverse {
     }
 
     /// One request below at a time, and a buffer as long as the request.
-    fn needs(&self) -> Needs {
-        Needs { children: 1, scratch_copies: 1 }
-    }
-
     async fn submit(&self, request: &mut Request) -> Result<()> {
         match &mut request.op {
             Op::Read { range, into, .. } => {

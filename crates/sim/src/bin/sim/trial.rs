@@ -170,6 +170,9 @@ impl Trial {
         let may = May { fail_on_purpose: drawn.may_fail, fail: plan.may_fail };
         let clients = Clients::new(&world, door, may);
         clients.model.demand(plan.promise);
+        if plan.may_fail {
+            clients.model.let_copies_fail();
+        }
         let trial = Self {
             plan,
             world,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use block::{Env, Reason};
+use block::{Env, Needs, Reason};
 use doctor::{Doctor, Finding, Running};
 use engine::Engine;
 use graph::labels::Opening;
@@ -128,7 +128,8 @@ async fn inspect(env: &Env, path: &Path) -> block::Result<Inspection> {
     };
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
-    let node = engine.add_device(&given.name, make(Making::new(&given, env)).await?, &[])?;
+    let node =
+        engine.add_device(&given.name, make(Making::new(&given, env)).await?, Needs::LEAF, &[])?;
     let found = meta::inspect(env, &engine.lower(node)).await;
     engine.forget(node);
     found

@@ -1,0 +1,96 @@
+//! Reserves: the most that one request needs from a node down. A plan computes them before anything is made, and the engine
+//! sets them aside before a request begins.
+
+use block::{BUF_MAX_BYTES, Error, ErrorKind, Needs, Op, Place, Result, Table};
+
+use super::{REQUEST_SLOTS_MAX, TRANSFER_MIN_BYTES, WINDOW};
+
+/// The resources that are reserved for a request before it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reserve {
+    /// Slots, including its own.
+    pub slots: u32,
+    /// Buffers beside its own. Each has the length of the request, rounded up to whole blocks.
+    pub copies: u32,
+    /// The largest block on its way, to which the request may be widened.
+    pub block: u32,
+}
+
+impl Reserve {
+    /// The reserve of no request.
+    pub const NONE: Self = Self { slots: 0, copies: 0, block: 0 };
+
+    /// Returns the reserve for a request through a device with blocks of `block` bytes, over lowers with the reserves
+    /// `below`. All of the request may be below once for each child.
+    pub fn of_device(needs: Needs, block: u32, below: &[Self]) -> Self {
+        Self::over(needs, needs.children, block, below)
+    }
+
+    /// Returns the reserve for a request through a table. Its parts have together the length of the request. A table of
+    /// one linear segment never splits a request.
+    pub fn of_table(table: &Table, block: u32, below: &[Self]) -> Self {
+        let mut segments = table.segments();
+        let is_whole = segments.len() == 1
+            && segments.all(|segment| matches!(segment.place, Place::Linear(_)));
+        let parts = if is_whole { 1 } else { WINDOW as u32 };
+        Self::over(Needs::children(parts), 1, block, below)
+    }
+
+    fn over(needs: Needs, ways: u32, block: u32, below: &[Self]) -> Self {
+        let most = |of: fn(&Self) -> u32| below.iter().map(of).max().unwrap_or(0);
+        let copies = ways.saturating_mul(most(|reserve| reserve.copies));
+        Self {
+            slots: needs.children.saturating_mul(most(|reserve| reserve.slots)).saturating_add(1),
+            copies: needs.scratch_copies.saturating_add(copies),
+            block: most(|reserve| reserve.block).max(block),
+        }
+    }
+
+    /// Checks that a request of at least 1 MiB, or of `max_transfer` if that is less, can be admitted with a pool of
+    /// `pool_bytes`.
+    ///
+    /// # Errors
+    /// `Limit` if it needs too many slots, or too many bytes of buffers.
+    pub fn check(&self, name: &str, max_transfer: u32, pool_bytes: usize) -> Result<()> {
+        let too_much = |need: String, most: String| {
+            let words = format!("one request through {name} may need {need}; at most {most}");
+            Err(Error::new(ErrorKind::Limit, words)
+                .next("fewer devices that fan out or change bytes above each other"))
+        };
+        if self.slots > REQUEST_SLOTS_MAX {
+            let slots = |count| format!("{count} slots");
+            return too_much(slots(self.slots), slots(REQUEST_SLOTS_MAX));
+        }
+        let bytes = self.bytes(u64::from(max_transfer.min(TRANSFER_MIN_BYTES)));
+        let most = Self::bytes_max(pool_bytes);
+        if bytes > most {
+            return too_much(format!("{bytes} bytes of buffers"), format!("{most} bytes"));
+        }
+        Ok(())
+    }
+
+    /// Returns the most bytes that one request may reserve. Other requests must have room beside it.
+    pub(super) fn bytes_max(pool_bytes: usize) -> usize {
+        pool_bytes / 2
+    }
+
+    /// Returns the bytes of the pool for a request of `len` bytes.
+    #[inline]
+    pub(super) fn bytes(&self, len: u64) -> usize {
+        if self.copies == 0 {
+            return 0;
+        }
+        // A range that begins and ends inside blocks reaches into one more at either end.
+        let wide = len as usize + 2 * self.block as usize;
+        self.copies as usize * wide.min(BUF_MAX_BYTES).next_power_of_two()
+    }
+
+    /// Returns the same for `op`. A request without payload is processed in pieces of the longest payload.
+    #[inline]
+    pub(super) fn bytes_for(&self, op: &Op) -> usize {
+        match op.range() {
+            Some(range) if self.copies > 0 => self.bytes(range.len().min(BUF_MAX_BYTES as u64)),
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Tables, each fused with the tables directly below it: one lookup, however many there are.
+
+use block::{Error, ErrorKind, Port, Result, Table, TableId};
+
+/// A table device: its own table over its lowers, and the fused one over the devices below them. `P` names such a device.
+#[derive(Clone)]
+pub(crate) struct Fusion<P> {
+    pub own: Table,
+    pub fused: Table,
+    /// The target of each port of the fused table.
+    pub ports: Vec<P>,
+}
+
+impl<P: Copy + PartialEq> Fusion<P> {
+    /// Makes the table `own` of the device `name`, over one device.
+    ///
+    /// # Errors
+    /// `Invalid` if the name is no name of a table.
+    pub fn alone(name: &str, own: Table, below: P) -> Result<Self> {
+        let fused = own.clone().named(TableId::new(name, 1).map_err(fault)?);
+        Ok(Self { own, fused, ports: vec![below] })
+    }
+
+    /// Makes the table `own` of the device `name`, and fuses it with those of its lowers that are tables.
+    ///
+    /// # Errors
+    /// `Invalid` if the tables do not fit each other.
+    pub fn over(name: &str, own: Table, lowers: &[(P, Option<&Self>)]) -> Result<Self> {
+        let id = TableId::new(name, 1).map_err(fault)?;
+        let tables: Vec<_> =
+            lowers.iter().map(|(_, table)| table.map(|table| &table.fused)).collect();
+        let fused = own.clone().named(id).fuse(&tables).map_err(fault)?;
+        let (mut targets, mut ports) = (Vec::new(), Vec::new());
+        for path in &fused.ports {
+            let (lower, table) = lowers[usize::from(path.upper.0)];
+            let target = match (path.lower, table) {
+                (Some(port), Some(table)) => table.ports[usize::from(port.0)],
+                _ => lower,
+            };
+            let at = targets.iter().position(|known| *known == target).unwrap_or_else(|| {
+                targets.push(target);
+                targets.len() - 1
+            });
+            ports.push(Port(at as u16));
+        }
+        let fused = fused.table.renumber(&ports).map_err(fault)?;
+        Ok(Self { own, fused, ports: targets })
+    }
+}
+
+fn fault(error: block::TableError) -> Error {
+    Error::new(ErrorKind::Invalid, error.to_string())
+}

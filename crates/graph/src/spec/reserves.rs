@@ -1,0 +1,93 @@
+//! The reserves of planned nodes, by the arithmetic with which the engine admits requests later.
+
+use block::{Emulate, Needs, Port, Result, Table};
+use engine::Reserve;
+use kind::Maker;
+
+use super::PlannedNode;
+use crate::fusion::Fusion;
+
+/// The reserve of a planned node.
+struct Planned {
+    /// For a request to the node.
+    reserve: Reserve,
+    /// For a request of a fused table above, which goes past the table of a label.
+    below_label: Reserve,
+    fusion: Option<Fusion<usize>>,
+}
+
+/// The reserves of the nodes of a plan, in its order.
+pub(super) struct Reserves {
+    nodes: Vec<Planned>,
+    pool_bytes: usize,
+}
+
+impl Reserves {
+    /// No reserves yet. Requests take their buffers from a pool of `pool_bytes`.
+    pub fn new(pool_bytes: usize) -> Self {
+        Self { nodes: Vec::new(), pool_bytes }
+    }
+
+    /// Adds the next node of the plan. Returns its reserve.
+    ///
+    /// # Errors
+    /// `Limit` if a request through it needs more than the engine can set aside. The nodes above are checked as if it
+    /// were a disk.
+    pub fn add(&mut self, node: &PlannedNode) -> Result<Reserve> {
+        let checked = self.of(node).and_then(|planned| {
+            planned.reserve.check(&node.name, node.info.max_transfer, self.pool_bytes)?;
+            Ok(planned)
+        });
+        let reserve = checked.as_ref().map(|planned| planned.reserve).map_err(Clone::clone);
+        self.nodes.push(checked.unwrap_or_else(|_| Planned::of_device(leaf(node))));
+        reserve
+    }
+
+    fn of(&self, node: &PlannedNode) -> Result<Planned> {
+        let block = node.info.block_size;
+        let below: Vec<_> = node.lowers.iter().map(|lower| self.nodes[*lower].reserve).collect();
+        Ok(match (&node.kind.maker, &node.table) {
+            (Maker::Disk { .. }, _) => self.of_disk(node)?,
+            (Maker::Hooks { .. }, _) => Planned::of_device(below[0]),
+            (_, Some(table)) => {
+                let lowers = node.lowers.iter();
+                let lowers: Vec<_> =
+                    lowers.map(|lower| (*lower, self.nodes[*lower].fusion.as_ref())).collect();
+                self.of_table(Fusion::over(&node.name, table.clone(), &lowers)?, block)
+            }
+            (_, None) => Planned::of_device(Reserve::of_device(node.needs, block, &below)),
+        })
+    }
+
+    fn of_disk(&self, node: &PlannedNode) -> Result<Planned> {
+        let (info, mut raw) = (&node.info, leaf(node));
+        if Emulate::is_needed(info, info.block_size) {
+            raw = Reserve::of_device(Emulate::NEEDS, info.block_size, &[raw]);
+        }
+        if !node.has_label() {
+            return Ok(Planned::of_device(raw));
+        }
+        let end = meta::DATA_START + info.size;
+        let own = Table::linear(Port(0), end, meta::DATA_START, info.size)
+            .map_err(|error| block::Error::new(block::ErrorKind::Invalid, error.to_string()))?;
+        let reserve = Reserve::of_table(&own, info.block_size, &[raw]);
+        let fusion = Some(Fusion::alone(&node.name, own, self.nodes.len())?);
+        Ok(Planned { reserve, below_label: raw, fusion })
+    }
+
+    fn of_table(&self, fusion: Fusion<usize>, block: u32) -> Planned {
+        let below: Vec<_> = fusion.ports.iter().map(|node| self.nodes[*node].below_label).collect();
+        let reserve = Reserve::of_table(&fusion.fused, block, &below);
+        Planned { reserve, below_label: reserve, fusion: Some(fusion) }
+    }
+}
+
+impl Planned {
+    fn of_device(reserve: Reserve) -> Self {
+        Self { reserve, below_label: reserve, fusion: None }
+    }
+}
+
+fn leaf(node: &PlannedNode) -> Reserve {
+    Reserve::of_device(Needs::LEAF, node.info.block_size, &[])
+}
