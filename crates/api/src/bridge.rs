@@ -1,8 +1,8 @@
-//! From the thread that speaks HTTP to the core that owns the graph, and back.
+//! The bridge from the HTTP thread to the core that owns the graph, and back.
 //!
-//! A question is a closure that travels through a bounded channel; its answer comes back through
-//! another one. Sending wakes the core's task through its waker, which may come from any thread:
-//! nobody polls, and a core that is asked nothing does nothing.
+//! A question is a closure. It travels through a bounded channel, and its answer comes back through another one.
+//! Sending wakes the task on the core through its waker, which any thread may do. So nothing polls, and an idle
+//! bridge costs nothing.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -14,23 +14,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use crate::follow::FOLLOWERS_MAX;
 use crate::{Later, Live, Problem};
 
-/// Questions on their way at once; who asks one more waits.
+/// The largest number of questions in flight. A further question waits.
 pub const JOBS_MAX: usize = 64;
 
 type Job = Box<dyn FnOnce(&dyn Live) + Send>;
 
-/// The side that asks.
+/// The asking end of a bridge.
 #[derive(Clone)]
 pub struct Bridge {
     jobs: mpsc::Sender<Job>,
-    /// Free places for those who are told of events.
+    /// Free places for event followers.
     followers: Arc<Semaphore>,
 }
 
-/// The side that answers.
+/// The answering end of a bridge.
 pub struct Answers(mpsc::Receiver<Job>);
 
-/// Both sides.
+/// Returns both ends of a new bridge.
 pub fn bridge() -> (Bridge, Answers) {
     let (sender, receiver) = mpsc::channel(JOBS_MAX);
     let followers = Arc::new(Semaphore::new(FOLLOWERS_MAX));
@@ -38,12 +38,13 @@ pub fn bridge() -> (Bridge, Answers) {
 }
 
 impl Bridge {
-    /// A place for one who is told of events, if there is one.
+    /// Reserves a place for an event follower, if one is free.
     pub(crate) fn follower(&self) -> Option<OwnedSemaphorePermit> {
         self.followers.clone().try_acquire_owned().ok()
     }
 
-    /// As [`Bridge::ask_later`], of what may never come: it is waited for only as long as this is.
+    /// Asks as [`Bridge::ask_later`] does, for an answer that may never come. The core waits for the answer only as
+    /// long as the caller does.
     ///
     /// # Errors
     /// If the core is gone.
@@ -60,7 +61,7 @@ impl Bridge {
                     Poll::Pending => answer.as_mut().poll(cx).map(Some),
                 });
                 if let Some(answer) = answer.await {
-                    // Who asked may have left just now.
+                    // The caller may have gone away just now.
                     let _ = tell.send(answer);
                 }
             }));
@@ -69,7 +70,7 @@ impl Bridge {
         told.await.map_err(|_| gone())
     }
 
-    /// As [`Bridge::ask`], of what takes time; other questions are answered meanwhile.
+    /// Asks as [`Bridge::ask`] does, for an answer that takes time. The core answers other questions meanwhile.
     ///
     /// # Errors
     /// If the core is gone.
@@ -81,7 +82,7 @@ impl Bridge {
         let begun = self.ask(move |live| {
             let answer = ask(live);
             live.spawn(Box::pin(async move {
-                // Who asked may have left.
+                // The caller may have gone away.
                 let _ = tell.send(answer.await);
             }));
         });
@@ -89,7 +90,7 @@ impl Bridge {
         told.await.map_err(|_| gone())
     }
 
-    /// Asks, and waits for the answer.
+    /// Asks a question, and waits for the answer.
     ///
     /// # Errors
     /// If the core is gone.
@@ -99,7 +100,7 @@ impl Bridge {
     ) -> Result<T, Problem> {
         let (tell, told) = oneshot::channel();
         let job: Job = Box::new(move |live| {
-            // Who asked may have left.
+            // The caller may have gone away.
             let _ = tell.send(ask(live));
         });
         self.jobs.send(job).await.map_err(|_| gone())?;
@@ -112,7 +113,7 @@ fn gone() -> Problem {
 }
 
 impl Answers {
-    /// Answers every question, in order, on the core of `live`; ends when nobody can ask any more.
+    /// Answers every question, in order, on the core of `live`. Ends when all bridges are dropped.
     pub async fn run(mut self, live: Rc<dyn Live>) {
         while let Some(job) = self.0.recv().await {
             job(&*live);

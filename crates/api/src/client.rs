@@ -1,4 +1,4 @@
-//! The other side of the socket: one question, one connection.
+//! The client of a control socket. Each question uses a connection of its own.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,23 +17,23 @@ use crate::{
     Status, Top, UndoRequest, UpRequest,
 };
 
-/// The longest answer that is read: a graph of the most devices fits several times.
+/// The longest answer that is read. It is several times as long as the view of a graph with the most devices.
 pub const ANSWER_MAX_BYTES: u64 = 64 << 20;
 
-/// The longest line of an answer that goes on, and the longest head of one.
+/// The longest line of a continuing response, and the longest head of a response.
 const LINE_MAX_BYTES: u64 = 1 << 20;
 
-/// A server that does not answer for so long does not answer at all: none of these answers waits.
+/// The time limit of answers that do not wait for anything.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A command may derive keys. That takes about a second for each slot that is tried, and as long as the slot says: a
-/// minute for the costliest that is taken.
+/// The time limit of commands, which may derive keys. A derivation takes about a second for each slot that is tried,
+/// but the parameters of a slot may demand more: a minute for the costliest that is accepted.
 const PATIENCE_COMMAND: Duration = Duration::from_secs(180);
 
-/// For what waits for disks: as long as writing out what a machine's memory holds may take.
+/// The time limit of answers that wait for disks. Writing out the memory of a machine may take so long.
 const PATIENCE_DISKS: Duration = Duration::from_secs(600);
 
-/// A control socket, seen from outside.
+/// A client of a control socket.
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
@@ -42,17 +42,17 @@ pub struct Client {
 type Answer<T> = Result<T, Problem>;
 
 impl Client {
-    /// The socket at that path; nothing is opened yet.
+    /// Returns a client of the socket at that path. Opens nothing yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Where it is.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens a connection, to see whether somebody is there.
+    /// Opens a connection, which shows whether a process listens.
     ///
     /// # Errors
     /// `ConnectionRefused` if the process is gone, `NotFound` without a socket.
@@ -63,42 +63,42 @@ impl Client {
         Ok(stream)
     }
 
-    /// The graph as it is built.
+    /// Returns the structure of the graph.
     ///
     /// # Errors
-    /// As all questions: the server's own, or why it was not reached.
+    /// Those of all questions: an error of the server, or the reason why it was not reached.
     pub fn graph(&self) -> Answer<GraphView> {
         self.get("/v1/graph")
     }
 
-    /// The graph as text.
+    /// Returns the spec of the graph as text.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn spec(&self) -> Answer<SpecText> {
         self.get("/v1/spec")
     }
 
-    /// How it is.
+    /// Returns the status of the graph and its devices.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn status(&self) -> Answer<Status> {
         self.get("/v1/status")
     }
 
-    /// What its devices have done.
+    /// Returns the request counts of its devices.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn top(&self) -> Answer<Top> {
         self.get("/v1/top")
     }
 
-    /// Where a byte of an export lies.
+    /// Returns the places of a byte of an export on its way down to the disks.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn locate(&self, export: &str, offset: u64) -> Answer<Place> {
         self.get(&format!("/v1/locate?export={}&offset={offset}", escaped(export)))
     }
@@ -106,88 +106,88 @@ impl Client {
     /// Takes a member out of service.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn fail(&self, request: &MemberRequest) -> Answer<DeviceStatus> {
         self.post("/v1/device/fail", request)
     }
 
-    /// Begins to bring a member up to date.
+    /// Starts the resync of a member.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn resync(&self, request: &MemberRequest) -> Answer<DeviceStatus> {
         self.post("/v1/device/resync", request)
     }
 
-    /// Begins to read and compare all copies of a device, or ends that.
+    /// Starts or stops a scrub of all copies of a device.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn scrub(&self, request: &ScrubRequest) -> Answer<DeviceStatus> {
         self.post("/v1/device/scrub", request)
     }
 
-    /// Puts a disk in, in another's place, or takes it out. It waits as a change does.
+    /// Inserts a disk into a redundant device, replaces one, or removes one. Waits like [`Client::apply`].
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn disk(&self, request: &DiskRequest) -> Answer<Applied> {
         self.post_within(PATIENCE_DISKS, "/v1/device/disk", request)
     }
 
-    /// What its labels are like.
+    /// Checks the labels of the graph.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn check(&self) -> Answer<Checked> {
         self.get("/v1/check")
     }
 
-    /// The same, once what can be written anew has been.
+    /// Repairs the labels of the graph as far as possible, and then checks them.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn repair(&self) -> Answer<Checked> {
         self.post_within(PATIENCE_DISKS, "/v1/repair", &())
     }
 
-    /// What the graph was before.
+    /// Returns the previous specs of the graph.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn history(&self) -> Answer<History> {
         self.get("/v1/history")
     }
 
-    /// Makes it what it was. It waits as a change does.
+    /// Changes the graph back to a previous spec. Waits like [`Client::apply`].
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn undo(&self, request: &UndoRequest) -> Answer<Applied> {
         self.post_within(PATIENCE_DISKS, "/v1/undo", request)
     }
 
-    /// What has happened to devices lately, after the event of that number.
+    /// Returns the recent events of devices with a number above `after`.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn events(&self, after: u64) -> Answer<Vec<EventLine>> {
         self.get(&format!("/v1/events?after={after}"))
     }
 
-    /// What has happened to devices after the event of that number, and what happens from now on, as it
-    /// does; until the server ends, or `each` wants no more.
+    /// Passes the events with a number above `after` to `each`: first the past ones, then new ones as they happen.
+    /// Ends when the server does, or when `each` returns false.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn follow(&self, after: u64, mut each: impl FnMut(EventLine) -> bool) -> Answer<()> {
-        // Of the older version the end of the answer is the end of the connection, and nothing else.
+        // In HTTP/1.0, the response has no chunks, and ends only with the connection.
         let request = format!("GET /v1/events/follow?after={after} HTTP/1.0\r\n\r\n");
         let asked = self.connect().and_then(|mut stream| {
             stream.write_all(request.as_bytes())?;
             let mut reader = BufReader::new(stream);
             let head = head(&mut reader)?;
-            // It may be long until something happens.
+            // The next event may take any time.
             reader.get_ref().set_read_timeout(None)?;
             Ok((head, reader))
         });
@@ -210,7 +210,7 @@ impl Client {
                     }
                     Err(error) => return Err(self.strange(&error.to_string())),
                 },
-                // It was killed.
+                // The server was killed.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
                 Err(error) => return Err(self.lost(&error)),
             }
@@ -220,97 +220,97 @@ impl Client {
     /// Carries out a command of verb `V` on a device.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn command<V: Verb>(&self, device: &str, args: &V::Args) -> Answer<V::Answer> {
         let (device, verb) = (device.to_owned(), V::INFO.name.to_owned());
         let args = serde_json::to_value(args).map_err(|why| self.strange(&why.to_string()))?;
         self.post_within(PATIENCE_COMMAND, "/v1/command", &CommandRequest { device, verb, args })
     }
 
-    /// Makes the graph what a spec says. It waits for what clients have begun, and for the disks.
+    /// Changes the graph to match a spec. Waits for the requests that clients have begun, and for the disks.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn apply(&self, request: &ApplyRequest) -> Answer<Applied> {
         self.post_within(PATIENCE_DISKS, "/v1/apply", request)
     }
 
-    /// What takes long and is done in the background.
+    /// Returns the background jobs of its devices.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn jobs(&self) -> Answer<Vec<Job>> {
         self.get("/v1/jobs")
     }
 
-    /// Looks after a job.
+    /// Pauses, resumes or cancels a background job.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn job(&self, request: &JobRequest) -> Answer<Job> {
         self.post("/v1/job", request)
     }
 
-    /// Lets the graph use all of a disk that has grown.
+    /// Makes the graph use all of a disk that has grown.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn resize(&self, request: &ResizeRequest) -> Answer<Applied> {
         self.post_within(PATIENCE_DISKS, "/v1/device/resize", request)
     }
 
-    /// Makes an export a device of this machine.
+    /// Attaches an export as a block device of this machine.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn attach(&self, request: &AttachRequest) -> Answer<Attached> {
         self.post_within(PATIENCE_DISKS, "/v1/attach", request)
     }
 
-    /// Ends that. It waits for the last flush.
+    /// Detaches a block device. Waits for the last flush.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn detach(&self, request: &DetachRequest) -> Answer<Attached> {
         self.post_within(PATIENCE_DISKS, "/v1/detach", request)
     }
 
-    /// Of a daemon: what it keeps.
+    /// Returns the daemon with its graphs. For the socket of a daemon.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn daemon(&self) -> Answer<DaemonView> {
         self.get("/v1/daemon")
     }
 
-    /// Of a daemon: brings a graph up, and has it kept. It waits until clients can connect.
+    /// Makes a daemon start and keep a graph. Waits until clients can connect.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn up(&self, request: &UpRequest) -> Answer<KeptGraph> {
         self.post_within(PATIENCE_DISKS, "/v1/daemon/up", request)
     }
 
-    /// Of a daemon: closes a graph in order, and has it forgotten. It waits for the last flush.
+    /// Makes a daemon close a graph in order and drop it. Waits for the last flush.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn stop(&self, graph: &KeptName) -> Answer<KeptGraph> {
         self.post_within(PATIENCE_DISKS, "/v1/daemon/stop", graph)
     }
 
-    /// Of a daemon: has the process of a graph replaced by a new one.
+    /// Makes a daemon replace the process of a graph by a new one.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn renew(&self, graph: &KeptName) -> Answer<KeptGraph> {
         self.post_within(PATIENCE_DISKS, "/v1/daemon/renew", graph)
     }
 
-    /// Of a daemon: has it end, and leave all graphs as they are.
+    /// Makes a daemon end and leave all graphs as they are.
     ///
     /// # Errors
-    /// As all.
+    /// As for [`Client::graph`].
     pub fn leave(&self) -> Answer<DaemonView> {
         self.post_within(PATIENCE_DISKS, "/v1/daemon/leave", &())
     }
@@ -352,7 +352,7 @@ impl Client {
         self.parse(&answer)
     }
 
-    /// The body of an answer. The server says its length and closes behind it.
+    /// Parses the body of a response. The server sends its length, and closes the connection after it.
     fn parse<T: DeserializeOwned>(&self, answer: &[u8]) -> Answer<T> {
         if answer.is_empty() {
             return Err(self.gone());
@@ -397,7 +397,7 @@ impl Client {
     }
 }
 
-/// The head of an answer, with the empty line behind it.
+/// Reads the head of a response, including the empty line after it.
 fn head(reader: &mut impl BufRead) -> io::Result<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -409,7 +409,7 @@ fn head(reader: &mut impl BufRead) -> io::Result<String> {
     Ok(head)
 }
 
-/// Everything but letters and digits as `%XX`.
+/// Encodes everything but letters and digits as `%XX`.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {

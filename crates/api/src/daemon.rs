@@ -1,5 +1,5 @@
-//! A daemon that keeps many graphs: what it is asked, what it answers, and the routes. What concerns one
-//! graph that is up is asked at the socket of that graph.
+//! A daemon that keeps many graphs: its requests, its answers, and the routes. Requests to a graph that is up go to
+//! the socket of that graph.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,89 +21,89 @@ use crate::{Health, Problem, Status};
 /// A daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DaemonView {
-    /// Its process.
+    /// Process of the daemon.
     pub pid: u32,
-    /// Where it keeps what is local.
+    /// Its state directory.
     pub state: PathBuf,
-    /// What it keeps, by name.
+    /// Its graphs, by name.
     pub graphs: Vec<KeptGraph>,
 }
 
 /// A graph that a daemon keeps.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeptGraph {
-    /// Its name.
+    /// Name of the graph.
     pub name: String,
-    /// What it is at.
+    /// Its phase.
     pub phase: Phase,
-    /// Since then, in seconds since 1970.
+    /// Begin of the phase, in seconds since 1970.
     pub since_unix_s: u64,
-    /// The process that serves it.
+    /// Process that serves it.
     pub pid: Option<u32>,
-    /// How often a process was started for it, since the daemon was.
+    /// Number of processes started for it by this daemon.
     pub starts: u64,
-    /// Listeners and mounts that are held for the next process.
+    /// Number of listeners and mounts that are held for the next process.
     pub held: usize,
-    /// Why the last process has ended, if it should not have.
+    /// Reason for the unexpected end of the last process.
     pub problem: Option<Problem>,
 }
 
-/// What a graph that is kept is at.
+/// The phase of a graph that a daemon keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// A process opens its disks.
+    /// Its process opens the disks.
     Starting,
     /// Clients can connect.
     Up,
-    /// It is closed in order.
+    /// It is being closed in order.
     Stopping,
-    /// Its process has ended, and the next one is about to be started.
+    /// Its process has ended, and the next one is about to start.
     Waiting,
-    /// Processes have ended again and again: none is started by itself.
+    /// Its processes have ended again and again, so none is started automatically.
     GivenUp,
     /// It was closed in order, or was never started.
     Stopped,
 }
 
-/// A graph to bring up, and to keep.
+/// A graph to start, and to keep.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UpRequest {
-    /// Its name.
+    /// Name of the graph.
     pub name: String,
-    /// The directory of whoever asks: relative paths begin there.
+    /// Directory of the client, to which paths are relative.
     pub directory: PathBuf,
-    /// What it is made from.
+    /// Source of its spec.
     pub source: GraphSource,
-    /// Refuse writes on every export.
+    /// Whether to refuse writes on every export.
     #[serde(default)]
     pub read_only: bool,
-    /// Come up without labelled disks that are missing.
+    /// Whether to start without labelled disks that are missing.
     #[serde(default)]
     pub degraded: bool,
-    /// Listen here, not where the spec says.
+    /// Addresses to listen on, instead of those of the spec.
     #[serde(default)]
     pub listen: Vec<String>,
-    /// Allow `listen` on TCP beyond loopback, unencrypted.
+    /// Whether `listen` may have TCP addresses beyond loopback, unencrypted.
     #[serde(default)]
     pub insecure: bool,
-    /// Disks that are labelled whatever is on them; this time only.
+    /// Disks to label regardless of their content; this time only.
     #[serde(default)]
     pub wipe: Vec<String>,
-    /// Members of mirrors whose bytes count where those of the members may differ; this time only.
+    /// Members of mirrors whose bytes count where members may differ; this time only.
     #[serde(default)]
     pub trust: Vec<String>,
-    /// Open disks that another machine had open and did not close; this time only.
+    /// Whether to open disks that another machine had open and did not close; this time only.
     #[serde(default)]
     pub take: bool,
-    /// Files where keys lie that nobody can read a second time, by device; this time only. The graph's
-    /// process keeps them for the one after it, until the graph is stopped.
+    /// Files with keys that can be read only once, by device; this time only. The process of the graph hands the keys
+    /// to the next process, until the graph is stopped.
     #[serde(default)]
     pub keys: BTreeMap<String, PathBuf>,
 }
 
 impl UpRequest {
-    /// As the source says, and nothing else allowed.
+    /// Returns a request for the source, with no further options.
     pub fn new(name: String, directory: PathBuf, source: GraphSource) -> Self {
         Self {
             name,
@@ -121,26 +121,26 @@ impl UpRequest {
     }
 }
 
-/// What a graph is made from.
+/// The source of a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GraphSource {
     /// A spec.
     Spec {
-        /// What to call it in messages: its file.
+        /// File of the spec, as its name in messages.
         file: String,
-        /// As it stands in the file.
+        /// Text of the spec.
         text: String,
-        /// The variables in it that whoever asks has in its environment.
+        /// Values of the variables in the spec, from the environment of the client.
         variables: BTreeMap<String, String>,
     },
-    /// What labels keep, and what they do not.
+    /// The labels of disks, and the options that labels do not keep.
     Labels {
-        /// The spec that they keep.
+        /// Text of the spec in the labels.
         text: String,
-        /// Where each disk is: the word of its kind, and its place.
+        /// The disks: for each, the word of its kind and its path.
         disks: BTreeMap<String, (String, String)>,
-        /// Where keys of devices come from.
+        /// Sources of the keys, by device.
         keys: BTreeMap<String, String>,
         /// Other options that labels do not keep, by device.
         #[serde(default)]
@@ -148,15 +148,15 @@ pub enum GraphSource {
     },
 }
 
-/// One graph of a daemon.
+/// The name of a graph of a daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeptName {
-    /// Its name.
+    /// Name of the graph.
     pub name: String,
 }
 
 impl KeptGraph {
-    /// As the status of a graph that nobody can ask.
+    /// Returns the status of the graph while it has no process that can answer.
     pub fn status(&self) -> Status {
         Status {
             graph: self.name.clone(),
@@ -171,22 +171,22 @@ impl KeptGraph {
     }
 }
 
-/// What takes time.
+/// An answer that takes time.
 pub type Answering<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
 
-/// Somebody who keeps graphs.
+/// A daemon, as the server sees it.
 pub trait Keeps: Send + Sync + 'static {
-    /// All of them.
+    /// Returns the daemon with all of its graphs.
     fn view(&self) -> DaemonView;
-    /// Brings a graph up, and keeps it; answers when clients can connect.
+    /// Starts a graph and keeps it. Answers when clients can connect.
     fn up(self: Arc<Self>, request: UpRequest) -> Answering<KeptGraph>;
-    /// Closes a graph in order, and forgets it.
+    /// Closes a graph in order, and drops it.
     fn stop(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph>;
-    /// Has the process of a graph replaced by a new one.
+    /// Replaces the process of a graph by a new one.
     fn renew(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph>;
-    /// Figures of all of them, for Prometheus.
+    /// Returns the metrics of all graphs, for Prometheus.
     fn metrics(self: Arc<Self>) -> Answering<String>;
-    /// Ends, and leaves all graphs to the daemon that asks.
+    /// Ends the daemon, and leaves all graphs to the daemon that asks.
     fn leave(self: Arc<Self>) -> Answering<DaemonView>;
 }
 
@@ -196,14 +196,14 @@ pub struct DaemonSocket {
     file: SocketFile,
 }
 
-/// Removed with this value.
+/// The file of the socket, which is removed when this value is dropped.
 struct SocketFile(PathBuf);
 
 impl DaemonSocket {
-    /// Opens it at `path`, with mode 0600.
+    /// Opens the socket at `path`, with mode 0600.
     ///
     /// # Errors
-    /// `AddrInUse` if somebody listens there, `AlreadyExists` if it is no socket; what the system says.
+    /// `AddrInUse` if a process listens there, `AlreadyExists` if the file is no socket, or an error of the system.
     pub fn open(path: &Path) -> io::Result<Self> {
         let listener = bind(path)?;
         listener.set_nonblocking(true)?;
@@ -211,10 +211,10 @@ impl DaemonSocket {
         Ok(Self { listener, file: SocketFile(path.to_owned()) })
     }
 
-    /// Answers until that has come; what was begun is answered then.
+    /// Answers requests until `until` completes, and then completes the requests in progress.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub async fn answer(
         self,
         daemon: Arc<dyn Keeps>,
@@ -223,21 +223,21 @@ impl DaemonSocket {
         let Self { listener, file } = self;
         let until = async move {
             until.await;
-            // Nobody is to find it while the last answers leave.
+            // No client may find the socket while the last answers are sent.
             drop(file);
         };
         axum::serve(listener, routes(daemon)).with_graceful_shutdown(until).await
     }
 }
 
-/// A port where figures are, and nothing else.
+/// A TCP port that serves the metrics, and nothing else.
 pub struct MetricsPort(tokio::net::TcpListener);
 
 impl MetricsPort {
-    /// Opens it. Nobody is asked who they are, so it is for this machine only.
+    /// Opens the port. It has no authentication, so it must be a loopback address.
     ///
     /// # Errors
-    /// `InvalidInput` beyond loopback; what the system says.
+    /// `InvalidInput` beyond loopback, or an error of the system.
     pub fn open(at: SocketAddr) -> io::Result<Self> {
         if !at.ip().is_loopback() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -247,10 +247,10 @@ impl MetricsPort {
         Ok(Self(tokio::net::TcpListener::from_std(listener)?))
     }
 
-    /// Answers for as long as it is waited for.
+    /// Answers requests until the future is dropped.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub async fn answer(self, daemon: Arc<dyn Keeps>) -> io::Result<()> {
         let routes = Router::new().route("/metrics", get(figures)).with_state(daemon);
         axum::serve(self.0, routes).await
@@ -259,12 +259,12 @@ impl MetricsPort {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // If somebody was quicker there is nothing left to do.
+        // If the file is gone already, there is nothing left to do.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Who answers under a path. All are in `docs/api/openapi.json`.
+/// Returns the handler of each path. All paths are in `docs/api/openapi.json`.
 pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Arc<dyn Keeps>>)> {
     vec![
         ("/v1/daemon", get(view)),

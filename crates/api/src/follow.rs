@@ -1,5 +1,5 @@
-//! Events as they happen: one answer that goes on, a line of JSON for each. Nobody polls, and a graph to
-//! which nothing happens does nothing.
+//! Events as they happen: one response that goes on, with a line of JSON for each event. Nothing polls, and a graph
+//! without events causes no work.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -14,24 +14,24 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{Bridge, EventLine, Problem};
 
-/// Who is told of events at once; one more is refused.
+/// The largest number of event followers. A further one is refused.
 pub const FOLLOWERS_MAX: usize = 32;
 
-/// One JSON value a line.
+/// One JSON value in each line.
 const CONTENT_TYPE: &str = "application/x-ndjson";
 
 type Next = Pin<Box<dyn Future<Output = Result<Vec<EventLine>, Problem>> + Send>>;
 
-/// The answer to one who follows.
+/// The response to a follower.
 struct Lines {
     bridge: Bridge,
-    /// The number of the last event that was told.
+    /// Number of the last event that was sent.
     last: u64,
     next: Option<Next>,
     _seat: OwnedSemaphorePermit,
 }
 
-/// All events after that number, without an end.
+/// Returns a response with all events after number `after`. It does not end before the graph does.
 pub(crate) fn follow(bridge: Bridge, after: u64) -> Response {
     let Some(seat) = bridge.follower() else {
         let message = format!("{FOLLOWERS_MAX} programs follow the events already");
@@ -53,7 +53,7 @@ impl Stream for Lines {
         let told = ready!(future.as_mut().poll(cx));
         *next = None;
         let Ok(events) = told else {
-            // The graph is going down: that is the end of it.
+            // The graph is going down, which ends the response.
             return Poll::Ready(None);
         };
         *last = events.last().map_or(*last, |event| event.number);

@@ -1,16 +1,16 @@
 //! The control socket: HTTP and JSON over a unix socket that only its owner can open.
 //!
-//! | file | holds |
+//! | file | content |
 //! | --- | --- |
-//! | `types.rs` | what is asked and answered; the command's `-o json` prints the same |
-//! | `bridge.rs` | from the thread that speaks HTTP to the core that owns the graph, and back |
+//! | `types.rs` | requests and answers; the command's `-o json` prints the same |
+//! | `bridge.rs` | the way from the HTTP thread to the core that owns the graph, and back |
 //! | `server.rs` | the routes |
-//! | `daemon.rs` | the same of a daemon that keeps many graphs |
+//! | `daemon.rs` | the types and routes of a daemon that keeps many graphs |
 //! | `follow.rs` | events as they happen |
-//! | `metrics.rs` | figures for Prometheus |
-//! | `client.rs` | the other side |
+//! | `metrics.rs` | metrics for Prometheus |
+//! | `client.rs` | the client |
 //!
-//! The server knows no graph: it asks whoever implements [`Live`].
+//! The server does not know the graph itself. It asks an implementation of [`Live`].
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,
@@ -49,20 +49,20 @@ pub use types::{
     Soundness, SpecText, Status, Top, TopRow, UndoRequest,
 };
 
-/// What takes time, on the core of whoever is asked.
+/// An answer that takes time. It runs on the core of the graph.
 pub type Later<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// Somebody with a running graph. Answers come at once, but for those that say otherwise.
+/// A running graph, as the server sees it. Answers come at once, except for those of type [`Later`].
 pub trait Live {
-    /// The graph as it is built.
+    /// Returns the structure of the graph.
     fn graph(&self) -> GraphView;
-    /// The graph as text.
+    /// Returns the spec of the graph as text.
     fn spec(&self) -> SpecText;
-    /// How it is.
+    /// Returns the status of the graph and its devices.
     fn status(&self) -> Status;
-    /// What its devices have done so far.
+    /// Returns the request counts of its devices since the start.
     fn top(&self) -> Top;
-    /// Where a byte of an export lies.
+    /// Returns the places of a byte of an export on its way down to the disks.
     ///
     /// # Errors
     /// No such export, or no such byte.
@@ -70,50 +70,50 @@ pub trait Live {
     /// Takes a member out of service.
     ///
     /// # Errors
-    /// No such member, or it is the last one.
+    /// No such member, or it is the last one in sync.
     fn fail(&self, request: MemberRequest) -> Later<Result<DeviceStatus, Problem>>;
-    /// Begins to bring a member up to date.
+    /// Starts the resync of a member.
     ///
     /// # Errors
-    /// No such member, or nothing to do for it.
+    /// No such member, or it needs no resync.
     fn resync(&self, request: MemberRequest) -> Later<Result<DeviceStatus, Problem>>;
-    /// Begins to read and compare all copies, or ends that.
+    /// Starts or stops a scrub of all copies.
     ///
     /// # Errors
     /// No such device, or it has no copies.
     fn scrub(&self, request: ScrubRequest) -> Later<Result<DeviceStatus, Problem>>;
-    /// What has happened to devices lately, after the event of that number.
+    /// Returns the recent events of devices with a number above `after`.
     fn events(&self, after: u64) -> Vec<EventLine>;
-    /// The same, once there is one.
+    /// Returns the events with a number above `after`, once there is one.
     fn next_events(&self, after: u64) -> Later<Vec<EventLine>>;
     /// Carries out a command on a device, and returns its answer by name.
     fn command(&self, request: CommandRequest) -> Later<Result<Value, Problem>>;
-    /// Makes an export a device of this machine.
+    /// Attaches an export as a block device of this machine.
     fn attach(&self, request: AttachRequest) -> Later<Result<Attached, Problem>>;
-    /// Ends that.
+    /// Detaches a block device.
     fn detach(&self, request: DetachRequest) -> Later<Result<Attached, Problem>>;
-    /// Makes the graph what a spec says, while its clients wait; or says what that would do.
+    /// Changes the graph to match a spec, while its clients wait. A dry run only reports the changes.
     fn apply(&self, request: ApplyRequest) -> Later<Result<Applied, Problem>>;
-    /// What its labels are like; `repair`: what can be written anew is.
+    /// Checks the labels of the graph. With `repair`, rewrites each label that can be repaired.
     fn check(&self, repair: bool) -> Later<Result<Checked, Problem>>;
-    /// What it was before.
+    /// Returns the previous specs of the graph.
     ///
     /// # Errors
-    /// Nothing keeps that: it has no labelled disks.
+    /// The graph has no labelled disks, so nothing keeps its history.
     fn history(&self) -> Result<History, Problem>;
-    /// Makes the graph what it was, or says what that would do.
+    /// Changes the graph back to a previous spec. A dry run only reports the changes.
     fn undo(&self, request: UndoRequest) -> Later<Result<Applied, Problem>>;
-    /// What takes long and is done in the background.
+    /// Returns the background jobs of its devices.
     fn jobs(&self) -> Vec<Job>;
-    /// Looks after one of these.
+    /// Pauses, resumes or cancels a background job.
     ///
     /// # Errors
-    /// No such job, or it cannot be done.
+    /// No such job, or the job does not support the command.
     fn job(&self, request: JobRequest) -> Later<Result<Job, Problem>>;
-    /// Lets the graph use all of a disk that has grown.
+    /// Makes the graph use all of a disk that has grown.
     fn resize(&self, request: ResizeRequest) -> Later<Result<Applied, Problem>>;
-    /// Puts a disk in, in another's place, or takes it out.
+    /// Inserts a disk into a redundant device, replaces one, or removes one.
     fn disk(&self, request: DiskRequest) -> Later<Result<Applied, Problem>>;
-    /// Lets something go on beside the answers.
+    /// Runs a task beside the answers.
     fn spawn(&self, task: Later<()>);
 }

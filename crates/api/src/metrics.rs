@@ -1,23 +1,23 @@
-//! Figures for Prometheus, in its text format: `docs/metrics.md` lists them. Base units everywhere.
+//! Metrics for Prometheus, in its text format. `docs/metrics.md` lists them. All values are in base units.
 
 use std::fmt::{Display, Write as _};
 
 use crate::{DaemonView, GraphView, Health, MemberState, Phase, Room, Status, Top};
 
-/// What the text is, for whoever asks by HTTP.
+/// Content type of the page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What one graph has to say.
+/// The data of one graph.
 pub struct Sample {
-    /// As it is built.
+    /// Structure of the graph.
     pub graph: GraphView,
-    /// How it is.
+    /// Status of the graph.
     pub status: Status,
-    /// What its devices have done.
+    /// Request counts of its devices.
     pub top: Top,
 }
 
-/// The page of these graphs, and of the daemon that keeps them, if one does.
+/// Returns the page of these graphs, and of the daemon that keeps them, if one does.
 pub fn page(samples: &[Sample], daemon: Option<&DaemonView>) -> String {
     let mut page = Page::default();
     devices(&mut page, samples);
@@ -101,7 +101,7 @@ fn health(page: &mut Page, samples: &[Sample]) {
     }
 }
 
-/// Of those that find places for blocks by themselves.
+/// Adds the metrics of devices that allocate blocks by themselves.
 fn room(page: &mut Page, samples: &[Sample]) {
     type Pick = fn(&Room) -> u64;
     let families: [(_, _, Pick); 2] = [
@@ -193,7 +193,7 @@ fn kept(page: &mut Page, daemon: &DaemonView) {
     }
 }
 
-/// A text in the making: one family after the other, as the format demands.
+/// A page under construction. The format demands that the lines of a metric family are adjacent.
 #[derive(Default)]
 struct Page {
     text: String,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_family_stand_together() {
+    fn metrics_page_groups_lines_by_family() {
         let kept = KeptGraph {
             name: "more".to_owned(),
             phase: Phase::Waiting,
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn every_family_is_in_the_document() {
+    fn metrics_document_lists_every_family() {
         let document = include_str!("../../../docs/metrics.md");
         let daemon = DaemonView { pid: 1, state: PathBuf::from("/"), graphs: Vec::new() };
         let text = page(&[], Some(&daemon));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_label_stays_in_it() {
+    fn metrics_label_values_are_escaped() {
         let mut page = Page::default();
         page.family("x", "gauge", "X.");
         page.line(&[("name", "a\"b\\c\nd")], 1);

@@ -1,4 +1,4 @@
-//! Whether `docs/api/openapi.json` says what is asked and answered.
+//! Compares `docs/api/openapi.json` with the requests and answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ fn document() -> Value {
     serde_json::from_str(include_str!("../../../docs/api/openapi.json")).unwrap()
 }
 
-/// What does not fit, and where.
+/// Returns the first mismatch between a value and its schema, and its place.
 fn misfit(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         let name = name.strip_prefix("#/components/schemas/").unwrap();
@@ -21,7 +21,7 @@ fn misfit(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<S
         return misfit(document, target, value, at);
     }
     if let Some(all) = schema.get("allOf").and_then(Value::as_array) {
-        // Each knows its own fields alone: together they must know all of them.
+        // Each part knows only its own fields. Together they must know all of them.
         let known: BTreeSet<String> =
             all.iter().flat_map(|part| fields(document, part, value)).collect();
         let unknown = value.as_object().unwrap().keys().find(|key| !known.contains(*key));
@@ -86,7 +86,7 @@ fn object(
     })
 }
 
-/// The fields that a part of a flattened struct knows.
+/// Returns the fields that a part of a flattened struct knows.
 fn fields(document: &Value, part: &Value, value: &Value) -> Vec<String> {
     let part = match part.get("$ref").and_then(Value::as_str) {
         Some(name) => &document["components"]["schemas"][name.rsplit('/').next().unwrap()],
@@ -104,7 +104,7 @@ fn fields(document: &Value, part: &Value, value: &Value) -> Vec<String> {
     }
 }
 
-/// One of each, with nothing left out.
+/// Returns an example of each type, with every field present.
 fn examples() -> Vec<(&'static str, Value)> {
     fn of<T: Serialize>(name: &'static str, value: &T) -> (&'static str, Value) {
         (name, serde_json::to_value(value).unwrap())
@@ -357,7 +357,7 @@ fn examples() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn every_schema_is_what_is_sent() {
+fn openapi_schemas_match_sent_types() {
     let document = document();
     let schemas = document["components"]["schemas"].as_object().unwrap();
     let examples = examples();
@@ -371,7 +371,7 @@ fn every_schema_is_what_is_sent() {
 }
 
 #[test]
-fn a_schema_that_says_something_else_is_found() {
+fn openapi_mismatch_is_found() {
     let document = document();
     let schemas = &document["components"]["schemas"];
     let fits = |name: &str, value: Value| misfit(&document, &schemas[name], &value, name).is_none();
@@ -385,7 +385,7 @@ fn a_schema_that_says_something_else_is_found() {
 }
 
 #[test]
-fn every_route_is_described() {
+fn openapi_describes_every_route() {
     let document = document();
     let of = |tag: &str| -> BTreeSet<String> {
         let tagged = |methods: &Value| {

@@ -1,4 +1,4 @@
-//! The routes, on a thread of their own.
+//! The server of a control socket: the routes, on a thread of their own.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,26 +26,26 @@ use crate::{
     Live, MemberRequest, Problem, ResizeRequest, ScrubRequest, UndoRequest,
 };
 
-/// A control socket that is open; it closes with this value.
+/// An open control socket. It closes when this value is dropped.
 pub struct Server {
     path: PathBuf,
-    /// Says that nothing more is asked; gone once it is said.
+    /// Stops the server when it is dropped.
     stop: Option<oneshot::Sender<()>>,
-    /// Closed when the last answer is out.
+    /// Closed after the last answer.
     stopped: std::sync::mpsc::Receiver<()>,
 }
 
-/// What the library says of a request that it refuses is shorter.
+/// Limit for the text of the HTTP library about a request that it refuses. All of its texts are shorter.
 const REFUSAL_MAX_BYTES: usize = 4096;
 
-/// Answers that were given as the process ends have so long to leave.
+/// Time for the last answers to be sent when the process ends.
 const LINGER: Duration = Duration::from_millis(250);
 
 impl Server {
     /// Opens the socket at `path`, with mode 0600, and answers through `bridge`.
     ///
     /// # Errors
-    /// `AddrInUse` if somebody listens there, `AlreadyExists` if it is no socket; what the system says.
+    /// `AddrInUse` if a process listens there, `AlreadyExists` if the file is no socket, or an error of the system.
     pub fn start(path: &Path, bridge: Bridge) -> io::Result<Self> {
         let listener = bind(path)?;
         listener.set_nonblocking(true)?;
@@ -69,7 +69,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it is.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -77,18 +77,19 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // If somebody was quicker there is nothing left to do.
+        // If the file is gone already, there is nothing left to do.
         let _ = std::fs::remove_file(&self.path);
         drop(self.stop.take());
         let _: Result<(), _> = self.stopped.recv_timeout(LINGER);
     }
 }
 
-/// The longest path of a control socket: a socket's has at most 107, and a dot before its name at first.
+/// The longest path of a control socket in bytes. The system allows 107, and the name has a leading dot at first.
 pub const SOCKET_PATH_MAX_BYTES: usize = 106;
 
-/// Binds, in place of a socket whose process is gone. Anything else at that path stays. What is at the path is heard
-/// from its first moment on: one that is not would be taken for a dead one, and removed by whoever looks.
+/// Binds a socket at `path`. Replaces a socket whose process is gone, and leaves any other file alone. The socket
+/// listens before it appears at `path`: a client that looks for sockets would take one without a listener for dead,
+/// and remove it.
 pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
         return Err(io::ErrorKind::AlreadyExists.into());
@@ -103,7 +104,7 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // The mode counts from the first moment on: nobody may connect before a chmod.
+    // The umask sets the mode from the start. A later chmod would leave time for others to connect.
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(&early);
     rustix::process::umask(before);
@@ -112,21 +113,20 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(bound)
 }
 
-/// Whether whoever looks for sockets may take this one for dead if nobody hears it. One that nobody hears yet has a name
-/// that begins with a dot.
+/// Whether a socket without a listener counts as dead. While a socket is being bound, its name begins with a dot.
 pub fn is_heard(path: &Path) -> bool {
     path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."))
         && std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// Where a socket is until [`is_heard`] counts it.
+/// Returns the path of a socket until it listens. [`is_heard`] is false for it.
 fn early(path: &Path) -> io::Result<PathBuf> {
     let mut name = OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
     Ok(path.with_file_name(name))
 }
 
-/// Who answers under a path. All are in `docs/api/openapi.json`.
+/// Returns the handler of each path. All paths are in `docs/api/openapi.json`.
 pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Bridge>)> {
     vec![
         ("/v1/graph", get(|State(bridge)| ask(bridge, |live| Ok(live.graph())))),
@@ -161,7 +161,7 @@ fn routes(bridge: Bridge) -> Router {
     worded(router.fallback(nothing).with_state(bridge))
 }
 
-/// What the library refuses is said as everything else is: as JSON, with an exit code.
+/// Puts refusals of the HTTP library into the form of all others: JSON, with an exit code.
 pub(crate) fn worded(router: Router) -> Router {
     router.layer(middleware::map_response(async |response: Response| {
         let status = response.status();
@@ -208,7 +208,7 @@ async fn figures(State(bridge): State<Bridge>) -> Response {
     }
 }
 
-/// Figures, as whoever asks expects them.
+/// Returns a response with the metrics, in the content type of Prometheus.
 pub(crate) fn page(text: String) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
@@ -263,7 +263,7 @@ async fn check(bridge: Bridge, repair: bool) -> Response {
     answer(bridge.ask_later(move |live| live.check(repair)).await.flatten())
 }
 
-/// A body, if there is one, says nothing: what it asked for would be done otherwise.
+/// A body without fields. A field would ask for something that the request does not offer.
 type Nothing = Option<Json<Option<Map<String, Value>>>>;
 
 async fn repair(State(bridge): State<Bridge>, said: Nothing) -> Response {
@@ -330,9 +330,9 @@ mod tests {
 
     const SOCKETS: usize = 400;
 
-    /// Who looks for sockets that nobody hears any more finds none that nobody hears yet.
+    /// A client that removes dead sockets must not find a socket that does not listen yet.
     #[test]
-    fn a_socket_that_is_there_is_heard() {
+    fn bind_publishes_only_listening_sockets() {
         let dir = std::env::temp_dir().join(format!("cairn-bind-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = |n: usize| dir.join(format!("{n}.sock"));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_socket_makes_room_and_nothing_else_does() {
+    fn bind_replaces_only_dead_sockets() {
         let dir = std::env::temp_dir().join(format!("cairn-room-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("a.sock");

@@ -1,4 +1,4 @@
-//! What is asked and answered. Fields are only ever added.
+//! The requests and answers of the control socket. Fields are only ever added.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,126 +10,126 @@ use serde_json::Value;
 
 use crate::KeptGraph;
 
-/// A graph: its nodes, those below first, and its exports.
+/// A graph: its nodes, lowers before uppers, and its exports.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GraphView {
-    /// Its name.
+    /// Name of the graph.
     pub name: String,
-    /// The process that serves it; none if this is a plan.
+    /// Process that serves it; absent in a plan.
     pub pid: Option<u32>,
     /// Disks and devices.
     pub nodes: Vec<NodeView>,
-    /// What clients see.
+    /// The exports that clients see.
     pub exports: Vec<ExportView>,
 }
 
 /// A disk or device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeView {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Its kind.
+    /// Kind of the node.
     pub kind: String,
-    /// What it may do.
+    /// The way in which the node takes part in requests.
     pub power: Power,
-    /// What it stands on, by name.
+    /// Names of its lowers.
     pub lowers: Vec<String>,
-    /// Bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Every request is a multiple of it.
+    /// Block size in bytes: the unit of the offset and length of every request.
     pub block_size_bytes: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Of a disk, in words: `O_DIRECT`, `in memory`.
+    /// Properties of a disk, in words: `O_DIRECT`, `in memory`.
     pub words: String,
-    /// How it is; a plan is well.
+    /// Health of the node; `ok` in a plan.
     pub health: Health,
 }
 
-/// What a node may do.
+/// The way in which a node takes part in requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Power {
-    /// It stands on real storage.
+    /// A disk on real storage.
     Disk,
-    /// It is a mapping.
+    /// A mapping of byte ranges, looked up in place.
     Table,
-    /// It looks on.
+    /// Hooks that see requests and replies, and change nothing.
     Hooks,
-    /// It issues requests.
+    /// A device that issues requests of its own.
     Device,
 }
 
 /// An export.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ExportView {
-    /// Its name.
+    /// Name of the export.
     pub name: String,
-    /// The node that it shows.
+    /// Name of the node that it offers.
     pub on: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Every request is a multiple of it.
+    /// Block size in bytes: the unit of the offset and length of every request.
     pub block_size_bytes: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// How clients reach it; none if this is a plan.
+    /// URIs for clients; empty in a plan.
     pub uris: Vec<String>,
-    /// What it is called as a device of this machine, if it is attached.
+    /// Path of its block device on this machine, if it is attached.
     #[serde(default)]
     pub attached: Option<String>,
 }
 
-/// A spec in which nothing is left open.
+/// A complete spec, with all defaults filled in.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SpecText {
-    /// The graph's name.
+    /// Name of the graph.
     pub name: String,
-    /// TOML.
+    /// The spec, in TOML.
     pub text: String,
 }
 
-/// How a graph is.
+/// Status of a graph.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// Its name.
+    /// Name of the graph.
     pub graph: String,
-    /// The process that serves it.
+    /// Process that serves it.
     pub pid: u32,
-    /// As its worst device.
+    /// Health of its worst device.
     pub health: Health,
-    /// Connections now.
+    /// Number of connections now.
     pub connections: usize,
-    /// Connections since the start.
+    /// Number of connections since the start.
     pub served: u64,
-    /// Disks and devices, those below first.
+    /// Disks and devices, lowers before uppers.
     pub devices: Vec<DeviceStatus>,
-    /// Exports that are devices of this machine.
+    /// Exports that are attached as block devices of this machine.
     #[serde(default)]
     pub attached: Vec<Attached>,
-    /// How the daemon that keeps it sees it; none if no daemon does.
+    /// The daemon's view of the graph; absent if no daemon keeps it.
     #[serde(default)]
     pub kept: Option<KeptGraph>,
 }
 
-/// An export that is a block device of this machine, or would be.
+/// An export that is, or would be, a block device of this machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attached {
-    /// Its name.
+    /// Name of the block device.
     pub name: String,
-    /// The export.
+    /// Name of the export.
     pub export: String,
-    /// `/dev/cairn/NAME`
+    /// Path of the block device: `/dev/cairn/NAME`.
     pub path: String,
-    /// `/dev/loopN` or `/dev/nbdN`; none if nothing was done yet.
+    /// Kernel device, `/dev/loopN` or `/dev/nbdN`; absent if nothing was done yet.
     pub device: Option<String>,
-    /// Whether this kernel can hand its requests to another process when ours dies.
+    /// Whether this kernel can hand the requests of a dead process to the next one.
     pub has_resend: bool,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// How an export becomes a block device of this machine.
+/// The kernel facility that makes an export a block device of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Means {
@@ -139,85 +139,85 @@ pub enum Means {
     Nbd,
 }
 
-/// What to attach.
+/// An export to attach.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AttachRequest {
-    /// The export.
+    /// Name of the export.
     pub export: String,
-    /// What to call it; as the export if left out.
+    /// Name of the block device; the name of the export by default.
     #[serde(default)]
     pub name: Option<String>,
-    /// How; by the best that the kernel has if left out.
+    /// Facility to use; the best that the kernel has by default.
     #[serde(default)]
     pub by: Option<Means>,
-    /// Only say whether it could be done.
+    /// Whether to report only whether it is possible.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What to detach.
+/// A block device to detach.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DetachRequest {
-    /// Its name.
+    /// Name of the block device.
     pub name: String,
-    /// Only say what would be done.
+    /// Whether to report only the effects.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// How a disk or device is.
+/// Status of a disk or device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
-    /// Its kind.
+    /// Kind of the device.
     pub kind: String,
-    /// How it is.
+    /// Health of the device.
     pub health: Health,
-    /// One sentence, empty if there is nothing to say.
+    /// One sentence, empty if there is nothing to report.
     pub summary: String,
-    /// Its members, if it has any.
+    /// Members, if the device has any.
     pub members: Vec<Member>,
-    /// Named counters.
+    /// Counters by name.
     pub counters: BTreeMap<String, u64>,
-    /// Its scrubs, if it has copies.
+    /// State of its scrubs, if the device keeps copies.
     #[serde(default)]
     pub scrub: Option<Scrub>,
-    /// How much of its room is taken, if it finds places for blocks by itself.
+    /// Space taken and available, if the device allocates blocks by itself.
     #[serde(default)]
     pub room: Option<Room>,
-    /// What to type next, if something should be done.
+    /// Command to type next, if something should be done.
     pub next: Option<String>,
 }
 
-/// Something that has happened to a device.
+/// An event of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EventLine {
-    /// Counted from 1 on by each process. What is missing in between came too fast.
+    /// Number of the event, from 1 in each process. Missing numbers are events that came too fast to be kept.
     pub number: u64,
-    /// When, in seconds since 1970.
+    /// Time of the event, in seconds since 1970.
     pub at_unix_s: u64,
-    /// What: `member-failed`, `scrub-ended` and the like.
+    /// Type of the event: `member-failed`, `scrub-ended` and others.
     pub event: String,
-    /// The graph.
+    /// Name of the graph.
     pub graph: String,
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// Its member, if it was one of several.
+    /// Name of the member, if the event concerns one.
     pub member: Option<String>,
-    /// More about it, for people.
+    /// Details for people.
     pub words: String,
 }
 
-/// What to do with the copies of a device.
+/// A scrub to start or stop.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ScrubRequest {
-    /// The device, or the graph if only one device in it has copies.
+    /// Name of the device, or of the graph if only one device in it has copies.
     pub of: String,
-    /// End the scrub that is under way, instead of beginning one.
+    /// Whether to stop the current scrub instead of starting one.
     #[serde(default)]
     pub stop: bool,
-    /// Only say how things are.
+    /// Whether to report only the status.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -225,133 +225,133 @@ pub struct ScrubRequest {
 /// A change of the disks beneath a redundant device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DiskRequest {
-    /// The device, or the graph if only one device in it has such a member, or any.
+    /// Name of the device. The name of the graph will do if only one device in it has the member, or any members.
     pub of: String,
-    /// The member: a disk of the spec, or of the spec from now on.
+    /// Name of the member: a disk of the spec, or one that the change adds to it.
     pub member: String,
-    /// What to do with it.
+    /// The change.
     pub change: DiskChange,
-    /// The directory of whoever asks, where relative paths begin.
+    /// Directory of the client, to which paths are relative.
     pub directory: PathBuf,
-    /// Label the disk whatever is on it.
+    /// Whether to label the disk regardless of its content.
     #[serde(default)]
     pub wipe: bool,
-    /// Only say what would be done.
+    /// Whether to report only the effects.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What to do with a disk beneath a redundant device.
+/// A change of a disk beneath a redundant device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskChange {
-    /// Take the disk at that path in, as one more member.
+    /// Insert the disk at that path, as one more member.
     Insert(PathBuf),
-    /// Take the disk at that path in the member's place.
+    /// Replace the member by the disk at that path.
     Replace(PathBuf),
-    /// Leave the member away.
+    /// Remove the member.
     Remove,
 }
 
-/// What devices have done since the start.
+/// Request counts of all devices since the start.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Top {
-    /// The graph's name.
+    /// Name of the graph.
     pub graph: String,
-    /// When this was read, on a clock that only counts on.
+    /// Time of the reading in microseconds, on a monotonic clock.
     pub clock_us: u64,
     /// A row for each place where requests are counted.
     pub rows: Vec<TopRow>,
 }
 
-/// What one device has done, or one run of tables that are looked up as one.
+/// Request counts of one device, or of a run of fused tables.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TopRow {
-    /// The device's name; of a run, the uppermost table's.
+    /// Name of the device; for fused tables, of the uppermost one.
     pub name: String,
-    /// Its kind.
+    /// Kind of the device.
     pub kind: String,
     /// The other tables of the run.
     pub fused: Vec<String>,
-    /// The figures; none for a hook, which is passed in place and not counted.
+    /// The counts; absent for hooks, which requests pass without being counted.
     pub counts: Option<Counts>,
 }
 
-/// Figures since the start.
+/// Request counts since the start.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// Requests begun, by verb.
     pub ops: BTreeMap<String, u64>,
-    /// Bytes that they were about, by verb.
+    /// Bytes of these requests, by verb.
     pub bytes: BTreeMap<String, u64>,
-    /// Requests that failed.
+    /// Failed requests.
     pub errors: u64,
-    /// Requests begun and not yet answered.
+    /// Requests in flight.
     pub in_flight: u32,
 }
 
-/// Where a byte lies: a step on the way down.
+/// A step on the way of a byte down to the disks.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Place {
-    /// The device's name.
+    /// Name of the device.
     pub name: String,
-    /// Its kind.
+    /// Kind of the device.
     pub kind: String,
-    /// The byte.
+    /// Offset of the byte.
     pub offset_bytes: u64,
-    /// Of a labelled disk: so many bytes stand before its data, so the byte is so much further.
+    /// Bytes of label before the data of a labelled disk. The offset on the raw disk is larger by this number.
     pub label_bytes: u64,
-    /// What happens to bytes on the way here, in a word; may be empty.
+    /// Transformation of the bytes on the way here, in a word; may be empty.
     pub how: String,
-    /// Where it lies below: more than once if it is kept in copies.
+    /// The places of the byte below: several if it is kept in copies.
     pub below: Vec<Place>,
 }
 
 /// A member, for `fail` and `resync`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemberRequest {
-    /// The device, or the graph if only one device in it has such a member.
+    /// Name of the device, or of the graph if only one device in it has such a member.
     pub of: String,
-    /// The member.
+    /// Name of the member.
     pub member: String,
-    /// Only say whether it could be done, and how things are.
+    /// Whether to report only the status, and whether it is possible.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A command to a device. Its kind declares the verbs that it knows.
+/// A command to a device. The kind of the device declares its verbs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CommandRequest {
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// The verb: `crypt.keys`.
+    /// Verb, for example `crypt.keys`.
     pub verb: String,
-    /// Its arguments, by name.
+    /// Arguments by name.
     pub args: Value,
 }
 
-/// Why something was not done.
+/// The reason why something was not done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
-    /// The exit code of a command that ends with it.
+    /// Exit code of a command that ends with this problem.
     pub exit: u8,
-    /// One sentence with the value and the limit; several on lines of their own.
+    /// One sentence with the value and the limit. Several sentences are on lines of their own.
     pub message: String,
-    /// The next step for a person, if there is one.
+    /// Next step for a person, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// A stable code, if the exit code alone does not say it: `docs/reasons.md`.
+    /// Stable code of the reason, if the exit code alone does not determine it: `docs/reasons.md`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl Problem {
-    /// A problem with its exit code and its message.
+    /// Returns a problem with its exit code and its message.
     pub fn new(exit: u8, message: impl Into<String>) -> Self {
         Self { exit, message: message.into(), next: None, reason: None }
     }
 
-    /// The same problem, with the next step for a person.
+    /// Returns the same problem with the next step for a person.
     pub fn next(self, step: impl Into<String>) -> Self {
         Self { next: Some(step.into()), ..self }
     }
@@ -367,94 +367,94 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// A spec that a running graph is to become.
+/// A spec to apply to a running graph.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ApplyRequest {
-    /// What to call it in messages: its file.
+    /// File of the spec, as its name in messages.
     pub file: String,
-    /// The spec, as it stands in the file.
+    /// Text of the spec.
     pub text: String,
-    /// The variables in it that whoever asks has in its environment.
+    /// Values of the variables in the spec, from the environment of the client.
     pub variables: BTreeMap<String, String>,
-    /// The directory of whoever asks: relative paths begin there.
+    /// Directory of the client, to which paths are relative.
     pub directory: PathBuf,
-    /// Disks that are labelled whatever is on them.
+    /// Disks to label regardless of their content.
     pub wipe: Vec<String>,
-    /// Where an export would show other bytes, its bytes move there, as a job.
+    /// Whether to migrate the bytes of an export that would otherwise show other bytes, as a background job.
     #[serde(default)]
     pub move_bytes: bool,
-    /// Bytes per second that move at most; as many as clients leave if left out.
+    /// Limit of the migration in bytes per second. By default, it uses the bandwidth that clients leave.
     #[serde(default)]
     pub speed_bytes: Option<u64>,
-    /// Only say what would be done.
+    /// Whether to report only the effects.
     pub dry_run: bool,
 }
 
 /// A background job of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Its number in this process, from 1.
+    /// Number of the job in this process, from 1.
     pub number: usize,
-    /// The device that does it.
+    /// Name of the device that does it.
     pub device: String,
-    /// The device's kind.
+    /// Kind of the device.
     pub kind: String,
     /// The work, as the device reports it.
     #[serde(flatten)]
     pub work: block::Job,
 }
 
-/// What to do with a job.
+/// A command to a background job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobRequest {
-    /// Its number, or the device that does it.
+    /// Number of the job, or name of the device that does it.
     pub job: String,
-    /// What to do.
+    /// The command.
     pub command: Action,
-    /// Only say how things are.
+    /// Whether to report only the status.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A disk that is larger than it was, or is to be.
+/// A disk that has grown, or should grow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ResizeRequest {
-    /// Its name in the spec.
+    /// Name of the disk in the spec.
     pub disk: String,
-    /// The bytes that its file is to have; as many as it has by now if left out.
+    /// New size of its file in bytes; the present size by default.
     pub size_bytes: Option<u64>,
-    /// Only say what would be done.
+    /// Whether to report only the effects.
     pub dry_run: bool,
 }
 
-/// What the labels of a graph are like.
+/// Result of a check of the labels of a graph.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Checked {
-    /// The graph.
+    /// Name of the graph.
     pub graph: String,
-    /// Its uuid, as labels have it.
+    /// Uuid of the graph in its labels.
     pub uuid: String,
-    /// The change that its newest label tells of.
+    /// Change number in the newest label.
     pub change: u64,
-    /// The worst that was found.
+    /// The worst of the findings.
     pub soundness: Soundness,
     /// The disks that were found.
     pub disks: Vec<CheckedDisk>,
-    /// What devices keep in the labels, in words.
+    /// The states of devices in the labels, in words.
     pub kept: Vec<CheckedDevice>,
-    /// What is not as it should be, or worth knowing.
+    /// Faults, and notes that are worth knowing.
     pub findings: Vec<Finding>,
 }
 
-/// Whether all is as it should be.
+/// Grade of a finding or of a whole check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Soundness {
-    /// It is.
+    /// No fault.
     Sound,
-    /// Something is damaged or missing, and all of it is in another place.
+    /// Something is damaged or missing, but another copy holds all of the data.
     Repairable,
-    /// Somebody has it open.
+    /// A disk is open in a process or on another machine.
     #[serde(rename = "in use")]
     InUse,
     /// Something is lost.
@@ -464,119 +464,119 @@ pub enum Soundness {
 /// A disk with a label.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CheckedDisk {
-    /// Its name.
+    /// Name of the disk.
     pub name: String,
-    /// Where it is.
+    /// Path or address of the disk.
     pub place: String,
-    /// The change that its label tells of.
+    /// Change number in its label.
     pub change: u64,
-    /// Whether a repair writes its label anew.
+    /// Whether a repair would rewrite its label.
     pub to_renew: bool,
 }
 
-/// What a device keeps.
+/// The persistent state of a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CheckedDevice {
-    /// The device.
+    /// Name of the device.
     pub name: String,
-    /// Its kind.
+    /// Kind of the device.
     pub kind: String,
-    /// What its newest state says.
+    /// Summary of its newest state.
     pub words: String,
 }
 
-/// Something that was found.
+/// A finding of a check.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finding {
-    /// How bad that is.
+    /// Its grade.
     pub soundness: Soundness,
-    /// The disk or device that it is about, if it is one.
+    /// Name of the disk or device that it concerns, if it concerns one.
     pub name: Option<String>,
-    /// In words.
+    /// Description of the finding.
     pub words: String,
-    /// What to do, in words; empty if nothing is to be done.
+    /// Next step; empty if nothing needs to be done.
     pub next: String,
 }
 
-/// What a graph was before: what its labels keep of that.
+/// The previous specs of a graph, as its labels keep them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct History {
-    /// The graph.
+    /// Name of the graph.
     pub graph: String,
-    /// The change that it is at.
+    /// Its present change number.
     pub change: u64,
-    /// The specs before that, the newest first.
+    /// The previous specs, the newest first.
     pub past: Vec<PastSpec>,
 }
 
-/// A spec that a graph had.
+/// A previous spec of a graph.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PastSpec {
-    /// The change that it was at.
+    /// Change number at which it was in force.
     pub change: u64,
-    /// When it was changed, in seconds since 1970.
+    /// Time when it was replaced, in seconds since 1970.
     pub until_unix_s: u64,
-    /// What became of it then, name by name: `safe added`, `vol changed`.
+    /// The effects of that change by name: `safe added`, `vol changed`.
     pub then: Vec<String>,
-    /// The spec, as labels keep it.
+    /// Text of the spec, as labels keep it.
     pub text: String,
-    /// Labelled disks of it of which the server does not know where they are.
+    /// Labelled disks of the spec whose paths the server does not know.
     pub forgotten: Vec<ForgottenDisk>,
 }
 
-/// A labelled disk that is somewhere.
+/// A labelled disk at an unknown path.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ForgottenDisk {
-    /// Its name then.
+    /// Name of the disk in that spec.
     pub name: String,
-    /// Its uuid, as its label has it.
+    /// Uuid of the disk in its label.
     pub uuid: String,
 }
 
-/// Whether a graph is to become what it was.
+/// A previous spec to which the graph should return.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UndoRequest {
-    /// The change that it was at; the one before the last if left out.
+    /// Change number of that spec; the one before the last change by default.
     pub to: Option<u64>,
-    /// Where disks are of which the server does not know it: the word of their kind, and their place.
+    /// Disks whose paths the server does not know: for each, the word of its kind and its path.
     pub disks: BTreeMap<String, (String, String)>,
-    /// Where keys come from of which the server does not know it.
+    /// Key sources that the server does not know, by device.
     pub keys: BTreeMap<String, String>,
     /// Other options that labels do not keep, by device.
     #[serde(default)]
     pub options: BTreeMap<String, BTreeMap<String, String>>,
-    /// The directory of whoever asks: relative paths begin there.
+    /// Directory of the client, to which paths are relative.
     pub directory: PathBuf,
-    /// Disks that are labelled whatever is on them.
+    /// Disks to label regardless of their content.
     pub wipe: Vec<String>,
-    /// Where an export would show other bytes, its bytes move there, as a job.
+    /// Whether to migrate the bytes of an export that would otherwise show other bytes, as a background job.
     #[serde(default)]
     pub move_bytes: bool,
-    /// Bytes per second that move at most; as many as clients leave if left out.
+    /// Limit of the migration in bytes per second. By default, it uses the bandwidth that clients leave.
     #[serde(default)]
     pub speed_bytes: Option<u64>,
-    /// Only say what would be done.
+    /// Whether to report only the effects.
     pub dry_run: bool,
 }
 
-/// What a change has done, or would do.
+/// The effects of a change, done or only planned.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Applied {
-    /// The graph.
+    /// Name of the graph.
     pub graph: String,
-    /// What is not as before; empty if all is.
+    /// The changes; empty if there are none.
     pub changes: Vec<ChangeLine>,
-    /// What is worth knowing.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// What becomes of a disk, a device or an export.
+/// The effect of a change on a disk, a device or an export.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChangeLine {
-    /// `add`, `remove`, `change`, or `reopen`: the same on something that changes.
+    /// `add`, `remove`, `change`, or `reopen`: unchanged itself, on top of something that changes.
     pub verb: String,
-    /// Its name.
+    /// Name of the disk, device or export.
     pub name: String,
-    /// In words.
+    /// Description of the effect.
     pub words: String,
 }

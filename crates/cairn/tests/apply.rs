@@ -1,4 +1,4 @@
-//! Graphs that change while clients use them.
+//! Live changes: graphs that change while clients use them.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -12,7 +12,7 @@ use common::load::Load;
 use common::machine::{Name, is_root, noise, run};
 use common::{Dir, Serve, tool, until};
 
-/// Two encrypted copies, and room for what tests put in.
+/// Returns the spec of two encrypted copies, with further disks, devices and exports.
 fn spec(disks: &str, devices: &str, exports: &str) -> String {
     format!(
         "name = \"home\"\n[disk]\n\
@@ -41,7 +41,7 @@ fn in_sync(dir: &Dir) {
 }
 
 #[test]
-fn clients_go_on_through_every_change() {
+fn clients_go_on_through_every_live_change() {
     let (dir, serve) = served();
     let uri = serve.uri().to_owned();
     let load = Load::of_nbd_with(
@@ -71,14 +71,14 @@ fn clients_go_on_through_every_change() {
     let longest = load.end();
     assert!(longest < Duration::from_secs(5), "a client waited for {longest:?}");
 
-    // What is there now opens again from its labels, and needs nothing of what has left.
+    // The changed graph opens again from its labels, and needs none of the removed disks.
     assert_eq!(serve.stop().code, 0);
     let read = |name: &str| std::fs::read(dir.path(name)).unwrap()[1 << 20..63 << 20].to_vec();
     assert!(read("b.img") == read("c.img"), "the copies differ");
     let refused = dir.cairn(&["serve", "home.toml", "--dry-run"]);
     assert_eq!(refused.code, 5, "{refused:?}");
     assert!(refused.err.contains("is not any more"), "{refused:?}");
-    // Nor is it one that was cut short if a power cut in a --wipe of it leaves a half.
+    // A power cut in a `--wipe` that leaves half of a label does not make it a truncated disk either.
     let half = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
     half.write_all_at(&vec![0; 1 << 20], half.metadata().unwrap().len() - (1 << 20)).unwrap();
     let refused = dir.cairn(&["serve", "home.toml", "--dry-run"]);
@@ -91,7 +91,7 @@ fn clients_go_on_through_every_change() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_and_changes_nothing() {
+fn apply_refuses_impossible_change_without_effect() {
     let (dir, serve) = served();
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
@@ -104,7 +104,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     dir.text(&["create", "blank.img", "64M"]);
     let part = "p = { kind = \"partition\", on = \"safe\", start = \"1MiB\", size = \"4MiB\" }";
     let cases = [
-        // The bytes would be others, or fewer.
+        // The volume would have other bytes, or fewer.
         (
             spec("", PAIR, VOL).replace("kdf_passes", "unit = \"4KiB\", kdf_passes"),
             9,
@@ -112,19 +112,19 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
         ),
         (spec("", &format!("{PAIR}\n{part}"), "vol = { on = \"p\" }"), 9, "other bytes"),
         (spec(plain, PAIR, "vol = { on = \"plain\" }"), 9, "vol would show other bytes"),
-        // Another graph, or elsewhere.
+        // Another graph, or another address.
         (spec("", PAIR, VOL).replace("\"home\"", "\"away\""), 2, "the spec is of \"away\""),
         (
             spec("", PAIR, VOL).replace("[disk]", "[nbd]\nlisten = \"unix:x.sock\"\n[disk]"),
             9,
             "[nbd] says something else",
         ),
-        // Faults of the spec, told as by validate.
+        // Faults of the spec, reported as by validate.
         (spec("", PAIR, "vol = { on = \"sage\" }"), 3, "did you mean \"safe\"?"),
-        // A disk that is not there, or holds something.
+        // A missing disk, or one that holds other data.
         (spec(&C.replace("create = true, ", ""), three, VOL), 4, "c.img"),
         (spec(&C.replace("c.img", "held.img"), three, VOL), 5, "HOLDS ext4"),
-        // A disk in use that would be somewhere else, where nothing of it is.
+        // A disk in use that would move to a place without its data.
         (
             spec("", PAIR, VOL).replace("b.img", "blank.img"),
             2,
@@ -137,12 +137,12 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
         let ran = dir.cairn(&["apply", "next.toml"]);
         assert!(ran.code == *code && ran.err.contains(words), "{code} {words}: {ran:?}\n{text}");
     }
-    // From another directory the paths would be others.
+    // From another directory the paths would mean other files.
     std::fs::create_dir(dir.path("sub")).unwrap();
     let elsewhere = dir.command(&["apply", "../home.toml"]).current_dir(dir.path("sub")).output();
     let ran = common::Ran::of(&elsewhere.unwrap());
     assert!(ran.code == 2 && ran.err.contains("apply it from there"), "{ran:?}");
-    // What is in use is not wiped.
+    // A disk in use is not wiped.
     let ran = dir.cairn(&["apply", "home.toml", "--wipe", "a"]);
     assert!(ran.code == 5 && ran.err.contains("a.img is in use by this graph"), "{ran:?}");
     assert_eq!(dir.json::<GraphView>(0, &["graph"]), before);
@@ -153,11 +153,11 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_change_that_fails_is_undone() {
+fn apply_rolls_back_failed_change() {
     let (dir, serve) = served();
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
-    // The mirror is made anew, and then the key of another device is not there.
+    // The mirror is rebuilt, and then the key of another device is missing.
     let other = "d = { file = \"d.img\", size = \"16MiB\", create = true, label = true }";
     let three = "pair = { kind = \"mirror\", on = [\"a\", \"b\", \"c\"] }\n\
                  other = { kind = \"crypt\", on = \"d\", key = \"file:nowhere\" }";
@@ -173,7 +173,7 @@ fn a_change_that_fails_is_undone() {
         assert_eq!(tool(&dir, "qemu-io", &read).code, 0);
         in_sync(&dir);
     }
-    // With the key it works.
+    // With the key, the change succeeds.
     dir.write("nowhere", "another passphrase");
     let applied: Applied = dir.json(0, &["apply", "next.toml"]);
     assert!(applied.changes.iter().any(|line| line.name == "more"));
@@ -186,7 +186,7 @@ fn a_change_that_fails_is_undone() {
 }
 
 #[test]
-fn a_killed_change_has_happened_or_not() {
+fn apply_is_atomic_if_server_is_killed() {
     let (dir, serve) = served();
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
@@ -204,7 +204,7 @@ fn a_killed_change_has_happened_or_not() {
         killed.signal("KILL");
         drop(killed);
         change.wait().unwrap();
-        // One of the two is what the labels say, and the other one is refused for that reason.
+        // The labels match exactly one of the two specs. The other one is refused for that reason.
         let opens = |name: &str| {
             let ran = dir.cairn(&["serve", name, "--dry-run"]);
             assert!([0, 3, 5].contains(&ran.code), "{round}: {ran:?}");
@@ -220,7 +220,7 @@ fn a_killed_change_has_happened_or_not() {
             dir.json::<Applied>(0, &["apply", next]);
         }
         if next == "home.toml" {
-            // It says that it was left behind, and would be refused as a new one.
+            // The label of the removed disk says so, and it would be refused as a new disk.
             std::fs::remove_file(dir.path("c.img")).unwrap();
         }
         running = Some(again);
@@ -230,7 +230,7 @@ fn a_killed_change_has_happened_or_not() {
 }
 
 #[test]
-fn an_export_that_is_in_use_stays() {
+fn apply_keeps_export_in_use() {
     let (dir, serve) = served();
     let two = format!("{VOL}\nagain = {{ on = \"safe\", read_only = true }}");
     dir.write("two.toml", &spec("", PAIR, &two));
@@ -253,7 +253,7 @@ fn an_export_that_is_in_use_stays() {
 }
 
 #[test]
-fn a_disk_that_has_grown_is_used_by_a_mounted_file_system() {
+fn resize_grows_disk_under_mounted_file_system() {
     if !is_root() {
         return;
     }
@@ -293,7 +293,7 @@ fn a_disk_that_has_grown_is_used_by_a_mounted_file_system() {
 }
 
 #[test]
-fn a_disk_in_use_becomes_a_mirror_with_a_new_one() {
+fn apply_turns_disk_in_use_into_mirror_with_new_disk() {
     let dir = Dir::new();
     let disk = |name: &str| {
         format!(
@@ -321,7 +321,7 @@ fn a_disk_in_use_becomes_a_mirror_with_a_new_one() {
 }
 
 #[test]
-fn a_disk_that_may_not_grow_stays_as_it_is() {
+fn resize_refuses_disk_beneath_migration() {
     let dir = Dir::new();
     dir.write(
         "n.toml",
@@ -341,7 +341,7 @@ fn a_disk_that_may_not_grow_stays_as_it_is() {
 }
 
 #[test]
-fn clients_that_need_no_alignment_are_not_given_a_disk_that_does() {
+fn apply_refuses_stricter_alignment_for_connected_clients() {
     let dir = Dir::new();
     let memory = "name = \"fast\"\n[disk]\nm = { memory = \"16MiB\" }\n";
     dir.write("fast.toml", &format!("{memory}[export]\nvol = {{ on = \"m\" }}\n"));
@@ -362,7 +362,7 @@ fn clients_that_need_no_alignment_are_not_given_a_disk_that_does() {
 }
 
 #[test]
-fn labelled_members_that_have_grown_make_a_larger_volume_under_load() {
+fn resize_of_labelled_members_grows_mirror_under_load() {
     let (dir, serve) = served();
     let uri = serve.uri().to_owned();
     let size = || -> u64 {
@@ -400,7 +400,7 @@ fn labelled_members_that_have_grown_make_a_larger_volume_under_load() {
     serve.signal("KILL");
     serve.end();
 
-    // The disks know it.
+    // The labels hold the new size.
     let serve = dir.import(&["home", "--key", "safe=file:key"]);
     let uri = serve.uri().to_owned();
     assert_eq!(tool(&dir, "nbdinfo", &["--size", &uri]).out.trim(), (94 << 20).to_string());
@@ -412,7 +412,7 @@ fn labelled_members_that_have_grown_make_a_larger_volume_under_load() {
 }
 
 #[test]
-fn labels_are_looked_for_where_a_disk_that_has_grown_ends() {
+fn labels_are_found_at_new_end_of_grown_disk() {
     let dir = Dir::new();
     dir.write(
         "one.toml",
@@ -424,7 +424,7 @@ fn labels_are_looked_for_where_a_disk_that_has_grown_ends() {
     dir.text(&["check"]);
     serve.signal("KILL");
     serve.end();
-    // Its end was there, and these are the client's bytes now: not all of the label's.
+    // The back label was here before the disk grew. These bytes belong to the client now, not to the label.
     let file = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
     file.write_all_at(&vec![7; 1 << 20], 15 << 20).unwrap();
     dir.text(&["check"]);

@@ -1,4 +1,4 @@
-//! Exports as block devices of this machine: file systems on them, and what reaches the disks.
+//! Exports as block devices of this machine: file systems on them, and the bytes that reach the disks.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -10,7 +10,7 @@ use api::{Attached, GraphView, Status};
 use common::machine::{Background, Name, is_root, noise, run};
 use common::{Dir, PAIR, tool};
 
-/// A sparse file of 512 MiB, served as `vol`.
+/// Serves a sparse file of 512 MiB as `vol`.
 fn file() -> (Dir, common::Serve) {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "512M"]);
@@ -19,7 +19,7 @@ fn file() -> (Dir, common::Serve) {
 }
 
 #[test]
-fn a_file_system_keeps_its_files() {
+fn file_system_keeps_files_over_remount() {
     if !is_root() {
         return;
     }
@@ -46,12 +46,12 @@ fn a_file_system_keeps_its_files() {
     assert_eq!((ran.code, &*ran.out), (0, &*format!("{}  detached\n", name.shown())), "{ran:?}");
     assert!(name.is_gone());
     assert_eq!(serve.stop().code, 0);
-    // What was detached is on the disk.
+    // After the detach, all data are on the disk.
     run("e2fsck", &["-fn", &dir.path("disk.img").display().to_string()]);
 }
 
 #[test]
-fn what_file_systems_the_tools_know() {
+fn attach_serves_xfs_btrfs_and_ext4() {
     if !is_root() {
         return;
     }
@@ -64,7 +64,7 @@ fn what_file_systems_the_tools_know() {
         let (program, args) = make.split_first().unwrap();
         run(program, &[args, &[&*name.shown()]].concat());
         let kind = program.trim_start_matches("mkfs.");
-        // Who has no such file system has made one all the same.
+        // Where the kernel lacks this file system, only mkfs is tested.
         let known = std::fs::read_to_string("/proc/filesystems").unwrap();
         if known.split_whitespace().any(|word| word == kind) {
             name.mount();
@@ -83,7 +83,7 @@ fn what_file_systems_the_tools_know() {
 }
 
 #[test]
-fn past_the_page_cache_and_through_it() {
+fn attach_serves_direct_and_buffered_io() {
     if !is_root() {
         return;
     }
@@ -92,7 +92,7 @@ fn past_the_page_cache_and_through_it() {
     name.attach("vol");
     let bytes = noise(8 << 20, 1);
     let through = name.open();
-    // Crooked on purpose: the kernel reads what is around it and writes whole pages.
+    // Unaligned on purpose: the kernel reads the bytes around it and writes whole pages.
     through.write_all_at(&bytes, 4097).unwrap();
     through.sync_all().unwrap();
     let uri = serve.uri();
@@ -101,7 +101,7 @@ fn past_the_page_cache_and_through_it() {
     let first: Vec<_> = bytes[..3].iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(out.contains(&format!("00001000:  00 {}", first.join(" "))), "{out}");
     drop(through);
-    // `dd` brings memory that is aligned as O_DIRECT wants it.
+    // `dd` aligns its buffers as O_DIRECT requires.
     dir.write("bytes", "");
     std::fs::write(dir.path("bytes"), &bytes).unwrap();
     let (from, to) = (dir.path("bytes").display().to_string(), name.shown());
@@ -125,13 +125,13 @@ fn past_the_page_cache_and_through_it() {
     assert!(direct.is_ok(), "O_DIRECT is refused: {direct:?}");
     drop(direct);
     name.detach_well();
-    // The past-the-end of a device is its end.
+    // A read past the end of the device must not have become an error of the disk.
     let top: api::Top = dir.json(0, &["top"]);
     assert_eq!(top.rows[0].counts.as_ref().unwrap().errors, 0);
 }
 
 #[test]
-fn space_that_is_not_needed_is_given_back() {
+fn fstrim_frees_space_of_backing_file() {
     if !is_root() {
         return;
     }
@@ -155,7 +155,7 @@ fn space_that_is_not_needed_is_given_back() {
 }
 
 #[test]
-fn zeros_are_zeros() {
+fn zeroout_and_discard_read_as_zeros() {
     if !is_root() {
         return;
     }
@@ -179,7 +179,7 @@ fn zeros_are_zeros() {
 }
 
 #[test]
-fn several_at_once_and_what_is_said_of_them() {
+fn attach_serves_several_exports_and_reports_them() {
     if !is_root() {
         return;
     }
@@ -195,7 +195,7 @@ fn several_at_once_and_what_is_said_of_them() {
     );
     assert_eq!((&*attached.path, &*attached.export), (&*all.shown(), "all"));
 
-    // One may be written, the other only be read.
+    // One may be written, the other is read-only.
     run("mkfs.ext4", &["-q", &vol.shown()]);
     assert_eq!(run("blockdev", &["--getro", &all.shown()]), "1\n");
     assert_eq!(run("blockdev", &["--getsize64", &vol.shown()]), "16777216\n");
@@ -213,7 +213,7 @@ fn several_at_once_and_what_is_said_of_them() {
     let line = format!("  {} -> {}   vol\n", vol.shown(), device.display());
     assert!(dir.text(&["status"]).contains(&line));
 
-    // Once more under another name would be two caches of the same bytes.
+    // A second device of the same export would be a second cache of the same bytes.
     let ran = dir.cairn(&["attach", "vol", "--name", "other"]);
     assert!(ran.code == 5 && ran.err.contains("already"), "{ran:?}");
     assert_eq!(
@@ -222,14 +222,14 @@ fn several_at_once_and_what_is_said_of_them() {
     );
     vol.detach_well();
     assert!(vol.is_gone() && !all.is_gone());
-    // The end of the server is the end of what is left.
+    // The server detaches the remaining devices when it ends.
     let ran = serve.stop();
     assert_eq!((ran.code, &*ran.out), (0, "flushed; closed 0 connections.\n"), "{ran:?}");
     assert!(all.is_gone());
 }
 
 #[test]
-fn partitions_are_devices_too() {
+fn attach_finds_partitions_of_volume() {
     if !is_root() {
         return;
     }
@@ -240,7 +240,8 @@ fn partitions_are_devices_too() {
         format!("printf 'label: gpt\\nsize=100M\\nsize=200M\\n' | sfdisk -q {}", name.shown());
     run("sh", &["-c", &table]);
     name.detach_well();
-    // They are found when it is attached again; a kernel that reads no tables is told of them.
+    // Partitions are found when the device is attached again. A kernel that reads no partition tables gets them from
+    // `partx`.
     let device = name.attach("vol");
     let part = format!("{}p2", device.display());
     if !std::path::Path::new(&part).exists() {
@@ -261,7 +262,7 @@ fn partitions_are_devices_too() {
 }
 
 #[test]
-fn as_the_spec_says() {
+fn serve_attaches_export_with_attach_option() {
     if !is_root() {
         return;
     }
@@ -289,7 +290,7 @@ fn as_the_spec_says() {
 }
 
 #[test]
-fn another_servers_export() {
+fn attach_serves_export_of_another_server() {
     if !is_root() {
         return;
     }
@@ -303,7 +304,7 @@ fn another_servers_export() {
     device.write_all_at(&bytes, 0).unwrap();
     device.sync_all().unwrap();
     drop(device);
-    // It can be asked about and detached as any other; then its process is done.
+    // It is listed and detached like any other device. Then its process ends.
     name.detach_well();
     assert_eq!(remote.end(), Some(0));
     assert!(name.is_gone());
@@ -314,7 +315,7 @@ fn another_servers_export() {
     assert!(name.is_gone());
 }
 
-/// Another server, which is gone with this value.
+/// An nbdkit server, which ends when this value is dropped.
 struct Nbdkit(u32);
 
 impl Nbdkit {
@@ -322,7 +323,7 @@ impl Nbdkit {
         let args = [&["-U", "kit.sock", "--pidfile", "kit.pid"], args].concat();
         let ran = tool(dir, "nbdkit", &args);
         assert_eq!(ran.code, 0, "{ran:?}");
-        // The file exists a moment before the number is in it.
+        // The file exists a moment before it holds the pid.
         let pid = || std::fs::read_to_string(dir.path("kit.pid")).ok()?.trim().parse().ok();
         common::until("nbdkit runs", || pid().is_some());
         let pid = pid().unwrap();
@@ -338,7 +339,7 @@ impl Drop for Nbdkit {
 }
 
 #[test]
-fn a_device_that_cannot_make_zeros_is_sent_them() {
+fn attach_writes_zeros_where_server_has_no_write_zeroes() {
     if !is_root() {
         return;
     }
@@ -352,7 +353,7 @@ fn a_device_that_cannot_make_zeros_is_sent_them() {
     device.write_all_at(&noise(2 << 20, 9), 0).unwrap();
     device.sync_all().unwrap();
     drop(device);
-    // Zeros are written out; a discard, which the kernel cannot tell from them, leaves all as it is.
+    // Zeros are written out. A discard, which the kernel cannot distinguish from them, leaves the bytes as they are.
     run("blkdiscard", &["--offset", "1MiB", "--length", "1MiB", &name.shown()]);
     run("blkdiscard", &["--zeroout", "--length", "1MiB", &name.shown()]);
     let mut read = vec![1; 2 << 20];
@@ -364,7 +365,7 @@ fn a_device_that_cannot_make_zeros_is_sent_them() {
 }
 
 #[test]
-fn errors_of_the_disk_are_errors_of_the_device() {
+fn attach_passes_on_io_errors_of_disk() {
     if !is_root() {
         return;
     }
@@ -381,10 +382,10 @@ fn errors_of_the_disk_are_errors_of_the_device() {
     device.sync_all().unwrap();
     std::fs::write(dir.path("fail"), "").unwrap();
     assert!(device.read_at(&mut [0; 4096], 8 << 20).is_err());
-    // What is written and not flushed by anybody is flushed at the end.
+    // This write is not flushed by its writer, so the detach flushes it.
     device.write_all_at(&noise(1 << 16, 10), 0).unwrap();
     drop(device);
-    // It can be taken away all the same, and says what may be lost.
+    // The device can be detached all the same. The message names the loss that is possible.
     let ran = name.detach();
     assert!(ran.code == 8 && ran.err.contains("last flush failed"), "{ran:?}");
     assert!(name.is_gone());
@@ -392,7 +393,7 @@ fn errors_of_the_disk_are_errors_of_the_device() {
 }
 
 #[test]
-fn what_is_written_is_read_under_load() {
+fn attach_verifies_under_random_load() {
     if !is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! How an attached device ends: in use, by signals, by force; and what is left where attaching fails.
+//! The end of an attached device: while it is in use, by signals, by force; and the remains of a failed attach.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::machine::{Background, Name, is_root, noise, run};
 use common::{Dir, Serve, until};
 
-/// A file of 64 MiB, served as `vol` with these further arguments.
+/// Serves a file of 64 MiB as `vol`, with further arguments.
 fn file(args: &[&str]) -> (Dir, Serve) {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "64M"]);
@@ -21,7 +21,7 @@ fn file(args: &[&str]) -> (Dir, Serve) {
 }
 
 #[test]
-fn a_device_in_use_says_by_whom_and_stays() {
+fn detach_refuses_device_in_use_and_names_its_user() {
     if !is_root() {
         return;
     }
@@ -44,7 +44,7 @@ fn a_device_in_use_says_by_whom_and_stays() {
     assert!(ran.code == 5 && ran.err.ends_with(&expected), "{ran:?}");
     drop(open);
 
-    // Mounted where only they see it, and not for long: that is waited for.
+    // A mount in another mount namespace, for a short time. The detach waits for it.
     run("mkfs.ext4", &["-q", &name.shown()]);
     let script = format!("mount {} {at}; touch mounted; sleep 1; umount {at}", name.shown());
     let mut command = Command::new("unshare");
@@ -59,7 +59,7 @@ fn a_device_in_use_says_by_whom_and_stays() {
 }
 
 #[test]
-fn the_longest_name_is_found_again_after_a_kill() {
+fn longest_name_is_found_again_after_kill() {
     if !is_root() {
         return;
     }
@@ -77,7 +77,7 @@ fn the_longest_name_is_found_again_after_a_kill() {
 }
 
 #[test]
-fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
+fn killed_server_leaves_io_errors_and_next_one_cleans_up() {
     if !is_root() {
         return;
     }
@@ -87,7 +87,7 @@ fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
     name.make_fs();
     std::fs::write(name.mount_point().join("kept"), noise(1 << 20, 1)).unwrap();
     name.sync();
-    // Killed with requests on their way.
+    // Killed with requests in flight.
     let to = name.mount_point().join("lost").display().to_string();
     let mut dd = Command::new("dd");
     dd.args(["if=/dev/zero", &format!("of={to}"), "bs=64k", "oflag=direct", "status=none"]);
@@ -102,13 +102,13 @@ fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
     assert!(device.read_at(&mut [0; 4096], 32 << 20).is_err());
     drop(device);
 
-    // With the dead device still mounted.
+    // The dead device is still mounted.
     let serve = dir.serve(&["disk.img"]);
     let second = name.attach("vol");
     assert_ne!(first, second, "the dead one is still in use");
     name.umount();
     until("the dead device is free", || name.loops().len() == 1);
-    // Its journal is replayed, as after any crash.
+    // The journal of the file system is replayed, as after any crash.
     name.mount();
     let kept = std::fs::read(name.mount_point().join("kept")).unwrap();
     assert!(kept == noise(1 << 20, 1), "what was synced is there");
@@ -118,7 +118,7 @@ fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
     serve.signal("KILL");
     serve.end();
 
-    // Nobody takes its place: the command clears up by itself, but for what is in use.
+    // No server takes over. The command removes the remains by itself, except for those in use.
     let out = dir.text(&["detach", &name.name, "--dry-run"]);
     assert!(out.starts_with("would remove"), "{out}");
     let out = dir.text(&["detach", &name.name]);
@@ -135,7 +135,7 @@ fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
 }
 
 #[test]
-fn sigterm_waits_for_whoever_uses_the_device() {
+fn sigterm_waits_for_users_of_attached_device() {
     if !is_root() {
         return;
     }
@@ -146,7 +146,7 @@ fn sigterm_waits_for_whoever_uses_the_device() {
     serve.signal("TERM");
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(300) {
-        // It serves on until it is let go.
+        // The server serves on until the device is unmounted.
         std::fs::write(name.mount_point().join("f"), noise(1 << 16, 2)).unwrap();
         name.sync();
     }
@@ -162,7 +162,7 @@ fn sigterm_waits_for_whoever_uses_the_device() {
 }
 
 #[test]
-fn past_the_deadline_its_users_are_left_behind() {
+fn stop_leaves_users_of_device_after_deadline() {
     if !is_root() {
         return;
     }
@@ -177,7 +177,7 @@ fn past_the_deadline_its_users_are_left_behind() {
     assert!(File::open(name.mount_point().join("nothing")).is_err());
     name.umount();
     until("the device went with its last user", || name.is_gone());
-    // What its file system held back was asked for in the last moment.
+    // The bytes that the file system had cached were written back at the end.
     let _serve = dir.serve(&["disk.img"]);
     name.attach("vol");
     name.mount();
@@ -187,7 +187,7 @@ fn past_the_deadline_its_users_are_left_behind() {
 }
 
 #[test]
-fn labels_stay_open_while_somebody_uses_a_device() {
+fn labels_stay_open_while_device_is_in_use() {
     if !is_root() {
         return;
     }
@@ -210,7 +210,7 @@ fn labels_stay_open_while_somebody_uses_a_device() {
     assert!(is_marked_open());
     let ran = serve.stop();
     assert!(ran.code == 12 && ran.err.contains("I/O errors from now on"), "{ran:?}");
-    // What its user wrote behind the last flush is lost: nobody may take this for a close in order.
+    // The user's writes after the last flush are lost, so the label must not be marked as closed in order.
     assert!(is_marked_open());
     drop(opened);
     until("the device went with its last user", || name.is_gone());
@@ -223,7 +223,7 @@ fn labels_stay_open_while_somebody_uses_a_device() {
 }
 
 #[test]
-fn a_mount_that_is_ended_by_force() {
+fn forced_unmount_fails_device_and_server_goes_on() {
     if !is_root() {
         return;
     }
@@ -235,14 +235,14 @@ fn a_mount_that_is_ended_by_force() {
     let device = File::open(name.path()).unwrap();
     assert!(device.read_at(&mut [0; 4096], 1 << 20).is_err());
     drop(device);
-    // The server lives, and NBD clients have noticed nothing.
+    // The server runs on, and NBD clients were not disturbed.
     assert_eq!(dir.cairn(&["status"]).code, 0);
     let info = common::tool(&dir, "nbdinfo", &["--size", serve.uri()]);
     assert_eq!(info.out, format!("{}\n", 64 << 20), "{info:?}");
     let ran = name.detach();
     assert!(ran.code == 8 && ran.err.contains("is detached, but its last flush failed"), "{ran:?}");
     assert!(name.is_gone());
-    // Without its mount the file has no directory any more.
+    // After the forced unmount, the backing file of the loop device has no directory any more.
     until("the device is free", || {
         std::fs::read_to_string(&on).map_or(true, |on| on != "/volume\n")
     });
@@ -251,7 +251,7 @@ fn a_mount_that_is_ended_by_force() {
 }
 
 #[test]
-fn a_name_that_is_taken() {
+fn attach_refuses_name_in_use() {
     if !is_root() {
         return;
     }
@@ -267,11 +267,11 @@ fn a_name_that_is_taken() {
     assert!(ran.code == 5 && ran.err.contains(&expected), "{ran:?}");
     assert!(name.path().is_symlink() && name.loops().len() == 1);
 
-    // Of two graphs with an export of that name one has to be named; the device finds its own.
+    // Where two graphs have an export of that name, the command must name one. The device is found by its own name.
     assert_eq!(dir.cairn(&["attach", "vol"]).code, 2);
     name.detach_well();
 
-    // Somebody else's file stays.
+    // A file of another program is left alone.
     std::fs::write(name.path(), "mine").unwrap();
     let ran = dir.cairn(&["attach", "vol", "--name", &name.name, "--at", &at]);
     assert!(ran.code == 5 && ran.err.contains("none of Cairn's"), "{ran:?}");
@@ -281,13 +281,13 @@ fn a_name_that_is_taken() {
 }
 
 #[test]
-fn memory_that_may_not_be_locked() {
+fn attach_reports_memory_lock_limit() {
     if !is_root() {
         return;
     }
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);
-    // Enough for a ring, too little for what messages arrive in.
+    // Enough memory for a ring, too little for the buffers in which messages arrive.
     let script = format!(
         "ulimit -l 900; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock -- \
          {} serve disk.img --pidfile pid",
@@ -306,7 +306,7 @@ fn memory_that_may_not_be_locked() {
 }
 
 #[test]
-fn without_root_it_says_so() {
+fn attach_without_root_is_refused() {
     let dir = Dir::new();
     if !rustix::process::geteuid().is_root() {
         dir.text(&["create", "disk.img", "1M"]);
@@ -315,7 +315,7 @@ fn without_root_it_says_so() {
         assert!(ran.code == 7 && ran.err.contains("needs root"), "{ran:?}");
         return;
     }
-    // As somebody else, in a place of theirs.
+    // As another user, in a directory of that user.
     let user = "65534";
     let script = format!(
         "cp {} cairn; chown -R {user} . run; chmod 755 .; chmod 700 run; XDG_RUNTIME_DIR=$PWD/run\n\
@@ -333,9 +333,9 @@ fn without_root_it_says_so() {
     let ran = common::Ran::of(&output);
     assert_eq!(ran.out, "7\n7\n", "{ran:?}");
     assert_eq!(ran.err.matches("attaching needs root").count(), 2, "{ran:?}");
-    // What to type instead, to the letter: of what is served, and of what was named.
+    // The messages print the exact command to type instead, for a served export and for a URI.
     assert_eq!(ran.err.matches("sudo cairn attach 'nbd+unix:///vol?socket=").count(), 2, "{ran:?}");
-    // Root does not see what others serve, and is told how to reach it.
+    // Root does not see the servers of other users. The message says how to reach them.
     let ran = dir.cairn(&["attach", "vol"]);
     assert!(ran.code == 4 && ran.err.contains("if another user serves it"), "{ran:?}");
 }

@@ -1,5 +1,5 @@
-//! Attaching where something of the machine is missing, full, or may not be written. A file of its own:
-//! each server here has a copy of all mounts that there are, and would keep those of other tests.
+//! Attaching on a machine where a facility is missing, full, or not writable. In a file of its own: each server here
+//! has a copy of all present mounts, and would keep those of other tests.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -10,7 +10,7 @@ use std::process::Command;
 use common::machine::{Background, Name, is_root};
 use common::{Dir, until};
 
-/// A server in a world of its own, in which these lines of shell were run before.
+/// Starts a server in a mount namespace of its own, after running `lines` of shell there.
 fn elsewhere(dir: &Dir, lines: &str) -> Background {
     dir.text(&["create", "disk.img", "1M"]);
     let script =
@@ -23,7 +23,7 @@ fn elsewhere(dir: &Dir, lines: &str) -> Background {
 }
 
 #[test]
-fn where_something_is_missing_nothing_is_left() {
+fn failed_attach_leaves_nothing_behind() {
     if !is_root() {
         return;
     }
@@ -65,7 +65,7 @@ fn where_something_is_missing_nothing_is_left() {
         assert!(name.is_gone(), "{lines}");
         let root = format!("/proc/{}/root", server.id());
         assert!(!Path::new(&format!("{root}/run/cairn/attach/{}", name.name)).exists());
-        // What it could not do it does not try again, and it serves on.
+        // The server does not retry the failed attach, and serves on.
         assert_eq!(dir.cairn(&["status"]).code, 0);
         common::send(server.id(), "TERM");
         assert_eq!(server.end(), Some(0), "{lines}");
@@ -73,7 +73,7 @@ fn where_something_is_missing_nothing_is_left() {
 }
 
 #[test]
-fn without_an_nbd_client_in_the_kernel_that_is_said() {
+fn attach_reports_missing_kernel_nbd_client() {
     let has_nbd = ["/sys/module/nbd", "/dev/nbd0"].iter().any(|sign| Path::new(sign).exists());
     if !is_root() || has_nbd {
         return;

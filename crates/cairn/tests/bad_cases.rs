@@ -1,17 +1,16 @@
-//! Bad input of the command line, as data: each `bad/NAME.case` is a command, what it needs, its whole
-//! stderr and its exit code. `CASES=write` writes down what is said now, to be read before it is
-//! committed.
+//! Bad input of the command line, as data: each `bad/NAME.case` holds a command, its preparation, its whole stderr
+//! and its exit code. `CASES=write` rewrites the expected output. Read the differences before you commit them.
 //!
 //! | line | meaning |
 //! | --- | --- |
-//! | `# words` | what the case is about |
+//! | `# words` | subject of the case |
 //! | `sh: LINE` | run before, by a shell in an empty directory; `$CAIRN` is the binary |
-//! | `root: WHY` | only root can do this; others pass the case over |
+//! | `root: WHY` | needs root; other users skip the case |
 //! | `as: USER` | run the command as that user |
-//! | `cairn: LINE` | the arguments, as a shell takes them |
-//! | `end: LINE` | run afterwards, whatever came of it |
-//! | `exit: N` | the code |
-//! | all that follows | stderr; the directory is `DIR`, ids of processes are `PID` |
+//! | `cairn: LINE` | the arguments, as a shell parses them |
+//! | `end: LINE` | run afterwards, whatever the result was |
+//! | `exit: N` | the exit code |
+//! | all further lines | stderr; the directory is `DIR`, process ids are `PID` |
 //!
 //! A server in the background writes its pid file to `pid`, and is killed at the end.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
@@ -25,7 +24,7 @@ use std::process::{Command, Stdio};
 
 use common::{Dir, Ran, send};
 
-/// What stands before `exit:`, and what is expected.
+/// A case: the lines before `exit:`, and the expected output.
 struct Case {
     name: String,
     path: PathBuf,
@@ -52,7 +51,7 @@ impl Case {
         lines.map(|(_, value)| format!("{value}\n")).collect()
     }
 
-    /// What is said now, in the form of the file.
+    /// Runs the command, and returns its exit code and messages in the form of the file.
     fn said(&self) -> String {
         let dir = Dir::new();
         let shell = |lines: &str| {
@@ -69,7 +68,7 @@ impl Case {
         let program = match user.trim() {
             "" => "\"$CAIRN\"".to_owned(),
             user => {
-                // Where we were built that user may have no business.
+                // That user may have no access to the build directory.
                 fs::copy(env!("CARGO_BIN_EXE_cairn"), dir.path("cairn")).unwrap();
                 format!("setpriv --reuid={user} --regid={user} --clear-groups -- ./cairn")
             }
@@ -80,7 +79,7 @@ impl Case {
             send(pid.trim().parse().unwrap(), "KILL");
         }
         assert!(shell(&self.all("end")).status().unwrap().success(), "{}: its end", self.name);
-        // Which calls this kernel offers is another matter.
+        // Notes about missing system calls depend on the kernel.
         let lines = ran.err.lines().filter(|line| !line.starts_with("note: "));
         let err: String = lines.map(|line| format!("{line}\n")).collect();
         let err = err.replace(&dir.0.display().to_string(), "DIR");
@@ -88,7 +87,7 @@ impl Case {
     }
 }
 
-/// `process 123` is `process PID`, `/dev/loop1` is `/dev/loopN`: numbers that are others each time.
+/// Replaces the numbers that change in each run: `process 123` by `process PID`, `/dev/loop1` by `/dev/loopN`.
 fn without_ids(text: &str) -> String {
     let mut text = text.to_owned();
     for (before, id) in [("process ", "PID"), ("/dev/loop", "N")] {
@@ -113,7 +112,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn every_case_says_what_is_expected() {
+fn bad_cases_print_expected_messages() {
     let rewrite = std::env::var("CASES").is_ok_and(|what| what == "write");
     let root = rustix::process::geteuid().is_root();
     let mut wrong = String::new();
@@ -136,7 +135,7 @@ fn every_case_says_what_is_expected() {
 }
 
 #[test]
-fn every_failure_has_a_code_and_words() {
+fn bad_cases_have_exit_code_and_message() {
     for case in cases() {
         let code = case.expected.lines().next().unwrap().trim_start_matches("exit: ");
         assert!(code.parse::<u8>().is_ok_and(|code| (1..=12).contains(&code)), "{}", case.name);

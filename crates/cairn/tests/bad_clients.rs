@@ -1,4 +1,4 @@
-//! The programs of others as clients of the real binary, and crowds of bad ones.
+//! Programs of other projects as clients of the real binary, and crowds of bad clients.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const MIB: usize = 1 << 20;
 
-/// Two files, striped; and the same, mirrored.
+/// Returns the spec of two files, striped or mirrored.
 fn pair(kind: &str) -> String {
     format!(
         "[disk]\na = {{ file = \"a.img\", size = \"64MiB\", create = true }}\n\
@@ -40,7 +40,7 @@ fn in_use(dir: &Dir, name: &str) -> u64 {
 }
 
 #[test]
-fn a_sparse_disk_is_copied_as_what_it_holds() {
+fn sparse_disk_is_copied_without_its_holes() {
     for kind in ["stripe", "mirror"] {
         let dir = Dir::new();
         dir.write("pair.toml", &pair(kind));
@@ -65,7 +65,7 @@ fn a_sparse_disk_is_copied_as_what_it_holds() {
         assert!((2 * MIB as u64..4 * MIB as u64).contains(&read), "{kind}: read {read} bytes");
         assert!(in_use(&dir, "copy.img") < 4 * MIB as u64);
         works(&dir, "qemu-img", &["compare", "-f", "raw", "-F", "raw", "copy.img", uri]);
-        // And back in again: the holes stay holes.
+        // The copy back into the export keeps the holes.
         works(&dir, "nbdcopy", &["--connections=4", "copy.img", uri]);
         works(&dir, "qemu-img", &["compare", "-f", "raw", "-F", "raw", "copy.img", uri]);
         assert!(in_use(&dir, "a.img") < 4 * MIB as u64, "{kind}");
@@ -74,7 +74,7 @@ fn a_sparse_disk_is_copied_as_what_it_holds() {
 }
 
 #[test]
-fn what_is_offered_is_what_others_see() {
+fn nbdinfo_reports_offered_features() {
     let dir = Dir::new();
     dir.write("pair.toml", &pair("mirror"));
     let serve = dir.serve(&["pair.toml"]);
@@ -141,7 +141,7 @@ fn qemu_converts_writes_zeroes_and_discards() {
 }
 
 #[test]
-fn fio_finds_what_it_wrote() {
+fn fio_verifies_its_writes() {
     let memory = "[disk]\nm = { memory = \"16MiB\" }\n[export]\nvol = { on = \"m\" }\n".to_owned();
     for spec in [memory, pair("mirror")] {
         let dir = Dir::new();
@@ -170,7 +170,7 @@ fn fio_finds_what_it_wrote() {
 }
 
 #[test]
-fn who_is_one_too_many_hears_it_from_nbdinfo() {
+fn connection_limit_is_reported_to_clients() {
     let dir = Dir::new();
     dir.write(
         "one.toml",
@@ -179,7 +179,7 @@ fn who_is_one_too_many_hears_it_from_nbdinfo() {
     let serve = dir.serve(&["one.toml"]);
     let _first = greeted(&serve).expect("the first one is let in");
     let words = "the server has all of its 1 connections; try again later";
-    // libnbd shows a server's words to who asks for them, and else a sentence of its own.
+    // libnbd shows a server's message only with debugging on; otherwise it has its own.
     let shown = format!("LIBNBD_DEBUG=1 nbdinfo '{}'", serve.uri());
     let ran = tool(&dir, "sh", &["-c", &shown]);
     assert!(ran.code != 0 && ran.err.contains(words), "{ran:?}");
@@ -191,7 +191,7 @@ fn who_is_one_too_many_hears_it_from_nbdinfo() {
     assert!(ran.err.contains(words), "{ran:?}");
 }
 
-/// A connection that has read the greeting, if it got one.
+/// Connects and reads the greeting. Returns `None` if there was none.
 fn greeted(serve: &Serve) -> Option<UnixStream> {
     let path = serve.uri().split_once("socket=").unwrap().1;
     let mut stream = UnixStream::connect(path).ok()?;
@@ -207,7 +207,7 @@ fn raise_open_files() -> u64 {
 }
 
 #[test]
-fn ten_thousand_idle_connections_are_bounded() {
+fn idle_connections_are_bounded() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "16M"]);
     let serve = dir.serve(&["disk.img"]);
@@ -220,7 +220,8 @@ fn ten_thousand_idle_connections_are_bounded() {
     let resident = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
     let kib: u64 = resident.split_whitespace().nth(1).unwrap().parse().unwrap();
     assert!(kib < 200 << 10, "{resident}");
-    // They have said nothing within 10 s, all at once; then there is room, while they are still there.
+    // None of them sends anything within 10 s, so the server drops them. Then it has room, while they are still
+    // connected.
     until("a client is served", || tool(&dir, "nbdinfo", &["--size", serve.uri()]).code == 0);
     drop(idle);
     let ran = serve.stop();
@@ -229,7 +230,7 @@ fn ten_thousand_idle_connections_are_bounded() {
 }
 
 #[test]
-fn at_the_limit_of_descriptors_accepting_rests() {
+fn accept_pauses_at_descriptor_limit() {
     let dir = Dir::new();
     dir.write(
         "many.toml",
@@ -252,12 +253,12 @@ fn at_the_limit_of_descriptors_accepting_rests() {
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };
     std::thread::sleep(std::time::Duration::from_millis(200));
-    // Whoever asks now may have to wait, or hear nothing; but not for good.
+    // This query may have to wait or may get no answer, but it does not hang for ever.
     let asked = dir.command(&["status"]).stdout(std::process::Stdio::null()).spawn().unwrap();
     let before = ticks();
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert!(ticks() - before < 60, "it burns the core: {} ticks", ticks() - before);
-    // Those who are in are served, and the others once there is room.
+    // The accepted clients are served, and the others as soon as there is room.
     crowd[0].write_all(&3_u32.to_be_bytes()).unwrap();
     crowd.truncate(1);
     let uri = format!("nbd+unix:///vol?socket={}", dir.path("x.sock").display());

@@ -1,4 +1,4 @@
-//! Disks that fail while they are served: what a client hears, what `status` says, how it ends.
+//! Disks that fail while they are served: the errors that clients get, the report of `status`, the exit code.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use common::{Dir, Ran, Serve, listens, send, tool, until};
 
-/// What qemu-io says of these commands. It flushes when it leaves.
+/// Runs these qemu-io commands and returns its output. qemu-io flushes when it ends.
 fn io(dir: &Dir, serve: &Serve, commands: &[&str]) -> Ran {
     run(dir, &["-f", "raw", serve.uri()], commands)
 }
 
-/// The same for reads, without a flush.
+/// Runs qemu-io commands read-only, and so without a flush.
 fn look(dir: &Dir, serve: &Serve, commands: &[&str]) -> Ran {
     run(dir, &["-r", "-f", "raw", serve.uri()], commands)
 }
@@ -30,7 +30,7 @@ fn run(dir: &Dir, args: &[&str], commands: &[&str]) -> Ran {
     ran
 }
 
-/// A file system of its own, and its end.
+/// A file system of its own, which is unmounted at the end.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -51,7 +51,7 @@ impl Drop for Mount {
     }
 }
 
-/// An NBD server of somebody else, which can be frozen.
+/// An NBD server of another project, which can be frozen.
 struct Other(Child);
 
 impl Other {
@@ -84,7 +84,7 @@ impl Drop for Other {
 }
 
 #[test]
-fn servers_with_other_limits_stand_side_by_side() {
+fn concat_joins_nbd_servers_with_different_limits() {
     let dir = Dir::new();
     let start = |socket: &str, blocks: u32, most: u32| {
         let limits = [("minimum", blocks), ("preferred", blocks), ("maximum", most)];
@@ -100,7 +100,7 @@ fn servers_with_other_limits_stand_side_by_side() {
         dir.write(name, &spec);
     }
     let _large = start("large.sock", 4096, 1 << 20);
-    // 13 blocks at once are one of the other's, and a bit.
+    // 13 blocks of 512 bytes hold one block of the large server, and a part of another.
     let _odd = start("odd.sock", 512, 13 * 512);
     let _small = start("small.sock", 512, 4 * 512);
     let serve = dir.serve(&["some.toml"]);
@@ -115,7 +115,7 @@ fn servers_with_other_limits_stand_side_by_side() {
 }
 
 #[test]
-fn an_error_in_the_middle_reaches_the_client_and_nobody_else() {
+fn io_error_reaches_only_its_request() {
     let dir = Dir::new();
     dir.write(
         "bad.toml",
@@ -129,14 +129,14 @@ fn an_error_in_the_middle_reaches_the_client_and_nobody_else() {
     assert_eq!(ran.out.matches("Input/output error").count(), 2, "{ran:?}");
     assert!(ran.out.contains("wrote 4096/4096 bytes at offset 0"), "{ran:?}");
     assert!(ran.out.contains("read 4096/4096 bytes at offset 0"), "{ran:?}");
-    // One bad place is not the end of the disk.
+    // One bad range does not fail the whole disk.
     assert_eq!(dir.cairn(&["status"]).code, 0);
     let ran = serve.stop();
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
 #[test]
-fn the_last_member_in_sync_answers_with_its_errors() {
+fn last_member_in_sync_passes_on_its_errors() {
     let dir = Dir::new();
     dir.write(
         "pair.toml",
@@ -156,7 +156,7 @@ fn the_last_member_in_sync_answers_with_its_errors() {
 }
 
 #[test]
-fn a_full_file_system_is_no_space_for_the_client() {
+fn full_file_system_is_enospc_for_client() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("passed over: needs root: it mounts a tmpfs");
         return;
@@ -169,14 +169,14 @@ fn a_full_file_system_is_no_space_for_the_client() {
     let ran = io(&dir, &serve, &["write -P 1 0 1M", "write 1M 8M", "read -P 1 0 1M"]);
     assert!(ran.out.contains("write failed: No space left on device"), "{ran:?}");
     assert!(ran.out.contains("read 1048576/1048576"), "{ran:?}");
-    // Room again: it goes on, without a restart.
+    // With room again, the server goes on without a restart.
     let ran =
         io(&dir, &serve, &["discard 1M 8M", "write -P 3 1M 512k", "flush", "read -P 3 1M 512k"]);
     assert!(ran.out.contains("read 524288/524288") && !ran.out.contains("failed"), "{ran:?}");
     assert_eq!(serve.stop().code, 0);
 }
 
-/// A thin volume on a sparse file of a file system that is smaller.
+/// Writes the spec of a thin volume on a sparse file, which is larger than its file system.
 fn thin(dir: &Dir, size: &str) -> Mount {
     let mount = Mount::tmpfs(dir, size);
     dir.write(
@@ -190,7 +190,7 @@ fn thin(dir: &Dir, size: &str) -> Mount {
 }
 
 #[test]
-fn a_thin_volume_on_a_full_file_system_discards_and_opens_again() {
+fn thin_volume_on_full_file_system_discards_and_reopens() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("passed over: needs root: it mounts a tmpfs");
         return;
@@ -202,7 +202,7 @@ fn a_thin_volume_on_a_full_file_system_discards_and_opens_again() {
     assert!(ran.out.contains("write failed: No space left on device"), "{ran:?}");
     assert_eq!(dir.cairn(&["status"]).code, 0);
     assert_eq!(serve.stop().code, 0);
-    // Still full: what it keeps of its own has its place.
+    // The file system is still full, but the space of the device's own metadata is allocated.
     let serve = dir.serve(&["thin.toml"]);
     let ran = io(&dir, &serve, &["discard 0 2M", "flush", "write -P 2 20M 1M", "flush"]);
     assert!(!ran.out.contains("failed"), "{ran:?}");
@@ -213,7 +213,7 @@ fn a_thin_volume_on_a_full_file_system_discards_and_opens_again() {
 }
 
 #[test]
-fn a_map_without_room_is_not_made() {
+fn thin_volume_is_not_created_without_space_for_map() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("passed over: needs root: it mounts a tmpfs");
         return;
@@ -233,7 +233,7 @@ fn a_map_without_room_is_not_made() {
         assert_eq!(ran.code, code, "{ran:?}");
         ran.err
     };
-    // And nothing of it is left in the way.
+    // The failed start leaves nothing behind that takes up space.
     fill((8 << 20) - (96 << 10));
     let said = serve(6);
     assert!(said.contains("bytes for itself when it is made"), "{said}");
@@ -243,7 +243,7 @@ fn a_map_without_room_is_not_made() {
 }
 
 #[test]
-fn a_member_that_hangs_is_taken_out_and_the_mirror_goes_on() {
+fn mirror_fails_hanging_member_and_goes_on() {
     let dir = Dir::new();
     dir.write(
         "pair.toml",
@@ -261,14 +261,14 @@ fn a_member_that_hangs_is_taken_out_and_the_mirror_goes_on() {
     assert_eq!(text.code, 10, "{text:?}");
     assert!(text.out.contains("DEGRADED") && text.out.contains("b "), "{text:?}");
     assert!(text.out.contains("next: "), "{text:?}");
-    // A request is still with the member that is out: nothing depends on it, and nobody waits for it.
+    // A request is still in flight on the failed member. Nothing depends on it, so the stop does not wait for it.
     let begun = Instant::now();
     let ran = serve.stop();
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
-/// A file of a file system in user space, whose process can be frozen.
+/// A file of a file system in user space. Its process can be frozen.
 struct Fuse(Child, PathBuf);
 
 impl Fuse {
@@ -290,7 +290,7 @@ impl Fuse {
         send(self.0.id(), signal);
     }
 
-    /// Ends it without a word, as a cable that is pulled.
+    /// Kills it without notice, like a pulled cable.
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -303,7 +303,7 @@ impl Drop for Fuse {
             let _ = Command::new("umount").arg("-l").arg(&self.1).status();
             return;
         }
-        // It unmounts when it is asked to end.
+        // It unmounts when it gets SIGTERM.
         self.signal("CONT");
         self.signal("TERM");
         let _ = self.0.wait();
@@ -314,7 +314,7 @@ const SLOW_FILE: &str =
     "[disk]\nd = { file = \"fuse.img\", timeout = \"500ms\" }\n[export]\nvol = { on = \"d\" }\n";
 
 #[test]
-fn a_file_that_hangs_fails_in_time_and_comes_back() {
+fn hanging_file_times_out_and_recovers() {
     let dir = Dir::new();
     let fuse = Fuse::start(&dir);
     dir.write("slow.toml", SLOW_FILE);
@@ -336,7 +336,7 @@ fn a_file_that_hangs_fails_in_time_and_comes_back() {
 }
 
 #[test]
-fn an_export_of_others_that_hangs_fails_in_time_until_it_is_served_anew() {
+fn hanging_nbd_disk_times_out_until_restart() {
     let dir = Dir::new();
     let other = Other::start(&dir);
     dir.write(
@@ -353,14 +353,14 @@ fn an_export_of_others_that_hangs_fails_in_time_until_it_is_served_anew() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert_eq!(dir.cairn(&["status"]).code, 11);
     other.signal("CONT");
-    // Nothing tells us what became of the writes that were on their way.
+    // The fate of the writes that were in flight is unknown.
     assert_eq!(serve.stop().code, 12);
     let serve = dir.serve(&["far.toml"]);
     assert!(io(&dir, &serve, &["read -P 5 0 4k"]).out.contains("read 4096/4096"));
     assert_eq!(serve.stop().code, 0);
 }
 
-/// A block device over the file of a file system in user space: it is gone when that ends.
+/// A loop device over a file in user space. It fails when the process of the file system ends.
 struct Loop(String);
 
 impl Loop {
@@ -378,7 +378,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn a_block_device_that_disappears_fails_alone_and_is_taken_out_of_a_mirror() {
+fn lost_block_device_fails_alone_and_leaves_mirror_degraded() {
     let dir = Dir::new();
     let mut fuse = Fuse::start(&dir);
     let device = Loop::over(&dir, "fuse.img");
@@ -411,7 +411,7 @@ fn a_block_device_that_disappears_fails_alone_and_is_taken_out_of_a_mirror() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_ever_for_a_disk_that_hangs() {
+fn stop_does_not_wait_forever_for_hanging_disk() {
     let dir = Dir::new();
     let other = Other::start(&dir);
     dir.write(
@@ -432,12 +432,12 @@ fn a_stop_does_not_wait_for_ever_for_a_disk_that_hangs() {
 }
 
 #[test]
-fn a_killed_server_leaves_a_free_disk_with_all_that_was_answered() {
+fn killed_server_leaves_all_acknowledged_writes() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "16M"]);
     for round in 1..=3_u64 {
         let serve = dir.serve(&["disk.img"]);
-        // Each write is told once it is answered; the kill comes between two of them, or inside one.
+        // qemu-io reports each write once it is acknowledged. The kill comes between two writes, or inside one.
         let script = format!(
             "n=0; while [ $n -lt 4000 ]; do echo \"write -P $(((n + {round}) % 255)) $((n * 4))k 4k\"; \
              n=$((n + 1)); done | qemu-io -f raw '{}' 2>/dev/null",
@@ -463,7 +463,7 @@ fn a_killed_server_leaves_a_free_disk_with_all_that_was_answered() {
         assert_eq!(serve.end().code, -9);
         client.wait().unwrap();
         let answered = told();
-        // The next one gets the lock, as soon as the last write of the dead has ended.
+        // The next server gets the lock as soon as the last write of the killed one has ended.
         let serve = dir.serve(&["disk.img"]);
         let bytes = std::fs::read(dir.path("disk.img")).unwrap();
         for (n, block) in bytes.chunks(4096).take(answered).enumerate() {

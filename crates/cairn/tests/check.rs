@@ -1,4 +1,4 @@
-//! Whether labels are sound, and what a repair does about it.
+//! Whether labels are sound, and the actions of a repair.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -21,7 +21,7 @@ fn spec(kind: &str) -> String {
     )
 }
 
-/// A graph that was served once.
+/// Makes a graph that was served once.
 fn made(kind: &str) -> Dir {
     let dir = Dir::new();
     dir.write("home.toml", &spec(kind));
@@ -34,7 +34,7 @@ fn damage(dir: &Dir, disk: &str, from: u64, len: u64) {
     file.write_all_at(&noise(len as usize, from), from).unwrap();
 }
 
-/// Damages both copies of the label at the front, so that each can still be recognized as one.
+/// Damages both copies of the label at the front. Each can still be recognized as a label.
 fn damage_front(dir: &Dir, disk: &str) {
     for at in [64 << 10, 320 << 10] {
         damage(dir, disk, at + 600, 8);
@@ -46,7 +46,7 @@ fn bytes(dir: &Dir) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn what_is_sound_is_told_as_that_and_not_touched() {
+fn check_reports_sound_graph_without_writing() {
     let dir = Dir::new();
     assert!(dir.text(&["check"]).ends_with(" disk here has a label.\n"));
     let dir = made("mirror");
@@ -60,9 +60,9 @@ fn what_is_sound_is_told_as_that_and_not_touched() {
 }
 
 #[test]
-fn one_whole_copy_is_enough_for_a_repair() {
+fn repair_needs_one_complete_label_copy() {
     let dir = made("mirror");
-    // Some bytes of both copies at the front; the graph comes up all the same.
+    // Some bytes of both copies at the front are damaged. The graph starts all the same.
     damage_front(&dir, "b.img");
     let before = bytes(&dir);
     let checked = dir.cairn(&["check", "home"]);
@@ -74,7 +74,7 @@ fn one_whole_copy_is_enough_for_a_repair() {
     assert!(dir.text(&["repair", "--yes"]).contains("wrote b.img anew"));
     dir.text(&["check"]);
 
-    // Now the other end has to do.
+    // Now only the front label is left, and then only the back label.
     damage(&dir, "b.img", 15 * MIB, MIB);
     dir.text(&["repair", "home.toml", "--trust", "b", "--yes"]);
     damage_front(&dir, "b.img");
@@ -87,11 +87,11 @@ fn one_whole_copy_is_enough_for_a_repair() {
 }
 
 #[test]
-fn a_graph_that_runs_is_checked_and_repaired_too() {
+fn check_and_repair_work_on_running_graph() {
     let dir = made("mirror");
     let serve = dir.serve(&["home.toml"]);
     dir.text(&["check"]);
-    // What has left says nothing of it.
+    // The label of a disk that was removed says nothing about the graph.
     dir.text(&["create", "c.img", "16M"]);
     dir.text(&["device", "insert", "home/c", "c.img"]);
     dir.text(&["device", "remove", "home/c"]);
@@ -103,7 +103,7 @@ fn a_graph_that_runs_is_checked_and_repaired_too() {
         dir.text(&["repair", "--yes"]);
         dir.text(&["check"]);
     }
-    // All of it: what is open is known.
+    // Both labels are destroyed. The open disk is known all the same.
     damage(&dir, "a.img", 0, MIB);
     damage(&dir, "a.img", 15 * MIB, MIB);
     assert!(dir.cairn(&["check", "home"]).out.contains("its label is gone"));
@@ -114,7 +114,7 @@ fn a_graph_that_runs_is_checked_and_repaired_too() {
 }
 
 #[test]
-fn what_is_lost_is_told() {
+fn check_reports_lost_disks_and_labels() {
     for (kind, code, words) in
         [("mirror", 10, "all data are on the other disks"), ("stripe", 11, "vol cannot be served")]
     {
@@ -153,7 +153,7 @@ fn what_is_lost_is_told() {
 }
 
 #[test]
-fn a_disk_that_was_cut_short_is_damaged_and_no_repair_is_planned() {
+fn truncated_disk_is_damaged_without_repair_plan() {
     for (kind, next) in
         [("mirror", "with --wipe a: all of it is copied"), ("stripe", "a backup of it")]
     {
@@ -169,7 +169,7 @@ fn a_disk_that_was_cut_short_is_damaged_and_no_repair_is_planned() {
         }
         assert!(bytes(&dir) == before);
     }
-    // What is said to be done about it works.
+    // The recommended `--wipe` works.
     let dir = made("mirror");
     for len in [9, 16] {
         let disk = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
@@ -182,7 +182,7 @@ fn a_disk_that_was_cut_short_is_damaged_and_no_repair_is_planned() {
 }
 
 #[test]
-fn a_disk_that_is_elsewhere_than_the_spec_says_is_told() {
+fn check_reports_disk_at_other_path_than_spec() {
     let dir = made("mirror");
     std::fs::rename(dir.path("b.img"), dir.path("moved")).unwrap();
     for there in [false, true] {
@@ -196,13 +196,13 @@ fn a_disk_that_is_elsewhere_than_the_spec_says_is_told() {
     }
     assert!(dir.cairn(&["serve", "home.toml"]).err.contains("cairn import lists"));
     dir.text(&["check"]);
-    // Under each other's paths is where they are.
+    // With their paths exchanged, both disks are found where the labels say.
     std::fs::rename(dir.path("a.img"), dir.path("b.img")).unwrap();
     std::fs::rename(dir.path("moved"), dir.path("a.img")).unwrap();
     dir.text(&["check", "home.toml"]);
 }
 
-/// A directory with the same disks, whose processes look elsewhere for what runs.
+/// Makes a directory with the same disks. Processes there look for running graphs elsewhere.
 fn elsewhere(dir: &Dir) -> Dir {
     let other = Dir::new();
     for name in ["a.img", "b.img"] {
@@ -212,7 +212,7 @@ fn elsewhere(dir: &Dir) -> Dir {
 }
 
 #[test]
-fn disks_that_somebody_has_open_are_not_damaged() {
+fn check_reports_open_disks_as_in_use() {
     let dir = made("mirror");
     let other = elsewhere(&dir);
     let serve = dir.serve(&["home.toml"]);
@@ -228,7 +228,7 @@ fn disks_that_somebody_has_open_are_not_damaged() {
     }
     serve.stop().ok();
     assert!(other.text(&["check"]).contains("sound"));
-    // One of them.
+    // Only one of the two disks is in use.
     std::fs::remove_file(dir.path("a.img")).unwrap();
     let serve = dir.serve(&["home.toml", "--degraded"]);
     let checked = other.cairn(&["check"]);
@@ -238,7 +238,7 @@ fn disks_that_somebody_has_open_are_not_damaged() {
 }
 
 #[test]
-fn disks_that_another_machine_has_open_are_told() {
+fn check_reports_disks_open_on_other_machine() {
     let dir = made("mirror");
     relabel(&dir, "b.img", 15 * MIB, |copy| {
         copy[120] = 1;
@@ -249,7 +249,7 @@ fn disks_that_another_machine_has_open_are_told() {
     let words = "in use: b: b.img is open on the machine \"another\"";
     assert!(checked.code == 5 && checked.out.contains(words), "{checked:?}");
     assert!(checked.out.contains("--take"), "{checked:?}");
-    // Nor is its label written beside that machine.
+    // Nor is the label written while that machine has the disk open.
     damage_front(&dir, "b.img");
     let ran = dir.cairn(&["repair", "--yes"]);
     assert!(ran.code == 5 && ran.err.contains("gone for good, --take"), "{ran:?}");
@@ -264,7 +264,7 @@ fn disks_that_another_machine_has_open_are_told() {
 }
 
 #[test]
-fn two_graphs_of_one_name_are_told_apart() {
+fn check_distinguishes_graphs_of_same_name() {
     let (dir, other) = (made("mirror"), made("mirror"));
     std::fs::copy(other.path("b.img"), dir.path("b.img")).unwrap();
     let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
@@ -287,7 +287,7 @@ fn two_graphs_of_one_name_are_told_apart() {
 }
 
 #[test]
-fn a_disk_that_was_cut_short_is_not_believed_when_it_is_long_again() {
+fn truncated_disk_is_not_trusted_when_extended_again() {
     let dir = Dir::new();
     dir.write("home.toml", &spec("mirror"));
     let serve = dir.serve(&["home.toml"]);
@@ -313,7 +313,7 @@ fn a_disk_that_was_cut_short_is_not_believed_when_it_is_long_again() {
         checked.code == 10 && checked.out.contains("copied anew from the others"),
         "{checked:?}"
     );
-    // It gets its label back, and is copied before anybody reads from it.
+    // The disk gets its label back, and is copied before any client reads from it.
     let plan = dir.cairn(&["repair", "--plan"]).out;
     assert!(
         plan.contains("would write the label on a.img anew, a of home, change 1: all of it"),
@@ -329,13 +329,13 @@ fn a_disk_that_was_cut_short_is_not_believed_when_it_is_long_again() {
     serve.stop().ok();
     let data = (MIB as usize)..(15 << 20);
     assert!(std::fs::read(dir.path("a.img")).unwrap()[data.clone()] == whole[data]);
-    // Where it is only the label that is gone, somebody may say so.
+    // If only the label is lost, the operator may trust the bytes.
     damage(&dir, "a.img", 15 * MIB, MIB);
     assert_eq!(dir.cairn(&["serve", "home.toml"]).code, 11);
     let trusted = dir.text(&["repair", "home", "--trust", "a", "--yes"]);
     assert!(trusted.contains("2 disks: sound"), "{trusted}");
     dir.serve(&["home.toml"]).stop().ok();
-    // Of two such members one at least is trusted.
+    // Of two such members, at least one must be trusted.
     for disk in ["a.img", "b.img"] {
         damage(&dir, disk, 15 * MIB, MIB);
     }
@@ -348,7 +348,7 @@ fn a_disk_that_was_cut_short_is_not_believed_when_it_is_long_again() {
 }
 
 #[test]
-fn bytes_that_are_on_one_disk_alone_are_trusted_by_nobody_else() {
+fn repair_trusts_only_copy_only_if_asked() {
     let dir = made("stripe");
     damage(&dir, "a.img", 15 * MIB, MIB);
     let before = bytes(&dir);
@@ -359,7 +359,8 @@ fn bytes_that_are_on_one_disk_alone_are_trusted_by_nobody_else() {
     dir.serve(&["home.toml"]).stop().ok();
 }
 
-/// A mirror of which b alone has the newest bytes, and b has lost its end. `failed`: a was given up by hand, and not away.
+/// Makes a mirror with the newest bytes on b alone, and damages the end of b. If `failed`, a was failed by hand; else
+/// it was missing.
 fn newest_is_cut(failed: bool) -> Dir {
     let dir = made("mirror");
     let fill = |serve: &common::Serve, byte: u8| {
@@ -388,7 +389,7 @@ fn newest_is_cut(failed: bool) -> Dir {
 }
 
 #[test]
-fn nothing_is_copied_anew_from_a_member_that_misses_something() {
+fn resync_never_copies_from_stale_member() {
     for failed in [false, true] {
         let dir = newest_is_cut(failed);
         let before = bytes(&dir);
@@ -410,7 +411,7 @@ fn nothing_is_copied_anew_from_a_member_that_misses_something() {
 }
 
 #[test]
-fn a_cut_disk_is_one_wherever_it_is() {
+fn truncated_disk_is_damaged_at_any_path() {
     let dir = made("stripe");
     std::fs::create_dir(dir.path("other")).unwrap();
     damage(&dir, "b.img", 15 * MIB, MIB);
@@ -426,7 +427,7 @@ fn a_cut_disk_is_one_wherever_it_is() {
         assert!(ran.code != 0 && said.contains("nowhere else. Next: bring back"), "{ran:?}");
     }
     assert!(std::fs::read(dir.path("other/b.img")).unwrap() == before);
-    // And if what stands on it is exported no more.
+    // The same holds if no export uses the device on it.
     let dir = made("stripe");
     let without = spec("stripe").replace("on = \"both\" }\n", "on = \"c\" }\n").replace(
         "[device]",
@@ -445,7 +446,7 @@ fn a_cut_disk_is_one_wherever_it_is() {
 }
 
 #[test]
-fn a_sick_disk_of_one_graph_keeps_nobody_from_the_others() {
+fn check_of_graph_ignores_failing_disk_of_another() {
     let dir = Dir::new();
     let socket = dir.path("n.sock");
     let mut server = std::process::Command::new("nbdkit")
@@ -484,7 +485,7 @@ fn a_sick_disk_of_one_graph_keeps_nobody_from_the_others() {
     far.end();
 }
 
-/// Writes to `disk` as to a raw one: its label is served, too.
+/// Serves `disk` as a raw disk and writes to it, so that the write also covers its label.
 fn write_raw(dir: &Dir, disk: &str) {
     let raw = format!(
         "name = \"raw\"\n[disk]\nd = {{ file = \"{disk}\", label = false }}\n[export]\nvol = {{ on = \"d\" }}\n"
@@ -536,7 +537,7 @@ fn repair_trusts_disk_whose_front_was_overwritten_only_if_asked() {
     assert!(ran.code == 11 && ran.out.contains("not repaired"), "{ran:?}");
     assert!(dir.text(&["repair", "home", "--trust", "b", "--yes"]).contains("sound"));
     dir.serve(&["home.toml"]).stop().ok();
-    // Of two members of a mirror with such a front, one at least is trusted.
+    // Of two members with such a front, at least one must be trusted.
     let dir = made("mirror");
     for disk in ["a.img", "b.img"] {
         write_raw(&dir, disk);
@@ -571,14 +572,14 @@ fn start_refuses_overwritten_member_where_others_missed_writes() {
     assert!(bytes(&dir) == before, "a refused start writes nothing");
     assert!(dir.cairn(&["repair", "home", "--trust", "a", "--yes"]).out.contains("wrote a.img"));
     let serve = dir.serve(&["home.toml"]);
-    // Its bytes count as they are: those that the other program has written.
+    // Its bytes count as they are, with the other program's writes.
     let read = ["-r", "-f", "raw", serve.uri(), "-c", "read -P 2 0 1M"];
     let read = common::tool(&dir, "qemu-io", &read);
     assert!(read.code == 0 && !read.out.contains("failed"), "{read:?}");
     serve.stop().ok();
 }
 
-/// The findings of a check that are more than a note: the disk or device of each, and its message.
+/// Returns the findings of a check that are more than a note: the disk or device of each, and its message.
 fn findings(dir: &Dir, code: i32) -> Vec<(String, String)> {
     let found: serde_json::Value = dir.json(code, &["check", "home"]);
     let graphs = found["graphs"].as_array().expect("a list of graphs");

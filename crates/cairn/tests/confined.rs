@@ -1,4 +1,5 @@
-//! What processes may do: workers run behind a filter, the programs of events do not, and a pid file leads nowhere else.
+//! Confinement of processes: workers run behind a seccomp filter, event programs do not, and a pid file follows no
+//! link.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -8,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use common::keeper::{Daemon, home, io, mirror};
 use common::{Dir, until};
 
-/// `NoNewPrivs` and `Seccomp` of a process, out of its status.
+/// Returns the `NoNewPrivs` and `Seccomp` fields of a process status.
 fn confinement(status: &str) -> (String, String) {
     let of = |key: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(key));
@@ -21,7 +22,7 @@ fn confinement_of(pid: u32) -> (String, String) {
     confinement(&std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap())
 }
 
-/// A directory with a mirror, and a program that writes down how it runs for each event.
+/// Makes a directory with a mirror, and an event program that records its own status for each event.
 fn with_program() -> Dir {
     let dir = home();
     dir.write("home.toml", &mirror("home", "[events]\nrun = \"told\"\n"));
@@ -37,7 +38,7 @@ fn told(dir: &Dir) -> String {
 }
 
 #[test]
-fn worker_runs_behind_a_filter_and_its_program_of_events_does_not() {
+fn worker_runs_behind_filter_and_event_program_does_not() {
     let dir = with_program();
     let daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -61,7 +62,7 @@ fn worker_runs_behind_a_filter_and_its_program_of_events_does_not() {
 }
 
 #[test]
-fn serve_in_the_foreground_runs_without_a_filter() {
+fn serve_in_foreground_runs_without_filter() {
     let dir = with_program();
     let serve = dir.serve(&["home.toml"]);
     let unfiltered = confinement_of(std::process::id());

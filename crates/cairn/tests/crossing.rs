@@ -1,5 +1,5 @@
-//! Orders to a daemon that cross: a restart in the midst of another one, a stop in a restart, and one that leaves
-//! what does not run. Nobody who uses a device hears of it.
+//! Orders to a daemon that overlap: a restart during another restart, a stop during a restart, and a hand-over with a
+//! graph that does not run. Users of an attached device notice none of this.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -13,15 +13,15 @@ use common::keeper::Daemon;
 use common::machine::{Background, Name, is_root, noise};
 use common::{Dir, Ran, send, until};
 
-/// Longer than it takes to send a signal that crosses what waits for a flush.
+/// Duration of a flush. It is long enough for a signal to arrive while the flush is in flight.
 const FLUSH: Duration = Duration::from_millis(1500);
 
-/// Longer than it takes to begin such a flush.
+/// Long enough for such a flush to begin.
 const BEGUN: Duration = Duration::from_millis(400);
 
 const LEN: usize = 1 << 20;
 
-/// A graph whose flushes take long, on a disk with a label or without.
+/// Makes the spec of a graph whose flushes take long, on a disk with a label or without.
 fn slow(label: bool) -> Dir {
     let dir = Dir::in_memory();
     let text = format!(
@@ -35,7 +35,7 @@ fn slow(label: bool) -> Dir {
     dir
 }
 
-/// Begins it beside the test.
+/// Starts a command without waiting for it.
 fn begin(dir: &Dir, args: &[&str]) -> Child {
     let mut command = dir.command(args);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
@@ -46,7 +46,7 @@ fn end(child: Child) -> Ran {
     Ran::of(&child.wait_with_output().unwrap())
 }
 
-/// Writes that and has it flushed, and reads it again.
+/// Writes and flushes a block, and reads it back.
 fn works(name: &Name<'_>, seed: u64) {
     let mut device = name.open();
     let (bytes, mut there) = (noise(LEN, seed), vec![0; LEN]);
@@ -57,7 +57,7 @@ fn works(name: &Name<'_>, seed: u64) {
 }
 
 #[test]
-fn two_restarts_that_cross_keep_what_is_held() {
+fn overlapping_restarts_keep_held_descriptors() {
     if !is_root() {
         return;
     }
@@ -70,12 +70,12 @@ fn two_restarts_that_cross_keep_what_is_held() {
         let old = daemon.worker("slow");
         let begun = daemon.log().matches("goes on with process").count();
         send(daemon.pid(), "USR2");
-        // The next daemon has this one hand over, which begins with a flush.
+        // The next daemon makes this one hand over, which begins with a flush.
         until("it is found", || daemon.log().matches("goes on with process").count() > begun);
         std::thread::sleep(BEGUN);
         match round {
             0 => send(daemon.pid(), "USR2"),
-            // Or it is killed meanwhile.
+            // In the other rounds the daemon is killed meanwhile.
             _ => {
                 daemon.kill();
                 daemon.start_again(&[]);
@@ -94,7 +94,7 @@ fn two_restarts_that_cross_keep_what_is_held() {
 }
 
 #[test]
-fn what_is_held_for_one_that_does_not_run_goes_to_the_next_daemon() {
+fn held_descriptors_of_stopped_graph_go_to_next_daemon() {
     if !is_root() {
         return;
     }
@@ -107,7 +107,7 @@ fn what_is_held_for_one_that_does_not_run_goes_to_the_next_daemon() {
     fs::rename(dir.path("d.img"), dir.path("away")).unwrap();
     send(daemon.worker("slow"), "KILL");
     until("it is missed", || daemon.graph("slow").problem.is_some());
-    // It waits, and is answered.
+    // The read waits, and succeeds in the end.
     let mut reader = Command::new("dd");
     reader.args([
         &format!("if={}", name.shown()),
@@ -117,7 +117,7 @@ fn what_is_held_for_one_that_does_not_run_goes_to_the_next_daemon() {
         "iflag=direct",
     ]);
     let mut reader = Background::start(&mut reader);
-    // What another process could not be given is not left.
+    // The daemon does not leave while it holds descriptors that it cannot hand to a worker.
     let ran = dir.cairn(&["daemon", "--state", "state", "--replace"]);
     assert!(ran.code == 5 && ran.err.contains("slow does not run"), "{ran:?}");
     assert_eq!(daemon.graph("slow").held, 2);
@@ -136,7 +136,7 @@ fn what_is_held_for_one_that_does_not_run_goes_to_the_next_daemon() {
 }
 
 #[test]
-fn a_stop_in_a_restart_is_one_in_order() {
+fn stop_during_restart_flushes_and_closes() {
     if !is_root() {
         return;
     }
@@ -146,7 +146,7 @@ fn a_stop_in_a_restart_is_one_in_order() {
     let name = Name::new(&dir);
     name.attach("vol");
     let bytes = noise(LEN, 3);
-    // In the cache of the machine alone.
+    // The bytes are only in the page cache.
     fs::File::options().write(true).open(name.path()).unwrap().write_all(&bytes).unwrap();
     send(daemon.worker("slow"), "USR2");
     std::thread::sleep(BEGUN);
@@ -157,11 +157,11 @@ fn a_stop_in_a_restart_is_one_in_order() {
 }
 
 #[test]
-fn a_stop_is_cut_short_by_nobody_who_has_not_said_so() {
+fn stop_is_cut_short_only_by_explicit_order() {
     let dir = slow(true);
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "slow.toml"]);
-    // Another daemon finds the process, and says that it is there.
+    // Another daemon would find the worker and send it SIGUSR1, which must not shorten the stop.
     let stop = begin(&dir, &["stop", "slow"]);
     until("it stops", || daemon.graph("slow").phase == api::Phase::Stopping);
     send(daemon.graph("slow").pid.unwrap(), "USR1");
@@ -171,7 +171,7 @@ fn a_stop_is_cut_short_by_nobody_who_has_not_said_so() {
         "{ran:?} {}",
         daemon.log()
     );
-    // Whoever stops the daemon has not seen that somebody stops a graph.
+    // A stop of the daemon does not count as a second signal to a graph that is stopping.
     dir.text(&["apply", "slow.toml"]);
     let stop = begin(&dir, &["stop", "slow"]);
     until("it stops", || daemon.graph("slow").phase == api::Phase::Stopping);
@@ -181,7 +181,7 @@ fn a_stop_is_cut_short_by_nobody_who_has_not_said_so() {
 }
 
 #[test]
-fn nobody_leaves_for_a_daemon_that_cannot_take_over() {
+fn daemon_stays_if_next_one_cannot_take_over() {
     let dir = slow(true);
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "slow.toml"]);
@@ -191,13 +191,13 @@ fn nobody_leaves_for_a_daemon_that_cannot_take_over() {
     let ran = replace(&["--state", "other"]);
     let named = ran.err.contains(&dir.path("state").display().to_string());
     assert!(ran.code == 5 && named && ran.err.contains("Next: --state"), "{ran:?}");
-    // It is there still, and keeps what it kept.
+    // The daemon still runs, and keeps its graphs.
     daemon.kill_worker("slow");
     assert_eq!(daemon.stop(), 0);
 }
 
 #[test]
-fn a_change_that_is_not_kept_says_so() {
+fn apply_reports_change_that_is_not_kept() {
     let dir = slow(false);
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "slow.toml"]);

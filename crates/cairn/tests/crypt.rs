@@ -1,4 +1,4 @@
-//! Encrypted exports, seen from outside: what lies on the disk, and where the key is not.
+//! Encrypted exports from outside: the bytes on the disk, and the places where the key must not be.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -11,7 +11,7 @@ use common::{Dir, Serve, tool};
 
 const MIB: usize = 1 << 20;
 
-/// A spec of an encrypted file of 8 MiB, with more options.
+/// Returns the spec of an encrypted file of 8 MiB, with more options.
 fn spec(options: &str) -> String {
     format!(
         "name = \"home\"\n\
@@ -26,7 +26,7 @@ fn put_key(dir: &Dir, name: &str, key: &[u8]) {
     fs::set_permissions(dir.path(name), fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// 64 bytes that are nowhere else.
+/// Returns 64 random bytes, which occur nowhere else.
 fn random_key() -> Vec<u8> {
     let mut key = vec![0; 64];
     File::open("/dev/urandom").unwrap().read_exact_at(&mut key, 0).unwrap();
@@ -34,7 +34,7 @@ fn random_key() -> Vec<u8> {
 }
 
 #[test]
-fn the_disk_is_what_dm_crypt_would_make_of_it() {
+fn crypt_writes_same_bytes_as_dm_crypt() {
     let vectors = include_str!("../../kinds/src/crypt/vectors/plain64.txt");
     for unit in [512, 4096] {
         let dir = Dir::new();
@@ -71,20 +71,21 @@ fn the_disk_is_what_dm_crypt_would_make_of_it() {
     }
 }
 
-/// Round keys of AES come in 16 bytes, and the first four are the key.
+/// Splits a key into pieces of 16 bytes. AES keeps its round keys in such pieces, and the first ones are the key
+/// itself.
 fn pieces(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     key.chunks(16)
 }
 
 fn busy(dir: &Dir, serve: &Serve) {
-    // Short requests on the core, long ones on worker threads, both ways.
+    // In both directions, short requests (done on the core) and long ones (done on worker threads).
     for command in ["write -P 7 0 64k", "write -P 7 1M 4M", "read 0 64k", "read 1M 4M", "flush"] {
         assert_eq!(tool(dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", command]).code, 0);
     }
 }
 
 #[test]
-fn the_key_is_in_locked_memory_and_nowhere_else() {
+fn crypt_key_is_only_in_locked_memory() {
     let dir = Dir::new();
     let key = random_key();
     put_key(&dir, "key", &key);
@@ -125,7 +126,7 @@ fn the_key_is_in_locked_memory_and_nowhere_else() {
 }
 
 #[test]
-fn keys_come_from_descriptors_and_credentials() {
+fn crypt_reads_keys_from_descriptors_and_credentials() {
     let dir = Dir::new();
     let key = random_key();
     put_key(&dir, "key", &key);
@@ -152,7 +153,7 @@ fn keys_come_from_descriptors_and_credentials() {
 }
 
 #[test]
-fn a_key_that_others_can_read_is_warned_about() {
+fn crypt_warns_of_key_file_readable_by_others() {
     let dir = Dir::new();
     put_key(&dir, "key", &random_key());
     dir.write("home.toml", &spec("key = \"file:key\""));
@@ -167,7 +168,7 @@ fn a_key_that_others_can_read_is_warned_about() {
 }
 
 #[test]
-fn a_plain_device_has_no_slots() {
+fn plain_crypt_has_no_key_slots() {
     let dir = Dir::new();
     put_key(&dir, "key", &random_key());
     dir.write("home.toml", &spec("key = \"file:key\""));

@@ -1,4 +1,4 @@
-//! `cairn daemon`: graphs come up, change, stop, and outlive whoever serves them.
+//! `cairn daemon`: graphs start, change, stop, and outlive their workers.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -16,14 +16,14 @@ use common::{Dir, send, until};
 use serde_json::{Value, json};
 
 #[test]
-fn of_several_graphs_the_one_is_meant_that_has_it() {
+fn command_finds_graph_by_name_of_device() {
     let dir = Dir::new();
     let mut daemon = Daemon::start(&dir);
     for name in ["one", "two"] {
         dir.write(&format!("{name}.toml"), &mirror(name, ""));
         dir.text(&["apply", &format!("{name}.toml")]);
     }
-    // Both have such a disk and such a device.
+    // Both graphs have a disk and a device of these names.
     let ran = dir.cairn(&["device", "scrub", "pair"]);
     assert!(
         ran.code == 2 && ran.err.contains("\"pair\" could be any of one/pair, two/pair"),
@@ -70,7 +70,7 @@ fn of_several_graphs_the_one_is_meant_that_has_it() {
 }
 
 #[test]
-fn a_graph_comes_up_changes_and_is_released() {
+fn daemon_starts_changes_and_stops_graph() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     let ran = dir.cairn(&["status"]);
@@ -85,7 +85,7 @@ fn a_graph_comes_up_changes_and_is_released() {
     assert!(dir.text(&["show"]).contains("mirror"));
     io(&dir, "home", "write -P 7 0 1M");
 
-    // A change of what runs is kept too.
+    // A live change is kept too.
     dir.write("home.toml", &mirror("home", "again = { on = \"pair\", read_only = true }\n"));
     assert!(dir.text(&["diff", "home.toml"]).contains("would add"));
     let applied: Applied = dir.json(0, &["apply", "home.toml"]);
@@ -98,7 +98,7 @@ fn a_graph_comes_up_changes_and_is_released() {
     let status: Vec<Status> = dir.json(0, &["status"]);
     assert_eq!(status[0].kept.as_ref().unwrap().starts, 2);
 
-    // Stopped by somebody else, it stays so until the next daemon, or an order.
+    // After a SIGTERM to its worker, the graph stays stopped until the next daemon starts or an order comes.
     send(daemon.worker("home"), "TERM");
     until("it is stopped", || daemon.graph("home").phase == Phase::Stopped);
     let next = "Next: cairn apply its spec; or cairn stop home, and cairn import home\n";
@@ -111,7 +111,7 @@ fn a_graph_comes_up_changes_and_is_released() {
     dir.text(&["apply", "home.toml"]);
     io(&dir, "home", "read -P 7 0 1M");
 
-    // It is there again with the next daemon, and is not when it was stopped.
+    // The next daemon starts it again, unless it was stopped.
     assert_eq!(daemon.stop(), 0);
     assert!(dir.text(&["import"]).contains("would come up\n"), "the labels are closed");
     let mut daemon = Daemon::start(&dir);
@@ -132,7 +132,7 @@ fn a_graph_comes_up_changes_and_is_released() {
 }
 
 #[test]
-fn what_does_not_come_up_is_not_kept() {
+fn graph_that_fails_to_start_is_not_kept() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.write("bad.toml", "name = \"bad\"\n[export]\nvol = { on = \"nowhere\" }\n");
@@ -142,7 +142,7 @@ fn what_does_not_come_up_is_not_kept() {
     dir.write("same.toml", &mirror("home", "").replace("name = \"home\"", "name = \"same\""));
     let ran = dir.cairn(&["apply", "same.toml"]);
     assert!(ran.code == 5 && ran.err.contains("home-a.img"), "{ran:?}");
-    // What is served in the foreground is no daemon's.
+    // A graph that is served in the foreground does not belong to the daemon.
     let ran = dir.cairn(&["stop", "home"]);
     assert!(ran.code == 4, "{ran:?}");
     assert_eq!(serve.stop().code, 0);
@@ -164,9 +164,9 @@ fn what_does_not_come_up_is_not_kept() {
     assert_eq!(daemon.stop(), 0);
 }
 
-/// Where no disk has a label, nobody finds it by looking at disks.
+/// Without labels, a graph cannot be found by a scan of the disks.
 #[test]
-fn one_without_labels_comes_back_by_its_spec() {
+fn graph_without_labels_is_restarted_from_its_spec() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);
     let spec =
@@ -186,7 +186,7 @@ fn one_without_labels_comes_back_by_its_spec() {
 }
 
 #[test]
-fn there_is_one_daemon_and_its_state_is_nobody_elses() {
+fn second_daemon_is_refused() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -199,7 +199,7 @@ fn there_is_one_daemon_and_its_state_is_nobody_elses() {
     assert!(ran.code == 5 && ran.err.contains(&pid) && ran.err.contains("--replace"), "{ran:?}");
     let ran = dir.cairn(&["daemon", "--state", "other"]);
     assert!(ran.code == 5 && ran.err.contains("a daemon answers there"), "{ran:?}");
-    // One that cannot be asked from here stays, and says where it can.
+    // A daemon that does not answer at this address stays. The message says at which address it answers.
     fs::create_dir(dir.path("there")).unwrap();
     for more in [&[][..], &["--replace"]] {
         let begun = Instant::now();
@@ -223,7 +223,7 @@ fn there_is_one_daemon_and_its_state_is_nobody_elses() {
 }
 
 #[test]
-fn what_no_answer_can_say_is_refused() {
+fn commands_refuse_paths_that_are_not_utf8() {
     let dir = home();
     let odd = dir.0.join(OsStr::from_bytes(b"di\xffr"));
     fs::create_dir(&odd).unwrap();
@@ -277,7 +277,7 @@ fn many_graphs_outlive_their_daemon() {
     };
     let before = pids(&daemon);
     assert_eq!(before.len(), GRAPHS);
-    // Killed, they go on; and the next daemon goes on with them.
+    // If the daemon is killed, its workers go on, and the next daemon adopts them.
     daemon.kill();
     let ran = dir.cairn(&["stop", "g0"]);
     let next = "of it goes on. Next: cairn daemon, then cairn stop g0\n";
@@ -287,13 +287,13 @@ fn many_graphs_outlive_their_daemon() {
     }
     daemon.start_again(&[]);
     until("all are known", || pids(&daemon) == before);
-    // One crash is one graph's.
+    // A crash concerns one graph only.
     daemon.kill_worker("g7");
     let changed = pids(&daemon).iter().zip(&before).filter(|(now, then)| now != then).count();
     assert_eq!(changed, 1);
     io(&dir, "g7", "write -P 4 0 4k");
     assert_eq!(daemon.stop(), 0);
-    // And all of them come up at once.
+    // The graphs start at the same time.
     let mut daemon = Daemon::start(&dir);
     until("all are up", || {
         daemon.view().unwrap().graphs.iter().all(|graph| graph.phase == Phase::Up)
@@ -303,7 +303,7 @@ fn many_graphs_outlive_their_daemon() {
 }
 
 #[test]
-fn a_killed_change_has_happened_or_not() {
+fn apply_is_atomic_if_worker_is_killed() {
     let dir = home();
     let c =
         "c = { file = \"home-c.img\", size = \"16MiB\", create = true, label = true }\n[device]";
@@ -324,7 +324,7 @@ fn a_killed_change_has_happened_or_not() {
         let before = has_c();
         let next = if before { "home.toml" } else { "more.toml" };
         let pid = daemon.worker("home");
-        // One that dies young again and again is started later each time.
+        // The daemon delays the next start if a worker dies young again and again.
         std::thread::sleep(Duration::from_secs(1));
         let mut change = dir.command(&["apply", next]);
         change.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
@@ -341,7 +341,7 @@ fn a_killed_change_has_happened_or_not() {
         let after = has_c();
         happened += u32::from(after != before);
         if !after {
-            // It says that it was left behind, and would be refused as a new one.
+            // The label of the removed disk says so, and it would be refused as a new disk.
             let _ = fs::remove_file(dir.path("home-c.img"));
         }
     }
@@ -350,7 +350,7 @@ fn a_killed_change_has_happened_or_not() {
 }
 
 #[test]
-fn a_process_that_does_not_turn_any_more_is_replaced() {
+fn hung_worker_is_replaced() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -366,7 +366,7 @@ fn a_process_that_does_not_turn_any_more_is_replaced() {
 }
 
 #[test]
-fn figures_are_there_for_every_graph() {
+fn metrics_cover_every_graph() {
     let dir = home();
     dir.write("down.toml", &mirror("down", ""));
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -403,7 +403,7 @@ fn figures_are_there_for_every_graph() {
 }
 
 #[test]
-fn a_second_signal_is_not_waited_for() {
+fn second_signal_ends_daemon_without_waiting() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "16M"]);
     dir.write(
@@ -424,7 +424,7 @@ fn a_second_signal_is_not_waited_for() {
         counts.into_iter().any(|counts| counts.in_flight > 0)
     };
     until("the write is on its way", is_on_its_way);
-    // It comes to both signals late, and they are two.
+    // The worker gets both signals late, and must count them as two.
     let worker = daemon.worker("slow");
     send(worker, "STOP");
     send(daemon.pid(), "TERM");
@@ -442,10 +442,10 @@ fn a_second_signal_is_not_waited_for() {
 }
 
 #[test]
-fn the_unit_is_one_that_systemd_takes() {
+fn unit_file_passes_systemd_analyze() {
     let unit = include_str!("../../../packaging/cairn.service");
     let dir = Dir::new();
-    // The program is not installed where it is tested.
+    // The program is not installed on the machine of the test.
     dir.write("cairn.service", &unit.replace("/usr/bin/cairn", "/bin/true"));
     let mut verify = std::process::Command::new("systemd-analyze");
     verify.arg("verify").arg(dir.path("cairn.service"));
@@ -456,7 +456,7 @@ fn the_unit_is_one_that_systemd_takes() {
 }
 
 #[test]
-fn a_log_for_programs_is_one_object_a_line() {
+fn json_log_has_one_object_per_line() {
     let dir = home();
     let mut daemon = Daemon::with(&dir, &["--log", "json"]);
     dir.text(&["apply", "home.toml"]);
@@ -482,7 +482,7 @@ fn a_log_for_programs_is_one_object_a_line() {
 }
 
 #[test]
-fn a_key_is_read_at_each_start_and_kept_by_nobody() {
+fn key_is_read_at_each_start_and_never_kept() {
     let dir = home();
     dir.write("key", "correct horse battery staple");
     let safe = "s = { kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \"1MiB\", \
@@ -505,10 +505,10 @@ fn a_key_is_read_at_each_start_and_kept_by_nobody() {
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }
 
-/// What changes a graph without its spec is kept as well: members by a word, and bytes on their way back out
-/// of an encryption, where the spec has no word of it any more.
+/// Live changes that no spec contains are kept as well: members that commands replaced, and bytes on their way back
+/// out of an encryption that the spec no longer has.
 #[test]
-fn what_was_changed_without_a_spec_is_kept() {
+fn live_changes_without_spec_are_kept() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);

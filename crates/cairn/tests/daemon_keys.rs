@@ -1,4 +1,4 @@
-//! Keys that are given once, by hand, and outlive the process that was given them.
+//! Keys that are given once, by hand, and outlive the worker that got them.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -10,7 +10,7 @@ use common::keeper::Daemon;
 use common::memory::{holds, memory};
 use common::{Dir, tool, until};
 
-/// A labelled crypt device whose key is there only once.
+/// Makes a labelled crypt device whose key source can be read only once.
 fn keyed(source: &str) -> Dir {
     let dir = Dir::new();
     dir.write(
@@ -26,11 +26,11 @@ fn keyed(source: &str) -> Dir {
 }
 
 #[test]
-fn a_key_that_is_given_once_is_there_for_the_next_process() {
+fn one_shot_key_is_handed_to_next_worker() {
     let dir = keyed("fd:5");
     let mut key = [0; 48];
     fs::File::open("/dev/urandom").unwrap().read_exact(&mut key).unwrap();
-    // No newline at its end, which would not count.
+    // A newline at the end would not belong to the key.
     key[47] |= 1;
     fs::write(dir.path("key"), key).unwrap();
     let mut daemon = Daemon::start(&dir);
@@ -62,13 +62,13 @@ fn a_key_that_is_given_once_is_there_for_the_next_process() {
     daemon.kill_worker("home");
     io("read -P 7 0 64k");
     nowhere(daemon.worker("home"), "the second process");
-    // Nor does it go with the daemon.
+    // The key also survives the end of the daemon.
     daemon.kill();
     daemon.start_again(&[]);
     assert_eq!(daemon.graph("home").held, 2, "{}", daemon.log());
     daemon.kill_worker("home");
     io("read -P 7 0 64k");
-    // A stop gives it up: it is asked for again, and a wrong one is none.
+    // A stop discards the key. The next start asks for it again, and refuses a wrong one.
     dir.text(&["stop", "home"]);
     fs::write(dir.path("wrong"), "hunter2").unwrap();
     let ran = apply("5<wrong");
@@ -79,7 +79,7 @@ fn a_key_that_is_given_once_is_there_for_the_next_process() {
     assert_eq!(apply("5<key").code, 0);
     io("read -P 7 0 64k");
     assert_eq!(daemon.stop(), 0);
-    // The next daemon has the graph, and nobody who gives the key.
+    // The next daemon has the graph, but no source for its key.
     daemon.start_again(&[]);
     until("it says so", || daemon.log().contains("nobody is there to give it"));
     let ran = dir.cairn(&["status"]);
@@ -91,7 +91,7 @@ fn a_key_that_is_given_once_is_there_for_the_next_process() {
 }
 
 #[test]
-fn where_nobody_can_be_asked_the_command_says_so() {
+fn start_without_terminal_reports_missing_key() {
     let dir = keyed("ask");
     let mut daemon = Daemon::start(&dir);
     let ran = dir.cairn(&["apply", "home.toml"]);

@@ -1,4 +1,4 @@
-//! What clients see when the process of a graph, or its daemon, is killed, hung or replaced.
+//! The view of clients while a worker or its daemon is killed, hangs or is replaced.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -15,20 +15,20 @@ use common::machine::{Name, is_root, noise};
 use common::manager::Manager;
 use common::{Dir, send, tool, until};
 
-/// Kills of one worker under load.
+/// Number of kills of one worker under load.
 const KILLS: usize = 9;
 
-/// What a client may have to wait after a kill, and when a restart was planned.
+/// The longest pause for a client after a kill, and at a planned restart.
 const PAUSE_AFTER_KILL: Duration = Duration::from_secs(5);
 const PAUSE_PLANNED: Duration = Duration::from_secs(2);
 
-/// Each measures how long something takes.
+/// Serializes the tests of this file, because each measures times.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Crypt over a labelled mirror, and a plain graph beside it.
+/// Makes the specs of crypt over a labelled mirror, and of a plain graph beside it.
 fn graphs() -> Dir {
     let dir = Dir::in_memory();
     fs::write(dir.path("key"), noise(64, 7)).unwrap();
@@ -49,7 +49,7 @@ fn graphs() -> Dir {
     dir
 }
 
-/// A graph on the export of the plain one.
+/// Writes the spec of a graph whose disk is the export of the plain one.
 fn write_above(dir: &Dir) {
     let socket = dir.path("run/cairn/plain.sock").display().to_string();
     let above = format!(
@@ -59,15 +59,15 @@ fn write_above(dir: &Dir) {
     dir.write("above.toml", &above);
 }
 
-/// One of the three ways to have the process of a graph replaced, and until it is.
+/// Replaces the worker of a graph in one of three ways, and waits for the next worker.
 fn replace_in_turn(daemon: &mut Daemon<'_>, name: &str, round: usize) {
     let old = daemon.worker(name);
     match round % 3 {
-        // As `systemctl reload`: the same process, another program perhaps.
+        // As `systemctl reload`: the daemon executes its program again, which may be a new version.
         0 => send(daemon.pid(), "USR2"),
         // Another daemon takes its place.
         1 => daemon.start_again(&["--replace"]),
-        // One worker alone.
+        // Only the worker is replaced.
         _ => send(old, "USR2"),
     }
     until("another process is up", || {
@@ -78,7 +78,7 @@ fn replace_in_turn(daemon: &mut Daemon<'_>, name: &str, round: usize) {
 }
 
 #[test]
-fn an_attached_device_pauses_whoever_is_killed() {
+fn attached_device_only_pauses_at_kills() {
     if !is_root() {
         return;
     }
@@ -97,7 +97,7 @@ fn an_attached_device_pauses_whoever_is_killed() {
     for round in 0..KILLS {
         std::thread::sleep(Duration::from_millis(1100));
         if round % 4 == 3 {
-            // The daemon goes too, first; its workers do not.
+            // The daemon is killed first. Its workers live on.
             let before = daemon.worker("home");
             daemon.kill();
             std::thread::sleep(Duration::from_millis(200));
@@ -117,7 +117,7 @@ fn an_attached_device_pauses_whoever_is_killed() {
     let log = daemon.log();
     assert!(log.matches("  goes on").count() >= KILLS, "{next}: {log}");
 
-    // A device that is in use keeps its graph; one that is not goes with it.
+    // A graph cannot stop while its device is in use. An unused device is detached by the stop.
     name.make_fs();
     let ran = dir.cairn(&["stop", "home"]);
     assert!(ran.code == 5 && ran.err.contains("is mounted on"), "{ran:?}");
@@ -128,7 +128,7 @@ fn an_attached_device_pauses_whoever_is_killed() {
 }
 
 #[test]
-fn both_may_be_killed_where_a_service_manager_holds_what_they_hold() {
+fn daemon_and_worker_kills_are_survived_with_fdstore() {
     if !is_root() {
         return;
     }
@@ -171,7 +171,7 @@ fn both_may_be_killed_where_a_service_manager_holds_what_they_hold() {
 }
 
 #[test]
-fn a_planned_restart_is_a_shorter_pause() {
+fn planned_restart_is_shorter_pause_than_kill() {
     if !is_root() {
         return;
     }
@@ -192,14 +192,14 @@ fn a_planned_restart_is_a_shorter_pause() {
     let log = daemon.log();
     assert_eq!(log.matches("has handed over").count(), 6, "{log}");
     assert!(!log.contains("crashed"), "{log}");
-    // What was closed in order is not copied.
+    // No resync is needed after a close in order.
     assert!(!log.contains("not closed in order"), "{log}");
     name.detach_well();
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }
 
 #[test]
-fn no_client_is_disconnected_by_a_planned_restart() {
+fn planned_restart_disconnects_no_client() {
     let _alone = alone();
     let dir = graphs();
     let mut daemon = Daemon::start(&dir);
@@ -214,7 +214,7 @@ fn no_client_is_disconnected_by_a_planned_restart() {
     );
     dir.text(&["apply", "plain.toml"]);
     let socket = dir.path("run/plain.sock").display().to_string();
-    // Clients that give up at the first disconnect: one that asks now and then, and two that are busy.
+    // Clients that give up at the first disconnect: one that is mostly idle, and two under load.
     let mut idle = Command::new("qemu-io");
     idle.args(["-f", "raw", &format!("nbd+unix:///vol?socket={socket}")]);
     let idle = idle.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -245,12 +245,12 @@ fn no_client_is_disconnected_by_a_planned_restart() {
 }
 
 #[test]
-fn nbd_clients_that_reconnect_go_on() {
+fn reconnecting_nbd_clients_survive_kills() {
     let _alone = alone();
     let dir = graphs();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "plain.toml"]);
-    // Cairn's own NBD disk, with qemu's client above it; and qemu's client beside it.
+    // Cairn's own NBD disk with qemu's client above it, and qemu's client beside it.
     let socket = dir.path("run/cairn/plain.sock").display().to_string();
     let above = format!(
         "name = \"above\"\n[disk]\nn = {{ nbd = \"nbd+unix:///vol?socket={socket}\" }}\n\
@@ -302,7 +302,7 @@ fn nbd_clients_that_reconnect_go_on() {
 }
 
 #[test]
-fn what_stands_on_an_nbd_disk_pauses() {
+fn device_on_nbd_disk_pauses_at_restart_of_server() {
     let _alone = alone();
     let dir = graphs();
     let mut daemon = Daemon::start(&dir);
@@ -330,7 +330,7 @@ fn what_stands_on_an_nbd_disk_pauses() {
         let connected = reconnects() - before;
         println!("5 times SIG{what}: longest pause {pause:?}, {connected} times connected again");
         assert!(pause < limit, "{what}: {pause:?}");
-        // Where it is replaced as planned the connection goes on.
+        // A planned restart keeps the connection.
         let goes_on = connected == 0;
         assert_eq!(goes_on, what == "USR2", "{what}: {connected} times connected again");
     }
@@ -339,7 +339,7 @@ fn what_stands_on_an_nbd_disk_pauses() {
 }
 
 #[test]
-fn a_device_above_an_nbd_disk_outlives_its_process_and_the_server() {
+fn device_on_nbd_disk_outlives_worker_and_server() {
     if !is_root() {
         return;
     }
@@ -351,7 +351,7 @@ fn a_device_above_an_nbd_disk_outlives_its_process_and_the_server() {
     dir.text(&["apply", "above.toml"]);
     let name = Name::new(&dir);
     dir.text(&["attach", "vol", "--name", &name.name, "--at", "above"]);
-    // A listener, a mount, and what is not flushed.
+    // A listener, a mount, and the unflushed writes.
     assert_eq!(daemon.graph("above").held, 3);
     let load = Load::with(
         &dir,
@@ -379,7 +379,7 @@ fn a_device_above_an_nbd_disk_outlives_its_process_and_the_server() {
 }
 
 #[test]
-fn what_a_kill_would_lose_is_not_handed_over() {
+fn memory_disk_is_not_handed_over() {
     let _alone = alone();
     let dir = Dir::new();
     dir.write(

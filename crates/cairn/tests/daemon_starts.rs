@@ -1,4 +1,5 @@
-//! How a graph of `cairn daemon` comes up again: what is tried, what is given up, and what counts only once.
+//! Restarts of a graph by `cairn daemon`: the retries, the cases in which it gives up, and settings that count for
+//! one start only.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -10,7 +11,7 @@ use common::keeper::{Daemon, home, io, mirror};
 use common::{Dir, send, until};
 
 #[test]
-fn whom_somebody_trusted_once_is_not_trusted_at_later_starts() {
+fn trust_counts_for_one_start_only() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     let spec = mirror("home", "").replace("[\"a\", \"b\"] }", "[\"a\", \"b\"], trust = \"a\" }");
@@ -24,12 +25,12 @@ fn whom_somebody_trusted_once_is_not_trusted_at_later_starts() {
     daemon.settled();
     until("both are in sync", || dir.cairn(&["status"]).code == 0);
     io(&dir, "home", "read -P 2 0 1M");
-    // Nor does it keep the spec from being applied while the graph runs.
+    // A spec with `trust` can still be applied while the graph runs.
     dir.write("home.toml", &format!("{spec}more = {{ on = \"pair\", read_only = true }}\n"));
     let ran = dir.cairn(&["apply", "home.toml"]);
     let note = "trust = a is a word for a start, and pair runs";
     assert!(ran.code == 0 && ran.err.contains(note), "{ran:?}");
-    // Nor is it said anew by whoever brings it up with the same spec.
+    // Applying the same spec again does not repeat the trust.
     dir.text(&["device", "fail", "home/a", "--yes"]);
     io(&dir, "home", "write -P 3 0 1M");
     send(daemon.worker("home"), "TERM");
@@ -41,7 +42,7 @@ fn whom_somebody_trusted_once_is_not_trusted_at_later_starts() {
 }
 
 #[test]
-fn a_disk_that_a_graph_had_is_not_made_anew_by_an_apply_of_the_same() {
+fn apply_never_recreates_missing_disk_of_graph() {
     let dir = Dir::new();
     fs::create_dir(dir.path("mounted")).unwrap();
     let spec = |path: &str| {
@@ -58,7 +59,7 @@ fn a_disk_that_a_graph_had_is_not_made_anew_by_an_apply_of_the_same() {
     fs::rename(dir.path("mounted/d.img"), dir.path("d.img")).unwrap();
     let ran = dir.cairn(&["apply", "raw.toml"]);
     assert!(ran.code != 0 && !dir.path("mounted/d.img").exists(), "{ran:?}");
-    // At another place it is another disk.
+    // With another path it is another disk.
     dir.write("raw.toml", &spec("mounted/other.img"));
     dir.text(&["apply", "raw.toml"]);
     assert!(dir.path("mounted/other.img").exists());
@@ -66,7 +67,7 @@ fn a_disk_that_a_graph_had_is_not_made_anew_by_an_apply_of_the_same() {
 }
 
 #[test]
-fn one_that_cannot_come_up_keeps_nobody_away() {
+fn failing_graph_does_not_delay_others() {
     let dir = home();
     for name in ["more", "newer", "torn"] {
         dir.write(&format!("{name}.toml"), &mirror(name, ""));
@@ -104,26 +105,26 @@ fn one_that_cannot_come_up_keeps_nobody_away() {
     }
     assert!(line("newer").contains("version 2"), "{ran:?}");
     assert!(line("torn").contains("bytes were written"), "{ran:?}");
-    // It comes back by itself.
+    // The graph starts by itself as soon as its disk is back.
     fs::rename(dir.path("away"), dir.path("more-a.img")).unwrap();
     until("more is up", || daemon.graph("more").phase == Phase::Up);
-    // Whoever holds a disk is named by what it is.
+    // The message names the process that holds the disk.
     let ran = dir.cairn(&["info", "home-a.img"]);
     let holder = format!("process {} (cairn)", daemon.worker("home"));
     assert!(ran.out.contains(&holder), "{ran:?}");
-    // What was put right is seen when the daemon is told to look.
+    // A corrected file is noticed when SIGHUP makes the daemon look.
     fs::write(daemon.file("newer"), newer).unwrap();
     send(daemon.pid(), "HUP");
     until("newer is up", || daemon.graph("newer").phase == Phase::Up);
-    // What is not to be put right may be given up, or applied anew.
+    // A file beyond correction may be dropped, or its spec applied anew.
     dir.text(&["apply", "torn.toml"]);
     assert_eq!(dir.cairn(&["status"]).code, 0);
     assert_eq!(daemon.stop(), 0);
 }
 
-/// Nobody closes the labels of a graph that does not run.
+/// The labels of a graph that does not run stay marked as open.
 #[test]
-fn one_that_does_not_run_is_given_up_for_what_it_is() {
+fn stop_of_graph_that_does_not_run_reports_open_labels() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -136,7 +137,7 @@ fn one_that_does_not_run_is_given_up_for_what_it_is() {
     assert!(said.contains("may be marked as open here still. Next: cairn import home"), "{said}");
     assert!(!socket.exists());
     fs::rename(dir.path("away"), dir.path("home-a.img")).unwrap();
-    // As it was told.
+    // The advice of the message works.
     dir.text(&["import", "home"]);
     let said = dir.text(&["stop", "home"]);
     assert!(said.contains("free for other machines"), "{said}");
@@ -144,7 +145,7 @@ fn one_that_does_not_run_is_given_up_for_what_it_is() {
 }
 
 #[test]
-fn what_no_try_heals_is_given_up_at_once() {
+fn permanent_fault_is_given_up_at_once() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -157,7 +158,7 @@ fn what_no_try_heals_is_given_up_at_once() {
         damaged[(15 << 20) + at + 600] ^= 1;
     }
     fs::write(dir.path("home-b.img"), damaged).unwrap();
-    // While another disk is not there, more may be said of it when it is.
+    // While another disk is missing, the daemon goes on trying, because that disk may explain the damage.
     fs::rename(dir.path("home-a.img"), dir.path("away")).unwrap();
     let mut daemon = Daemon::start(&dir);
     until("it is tried again", || daemon.graph("home").starts > 2);
@@ -180,13 +181,13 @@ fn what_no_try_heals_is_given_up_at_once() {
 }
 
 #[test]
-fn what_was_said_of_a_missing_disk_counts_at_each_start() {
+fn degraded_permission_counts_at_each_start() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
     io(&dir, "home", "write -P 5 0 1M");
     dir.text(&["stop", "home"]);
-    // A disk is found under any name: it is to be somewhere else.
+    // A disk is found under any name, so it must be moved to another directory.
     fs::create_dir(dir.path("away")).unwrap();
     fs::rename(dir.path("home-b.img"), dir.path("away/b.img")).unwrap();
     let ran = dir.cairn(&["import", "home"]);
@@ -203,9 +204,9 @@ fn what_was_said_of_a_missing_disk_counts_at_each_start() {
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }
 
-/// Nobody waits for the tries of the daemon who says how it is to come up.
+/// An order for a graph does not wait for the retries of the daemon.
 #[test]
-fn between_two_tries_an_order_is_carried_out_at_once() {
+fn order_between_retries_is_carried_out_at_once() {
     let dir = Dir::new();
     let names = ["home", "other", "third"];
     names.iter().for_each(|name| dir.write(&format!("{name}.toml"), &mirror(name, "")));
@@ -220,14 +221,14 @@ fn between_two_tries_an_order_is_carried_out_at_once() {
         fs::rename(dir.path(&disk), dir.path("away").join(disk)).unwrap();
     }
     let mut daemon = Daemon::start(&dir);
-    // Refused for what it is, as if nobody had tried before; and it is tried on.
+    // Refused with the reason, as if there had been no earlier try. The retries go on.
     let ran = dir.cairn(&["apply", "home.toml"]);
     assert!(ran.code == 10 && ran.err.contains("--degraded"), "{ran:?}");
     let starts = daemon.graph("home").starts;
     until("it is tried again", || daemon.graph("home").starts > starts);
     let said = dir.text(&["apply", "home.toml", "--degraded"]);
     assert!(said.starts_with("home  up, degraded.  nbd+unix://"), "{said}");
-    // It is back while its graph runs.
+    // The missing member returns while its graph runs.
     let said = dir.cairn(&["status"]).out;
     let next = "bring b back, and cairn apply the spec; or cairn device replace pair/b PATH";
     assert!(said.contains(&format!("  next: {next}\n")), "{said}");
@@ -238,7 +239,7 @@ fn between_two_tries_an_order_is_carried_out_at_once() {
     until("in sync", || dir.cairn(&["status", "--at", "home"]).code == 0);
     until("the other is brought up", || {
         let ran = dir.cairn(&["import", "other", "--degraded"]);
-        // A try that is under way has the disks open for a moment.
+        // A retry in progress holds the disks open for a moment.
         assert!(ran.code == 0 || !ran.err.contains("not at rest"), "{ran:?}");
         ran.code == 0
     });

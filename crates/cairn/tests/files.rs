@@ -1,4 +1,4 @@
-//! What other programs do to the files of disks that are used: they cut them short, delete them, rename them.
+//! Other programs that truncate, delete or rename the files of disks in use.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -18,7 +18,7 @@ fn io(dir: &Dir, serve: &Serve, command: &str) -> Ran {
     ran
 }
 
-/// Asks for as many reads as members take turns in.
+/// Reads often enough that every member gets a turn.
 fn reads_are(dir: &Dir, serve: &Serve, command: &str) {
     for _ in 0..8 {
         let ran = io(dir, serve, command);
@@ -66,7 +66,7 @@ fn truncated_single_disk_fails() {
     };
     assert_eq!(io(&dir, &serve, "write -P 7 0 16M").code, 0);
     cut(&dir, "d.img", 1 << 20);
-    // A write to the last block would make the file long again.
+    // Even a write to the last block must fail, for it would extend the file again.
     let ran = io(&dir, &serve, "write -P 7 15M 1M");
     assert!(ran.out.contains("error"), "{ran:?}");
     assert_eq!(dir.path("d.img").metadata().unwrap().len(), 1 << 20);

@@ -1,4 +1,4 @@
-//! Prepared disks: their labels hold settings that Cairn never writes there.
+//! Malicious disks: their labels hold settings that Cairn never writes there.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -22,7 +22,7 @@ const TRACED: &str = "name = \"home\"\n[disk]\n\
     [device]\nt = { kind = \"trace\", on = \"a\", file = \"t.trace\", size = \"64KiB\" }\n\
     [export]\nvol = { on = \"t\" }\n";
 
-/// The spec of a label, with a program, an address and a path put in.
+/// Returns the spec of a label, with a program, an address and a path inserted.
 fn prepared(dir: &Dir, text: &str) -> String {
     let (run, trace) = (dir.path("run.sh"), dir.path("made"));
     let device = format!(
@@ -38,7 +38,7 @@ fn prepared(dir: &Dir, text: &str) -> String {
     )
 }
 
-/// A graph that was served once, and a program that leaves a file behind if it runs.
+/// Makes a graph that was served once, and a program that leaves a file behind if it runs.
 fn made(spec: &str) -> Dir {
     use std::os::unix::fs::PermissionsExt;
     let dir = Dir::new();
@@ -50,7 +50,7 @@ fn made(spec: &str) -> Dir {
     dir
 }
 
-/// Writes every copy of the label of a disk anew, as `change` makes it.
+/// Rewrites every copy of the label of a disk after `change`.
 fn relabel(dir: &Dir, name: &str, change: impl Fn(&mut Label)) {
     const AREA_BYTES: usize = 1 << 20;
     let mut bytes = std::fs::read(dir.path(name)).unwrap();
@@ -65,7 +65,7 @@ fn relabel(dir: &Dir, name: &str, change: impl Fn(&mut Label)) {
     std::fs::write(dir.path(name), bytes).unwrap();
 }
 
-/// Nothing ran, nothing listens, no file was made.
+/// Checks that no program ran, no socket listens, and no file was made.
 fn is_untouched(dir: &Dir) {
     let is_made = |name: &String| name.starts_with("made");
     let found: Vec<_> = common::listing(&dir.0).into_iter().filter(is_made).collect();
@@ -73,7 +73,7 @@ fn is_untouched(dir: &Dir) {
     assert!(!dir.path("run/cairn/home.sock").exists(), "it listens");
 }
 
-/// The spec was refused, and the message names the disk and each key.
+/// Checks that the spec was refused, and that the message names the disk and each key.
 fn is_refused(ran: &Ran, disk: &str) {
     assert_eq!(ran.code, 3, "{ran:?}");
     for word in [
@@ -104,7 +104,7 @@ fn import_refuses_a_label_with_a_program_an_address_and_a_path() {
     assert!(checked.code == 11 && checked.out.contains("is never in a label"), "{checked:?}");
     is_untouched(&dir);
 
-    // A spec of one's own says what is right, and the labels say it afterwards.
+    // The user's own spec overrides the labels, and corrects them.
     assert_eq!(dir.serve(&["home.toml"]).stop().code, 0);
     assert_eq!(dir.import(&["home"]).stop().code, 0);
     is_untouched(&dir);
@@ -184,7 +184,7 @@ fn import_asks_for_options_that_labels_do_not_hold() {
     assert_eq!(dir.import(&["home", "--set", "t.file=u.trace"]).stop().code, 0);
     assert!(dir.path("u.trace").exists());
 
-    // A daemon keeps it for each start.
+    // A daemon keeps the option for each start.
     let daemon = Daemon::start(&dir);
     dir.cairn(&["import", "home", "--set", "t.file=v.trace"]).ok();
     std::fs::remove_file(dir.path("v.trace")).unwrap();
@@ -201,7 +201,7 @@ fn undo_asks_for_options_that_labels_do_not_hold() {
     let serve = dir.serve(&["home.toml"]);
     dir.cairn(&["apply", "plain.toml"]).ok();
     assert_eq!(serve.stop().code, 0);
-    // The next process has never heard of the file.
+    // The next process does not know the file.
     let serve = dir.serve(&["plain.toml"]);
     let ran = dir.cairn(&["undo"]);
     assert!(ran.code == 4 && ran.err.contains("Next: --set t.file=VALUE"), "{ran:?}");

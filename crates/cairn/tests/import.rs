@@ -1,4 +1,4 @@
-//! Graphs that are found on disks alone.
+//! Graphs that are found by their disks alone.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -28,7 +28,8 @@ const PAIR: &str = "name = \"home\"\n[disk]\n\
     [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
     [export]\nvol = { on = \"pair\" }\n";
 
-/// A graph that was served once, with a pattern in it; its disks renamed, in a directory that has nothing else but the key.
+/// Makes a graph that was served once and holds a pattern. Its disks are renamed; beside them the directory holds
+/// only the key.
 fn moved() -> Dir {
     let dir = Dir::new();
     dir.write("key", "correct horse battery staple");
@@ -43,7 +44,7 @@ fn moved() -> Dir {
     dir
 }
 
-/// The same command without anybody at a terminal.
+/// Runs a command without a terminal.
 fn cairn(dir: &Dir, args: &[&str]) -> Ran {
     Ran::of(&dir.command(args).stdin(std::process::Stdio::null()).output().unwrap())
 }
@@ -54,7 +55,7 @@ fn reads(dir: &Dir, uri: &str) {
 }
 
 #[test]
-fn a_graph_comes_back_from_its_disks_alone() {
+fn import_finds_graph_by_its_disks_alone() {
     let dir = moved();
     let list = dir.text(&["import"]);
     assert!(
@@ -65,19 +66,19 @@ fn a_graph_comes_back_from_its_disks_alone() {
     let found: Value = dir.json(0, &["import"]);
     assert_eq!(found["graphs"][0]["disks"][1]["path"], "a.img");
 
-    // Nobody is there to be asked for the key.
+    // Without a terminal, the key cannot be asked for.
     let ran = cairn(&dir, &["import", "home"]);
     assert_eq!(ran.code, 7, "{ran:?}");
     let dry = cairn(&dir, &["import", "home", "--dry-run"]);
     assert!(dry.code == 0 && dry.out.contains("labelled     a  x "), "{dry:?}");
     let serve = dir.import(&["home", "--key", "safe=file:key"]);
     reads(&dir, serve.uri());
-    // What was read-only still is.
+    // A read-only export still is read-only.
     let uri = serve.uri().replace("///vol?", "///seen?");
     let ran = tool(&dir, "nbdinfo", &[&uri]);
     assert!(ran.out.contains("is_read_only: true"), "{ran:?}");
     assert_eq!(serve.stop().code, 0);
-    // And from one of them.
+    // And from one of the disks.
     std::fs::remove_file(dir.path("x")).unwrap();
     let list = dir.text(&["import"]);
     assert!(list.contains("1 here (a.img = b, change 1), missing a"), "{list}");
@@ -89,7 +90,7 @@ fn a_graph_comes_back_from_its_disks_alone() {
 }
 
 #[test]
-fn what_is_meant_has_to_be_said() {
+fn import_refuses_ambiguous_arguments() {
     let dir = moved();
     let refused = |args: &[&str], code: i32, words: &str| {
         let ran = cairn(&dir, args);
@@ -100,12 +101,12 @@ fn what_is_meant_has_to_be_said() {
     refused(&["import", "home", "--key", "pair=file:key"], 2, "opens no such device");
     refused(&["import", "home", "--key", "safe"], 2, "as in safe=file:key");
     refused(&["import", "--directory", "nowhere"], 4, "nowhere");
-    // A copy of a disk beside it.
+    // A copy of a disk beside the disk.
     std::fs::copy(dir.path("x"), dir.path("y")).unwrap();
     refused(&["import", "home", "--key", "safe=file:key"], 5, "one is a copy of the other");
     let serve = dir.import(&["home", "--key", "safe=file:key", "--disk", "a=y"]);
     reads(&dir, serve.uri());
-    // What is in use says so.
+    // The list reports disks in use.
     let list = dir.text(&["import"]);
     assert!(list.contains("refused: a.img: is in use by process"), "{list}");
     assert_eq!(serve.stop().code, 0);
@@ -120,7 +121,7 @@ fn what_is_meant_has_to_be_said() {
     refused(&["import", "home"], 2, "2 graphs are called \"home\"");
 }
 
-/// A mirror of two labelled disks that was served once.
+/// Makes a mirror of two labelled disks that was served once.
 fn made() -> Dir {
     let dir = Dir::new();
     dir.write("home.toml", PAIR);
@@ -129,7 +130,7 @@ fn made() -> Dir {
 }
 
 #[test]
-fn the_list_says_what_an_import_would() {
+fn import_list_predicts_result_of_import() {
     let dir = made();
     let says = |words: &str, code: i32| {
         let list = dir.text(&["import"]);
@@ -146,7 +147,7 @@ fn the_list_says_what_an_import_would() {
     says("refused: b: b.img has 9437184 bytes", 11);
     std::fs::remove_file(dir.path("b.img")).unwrap();
     says("would come up with --degraded\n", 10);
-    // All copies of a label, and of its beginnings none.
+    // All copies of a label are damaged, except for their first bytes.
     for at in [64 << 10, 320 << 10, (15 << 20) + (64 << 10), (15 << 20) + (320 << 10)] {
         open("a.img").write_all_at(&[7; 8], at + 600).unwrap();
     }
@@ -156,14 +157,14 @@ fn the_list_says_what_an_import_would() {
     assert_eq!(skipped(&found), ["a.img"]);
 }
 
-/// The files that were not looked at. What this machine has for devices, and how well, is no matter of a test.
+/// Returns the skipped files. The devices of the machine do not matter to the test.
 fn skipped(found: &Value) -> Vec<&str> {
     let paths =
         found["skipped"].as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap());
     paths.filter(|path| !path.starts_with("/dev/")).collect()
 }
 
-/// A mirror whose halves were served apart.
+/// Makes a split brain: the two members of a mirror were served separately.
 fn split() -> Dir {
     let dir = made();
     let away =
@@ -182,7 +183,7 @@ fn split() -> Dir {
 }
 
 #[test]
-fn whose_bytes_count_is_asked_before_it_is_promised_that_it_comes_up() {
+fn import_list_reports_split_brain() {
     let dir = split();
     let apart = "pair: b was written apart from the other members";
     let list = dir.text(&["import"]);
@@ -210,13 +211,13 @@ fn whose_bytes_count_is_asked_before_it_is_promised_that_it_comes_up() {
     run("nbdcopy", &[serve.uri(), &dir.path("read").display().to_string()]);
     assert!(std::fs::read(dir.path("read")).unwrap().starts_with(b"bbbb"));
     serve.stop().ok();
-    // The word was for that start.
+    // The trust was for that start.
     assert!(dir.text(&["import"]).contains("would come up\n"));
     dir.text(&["check"]);
 }
 
 #[test]
-fn a_disk_is_taken_in_anew_where_somebody_says_so() {
+fn import_wipes_member_only_if_asked() {
     let dir = made();
     std::fs::remove_file(dir.path("b.img")).unwrap();
     let ran = cairn(&dir, &["import", "home", "--wipe", "b", "--run", "true"]);
@@ -232,7 +233,7 @@ fn a_disk_is_taken_in_anew_where_somebody_says_so() {
 }
 
 #[test]
-fn disks_that_somebody_has_open_are_in_use_and_not_missing() {
+fn import_reports_open_disks_as_in_use() {
     let dir = made();
     let serve = dir.serve(&["home.toml"]);
     dir.text(&["create", "c.img", "16M"]);
@@ -245,7 +246,7 @@ fn disks_that_somebody_has_open_are_in_use_and_not_missing() {
     let ran = cairn(&dir, &["import", "home"]);
     assert!(ran.code == 5 && ran.err.contains(&in_use) && !ran.err.contains("nowhere"), "{ran:?}");
     assert_eq!(serve.stop().code, 0);
-    // And of what has left nothing comes up.
+    // After the disks are removed, nothing is found.
     for name in ["a.img", "b.img"] {
         std::fs::remove_file(dir.path(name)).unwrap();
     }
@@ -254,14 +255,14 @@ fn disks_that_somebody_has_open_are_in_use_and_not_missing() {
 }
 
 #[test]
-fn a_name_that_no_spec_can_say_is_passed_over_and_told() {
+fn import_skips_and_reports_non_utf8_file_names() {
     let dir = moved();
     std::fs::rename(dir.path("x"), dir.0.join(OsStr::from_bytes(b"\xff.img"))).unwrap();
     for verb in ["import", "check"] {
         let text = dir.cairn(&[verb]);
         let why = "skipped: \"\\xFF.img\" is not UTF-8";
         assert!(text.out.contains(why) && text.out.contains("Next: rename it"), "{text:?}");
-        // The copy that is missing is no failure of an import.
+        // The missing member is not a failure of the import.
         let found: Value = dir.json(text.code, &[verb]);
         assert_eq!(skipped(&found), ["\u{fffd}.img"]);
         assert_eq!(found["graphs"][0]["disks"][0]["name"], "b");
@@ -269,7 +270,7 @@ fn a_name_that_no_spec_can_say_is_passed_over_and_told() {
 }
 
 #[test]
-fn sixty_four_disks_are_looked_at_within_a_second() {
+fn import_probes_64_disks_within_a_second() {
     let dir = Dir::new();
     let disks: String = (0..64)
         .map(|n| {
@@ -278,7 +279,7 @@ fn sixty_four_disks_are_looked_at_within_a_second() {
             )
         })
         .collect();
-    // Of those that will be stale there is another copy.
+    // The disks that become stale later are mirrored.
     let pairs: String = (0..3)
         .map(|n| format!("m{n} = {{ kind = \"mirror\", on = [\"d{n}\", \"d{}\"] }}\n", n + 3))
         .collect();
@@ -320,7 +321,7 @@ fn sixty_four_disks_are_looked_at_within_a_second() {
     );
     let ran = cairn(&dir, &["import", "many"]);
     assert!(ran.code == 5 && ran.err.contains("both disk \"d9\""), "{ran:?}");
-    // The newest labels say what the graph is, and those that missed it are told.
+    // The newest labels define the graph. Stale labels are brought up to date.
     let serve = dir.import(&["many", "--disk", "d9=twin.img"]);
     assert!(dir.text(&["graph"]).contains("seen"));
     assert_eq!(serve.stop().code, 0);

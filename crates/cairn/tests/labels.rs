@@ -1,4 +1,4 @@
-//! Labelled disks and the real binary: what it says of them, and what it brings back.
+//! Labelled disks and the real binary: its messages about them, and the graphs that it restores.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -20,10 +20,10 @@ pair = { kind = "mirror", on = ["a", "b"] }
 vol = { on = "pair" }
 "#;
 
-/// Where the back area of a label is on a disk of 8 MiB.
+/// Offset of the back label area on a disk of 8 MiB.
 const BACK: u64 = 7 << 20;
 
-/// What qemu-io says of these commands, while the spec is served.
+/// Runs these qemu-io commands while the spec is served.
 fn io(dir: &Dir, args: &[&str], commands: &str) -> Ran {
     let commands: String = commands.split(';').map(|one| format!(" -c '{}'", one.trim())).collect();
     let run = format!("qemu-io -f raw \"$uri\"{commands}");
@@ -49,7 +49,7 @@ fn what_was_written_is_there_under_other_paths() {
 }
 
 #[test]
-fn a_member_that_was_away_is_copied_before_it_serves() {
+fn returning_member_is_resynced_before_it_is_read() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 1 0 1M").code, 0);
     fs::rename(dir.path("b.img"), dir.path("away")).unwrap();
@@ -58,7 +58,7 @@ fn a_member_that_was_away_is_copied_before_it_serves() {
     fs::rename(dir.path("away"), dir.path("b.img")).unwrap();
     let serve = dir.serve(&["home.toml"]);
     let done = dir.cairn(&["device", "resync", "pair/b", "--wait"]);
-    // It began by itself; if it is over, there is nothing to do.
+    // The resync starts by itself. If it has ended already, the command reports that.
     assert!(done.code == 0 || done.err.contains("b is "), "{done:?}");
     common::until("b is in sync", || dir.cairn(&["status"]).code == 0);
     assert_eq!(serve.stop().code, 0);
@@ -68,7 +68,7 @@ fn a_member_that_was_away_is_copied_before_it_serves() {
 }
 
 #[test]
-fn after_a_kill_all_members_are_copied_from_one_and_nothing_answered_is_gone() {
+fn resync_after_kill_keeps_acknowledged_writes() {
     let dir = pair();
     let serve = dir.serve(&["home.toml"]);
     let write = tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", "write -P 9 0 2M"]);
@@ -99,7 +99,7 @@ fn info_says_whose_a_labelled_disk_is_in_use_or_not() {
             (&"labelled".into(), &"home".into())
         );
         if in_use {
-            // Nobody has lost the lock by that.
+            // The probe did not release the server's lock.
             let ran = dir.cairn(&["serve", "a.img", "--run", "true"]);
             assert!(ran.code == 5 && ran.err.contains(&holder), "{ran:?}");
             serve.signal("TERM");
@@ -110,7 +110,7 @@ fn info_says_whose_a_labelled_disk_is_in_use_or_not() {
 }
 
 #[test]
-fn a_newer_label_is_left_alone() {
+fn label_of_newer_version_is_left_alone() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);
     relabel(&dir, "b.img", BACK, |copy| copy[8] = 2);
@@ -136,7 +136,7 @@ fn what_another_machine_has_open_is_refused_until_it_is_taken() {
 }
 
 #[test]
-fn a_dry_run_tells_what_would_become_of_each_disk_and_changes_nothing() {
+fn dry_run_lists_disks_and_changes_nothing() {
     let dir = pair();
     dir.text(&["create", "a.img", "8M"]);
     let made = tool(&dir, "sh", &["-c", "truncate -s 8M b.img && mkfs.ext4 -q -L old b.img"]);
@@ -153,7 +153,7 @@ fn a_dry_run_tells_what_would_become_of_each_disk_and_changes_nothing() {
 }
 
 #[test]
-fn a_dry_run_ends_as_the_start_would() {
+fn dry_run_exits_with_code_of_start() {
     let stripe = PAIR.replace("\"mirror\"", "\"stripe\", chunk = \"64KiB\"");
     for (spec, code, words) in
         [(PAIR, 10, "on the other disks"), (&stripe, 4, "vol cannot be served without")]
@@ -174,7 +174,7 @@ fn a_dry_run_ends_as_the_start_would() {
 }
 
 #[test]
-fn a_dry_run_tells_where_each_disk_was_found() {
+fn dry_run_lists_path_of_each_disk() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "read 0 4k").code, 0);
     fs::rename(dir.path("a.img"), dir.path("x")).unwrap();
@@ -185,7 +185,7 @@ fn a_dry_run_tells_where_each_disk_was_found() {
         dry.contains("labelled     a  b.img") && dry.contains("labelled     b  a.img"),
         "{dry}"
     );
-    // Only a is left, where b is said to be.
+    // Only a is left, at the path of b.
     fs::remove_file(dir.path("a.img")).unwrap();
     dir.write("home.toml", &PAIR.replace("a.img", "nope/a.img"));
     let dry = dir.cairn(&["serve", "home.toml", "--dry-run"]);
@@ -195,7 +195,7 @@ fn a_dry_run_tells_where_each_disk_was_found() {
 }
 
 #[test]
-fn a_lost_disk_is_replaced_by_a_blank_one() {
+fn blank_disk_replaces_lost_member() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 1M").code, 0);
     fs::remove_file(dir.path("a.img")).unwrap();
@@ -207,7 +207,7 @@ fn a_lost_disk_is_replaced_by_a_blank_one() {
 }
 
 #[test]
-fn a_wiped_disk_has_nothing_of_cairns() {
+fn wiped_disk_holds_no_label() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);
     let ran = dir.cairn(&["wipe", "a.img", "--dry-run"]);
@@ -218,7 +218,7 @@ fn a_wiped_disk_has_nothing_of_cairns() {
     assert_eq!(bytes[1 << 20], 7);
 }
 
-/// A spec of the disk `b.img` alone, with options.
+/// Returns the spec of the disk `b.img` alone, with options.
 fn raw(options: &str) -> String {
     format!(
         "name = \"raw\"\n[disk]\nd = {{ file = \"b.img\"{options} }}\n[export]\nvol = {{ on = \"d\" }}\n"
@@ -255,7 +255,7 @@ fn raw_serve_refuses_labelled_disk_unless_read_only() {
     dir.write("raw.toml", &raw(", read_only = true"));
     assert_eq!(dir.cairn(&["serve", "raw.toml", "--run", read]).code, 0);
     assert!(fs::read(dir.path("b.img")).unwrap() == before);
-    // A guest's own Cairn may have labelled its disk.
+    // The label may have been written by Cairn in a guest.
     dir.write("raw.toml", &raw(", label = false"));
     let write = "qemu-io -f raw \"$uri\" -c 'write -P 2 0 4k'";
     assert_eq!(dir.cairn(&["serve", "raw.toml", "--run", write]).code, 0);

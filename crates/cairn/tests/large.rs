@@ -11,14 +11,14 @@ use common::Dir;
 /// The longest that one command may take for a legal graph.
 const TAKES_AT_MOST: Duration = Duration::from_secs(2);
 
-/// Devices of a spec, and devices on one another, the disk included.
+/// The largest number of devices in a spec, and the longest chain of devices, the disk included.
 const DEVICES_MAX: usize = 4096;
 const DEPTH_MAX: usize = 32;
 
-/// Devices that one device may stand on.
+/// The largest number of lowers of a device.
 const LOWERS_MAX: usize = 1024;
 
-/// A text that a label takes has at most so many bytes.
+/// The largest spec that fits a label, in bytes.
 const LABEL_SPEC_BYTES_MAX: usize = 120 << 10;
 
 /// Runs a command that must end with `code` within the limit, and returns what it printed.
@@ -31,7 +31,8 @@ fn in_time(dir: &Dir, code: i32, args: &[&str]) -> String {
     ran.out
 }
 
-/// `layers` layers of `parts` partitions and a concat of all of them: `parts` ways down from each layer to the next.
+/// Returns the spec of `layers` layers. Each has `parts` partitions and a concat of all of them, so there are `parts`
+/// paths from each layer to the next.
 fn stacked(layers: usize, parts: usize) -> String {
     let mut text = String::new();
     let mut below = "d".to_owned();
@@ -50,7 +51,8 @@ fn stacked(layers: usize, parts: usize) -> String {
     text
 }
 
-/// A graph on two labelled disks with a mirror on top. The mirror keeps a state in their labels, which each start reads.
+/// Returns the spec of a graph on two labelled disks with a mirror on top. The mirror keeps a state in their labels,
+/// which each start reads.
 fn labelled(devices: &str, top: &str) -> String {
     format!(
         "name = \"large\"\n[disk]\n\
@@ -75,7 +77,7 @@ fn all_in_time(text: &str) {
     in_time(&dir, 0, &["check"]);
     in_time(&dir, 0, &["import", "large", "--run", "true"]);
     change_in_time(&dir, text);
-    // The disk that has the most beneath the mirror is the only one here.
+    // Only the disk beneath most of the devices is left.
     std::fs::rename(dir.path("e.img"), dir.path("run/e.img")).unwrap();
     in_time(&dir, 0, &["import"]);
     in_time(&dir, 10, &["check"]);
@@ -109,7 +111,8 @@ fn start_ends_in_time_for_largest_spec_that_a_label_takes() {
     all_in_time(&labelled(&text, &format!("c{}", layers - 1)));
 }
 
-/// As [`stacked`], with a mirror of two partitions in each layer: each of them keeps a state, and asks for its disks.
+/// Like [`stacked`], with a mirror of two partitions in each layer. Each mirror keeps a state, and asks for its
+/// disks.
 fn mirrored(layers: usize) -> String {
     let mut text = String::new();
     let mut below = "d".to_owned();
@@ -130,7 +133,7 @@ fn mirrored(layers: usize) -> String {
 
 #[test]
 fn start_ends_in_time_for_deep_stack_of_mirrors() {
-    // A request through more of them needs more buffers than a graph may have.
+    // With more layers, a request would need more buffers than a graph may have.
     let layers = 5;
     all_in_time(&labelled(&mirrored(layers), &format!("r{}", layers - 1)));
 }
@@ -152,7 +155,7 @@ fn start_ends_in_time_for_widest_spec() {
     in_time(&dir, 0, &["serve", "wide.toml", "--run", "true"]);
 }
 
-/// Each of the partitions stands on all disks.
+/// Each of the partitions depends on all disks.
 #[test]
 fn start_ends_in_time_for_densest_spec() {
     let dir = Dir::in_memory();

@@ -1,4 +1,4 @@
-//! Verbs that ask a running graph.
+//! Commands that query a running graph.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -16,13 +16,13 @@ fn pair() -> (Dir, common::Serve) {
 }
 
 #[test]
-fn a_mirror_degrades_and_recovers() {
+fn mirror_degrades_and_resyncs() {
     let (dir, serve) = pair();
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
     assert_eq!(dir.cairn(&["status"]).code, 0);
 
-    // Nobody is there to be asked, so nothing is done.
+    // Without a terminal the command cannot ask for confirmation, so it does nothing.
     let ran = dir.cairn(&["device", "fail", "home/b"]);
     assert!(ran.code == 2 && ran.err.contains("--yes"), "{ran:?}");
     let out = dir.text(&["device", "fail", "home/b", "--dry-run"]);
@@ -40,7 +40,7 @@ fn a_mirror_degrades_and_recovers() {
     let health = |name: &str| graph.nodes.iter().find(|n| n.name == name).unwrap().health;
     assert_eq!((health("pair"), health("a")), (Health::Degraded, Health::Ok));
 
-    // The last one stays.
+    // The last member in sync cannot be failed.
     let ran = dir.cairn(&["device", "fail", "pair/a", "--yes"]);
     assert!(ran.code == 5 && ran.err.contains("last member"), "{ran:?}");
 
@@ -49,7 +49,7 @@ fn a_mirror_degrades_and_recovers() {
     let out = dir.text(&["device", "resync", "home/b", "--dry-run"]);
     assert_eq!(out, "pair/b  failed; would copy it from those that are in sync\n");
     assert_eq!(dir.cairn(&["status"]).code, 10);
-    // Without a terminal there is no bar.
+    // Without a terminal there is no progress bar.
     let ran = dir.cairn(&["device", "resync", "home/b", "--wait"]);
     assert_eq!((ran.code, &*ran.out, &*ran.err), (0, "pair/b  in sync\n", ""));
     assert_eq!(dir.cairn(&["status"]).code, 0);
@@ -62,7 +62,7 @@ fn a_mirror_degrades_and_recovers() {
 }
 
 #[test]
-fn a_byte_is_found_on_the_disks() {
+fn locate_finds_byte_on_disks() {
     let (dir, _serve) = pair();
     assert_eq!(
         dir.text(&["locate", "vol", "4KiB"]),
@@ -78,7 +78,7 @@ fn a_byte_is_found_on_the_disks() {
 }
 
 #[test]
-fn what_runs_is_listed_shown_and_drawn() {
+fn ls_show_and_graph_describe_running_graph() {
     let (dir, serve) = pair();
     let ls = dir.text(&["ls"]);
     assert!(ls.contains(serve.uri()) && ls.contains("512, read-only"), "{ls}");
@@ -94,7 +94,7 @@ fn what_runs_is_listed_shown_and_drawn() {
 }
 
 #[test]
-fn top_counts_what_passes() {
+fn top_counts_requests() {
     let (dir, serve) = pair();
     let args =
         ["-f", "raw", serve.uri(), "-c", "write 0 64k", "-c", "read 0 64k", "-c", "read 0 4k"];
@@ -112,7 +112,7 @@ fn top_counts_what_passes() {
 }
 
 #[test]
-fn what_passes_to_a_labelled_disk_counts_beneath_tables_too() {
+fn top_counts_labelled_disk_beneath_tables() {
     let dir = Dir::new();
     dir.write(
         "t.toml",
@@ -134,7 +134,7 @@ fn what_passes_to_a_labelled_disk_counts_beneath_tables_too() {
 }
 
 #[test]
-fn tables_that_are_looked_up_as_one_are_one_row() {
+fn top_shows_fused_tables_as_one_row() {
     let dir = Dir::new();
     dir.write(
         "t.toml",
@@ -157,7 +157,7 @@ fn tables_that_are_looked_up_as_one_are_one_row() {
 }
 
 #[test]
-fn of_two_the_one_that_is_meant_answers() {
+fn command_selects_one_of_two_graphs() {
     let (dir, one) = pair();
     dir.text(&["create", "disk.img", "1M"]);
     let two = dir.serve(&["disk.img"]);
@@ -170,13 +170,13 @@ fn of_two_the_one_that_is_meant_answers() {
     assert!(dir.text(&["show", "--at", &at]).contains("disk.img"));
     let all: Vec<Status> = dir.json(0, &["status"]);
     assert_eq!(all.len(), 2);
-    // The graph's name says which one is meant.
+    // The name of the graph selects it.
     let device: DeviceStatus = dir.json(0, &["device", "fail", "home/b", "--yes"]);
     assert_eq!(device.health, Health::Degraded);
     assert_eq!(dir.cairn(&["status"]).code, 10);
     assert_eq!(dir.cairn(&["status", "--at", &at]).code, 0);
 
-    // A process that is gone leaves its socket; it is skipped, and removed.
+    // The socket of a killed process is skipped and removed.
     one.signal("KILL");
     assert_eq!(one.end().code, -9);
     assert_eq!(dir.text(&["show"]), dir.text(&["show", "--at", &at]));
@@ -184,7 +184,7 @@ fn of_two_the_one_that_is_meant_answers() {
 }
 
 #[test]
-fn a_socket_of_ones_own_choice() {
+fn control_socket_path_can_be_chosen() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);
     let serve = dir.serve(&["disk.img", "--at", "here.sock"]);
@@ -195,14 +195,14 @@ fn a_socket_of_ones_own_choice() {
     assert!(ran.code == 5 && ran.err.contains("here.sock"), "{ran:?}");
     assert_eq!(serve.stop().code, 0);
     assert!(!dir.path("here.sock").exists());
-    // A file is not overwritten.
+    // A file that is no socket is not overwritten.
     dir.write("file", "mine");
     assert_eq!(dir.cairn(&["serve", "disk.img", "--at", "file", "--run", "true"]).code, 5);
     assert_eq!(std::fs::read_to_string(dir.path("file")).unwrap(), "mine");
 }
 
 #[test]
-fn a_directory_that_others_can_write_is_not_trusted() {
+fn runtime_directory_writable_by_others_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);
@@ -215,13 +215,13 @@ fn a_directory_that_others_can_write_is_not_trusted() {
         assert!(ran.code == 7 && ran.err.contains("XDG_RUNTIME_DIR"), "{args:?}: {ran:?}");
     }
     assert_eq!(dir.cairn(&[&["serve", "disk.img"], &listen[..]].concat()).code, 7);
-    // With sockets of one's own choice it is not needed.
+    // With explicit socket paths that directory is not needed.
     let ran = dir.cairn(&[&["serve", "disk.img", "--at", "c.sock"], &listen[..]].concat());
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
 #[test]
-fn nothing_runs() {
+fn commands_report_that_no_graph_runs() {
     let dir = Dir::new();
     for args in [&["status"][..], &["ls"], &["top"], &["show"], &["graph"], &["locate", "v", "0"]] {
         let ran = dir.cairn(args);
@@ -230,7 +230,7 @@ fn nothing_runs() {
     }
     let ran = dir.cairn(&["status", "--at", "nope.sock"]);
     assert_eq!(ran.code, 4, "{ran:?}");
-    // Somebody who listens, and speaks something else.
+    // A program that listens there, but speaks another protocol.
     let listener = UnixListener::bind(dir.path("x.sock")).unwrap();
     let talker = std::thread::spawn(move || {
         use std::io::{Read, Write};
@@ -245,7 +245,7 @@ fn nothing_runs() {
 }
 
 #[test]
-fn http_answers_in_http() {
+fn control_socket_answers_http_requests() {
     let (dir, serve) = pair();
     let socket = dir.path(&format!("run/cairn/control/home-{}.sock", serve.pid()));
     let ask = |request: &str| {
@@ -264,7 +264,7 @@ fn http_answers_in_http() {
     assert!(get("/v1/locate?export=vol").starts_with("HTTP/1.1 400"));
     assert!(get("/v1/device/fail").starts_with("HTTP/1.1 405"));
     assert!(ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
-    // What the library refuses is said as everything else is.
+    // Errors of the HTTP library have the same form as all others.
     let post_to = |path: &str, kind: &str, body: &str| {
         let length = body.len();
         ask(&format!(
@@ -274,7 +274,7 @@ fn http_answers_in_http() {
     };
     let post = |kind: &str, body: &str| post_to("/v1/job", kind, body);
     let repair = |body: &str| post_to("/v1/repair", "application/json", body);
-    // Without labels there is nothing to repair: so far it comes only if nothing is asked for.
+    // Without labels there is nothing to repair. A repair with default arguments gets as far as that.
     let bare = ask("POST /v1/repair HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     for answer in [repair("null"), repair("{}"), bare] {
         assert!(answer.starts_with("HTTP/1.1 501"), "{answer}");

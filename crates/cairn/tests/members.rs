@@ -1,4 +1,4 @@
-//! Members of a mirror that are replaced, put in, taken out and compared, and who is told.
+//! Members of a mirror that are replaced, added, removed and scrubbed, and the events of that.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -14,10 +14,10 @@ use common::{Dir, Ran, Serve, until};
 
 const MIB: usize = 1 << 20;
 
-/// Where data begin on a labelled disk.
+/// Offset of the data on a labelled disk.
 const DATA: u64 = 1 << 20;
 
-/// Two copies of 8 MiB of noise, and a program that writes down what it is told.
+/// Serves two copies of 8 MiB of noise, with an event program that records its arguments.
 fn served() -> (Dir, Serve, Vec<u8>) {
     let dir = Dir::new();
     dir.write(
@@ -55,7 +55,7 @@ fn data_of(dir: &Dir, disk: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_member_is_replaced_and_others_come_and_go() {
+fn members_are_replaced_added_and_removed() {
     let (dir, serve, bytes) = served();
     in_sync(&dir);
     dir.text(&["create", "c.img", "10M"]);
@@ -70,7 +70,7 @@ fn a_member_is_replaced_and_others_come_and_go() {
     assert!(ran.code == 0 && ran.err.contains("let b be at c.img there"), "{ran:?}");
     in_sync(&dir);
     assert!(data_of(&dir, "c.img") == bytes, "the new one has everything");
-    // One more, and then the first one goes.
+    // Adds a third member, and then removes the first one.
     dir.text(&["create", "d.img", "10M"]);
     dir.text(&["device", "insert", "pair/d", "d.img", "--wait"]);
     assert!(data_of(&dir, "d.img") == bytes);
@@ -84,7 +84,7 @@ fn a_member_is_replaced_and_others_come_and_go() {
 }
 
 #[test]
-fn a_name_that_no_spec_may_have_is_no_name_of_a_member() {
+fn insert_refuses_invalid_member_name() {
     let (dir, serve, _) = served();
     in_sync(&dir);
     dir.text(&["create", "c.img", "10M"]);
@@ -102,7 +102,7 @@ fn a_name_that_no_spec_may_have_is_no_name_of_a_member() {
 }
 
 #[test]
-fn a_path_begins_where_it_is_said() {
+fn insert_resolves_path_from_caller_directory() {
     let (dir, serve, bytes) = served();
     in_sync(&dir);
     fs::create_dir(dir.path("other")).unwrap();
@@ -123,7 +123,7 @@ fn a_path_begins_where_it_is_said() {
 }
 
 #[test]
-fn a_scrub_finds_what_was_changed_below() {
+fn scrub_finds_and_repairs_changed_bytes() {
     let (dir, serve, bytes) = served();
     in_sync(&dir);
     let disk = fs::OpenOptions::new().write(true).open(dir.path("b.img")).unwrap();
@@ -145,7 +145,7 @@ fn a_scrub_finds_what_was_changed_below() {
 }
 
 #[test]
-fn what_happens_is_told() {
+fn events_are_recorded_and_run_program() {
     let (dir, serve, _) = served();
     in_sync(&dir);
     dir.text(&["device", "fail", "home/b", "--yes"]);
@@ -166,7 +166,7 @@ fn what_happens_is_told() {
 }
 
 #[test]
-fn who_follows_is_told_as_it_happens() {
+fn followers_get_events_as_they_happen() {
     let (dir, serve, _) = served();
     in_sync(&dir);
     dir.text(&["device", "fail", "home/b", "--yes"]);
@@ -176,7 +176,7 @@ fn who_follows_is_told_as_it_happens() {
     let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
     let mut next =
         || -> EventLine { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
-    // Begins with what was there before.
+    // The stream begins with the past events.
     while next().event != "resync-ended" {}
     for _ in 0..3 {
         dir.text(&["device", "fail", "home/b", "--yes"]);
@@ -190,7 +190,7 @@ fn who_follows_is_told_as_it_happens() {
 }
 
 #[test]
-fn those_who_follow_are_counted() {
+fn followers_are_limited() {
     let (dir, serve, _) = served();
     in_sync(&dir);
     let run = dir.path("run/cairn");
@@ -204,7 +204,7 @@ fn those_who_follow_are_counted() {
     };
     for _ in 0..3 {
         let mut all = Vec::new();
-        // Who has left is noticed although nothing happens.
+        // A closed follower is noticed even if no event happens.
         until("there is room for all", || {
             let (stream, is_in) = follow();
             all.extend(is_in.then_some(stream));
@@ -216,7 +216,7 @@ fn those_who_follow_are_counted() {
 }
 
 #[test]
-fn a_member_in_use_that_cannot_be_opened_again_stays_one() {
+fn member_that_cannot_be_reopened_stays_in_use() {
     let (dir, serve, _) = served();
     in_sync(&dir);
     fs::rename(dir.path("b.img"), dir.path("elsewhere.img")).unwrap();

@@ -1,4 +1,4 @@
-//! Bytes that move while clients use them: encrypted in place, and back, and to another disk.
+//! Migrations while clients write: encryption in place, decryption, and a move to another disk.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -9,10 +9,10 @@ use api::{Applied, GraphView, Job, JobState};
 use common::load::Load;
 use common::{Dir, Serve, tool, until};
 
-/// What a labelled disk of 64 MiB has.
+/// Bytes of data on a labelled disk of 64 MiB.
 const SIZE: usize = 62 << 20;
 
-/// What is written and looked at as one.
+/// The unit of writes and comparisons.
 const BLOCK: usize = 64 << 10;
 
 const A: &str = "a = { file = \"a.img\", size = \"64MiB\", create = true, label = true }";
@@ -26,7 +26,7 @@ fn spec(disks: &str, devices: &str, on: &str) -> String {
     )
 }
 
-/// A plain disk, and the specs that it may come to.
+/// Makes the spec of a plain disk, and the specs to which it may be changed.
 fn dir() -> Dir {
     let dir = Dir::new();
     dir.write("key", "correct horse battery staple");
@@ -36,7 +36,7 @@ fn dir() -> Dir {
     dir
 }
 
-/// What is in each block, as far as clients were told.
+/// The acknowledged content of each block.
 struct Known(Vec<u8>);
 
 impl Known {
@@ -70,7 +70,7 @@ impl Known {
     }
 }
 
-/// Whether a run of these bytes is on the disk as it is.
+/// Whether the disk holds a block of these bytes in plain text.
 fn is_plain(dir: &Dir, disk: &str, byte: u8) -> bool {
     let bytes = std::fs::read(dir.path(disk)).unwrap();
     bytes.chunks(BLOCK).any(|block| block.iter().all(|one| *one == byte))
@@ -85,13 +85,13 @@ fn until_moved(dir: &Dir) {
 }
 
 #[test]
-fn a_volume_in_use_is_encrypted_in_place_and_decrypted_again() {
+fn migration_encrypts_and_decrypts_volume_in_use() {
     let dir = dir();
     let serve = dir.serve(&["plain.toml"]);
     let uri = serve.uri().to_owned();
     let known = Known::fill(&dir, &uri);
     assert!(is_plain(&dir, "a.img", 0x17));
-    // Without the word for it, it is not done.
+    // Without `--move` the change is refused.
     let ran = dir.cairn(&["apply", "safe.toml"]);
     assert!(ran.code == 9 && ran.err.contains("do it with --move"), "{ran:?}");
     let before: GraphView = dir.json(0, &["graph"]);
@@ -103,13 +103,13 @@ fn a_volume_in_use_is_encrypted_in_place_and_decrypted_again() {
         Load::of_nbd_with(&dir, &uri, &["--iodepth=16", "--verify_backlog=64", "--size=48M"]);
     std::thread::sleep(Duration::from_millis(500));
     dir.text(&["apply", "safe.toml", "--move", "--speed", "24MiB"]);
-    // One thing after the other.
+    // Only one migration at a time.
     let ran = dir.cairn(&["apply", "plain.toml", "--move"]);
     assert!(ran.code == 5 && ran.err.contains("on their way already"), "{ran:?}");
     until_moved(&dir);
     let longest = load.end();
     assert!(longest < Duration::from_secs(2), "a client waited for {longest:?}");
-    // What fio has left alone is what it was, and is nowhere on the disk.
+    // The blocks that fio did not write are unchanged, and their plain text is nowhere on the disk.
     let tail = Known(known.0[..].to_vec());
     let uri_tail = &uri;
     for block in 48 * 16..SIZE / BLOCK {
@@ -120,7 +120,7 @@ fn a_volume_in_use_is_encrypted_in_place_and_decrypted_again() {
     assert!(!is_plain(&dir, "a.img", 0x17));
     assert_eq!(serve.stop().code, 0);
 
-    // The disks know by now; the spec of before is refused.
+    // The labels record the new state, so the old spec is refused.
     let ran = dir.cairn(&["serve", "plain.toml"]);
     assert!(ran.code != 0 && ran.err.contains("\"safe\" keeps"), "{ran:?}");
     let serve = dir.serve(&["safe.toml"]);
@@ -135,9 +135,9 @@ fn a_volume_in_use_is_encrypted_in_place_and_decrypted_again() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// Deriving a key takes a second or more: it is over before clients have to wait for the change.
+/// Deriving a key takes a second or more. It ends before clients must wait for the change.
 #[test]
-fn nobody_waits_for_a_key_that_is_derived() {
+fn clients_do_not_wait_for_key_derivation() {
     let dir = dir();
     let costly = SAFE.replace("\"1MiB\", kdf_passes = 1", "\"256MiB\", kdf_passes = 10");
     assert_ne!(costly, SAFE);
@@ -154,7 +154,7 @@ fn nobody_waits_for_a_key_that_is_derived() {
     assert!(longest < took / 2, "a client waited for {longest:?}, and the change took {took:?}");
     until_moved(&dir);
     assert_eq!(serve.stop().code, 0);
-    // The slots that were made beforehand are those on the disk.
+    // The disk holds the key slots that were prepared before the change.
     let serve = dir.serve(&["costly.toml"]);
     let read = format!("read -P {} {} {BLOCK}", known.0[SIZE / BLOCK - 1], SIZE - BLOCK);
     assert_eq!(tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", &read]).code, 0);
@@ -162,7 +162,7 @@ fn nobody_waits_for_a_key_that_is_derived() {
 }
 
 #[test]
-fn bytes_move_to_another_disk_and_the_first_one_is_free() {
+fn migration_moves_volume_to_other_disk() {
     let dir = dir();
     let serve = dir.serve(&["plain.toml"]);
     let known = Known::fill(&dir, serve.uri());
@@ -180,7 +180,7 @@ fn bytes_move_to_another_disk_and_the_first_one_is_free() {
 }
 
 #[test]
-fn a_move_rests_turns_round_and_leaves_all_as_it_was() {
+fn migration_pauses_and_cancels_without_a_trace() {
     let dir = dir();
     let serve = dir.serve(&["plain.toml"]);
     let known = Known::fill(&dir, serve.uri());
@@ -191,7 +191,7 @@ fn a_move_rests_turns_round_and_leaves_all_as_it_was() {
     let done = jobs(&dir)[0].work.progress.done_bytes;
     assert!(done >= paused.work.progress.done_bytes && done < SIZE as u64);
     assert_eq!(serve.stop().code, 0);
-    // Over a restart too.
+    // The pause survives a restart.
     let serve = dir.serve(&["safe.toml"]);
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(
@@ -210,7 +210,7 @@ fn a_move_rests_turns_round_and_leaves_all_as_it_was() {
     assert_eq!(serve.stop().code, 0);
     let serve = dir.serve(&["plain.toml"]);
     known.check(&dir, serve.uri());
-    // What was begun and taken back is nothing to go back over.
+    // A cancelled migration leaves no step for `undo`.
     assert!(!dir.text(&["undo", "home", "--list"]).contains("until"));
     let ran = dir.cairn(&["undo", "home", "--dry-run"]);
     assert!(ran.code == 4 && ran.err.contains("has always been as it is now"), "{ran:?}");
@@ -218,7 +218,7 @@ fn a_move_rests_turns_round_and_leaves_all_as_it_was() {
 }
 
 #[test]
-fn a_move_does_not_go_on_over_an_older_target() {
+fn migration_refuses_stale_target() {
     let dir = dir();
     let serve = dir.serve(&["plain.toml"]);
     Known::fill(&dir, serve.uri());
@@ -239,7 +239,7 @@ fn a_move_does_not_go_on_over_an_older_target() {
 }
 
 #[test]
-fn a_disk_beneath_a_move_stays_as_large_as_it_is() {
+fn resize_of_disk_beneath_migration_is_refused() {
     let dir = dir();
     let serve = dir.serve(&["plain.toml"]);
     dir.text(&["apply", "safe.toml", "--move", "--speed", "1MiB"]);
@@ -252,10 +252,10 @@ fn a_disk_beneath_a_move_stays_as_large_as_it_is() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// Killed at any moment, and started again from the spec or from the disk alone: what was answered is there,
-/// and it goes on where it was.
+/// Kills the server at any moment, and starts it again from the spec or from the disk alone. All acknowledged writes
+/// must be there, and the migration must continue from its boundary.
 #[test]
-fn kills_on_the_way_lose_nothing() {
+fn migration_survives_kills() {
     let dir = dir();
     let mut serve = dir.serve(&["plain.toml"]);
     let mut known = Known::fill(&dir, serve.uri());

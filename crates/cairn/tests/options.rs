@@ -1,4 +1,4 @@
-//! Disks that are opened otherwise while clients use them.
+//! Disks that are reopened with other options while clients use them.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -13,7 +13,7 @@ use common::machine::noise;
 use common::{Dir, Serve, tool, until};
 use rustix::fs::OFlags;
 
-/// Two copies, the disks of which are opened so; what is on `part` of them is exported too, if there is one.
+/// Returns the spec of a mirror, with further options for each of its two disks.
 fn spec(a: &str, b: &str) -> String {
     format!(
         "name = \"home\"\n[disk]\n\
@@ -35,7 +35,7 @@ fn in_sync(dir: &Dir) {
     until("all members are in sync", || dir.cairn(&["status"]).code == 0);
 }
 
-/// Whether a process writes that file past the page cache.
+/// Whether a process has the file open for writing with O_DIRECT.
 fn is_direct(pid: u32, file: &Path) -> bool {
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let flags = fds.flatten().filter_map(|fd| {
@@ -45,14 +45,14 @@ fn is_direct(pid: u32, file: &Path) -> bool {
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?.trim().to_owned();
         Some(OFlags::from_bits_retain(u32::from_str_radix(&flags, 8).ok()?))
     });
-    // The other descriptor is for looking at extents.
+    // The other descriptor is only used to query extents.
     let writes: Vec<OFlags> = flags.filter(|flags| flags.contains(OFlags::RDWR)).collect();
     assert_eq!(writes.len(), 1, "{file:?} is open to be written once");
     writes[0].contains(OFlags::DIRECT)
 }
 
 #[test]
-fn labelled_disks_are_opened_otherwise_under_load() {
+fn labelled_disks_are_reopened_under_load() {
     let (dir, serve) = served();
     let (uri, pid) = (serve.uri().to_owned(), serve.pid());
     let disk = dir.path("a.img").canonicalize().unwrap();
@@ -69,7 +69,7 @@ fn labelled_disks_are_opened_otherwise_under_load() {
     for round in 0..6 {
         let (a, b) = match round % 3 {
             0 => (", cache = \"buffered\"", ""),
-            // By another name.
+            // In odd rounds, the path is spelled differently.
             1 => (", timeout = \"9s\", cache = \"buffered\"", ", timeout = \"8s\""),
             _ => ("", ", cache = \"buffered\", timeout = \"7s\""),
         };
@@ -100,7 +100,7 @@ fn labelled_disks_are_opened_otherwise_under_load() {
 }
 
 #[test]
-fn what_stays_as_it_is_says_why() {
+fn apply_reports_why_disk_is_unchanged() {
     let (dir, serve) = served();
     let before: GraphView = dir.json(0, &["graph"]);
     let larger = spec("", "").replace("a.img\", size = \"64MiB\"", "a.img\", size = \"96MiB\"");
@@ -123,7 +123,7 @@ fn what_stays_as_it_is_says_why() {
     }
     assert_eq!(dir.json::<GraphView>(0, &["graph"]), before);
 
-    // What was said to do works: the disk grows, and then the spec is true.
+    // The advice of the message works: after the disk has grown, the spec matches.
     dir.text(&["device", "resize", "a", "96MiB"]);
     dir.write("next.toml", &larger);
     assert_eq!(dir.text(&["apply", "next.toml"]), "home is so already; nothing to do.\n");
@@ -131,9 +131,9 @@ fn what_stays_as_it_is_says_why() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// As a process leaves it that ends between making a file larger and telling the graph.
+/// The state that is left if the server ends after it has extended the file, but before it has changed the graph.
 #[test]
-fn a_file_that_is_larger_than_its_label_says_is_used_as_before() {
+fn file_larger_than_its_label_keeps_old_size() {
     let (dir, serve) = served();
     assert_eq!(serve.stop().code, 0);
     let file = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
@@ -144,13 +144,13 @@ fn a_file_that_is_larger_than_its_label_says_is_used_as_before() {
     assert!(dir.text(&["apply", "home.toml"]).contains("nothing to do"));
     dir.text(&["device", "resize", "a"]);
     assert_eq!(serve.stop().code, 0);
-    // By now its label says more.
+    // Now the label holds the new size.
     let ran = dir.cairn(&["serve", "home.toml"]);
     assert!(ran.code != 0 && ran.err.contains("but a.img has 80 MiB"), "{ran:?}");
 }
 
 #[test]
-fn what_is_on_a_labelled_disk_goes_to_a_smaller_one() {
+fn migration_moves_labelled_disk_to_smaller_one() {
     let dir = Dir::new();
     let on = |disk: &str, name: &str, size: &str| {
         format!(
@@ -178,9 +178,9 @@ fn what_is_on_a_labelled_disk_goes_to_a_smaller_one() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// Labels say nothing of how a disk is opened, so either spec starts; and nothing is lost.
+/// Labels do not record the options of a disk, so both specs start, and no data are lost.
 #[test]
-fn a_kill_on_the_way_loses_nothing() {
+fn kill_during_reopen_loses_nothing() {
     let (dir, serve) = served();
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
@@ -195,7 +195,7 @@ fn a_kill_on_the_way_loses_nothing() {
         running.signal("KILL");
         drop(running);
         change.wait().unwrap();
-        // Of a label that was being written, one end may be behind.
+        // One copy of a label that was being written may be stale.
         let checked = dir.cairn(&["check"]);
         assert!([0, 10].contains(&checked.code), "{round}: {checked:?}");
         running = dir.serve(&[if round % 4 < 2 { now } else { next }]);
@@ -208,7 +208,7 @@ fn a_kill_on_the_way_loses_nothing() {
 }
 
 #[test]
-fn a_disk_without_a_label_is_opened_otherwise_too() {
+fn disk_without_label_is_reopened() {
     let dir = Dir::new();
     let spec = |how: &str| {
         format!(
@@ -236,7 +236,7 @@ fn a_disk_without_a_label_is_opened_otherwise_too() {
 }
 
 #[test]
-fn a_labelled_disk_on_a_server_says_why_it_stays() {
+fn apply_reports_why_nbd_disk_is_unchanged() {
     let dir = Dir::new();
     dir.text(&["create", "far.img", "16M"]);
     let far = dir.serve(&["far.img"]);

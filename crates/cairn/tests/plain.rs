@@ -1,4 +1,4 @@
-//! Verbs that need nothing running, and what they say of wrong input.
+//! Commands that need no running graph, and their messages about wrong input.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -45,11 +45,11 @@ fn create_refuses_bad_sizes_and_leaves_nothing() {
 }
 
 #[test]
-fn a_size_that_the_file_system_has_not_is_told() {
+fn create_reports_file_size_limit() {
     let dir = Dir::new();
     dir.write("x.toml", "[disk]\nd = { file = \"d.img\", size = \"1TiB\", create = true }\n[export]\nvol = { on = \"d\" }\n");
     for (args, code) in [("create d.img 1TiB", 9), ("serve x.toml --run true", 3)] {
-        // A limit of the process is told as one of the file system.
+        // A file size limit of the process is reported like one of the file system.
         let limited =
             format!("trap '' XFSZ; ulimit -f 1024; exec {} {args}", env!("CARGO_BIN_EXE_cairn"));
         let mut command = std::process::Command::new("sh");
@@ -63,7 +63,7 @@ fn a_size_that_the_file_system_has_not_is_told() {
 }
 
 #[test]
-fn info_tells_size_use_and_format() {
+fn info_prints_size_use_and_format() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);
     let out = dir.text(&["info", "disk.img"]);
@@ -91,7 +91,7 @@ fn info_tells_size_use_and_format() {
 }
 
 #[test]
-fn info_asks_an_export() {
+fn info_queries_export() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);
     let serve = dir.serve(&["disk.img"]);
@@ -106,7 +106,7 @@ fn info_asks_an_export() {
 }
 
 #[test]
-fn faults_of_a_spec_are_told_together() {
+fn validate_reports_all_faults_of_spec() {
     let dir = Dir::new();
     dir.write("bad.toml", "[disk]\na = { memory = \"1GB\" }\n[export]\nvol = { on = \"aa\" }\n");
     let ran = dir.cairn(&["validate", "bad.toml"]);
@@ -126,7 +126,7 @@ fn faults_of_a_spec_are_told_together() {
 }
 
 #[test]
-fn a_sound_spec_is_summed_up_and_nothing_is_opened() {
+fn validate_summarizes_spec_without_opening_disks() {
     let dir = Dir::new();
     dir.write("pair.toml", PAIR);
     let before = listing(&dir.0);
@@ -140,7 +140,7 @@ fn a_sound_spec_is_summed_up_and_nothing_is_opened() {
 }
 
 #[test]
-fn what_is_shown_is_a_spec_of_the_same_graph() {
+fn show_prints_equivalent_spec() {
     let dir = Dir::new();
     let spec =
         PAIR.replace("64MiB", "${SIZE:-64MiB}").replace("\"a.img\"", "\"a$$ \\\"1\\\".img\"");
@@ -154,7 +154,7 @@ fn what_is_shown_is_a_spec_of_the_same_graph() {
 }
 
 #[test]
-fn a_file_that_is_no_disk_is_not_served() {
+fn serve_refuses_file_that_is_no_disk() {
     let dir = Dir::new();
     dir.write("empty.img", "");
     dir.write("odd.img", "x");
@@ -203,7 +203,7 @@ fn shells_and_man_are_served() {
 }
 
 #[test]
-fn a_full_disk_behind_stdout_is_told_and_a_closed_pipe_is_not() {
+fn full_stdout_is_reported_and_closed_pipe_is_not() {
     let dir = Dir::new();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let status = dir.command(&["kinds"]).stdout(full).stderr(std::process::Stdio::null()).status();

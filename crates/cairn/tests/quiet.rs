@@ -1,4 +1,4 @@
-//! An idle graph costs nothing: no wake-up, little memory. Measured on the real binary.
+//! The cost of an idle graph: no wake-up, little memory. Measured on the real binary.
 #![allow(clippy::disallowed_methods, reason = "it reads the real clock and /proc")]
 
 mod common;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::machine::{Name, is_root, run};
 use common::{Dir, Serve};
 
-/// After the last request: the watcher of deadlines looks once more, and goes.
+/// Time after the last request until the deadline watcher has made its last check.
 const SETTLE: Duration = Duration::from_secs(8);
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -55,8 +55,8 @@ fn status(serve: &Serve, key: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// How often any thread of the server went to sleep: each time, something had woken it. Workers of the
-/// kernel's, which come and go by its own rules, do not count.
+/// Returns how often any thread of the server went to sleep. Before each time, something had woken it. Kernel workers
+/// do not count, because the kernel starts and ends them by its own rules.
 fn sleeps(serve: &Serve) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", serve.pid())).unwrap();
     let of = |task: std::io::Result<fs::DirEntry>| {
@@ -70,7 +70,7 @@ fn sleeps(serve: &Serve) -> u64 {
     tasks.map(of).sum()
 }
 
-/// A client that has shaken hands and does nothing.
+/// Connects a client that completes the handshake and then does nothing.
 fn idle_client(serve: &Serve) -> UnixStream {
     let socket = serve.uri().split("socket=").nth(1).unwrap();
     let mut stream = UnixStream::connect(socket).unwrap();
@@ -110,7 +110,7 @@ fn an_idle_graph_of_twenty_devices_and_four_clients_sleeps() {
     let before = sleeps(&serve);
     std::thread::sleep(IDLE);
     assert_eq!(sleeps(&serve) - before, 0, "wake-ups in {IDLE:?}");
-    // The memory disk holds what was written to it: that is its work, not overhead.
+    // The memory disk holds the written bytes. They are no overhead.
     let written = 256 * MIB;
     let anonymous = status(&serve, "RssAnon") * 1024 + status(&serve, "VmLck") * 1024;
     assert!(anonymous <= 16 * MIB + written, "{} MiB after {sent} requests", anonymous / MIB);
@@ -119,7 +119,7 @@ fn an_idle_graph_of_twenty_devices_and_four_clients_sleeps() {
 }
 
 #[test]
-fn an_idle_device_sleeps() {
+fn idle_attached_device_sleeps() {
     if !is_root() {
         return;
     }
@@ -138,7 +138,7 @@ fn an_idle_device_sleeps() {
 }
 
 #[test]
-fn an_idle_graph_and_an_idle_connection_are_small() {
+fn idle_graph_and_connection_use_little_memory() {
     let dir = Dir::new();
     dir.write("quiet.toml", &SPEC.replace("memory = ", "null = "));
     let serve = dir.serve(&["quiet.toml"]);

@@ -1,4 +1,4 @@
-//! Labels that are gone, made again of what the other disks of a graph know.
+//! Lost labels, made again from the labels of the other disks of a graph.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -22,7 +22,7 @@ fn spec(devices: &str, export: &str) -> String {
 const MIRROR: &str = "both = { kind = \"mirror\", on = [\"a\", \"b\"] }";
 const STRIPE: &str = "both = { kind = \"stripe\", on = [\"a\", \"b\"], chunk = \"64KiB\" }";
 
-/// A graph that was served once, full of noise.
+/// Makes a graph that was served once and is full of noise.
 fn made(devices: &str, export: &str) -> Dir {
     let dir = Dir::new();
     dir.write("key", "correct horse battery staple");
@@ -39,7 +39,7 @@ fn write(dir: &Dir, disk: &str, at: u64, bytes: &[u8]) {
     file.write_all_at(bytes, at).unwrap();
 }
 
-/// All copies of its label are gone.
+/// Erases all copies of the label of a disk.
 fn wipe(dir: &Dir, disk: &str) {
     for at in [0, 15 * MIB] {
         write(dir, disk, at, &vec![0; MIB as usize]);
@@ -50,7 +50,7 @@ fn bytes(dir: &Dir) -> [Vec<u8>; 2] {
     ["a.img", "b.img"].map(|disk| std::fs::read(dir.path(disk)).unwrap())
 }
 
-/// The graph comes up without a word, and shows what it showed.
+/// Checks that the graph starts without further options, and that its volume is unchanged.
 fn shows_what_it_showed(dir: &Dir) {
     let serve = dir.serve(&["home.toml"]);
     assert_eq!(tool(dir, "nbdcopy", &[serve.uri(), "read"]).code, 0);
@@ -72,10 +72,10 @@ fn refused(dir: &Dir, args: &[&str], code: i32, words: &str) {
 }
 
 #[test]
-fn a_member_comes_back_as_one_that_missed_everything() {
+fn relabelled_member_is_resynced_completely() {
     let dir = made(MIRROR, "both");
     wipe(&dir, "b.img");
-    // Nobody may see these.
+    // No client may read these bytes.
     write(&dir, "b.img", 4 * MIB, &vec![7; 4 << 20]);
     let before = bytes(&dir);
     let checked = dir.cairn(&["check"]);
@@ -102,7 +102,7 @@ fn a_member_comes_back_as_one_that_missed_everything() {
 }
 
 #[test]
-fn a_damaged_label_is_made_again_too() {
+fn repair_replaces_damaged_label() {
     let dir = made(MIRROR, "both");
     for at in [64 << 10, 320 << 10, 15 * MIB + (64 << 10), 15 * MIB + (320 << 10)] {
         write(&dir, "b.img", at + 600, b"damaged");
@@ -111,7 +111,7 @@ fn a_damaged_label_is_made_again_too() {
     assert_eq!(dir.cairn(&["repair", "home.toml", "--yes"]).code, 10);
     shows_what_it_showed(&dir);
 
-    // Of something that nobody knows only a hand may say that it is this disk.
+    // Only `--disk` can identify a disk with an unknown content.
     for at in [0, 15 * MIB] {
         write(&dir, "b.img", at, &noise(MIB as usize, at));
     }
@@ -121,7 +121,7 @@ fn a_damaged_label_is_made_again_too() {
 }
 
 #[test]
-fn bytes_that_are_nowhere_else_count_if_somebody_says_so() {
+fn repair_relabels_only_copy_if_trusted() {
     let dir = made(STRIPE, "both");
     wipe(&dir, "b.img");
     let words = "vol has bytes that are on b alone, and nothing tells whether b.img has them. Next: if it has, --trust b";
@@ -134,7 +134,7 @@ fn bytes_that_are_nowhere_else_count_if_somebody_says_so() {
 }
 
 #[test]
-fn keys_that_are_gone_do_not_come_back() {
+fn repair_cannot_restore_lost_key_slots() {
     let crypt = |name: &str, on: &str| {
         format!(
             "{name} = {{ kind = \"crypt\", on = \"{on}\", key = \"file:key\", kdf_memory = \"1MiB\", kdf_passes = 1 }}\n"
@@ -149,19 +149,19 @@ fn keys_that_are_gone_do_not_come_back() {
         11,
         "what sb (crypt) kept was in the label of b alone",
     );
-    // Of keys above, the other disk has a copy.
+    // The other disk has a copy of the keys of a device above the mirror.
     let dir = made(&format!("{}{}", MIRROR.to_owned() + "\n", crypt("safe", "both")), "safe");
     wipe(&dir, "b.img");
     assert_eq!(dir.cairn(&["repair", "home", "--disk", "b=b.img", "--yes"]).code, 10);
     shows_what_it_showed(&dir);
-    // And it has them now.
+    // Now the repaired disk has them too.
     wipe(&dir, "a.img");
     assert_eq!(dir.cairn(&["repair", "home", "--disk", "a=a.img", "--yes"]).code, 10);
     shows_what_it_showed(&dir);
 }
 
 #[test]
-fn who_is_away_may_know_more() {
+fn repair_refuses_while_another_disk_is_missing() {
     let dir = made(MIRROR, "both");
     let three = spec(&MIRROR.replace("\"b\"", "\"b\", \"c\""), "both");
     let c = "[disk]\nc = { file = \"c.img\", size = \"16MiB\", create = true, label = true }";
@@ -175,7 +175,7 @@ fn who_is_away_may_know_more() {
     std::fs::rename(dir.path("c.img"), dir.path("away/c.img")).unwrap();
     refused(&dir, &["home", "--disk", "b=b.img"], 10, "c of home is not here either");
     std::fs::rename(dir.path("away/c.img"), dir.path("c.img")).unwrap();
-    // One label is enough for the others.
+    // One label is enough to restore the others.
     wipe(&dir, "c.img");
     assert_eq!(dir.cairn(&["repair", "three.toml", "--yes"]).code, 10);
     std::fs::rename(dir.path("three.toml"), dir.path("home.toml")).unwrap();
@@ -183,7 +183,7 @@ fn who_is_away_may_know_more() {
 }
 
 #[test]
-fn what_may_be_another_disk_is_refused() {
+fn repair_refuses_disk_of_doubtful_identity() {
     let dir = made(MIRROR, "both");
     refused(&dir, &["home", "--disk", "b=b.img"], 2, "b of home has its label, on b.img");
     let serve = dir.serve(&["home.toml"]);
@@ -214,7 +214,7 @@ fn what_may_be_another_disk_is_refused() {
     refused(&dir, &["home", "--trust", "b"], 2, "nothing says where b is");
 }
 
-/// Fills the volume of a graph with a byte, and puts `disk` back as it was before.
+/// Fills the start of the volume with a byte, and puts `disk` back as it was before.
 fn put_back(dir: &Dir, disk: &str, byte: u8) {
     std::fs::copy(dir.path(disk), dir.path("older")).unwrap();
     let serve = dir.serve(&["home.toml"]);
@@ -225,7 +225,7 @@ fn put_back(dir: &Dir, disk: &str, byte: u8) {
 }
 
 #[test]
-fn a_disk_of_an_earlier_time_is_not_served_beside_the_others() {
+fn disk_restored_from_backup_is_refused() {
     let dir = made(STRIPE, "both");
     put_back(&dir, "b.img", 9);
     let before = bytes(&dir);
@@ -240,7 +240,7 @@ fn a_disk_of_an_earlier_time_is_not_served_beside_the_others() {
     assert!(plan.out.contains("would let b.img count as b of home"), "{plan:?}");
     assert!(bytes(&dir) == before, "nothing is written");
 
-    // From a backup, say.
+    // For example, restored from a backup.
     dir.text(&["repair", "home.toml", "--trust", "b", "--yes"]);
     dir.text(&["check"]);
     let serve = dir.serve(&["home.toml"]);
@@ -250,7 +250,7 @@ fn a_disk_of_an_earlier_time_is_not_served_beside_the_others() {
 }
 
 #[test]
-fn a_copy_of_a_disk_in_use_is_older_once_it_was_closed() {
+fn copy_of_disk_in_use_is_stale_after_close() {
     let dir = made(STRIPE, "both");
     let serve = dir.serve(&["home.toml"]);
     std::fs::copy(dir.path("b.img"), dir.path("older")).unwrap();
@@ -261,7 +261,7 @@ fn a_copy_of_a_disk_in_use_is_older_once_it_was_closed() {
 }
 
 #[test]
-fn an_older_member_is_told_and_copied() {
+fn stale_member_is_reported_and_resynced() {
     let dir = made(MIRROR, "both");
     put_back(&dir, "b.img", 9);
     let checked = dir.cairn(&["check"]);

@@ -1,5 +1,4 @@
-//! Blocks that are placed when they are first written, in the real binary: killed, changed while it is used,
-//! full, and packed.
+//! Thin volumes in the real binary: killed, changed while in use, full, and compacted.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -15,7 +14,7 @@ fn spec(options: &str) -> String {
     format!("name = \"g\"\n{DISK}[device]\n{device}\n[export]\nvol = {{ on = \"thin\" }}\n")
 }
 
-/// Runs commands of qemu-io, all of which succeed.
+/// Runs commands of qemu-io, which must all succeed.
 fn io(dir: &Dir, uri: &str, commands: &[&str]) {
     let mut args = vec!["-f", "raw", uri];
     commands.iter().for_each(|command| args.extend(["-c", command]));
@@ -33,14 +32,14 @@ fn taken(dir: &Dir) -> u64 {
     thin(dir).room.unwrap().taken_bytes
 }
 
-/// Where a byte of the volume is on the disk; `None` if it is nowhere.
+/// Returns the disk offset of a byte of the volume; `None` if it is not allocated.
 fn place(dir: &Dir, offset: &str) -> Option<u64> {
     let place: Place = dir.json(0, &["locate", "vol", offset]);
     place.below.first().map(|disk| disk.offset_bytes)
 }
 
 #[test]
-fn a_volume_larger_than_its_disk_is_there_after_a_kill() {
+fn thin_volume_survives_kill() {
     let dir = Dir::new();
     dir.write("g.toml", &spec(""));
     let serve = dir.serve(&["g.toml"]);
@@ -63,7 +62,7 @@ fn a_volume_larger_than_its_disk_is_there_after_a_kill() {
 }
 
 #[test]
-fn it_comes_into_a_graph_in_use_and_is_packed_there() {
+fn remap_is_inserted_into_graph_in_use_and_packed() {
     let dir = Dir::new();
     let other = "[disk]\nb = { memory = \"1MiB\" }\n[export]\nother = { on = \"b\" }\n";
     dir.write("before.toml", &format!("name = \"g\"\n{other}"));
@@ -98,7 +97,7 @@ fn it_comes_into_a_graph_in_use_and_is_packed_there() {
 }
 
 #[test]
-fn a_full_one_says_so_and_discards_help() {
+fn full_thin_volume_is_reported_and_discard_frees_space() {
     let dir = Dir::new();
     dir.write("g.toml", &spec(""));
     let serve = dir.serve(&["g.toml"]);
@@ -111,7 +110,7 @@ fn a_full_one_says_so_and_discards_help() {
 }
 
 #[test]
-fn what_cannot_be_is_said_before_anything_is_done() {
+fn validate_refuses_impossible_remap_options() {
     let dir = Dir::new();
     let cases = [
         (DISK.replace(", label = true", ""), "", "put label = true on the disks"),

@@ -1,4 +1,4 @@
-//! `cairn serve`, with the programs of others as clients.
+//! `cairn serve`, with programs of other projects as clients.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -21,7 +21,7 @@ fn mode(path: &std::path::Path) -> u32 {
 }
 
 #[test]
-fn a_file_is_served_as_it_is() {
+fn serve_offers_file_unchanged() {
     let dir = with_disk();
     let serve = dir.serve(&["disk.img"]);
     assert!(serve.banner.starts_with("vol  16 MiB (16777216 B), blocks of "), "{}", serve.banner);
@@ -47,11 +47,11 @@ fn a_file_is_served_as_it_is() {
 }
 
 #[test]
-fn the_lines_to_paste_work() {
+fn printed_example_commands_work() {
     let dir = with_disk();
     let serve = dir.serve(&["disk.img"]);
     let lines = serve.banner.lines().skip_while(|line| !line.contains("try:"));
-    // Attaching is tried by tests of its own, under names of their own.
+    // Attaching has tests of its own, with device names of their own.
     let (attach, lines): (Vec<&str>, Vec<&str>) =
         lines.partition(|line| line.contains("cairn attach"));
     assert_eq!((attach.len(), lines.len()), (1, 3));
@@ -65,7 +65,7 @@ fn the_lines_to_paste_work() {
 }
 
 #[test]
-fn an_open_connection_is_closed_and_counted() {
+fn stop_closes_and_counts_connections() {
     let dir = with_disk();
     let serve = dir.serve(&["disk.img"]);
     let mut client = Command::new("qemu-io")
@@ -87,7 +87,7 @@ fn an_open_connection_is_closed_and_counted() {
     client.wait().unwrap();
 }
 
-/// A spec of a slow device in memory.
+/// Returns the spec of a slow device in memory.
 fn slow(what: &str) -> String {
     format!(
         "[disk]\nm = {{ memory = \"1MiB\" }}\n\
@@ -97,7 +97,7 @@ fn slow(what: &str) -> String {
 }
 
 #[test]
-fn a_flush_past_the_deadline_is_named() {
+fn stop_names_flush_past_deadline() {
     let dir = Dir::new();
     dir.write("slow.toml", &slow("flush"));
     let ran = dir.serve(&["slow.toml", "--stop-timeout", "200ms"]).stop();
@@ -107,7 +107,7 @@ fn a_flush_past_the_deadline_is_named() {
 }
 
 #[test]
-fn no_time_is_enough_if_there_is_nothing_to_wait_for() {
+fn stop_without_requests_needs_no_timeout() {
     let dir = Dir::new();
     dir.write("m.toml", "[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n");
     let ran = dir.serve(&["m.toml", "--stop-timeout", "0s"]).stop();
@@ -115,7 +115,7 @@ fn no_time_is_enough_if_there_is_nothing_to_wait_for() {
 }
 
 #[test]
-fn a_request_past_the_deadline_is_named() {
+fn stop_names_request_past_deadline() {
     let dir = Dir::new();
     dir.write("slow.toml", &slow("write"));
     let serve = dir.serve(&["slow.toml", "--stop-timeout", "200ms"]);
@@ -140,7 +140,7 @@ fn a_request_past_the_deadline_is_named() {
 }
 
 #[test]
-fn a_flush_that_fails_is_not_called_flushed() {
+fn stop_reports_failed_flush() {
     let dir = Dir::new();
     dir.write(
         "bad.toml",
@@ -154,7 +154,7 @@ fn a_flush_that_fails_is_not_called_flushed() {
 }
 
 #[test]
-fn a_command_gets_the_uri_and_gives_its_status() {
+fn run_passes_uri_and_returns_exit_code() {
     let dir = with_disk();
     let line = "nbdinfo --size \"$uri\"; echo $size; test -S \"$unixsocket\" && exit 7";
     let ran = dir.cairn(&["serve", "disk.img", "--run", line]);
@@ -166,13 +166,13 @@ fn a_command_gets_the_uri_and_gives_its_status() {
 }
 
 #[test]
-fn a_signal_reaches_the_command_and_a_second_one_ends_at_once() {
+fn signal_reaches_command_and_second_one_ends_server() {
     let dir = with_disk();
     let start = |line: &str| {
         let mut command = dir.command(&["serve", "disk.img", "--run", line]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    // The command has nothing blocked: it ends by SIGTERM.
+    // The command has no blocked signals, so SIGTERM ends it.
     let child = start("touch ready; exec sleep 100");
     until("the command", || dir.path("ready").exists());
     send(child.id(), "TERM");
@@ -195,7 +195,7 @@ fn a_signal_reaches_the_command_and_a_second_one_ends_at_once() {
 }
 
 #[test]
-fn the_pid_file_is_there_while_it_runs() {
+fn pid_file_exists_while_server_runs() {
     let dir = with_disk();
     let serve = dir.serve(&["disk.img", "--pidfile", "pid"]);
     let text = std::fs::read_to_string(dir.path("pid")).unwrap();
@@ -206,14 +206,14 @@ fn the_pid_file_is_there_while_it_runs() {
     assert!(ran.err.contains(&serve.pid().to_string()), "{ran:?}");
     assert_eq!(serve.stop().code, 0);
     assert!(!dir.path("pid").exists());
-    // One that was left behind does not matter.
+    // A pid file that an earlier process left behind does not matter.
     dir.write("pid", &format!("{}\n", u32::MAX));
     let ran = dir.cairn(&["serve", "other.img", "--pidfile", "pid", "--run", "cat pid"]);
     assert!(ran.code == 0 && !ran.out.contains(&u32::MAX.to_string()), "{ran:?}");
 }
 
 #[test]
-fn a_disk_is_served_once() {
+fn disk_in_use_is_not_served_twice() {
     let dir = with_disk();
     let serve = dir.serve(&["disk.img"]);
     let ran = dir.cairn(&["serve", "disk.img", "--listen", "unix:x.sock", "--run", "true"]);
@@ -224,7 +224,7 @@ fn a_disk_is_served_once() {
 }
 
 #[test]
-fn a_dry_run_changes_nothing() {
+fn serve_dry_run_changes_nothing() {
     let dir = Dir::new();
     dir.write("pair.toml", PAIR);
     let before = listing(&dir.0);
@@ -235,7 +235,7 @@ fn a_dry_run_changes_nothing() {
 }
 
 #[test]
-fn the_service_manager_hears_of_start_and_end() {
+fn service_manager_is_notified_of_start_and_end() {
     let dir = with_disk();
     let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
     manager.set_read_timeout(Some(common::PATIENCE)).unwrap();
@@ -253,7 +253,7 @@ fn the_service_manager_hears_of_start_and_end() {
 }
 
 #[test]
-fn writes_to_what_is_read_only_are_refused() {
+fn read_only_export_refuses_writes() {
     let dir = with_disk();
     dir.write("pair.toml", PAIR);
     for target in ["disk.img", "pair.toml"] {
@@ -265,7 +265,7 @@ fn writes_to_what_is_read_only_are_refused() {
 }
 
 #[test]
-fn tcp_beyond_loopback_is_asked_for_and_warned_of() {
+fn tcp_beyond_loopback_needs_option_and_is_warned_of() {
     let dir = with_disk();
     let args = ["serve", "disk.img", "--listen", "tcp:0.0.0.0:0", "--run", "nbdinfo --size $uri"];
     let ran = dir.cairn(&args);
@@ -281,7 +281,7 @@ fn tcp_beyond_loopback_is_asked_for_and_warned_of() {
 }
 
 #[test]
-fn limits_are_raised() {
+fn serve_raises_resource_limits() {
     let dir = with_disk();
     let ran = dir.cairn(&["serve", "disk.img", "--run", "ulimit -Sn; ulimit -Hn"]);
     let lines: Vec<_> = ran.out.lines().collect();

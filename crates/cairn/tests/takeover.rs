@@ -1,4 +1,4 @@
-//! Attached devices and clients of a server that is killed: they pause, and go on with the next one.
+//! Attached devices and clients of a server that is killed: they pause, and go on with the next server.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -15,16 +15,16 @@ use common::machine::{Background, Name, is_root, noise, run};
 use common::manager::Manager;
 use common::{Dir, until};
 
-/// Kills of one server under load.
+/// Number of kills of one server under load.
 const KILLS: usize = 8;
 
-/// What a client may have to wait.
+/// The longest pause for a client after a kill.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// The same where the server hands over.
+/// The longest pause for a client if the server hands over.
 const PLANNED_MAX: Duration = Duration::from_secs(2);
 
-/// Programs that one test starts would have the descriptors of another's servers.
+/// Serializes these tests: a program that one test starts would inherit the descriptors of another's servers.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,7 +51,7 @@ fn safe() -> Dir {
     dir
 }
 
-/// Bytes that go with their process.
+/// Makes the spec of a memory disk, whose bytes are lost with its process.
 fn mortal() -> Dir {
     let dir = Dir::new();
     dir.write(
@@ -61,14 +61,14 @@ fn mortal() -> Dir {
     dir
 }
 
-/// A directory with a disk of 64 MiB.
+/// Makes a directory with a disk of 64 MiB.
 fn plain() -> Dir {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "64M"]);
     dir
 }
 
-/// A server, and a device on its export `vol`.
+/// Starts a server, and attaches its export `vol`.
 fn attached<'d>(dir: &'d Dir, serve: &[&str]) -> (Manager<'d>, Name<'d>) {
     let mut manager = Manager::new(dir);
     manager.start(serve);
@@ -78,7 +78,7 @@ fn attached<'d>(dir: &'d Dir, serve: &[&str]) -> (Manager<'d>, Name<'d>) {
     (manager, name)
 }
 
-/// What is written to a device is on its disk at the same place.
+/// Writes to a device, and checks that its disk has the bytes at the same offset.
 fn is_on_disk(name: &Name, disk: &Path, at: u64, seed: u64) {
     let device = name.open();
     let (bytes, mut back) = (noise(1 << 20, seed), vec![0; 1 << 20]);
@@ -88,8 +88,7 @@ fn is_on_disk(name: &Name, disk: &Path, at: u64, seed: u64) {
     assert!(back == bytes, "bytes of seed {seed} at {at}");
 }
 
-/// Files that are written, synced and read back, one after the other, until something is wrong or the
-/// file `over` is there.
+/// Writes, syncs and reads back files in turn, until something is wrong or the file `over` exists.
 const WRITER: &str = "n=0
     while test ! -e \"$1\"; do
         cp \"$2\" \"$3/f$n\" && sync \"$3/f$n\" || exit 1
@@ -98,7 +97,7 @@ const WRITER: &str = "n=0
     done";
 
 #[test]
-fn a_killed_server_is_a_pause() {
+fn killed_server_only_pauses_attached_device() {
     if !is_root() {
         return;
     }
@@ -141,7 +140,7 @@ fn a_killed_server_is_a_pause() {
     assert!(pause < PAUSE_MAX, "{pause:?}");
     assert_eq!(manager.log().matches("goes on").count(), KILLS, "{}", manager.log());
 
-    // What the last server knows is what the first one did.
+    // The last server knows everything that the first one did.
     until("in sync", || dir.cairn(&["status"]).code == 0);
     let status: Vec<api::Status> = dir.json(0, &["status"]);
     let attached = &status[0].attached[0];
@@ -159,7 +158,7 @@ fn a_killed_server_is_a_pause() {
 }
 
 #[test]
-fn clients_connect_at_once_to_the_same_socket() {
+fn clients_connect_to_same_socket_after_takeover() {
     let _alone = alone();
     let dir = plain();
     let mut manager = Manager::new(&dir);
@@ -183,7 +182,7 @@ fn clients_connect_at_once_to_the_same_socket() {
     assert!(write("1").wait().unwrap().success());
     for round in 0..3 {
         manager.kill();
-        // Nobody is there: it waits, and is not refused.
+        // No server runs, so the client waits and is not refused.
         let mut early = write("2");
         std::thread::sleep(Duration::from_millis(100));
         assert!(early.try_wait().unwrap().is_none(), "round {round}: it did not wait");
@@ -191,7 +190,7 @@ fn clients_connect_at_once_to_the_same_socket() {
         assert!(early.wait().unwrap().success());
         assert_eq!((inode(), &graph().exports[0].uris), (first, &uris), "round {round}");
     }
-    // A listener that is not wanted any more is not held for ever.
+    // A listener that is no longer wanted is dropped from the store.
     manager.kill();
     manager.start(&["disk.img", "--listen", "unix:vol.sock"]);
     manager.listen();
@@ -202,9 +201,9 @@ fn clients_connect_at_once_to_the_same_socket() {
     assert!(!dir.path("vol.sock").exists());
 }
 
-/// fio's client of NBD does not connect a second time.
+/// fio's NBD client does not reconnect.
 #[test]
-fn a_planned_restart_keeps_connections() {
+fn planned_restart_keeps_connections() {
     let _alone = alone();
     let dir = plain();
     let mut manager = Manager::new(&dir);
@@ -226,7 +225,7 @@ fn a_planned_restart_keeps_connections() {
 }
 
 #[test]
-fn what_cannot_be_handed_over_ends_in_order() {
+fn planned_restart_closes_memory_disk_in_order() {
     let _alone = alone();
     let dir = mortal();
     let mut manager = Manager::new(&dir);
@@ -237,7 +236,7 @@ fn what_cannot_be_handed_over_ends_in_order() {
 }
 
 #[test]
-fn what_is_not_served_any_more_is_taken_away() {
+fn takeover_detaches_device_of_removed_export() {
     if !is_root() {
         return;
     }
@@ -280,7 +279,7 @@ fn what_is_not_served_any_more_is_taken_away() {
 }
 
 #[test]
-fn what_a_kill_would_lose_is_not_held() {
+fn device_on_memory_disk_is_not_held_over_kill() {
     if !is_root() {
         return;
     }
@@ -302,7 +301,7 @@ fn what_a_kill_would_lose_is_not_held() {
 }
 
 #[test]
-fn a_request_that_is_there_at_every_end_is_given_up() {
+fn takeover_fails_request_present_at_every_crash() {
     if !is_root() {
         return;
     }
@@ -349,7 +348,7 @@ fn a_request_that_is_there_at_every_end_is_given_up() {
 }
 
 #[test]
-fn a_device_goes_on_where_another_cannot_be_attached() {
+fn takeover_continues_device_if_another_attach_fails() {
     if !is_root() {
         return;
     }
@@ -387,7 +386,7 @@ fn a_device_goes_on_where_another_cannot_be_attached() {
     assert_eq!(manager.stop(), 0, "{}", manager.log());
     assert!(name.is_gone());
 
-    // Where nothing goes on yet whoever starts it is told, and nothing is left.
+    // Without a device to continue, the start fails with this error, and nothing is left.
     let ran = dir.cairn(&["serve", "home.toml"]);
     assert!(ran.code == 5 && ran.err.contains("none of Cairn's"), "{ran:?}");
     assert!(name.is_gone());
@@ -395,7 +394,7 @@ fn a_device_goes_on_where_another_cannot_be_attached() {
 }
 
 #[test]
-fn a_device_whose_export_has_grown_meanwhile_grows() {
+fn takeover_grows_device_of_grown_export() {
     if !is_root() {
         return;
     }
@@ -403,7 +402,7 @@ fn a_device_whose_export_has_grown_meanwhile_grows() {
     let dir = plain();
     let (mut manager, name) = attached(&dir, &["disk.img"]);
     name.make_fs();
-    // As a kill leaves it between the change of an export and that of its device.
+    // The state after a kill between the change of an export and that of its device.
     manager.kill();
     File::options().write(true).open(dir.path("disk.img")).unwrap().set_len(96 << 20).unwrap();
     manager.start(&["disk.img"]);
@@ -414,21 +413,21 @@ fn a_device_whose_export_has_grown_meanwhile_grows() {
     name.sync();
     name.umount();
     run("e2fsck", &["-fn", &name.shown()]);
-    // What was added is the export's.
+    // The added bytes belong to the export.
     is_on_disk(&name, &dir.path("disk.img"), 95 << 20, 4);
     name.detach_well();
     assert_eq!(manager.stop(), 0, "{}", manager.log());
 }
 
 #[test]
-fn a_device_goes_on_without_counts() {
+fn takeover_continues_device_without_replay_counts() {
     if !is_root() {
         return;
     }
     let _alone = alone();
     let dir = plain();
     let (mut manager, name) = attached(&dir, &["disk.img"]);
-    // The file cannot be opened; then it cannot be written anew.
+    // In the first round the file cannot be opened, in the second it cannot be rewritten.
     for (round, what) in [(1, "resent"), (2, "new")] {
         manager.kill();
         let in_the_way = Path::new("/run/cairn/attach").join(format!(".{}.{what}", name.name));
@@ -446,14 +445,14 @@ fn a_device_goes_on_without_counts() {
 }
 
 #[test]
-fn a_change_tells_whether_a_device_is_held_from_now_on() {
+fn apply_reports_whether_device_is_held() {
     if !is_root() {
         return;
     }
     let _alone = alone();
     let dir = plain();
     let server = dir.serve(&["disk.img", "--listen", "tcp:127.0.0.1:0"]);
-    // A late write of a dead process may land over TCP; its user says whether that matters.
+    // A late write of a dead process may land over TCP. The option `unsafe_replica` says whether that matters.
     let spec = |fenced: bool| {
         format!(
             "name = \"home\"\n[disk]\nd = {{ nbd = \"{}\", unsafe_replica = {fenced} }}\n\
@@ -487,7 +486,7 @@ fn a_change_tells_whether_a_device_is_held_from_now_on() {
         let ran = dir.cairn(&["apply", "home.toml"]);
         assert!(ran.code == 0 && !ran.err.contains("is killed"), "it is told once: {ran:?}");
         if words.is_empty() {
-            // One that is held all the same, by whoever has not heard of it, is not gone on with.
+            // A descriptor that a manager kept all the same must not be used.
             manager.kill();
             manager.held.extend(copy);
             assert!(manager.held.iter().any(is_held));

@@ -1,4 +1,4 @@
-//! TLS, both ways: the real binary, and the programs of others at the other end.
+//! TLS as server and as client: the real binary, with programs of other projects at the other end.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 #[path = "common/authority.rs"]
@@ -15,7 +15,7 @@ use common::keeper::Daemon;
 use common::load::Load;
 use common::{Dir, Ran, Serve, listens, send, tool, until};
 
-/// `ours`: everything that is right. The others: what is wrong with one thing.
+/// Makes certificates. Those in `ours` are all valid; each other directory has one fault.
 fn certificates(dir: &Dir) {
     let (ours, theirs) = (Authority::new("Ours"), Authority::new("Theirs"));
     let here = |name| dir.path(name);
@@ -32,7 +32,7 @@ fn certificates(dir: &Dir) {
     ours.sign(&here("server-past"), "server", "x", &hosts, Valid::Past);
     theirs.write(&here("theirs"));
     theirs.sign(&here("theirs"), "client", "alice", &[], Valid::Now);
-    // Ours as an authority, and a certificate that it has not signed.
+    // Our authority, and a certificate that it has not signed.
     ours.write(&here("mixed"));
     theirs.sign(&here("mixed"), "client", "alice", &[], Valid::Now);
 }
@@ -71,7 +71,7 @@ fn works(dir: &Dir, name: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn our_client_and_our_server() {
+fn tls_works_between_cairn_client_and_server() {
     let (dir, serve) = serve();
     assert!(serve.uri().starts_with("nbds+unix:///vol?socket="), "{}", serve.banner);
     assert!(dir.text(&["info", &uri(&dir, "vol", "ours")]).contains("64 MiB"));
@@ -97,7 +97,7 @@ fn our_client_and_our_server() {
 }
 
 #[test]
-fn a_disk_may_be_behind_tls_over_tcp() {
+fn nbd_disk_works_over_tls_and_tcp() {
     let dir = Dir::new();
     certificates(&dir);
     dir.write("t.toml", &SPEC.replace("tls+unix:tls.sock", "tls://127.0.0.1:0"));
@@ -118,7 +118,7 @@ fn a_disk_may_be_behind_tls_over_tcp() {
 }
 
 #[test]
-fn the_programs_of_others_are_served() {
+fn tls_serves_clients_of_other_projects() {
     let (dir, serve) = serve();
     let vol = uri(&dir, "vol", "ours");
     let told = works(&dir, "nbdinfo", &[&vol]);
@@ -146,7 +146,7 @@ fn the_programs_of_others_are_served() {
 }
 
 #[test]
-fn an_export_with_clients_is_there_for_those_alone() {
+fn export_admits_only_listed_clients() {
     let (dir, _serve) = serve();
     for (who, sees) in [("ours", "alices"), ("bob", "bobs")] {
         let list = works(&dir, "nbdinfo", &["--list", &uri(&dir, "", who)]);
@@ -160,7 +160,7 @@ fn an_export_with_clients_is_there_for_those_alone() {
 }
 
 #[test]
-fn whoever_cannot_show_who_he_is_is_refused() {
+fn tls_refuses_client_without_valid_certificate() {
     let (dir, serve) = serve();
     let cases = [
         ("alone", "wants a certificate"),
@@ -172,7 +172,7 @@ fn whoever_cannot_show_who_he_is_is_refused() {
     for (who, why) in cases {
         let ran = dir.cairn(&["info", &uri(&dir, "vol", who)]);
         assert!(ran.code == 7 && ran.err.contains(why), "{who}: {ran:?}");
-        // The programs of others do not look at their own certificate first.
+        // The other programs do not check their own certificate first.
         let ran = tool(&dir, "nbdinfo", &[&uri(&dir, "vol", who)]);
         assert_ne!(ran.code, 0, "{who}: {ran:?}");
     }
@@ -203,7 +203,7 @@ fn tls_1_2_is_refused() {
     assert!(err.contains("TLS 1.3 is the only version spoken"), "{err}");
 }
 
-/// A connection that has said that it knows options.
+/// Connects, and sends the client flags of fixed newstyle negotiation.
 fn connect(dir: &Dir) -> UnixStream {
     let mut stream = UnixStream::connect(dir.path("tls.sock")).unwrap();
     stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
@@ -222,7 +222,7 @@ fn option(code: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The kind of the next reply; its data is passed over.
+/// Reads the next option reply, skips its data, and returns its type.
 fn reply(stream: &mut UnixStream) -> u32 {
     let mut head = [0; 20];
     stream.read_exact(&mut head).unwrap();
@@ -233,12 +233,12 @@ fn reply(stream: &mut UnixStream) -> u32 {
 
 fn is_closed(stream: &mut UnixStream) -> bool {
     let mut rest = Vec::new();
-    // What was sent and not read makes the end a reset.
+    // If the server closes with unread bytes, the end is a reset.
     stream.read_to_end(&mut rest).is_ok() || rest.is_empty()
 }
 
 #[test]
-fn nothing_is_answered_in_plain() {
+fn tls_required_server_refuses_plain_options() {
     let (dir, serve) = serve();
     const TLS_REQD: u32 = 0x8000_0005;
     let mut stream = connect(&dir);
@@ -250,7 +250,7 @@ fn nothing_is_answered_in_plain() {
     }
     stream.write_all(&option(1, b"vol")).unwrap();
     assert!(is_closed(&mut stream), "EXPORT_NAME in plain");
-    // Behind STARTTLS, before its answer: whoever stands in between could have put it there.
+    // An option right behind STARTTLS, before its reply. A man in the middle could have inserted it.
     let mut stream = connect(&dir);
     stream.write_all(&[option(STARTTLS, b""), option(3, b"")].concat()).unwrap();
     assert!(is_closed(&mut stream), "LIST behind STARTTLS");
@@ -265,12 +265,12 @@ fn nothing_is_answered_in_plain() {
 }
 
 #[test]
-fn whoever_hangs_in_the_handshake_is_closed_in_time() {
+fn hanging_tls_handshake_is_closed_in_time() {
     let (dir, serve) = serve();
     let mut stream = connect(&dir);
     stream.write_all(&option(STARTTLS, b"")).unwrap();
     assert_eq!(reply(&mut stream), 1);
-    // Half a header of a record.
+    // A part of a record header.
     stream.write_all(&[22, 3]).unwrap();
     let begun = Instant::now();
     assert!(is_closed(&mut stream));
@@ -278,7 +278,7 @@ fn whoever_hangs_in_the_handshake_is_closed_in_time() {
     assert!(serve.stop().err.contains("no handshake within 10s"));
 }
 
-/// Somebody else's server.
+/// A server of another project.
 struct Other(Child);
 
 impl Other {
@@ -307,7 +307,7 @@ impl Drop for Other {
 }
 
 #[test]
-fn the_servers_of_others_are_read_if_they_are_who_they_should_be() {
+fn tls_client_verifies_servers_of_other_projects() {
     let dir = Dir::new();
     certificates(&dir);
     let at = |server: &str, who: &str| {
@@ -322,7 +322,7 @@ fn the_servers_of_others_are_read_if_they_are_who_they_should_be() {
         ("elsewhere", "ours", "not valid for name \"localhost\""),
         ("server-past", "ours", "expired"),
     ];
-    // It closes without a word that we could read.
+    // The server closes the connection without a readable message.
     assert_ne!(at("ours", "alone").code, 0);
     for (server, who, why) in cases {
         let ran = at(server, who);
@@ -338,7 +338,7 @@ fn the_servers_of_others_are_read_if_they_are_who_they_should_be() {
         ["--object", &creds, "--tls-creds", "tls0", "-k", &socket, "-t", "-f", "raw", "q.img"];
     let _qemu = Other::start(&dir, "qemu-nbd", &args, "qemu.sock");
     assert!(at("qemu", "ours").out.contains("2 MiB"), "{:?}", at("qemu", "ours"));
-    // Nobody is talked out of TLS.
+    // A client that wants TLS does not accept a server without it.
     let args = ["-f", "-U", "plain.sock", "memory", "1M"];
     let _plain = Other::start(&dir, "nbdkit", &args, "plain.sock");
     let ran = at("plain", "ours");
@@ -346,7 +346,7 @@ fn the_servers_of_others_are_read_if_they_are_who_they_should_be() {
 }
 
 #[test]
-fn a_spec_with_wrong_certificates_is_refused_with_the_place() {
+fn spec_with_wrong_certificates_is_refused_with_path() {
     let dir = Dir::new();
     certificates(&dir);
     let cases = [
@@ -380,9 +380,9 @@ fn a_spec_with_wrong_certificates_is_refused_with_the_place() {
     }
 }
 
-/// The lines of the manual, as they stand there.
+/// Runs the commands of the manual unchanged.
 #[test]
-fn the_lines_of_the_manual_work() {
+fn tls_commands_of_manual_work() {
     let dir = Dir::new();
     let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/exports/nbd.md");
     let manual = std::fs::read_to_string(manual).unwrap();
@@ -413,7 +413,7 @@ fn the_lines_of_the_manual_work() {
         }
         assert_eq!(seen, 1, "{begin}");
     }
-    // And those that the server prints, with the directory filled in.
+    // And the commands that the server prints, with the directory filled in.
     let tried: Vec<String> = serve
         .banner
         .lines()
@@ -424,7 +424,7 @@ fn the_lines_of_the_manual_work() {
 }
 
 #[test]
-fn at_a_planned_restart_sessions_are_closed_in_order() {
+fn planned_restart_closes_tls_sessions_in_order() {
     let dir = Dir::new();
     certificates(&dir);
     let on_file = "d = { file = \"d.img\", size = \"64MiB\", create = true }";
@@ -462,13 +462,13 @@ fn at_a_planned_restart_sessions_are_closed_in_order() {
         until("its client is back", || reconnects() >= round);
     }
     load.end();
-    // Every session ended with an alert, between two records: the server has nothing to say of it.
+    // Every session ended with an alert at a record boundary, so the server logs nothing about it.
     assert!(!daemon.log().contains("closed: TLS"), "{}", daemon.log());
     assert_eq!(far.stop().code, 0);
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }
 
-/// qemu-io on an export, with the certificates of `who`, which reads a block for each line that it is given.
+/// qemu-io on an export, with the certificates in directory `who`. It reads a block for each line of input.
 struct Reader {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -511,7 +511,7 @@ impl Drop for Reader {
 }
 
 #[test]
-fn apply_closes_sessions_whose_certificate_is_not_admitted_any_more() {
+fn apply_closes_sessions_of_removed_certificates() {
     let (dir, serve) = serve();
     let mut alices = Reader::start(&dir, "alices", "ours");
     let mut bobs = Reader::start(&dir, "bobs", "bob");
@@ -545,7 +545,7 @@ fn certificate_files_are_read_by_each_handshake() {
     // Revoked.
     ours.revoke(&here("ours"), &[alice]);
     assert_eq!((info("ours"), info("bob")), (7, 0));
-    // A list that cannot be read changes nothing.
+    // An unreadable list changes nothing.
     std::fs::write(here("ours/crl.pem"), "garbage").unwrap();
     assert_eq!((info("ours"), info("bob")), (7, 0));
     std::fs::remove_file(here("ours/crl.pem")).unwrap();

@@ -1,6 +1,6 @@
-//! Kills at any time, under a client that remembers every answer: sixteen writers on an attached device.
+//! Kills at random times, under a client that remembers every answer: sixteen writers on an attached device.
 //!
-//! `make torture` does it with `KILLS=200`; `SEED=` draws the same times and the same blocks again.
+//! `make torture` runs it with `KILLS=200`. `SEED=` repeats the same times and the same blocks.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -18,17 +18,17 @@ use common::keeper::Daemon;
 use common::machine::{Name, is_root};
 use common::{Dir, send, until};
 
-/// Requests in flight: each writer has one.
+/// Requests in flight: one for each writer.
 const DEPTH: u64 = 16;
 
-/// What is written at once, and how many of these there are.
+/// The size of a write, and the number of blocks.
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 12 << 8;
 
-/// What `make test` has time for.
+/// The number of kills that `make test` has time for.
 const KILLS_DEFAULT: u64 = 7;
 
-/// The longest that a request may take over a kill; not promised where the one after it comes at once.
+/// The longest latency of a request over a kill. It is not guaranteed if the next kill follows at once.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 const SPEC: &str = "name = \"home\"\n[disk]\n\
@@ -37,7 +37,7 @@ const SPEC: &str = "name = \"home\"\n[disk]\n\
     [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
     [export]\nvol = { on = \"pair\" }\n";
 
-/// What is under way when the process is killed.
+/// The operation in progress when the process is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum During {
     Requests,
@@ -57,7 +57,7 @@ const DURING: [During; 6] = [
     During::Requests,
 ];
 
-/// Numbers that are the same for the same seed.
+/// A pseudo-random generator with a seed.
 struct Draw(u64);
 
 impl Draw {
@@ -81,19 +81,19 @@ fn number(name: &str) -> Option<u64> {
     Some(std::env::var(name).ok()?.parse().expect("it is a number"))
 }
 
-/// Memory that may be handed to a device as it is.
+/// Memory aligned for O_DIRECT.
 #[repr(align(4096))]
 struct Aligned([u8; BLOCK]);
 
 impl Aligned {
-    /// The block `number` as its write `count` makes it: every 8 bytes tell both.
+    /// Fills it with the content of write `count` to block `number`. Every 8 bytes hold both numbers.
     fn fill(&mut self, number: u64, count: u64) {
         for (n, word) in self.0.chunks_exact_mut(8).enumerate() {
             word.copy_from_slice(&(count << 32 | number << 9 | n as u64).to_le_bytes());
         }
     }
 
-    /// Whether it is just that; never written, it is zeros.
+    /// Whether it has exactly that content. A block that was never written is zeros.
     fn is(&self, number: u64, count: u64) -> bool {
         let mut words = self.0.chunks_exact(8).enumerate();
         words.all(|(n, word)| {
@@ -109,12 +109,12 @@ impl Aligned {
     }
 }
 
-/// A writer that knows what each of its blocks has to be. It is the only one that writes to them.
+/// A writer that knows the content of each of its blocks. No other writer writes to them.
 struct Writer {
     device: File,
     draw: Draw,
     first: u64,
-    /// How often each was written.
+    /// Number of writes to each block.
     counts: Vec<u64>,
     buf: Box<Aligned>,
     done: Arc<AtomicU64>,
@@ -155,7 +155,7 @@ impl Writer {
         }
     }
 
-    /// Until it is told to stop: then all of its blocks are read once more.
+    /// Writes and reads until `stop` is set, and then reads all of its blocks once more.
     fn work(mut self, stop: &AtomicBool) -> Result<(), String> {
         while !stop.load(Ordering::Relaxed) {
             let begun = Instant::now();
@@ -206,7 +206,7 @@ impl Load {
         })
     }
 
-    /// No writer has met an error, or read anything but what it had written last; and all go on.
+    /// Checks that no writer got an error or read anything but its last write, and that all of them go on.
     fn is_well(&self, when: &str) {
         let before = self.done.load(Ordering::Relaxed);
         let is_over = || self.stop.load(Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl Load {
         assert!(wrong.is_none(), "{when}: {}", wrong.as_ref().unwrap());
     }
 
-    /// How many requests were answered, and the longest of them.
+    /// Stops the writers. Returns the number of requests and the longest latency.
     fn end(mut self) -> (u64, Duration) {
         self.stop.store(true, Ordering::Relaxed);
         self.writers.drain(..).for_each(|writer| writer.join().expect("it does not panic"));
@@ -227,14 +227,14 @@ impl Load {
     }
 }
 
-/// The graph as it should be, and who is killed when.
+/// The expected graph, and the source of the kills.
 struct Trial<'d> {
     dir: &'d Dir,
     daemon: Daemon<'d>,
     draw: Draw,
-    /// The second member's file.
+    /// The file of the second member.
     second: String,
-    /// The third member's file, if there is one.
+    /// The file of the third member, if there is one.
     third: Option<String>,
     files: u64,
     kills: u64,
@@ -261,13 +261,13 @@ impl Trial<'_> {
         until("all members are in sync", || self.dir.cairn(&["status"]).code == 0);
     }
 
-    /// Kills the process of the graph, and waits for the next one.
+    /// Kills the worker, and waits for the next one.
     fn kill(&mut self) {
         self.kills += 1;
         self.daemon.kill_worker("home");
     }
 
-    /// The process is killed while it comes up, too.
+    /// Kills the worker, and kills the next one while it starts.
     fn kill_twice(&mut self) {
         let old = self.daemon.worker("home");
         send(old, "KILL");
@@ -275,7 +275,7 @@ impl Trial<'_> {
         until("another process is there", || pid().is_some());
         let next = pid().expect("it is there");
         std::thread::sleep(self.draw.millis(0, 80));
-        // It may be up by now: then that is one more kill under load.
+        // If it is up by now, this is one more kill under load.
         let _ = Command::new("kill").args(["-KILL", &next.to_string()]).status();
         self.kills += 2;
         until("a third one is up", || {
@@ -284,14 +284,14 @@ impl Trial<'_> {
         });
     }
 
-    /// Begins a command, and kills the process of the graph while it is carried out, or just after.
+    /// Starts a command, and kills the worker during the command or just after it.
     fn kill_within(&mut self, args: &[&str]) {
         let mut command = self.dir.command(args);
         let child: Child =
             command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
         std::thread::sleep(self.draw.millis(0, 150));
         self.kill();
-        // It has been told of, or it has not.
+        // The command may have succeeded or not.
         let _ = child.wait_with_output();
     }
 
@@ -333,7 +333,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Puts encryption below the volume, or takes it away.
+    /// Adds or removes encryption below the volume.
     fn kill_in_move(&mut self) {
         self.in_sync();
         let disk =
@@ -368,14 +368,14 @@ impl Trial<'_> {
         });
     }
 
-    /// The daemon dies too, and another one takes over what lives on.
+    /// Kills the daemon. The next one adopts the living worker.
     fn kill_daemon(&mut self) {
         self.daemon.kill();
         std::thread::sleep(self.draw.millis(0, 300));
         self.daemon.start_again(&[]);
     }
 
-    /// What no kill does: everything that some blocks held is gone from every disk.
+    /// Erases some blocks on every disk, which no kill does, to prove that the writers notice a loss.
     fn lose_blocks(&mut self) {
         let daemon = self.daemon.pid();
         let worker = self.daemon.worker("home");
@@ -405,7 +405,7 @@ impl Drop for Trial<'_> {
 }
 
 #[test]
-fn no_answer_is_lost_and_no_client_sees_an_error() {
+fn no_acknowledged_write_is_lost_and_no_io_fails() {
     if !is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The way back from a change.
+//! `cairn undo`: the way back from a change.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -36,7 +36,7 @@ fn fill(dir: &Dir, uri: &str) {
     tool(dir, "nbdcopy", &["part", uri]).ok();
 }
 
-/// Whether clients read what was written.
+/// Checks that clients read their own writes.
 fn is_whole(dir: &Dir, uri: &str) {
     tool(dir, "nbdcopy", &[uri, "read"]).ok();
     let (part, read) = (std::fs::read(dir.path("part")), std::fs::read(dir.path("read")));
@@ -58,7 +58,7 @@ fn history(dir: &Dir) -> History {
 }
 
 #[test]
-fn a_member_that_was_put_in_goes_and_comes_back() {
+fn undo_removes_added_member_and_restores_it() {
     let (dir, serve) = served("", PAIR);
     let nothing = dir.cairn(&["undo"]);
     assert!(nothing.code == 4 && nothing.err.contains("has not been changed"), "{}", nothing.err);
@@ -79,7 +79,7 @@ fn a_member_that_was_put_in_goes_and_comes_back() {
     assert_eq!(devices(&dir), ["a", "b", "pair"]);
     is_whole(&dir, serve.uri());
 
-    // And undo that. Its label says that it has left: only a word takes it in again.
+    // Undoes the undo. The label of the removed member says so, and only `--wipe` takes it in again.
     let refused = dir.cairn(&["undo"]);
     assert!(refused.code == 5 && refused.err.contains("--wipe c"), "{}", refused.err);
     dir.cairn(&["undo", "--wipe", "c"]).ok();
@@ -95,7 +95,7 @@ fn a_member_that_was_put_in_goes_and_comes_back() {
 }
 
 #[test]
-fn after_a_restart_the_disks_know_it_and_are_found() {
+fn undo_reads_history_from_labels_after_restart() {
     let (dir, serve) = served(C, THREE);
     fill(&dir, serve.uri());
     dir.write("new.toml", &spec(C, &format!("{THREE}{SAFE}"), "safe"));
@@ -103,7 +103,7 @@ fn after_a_restart_the_disks_know_it_and_are_found() {
     until("the move has left", || devices(&dir) == ["a", "b", "c", "pair", "safe"]);
     serve.stop().ok();
 
-    // Nothing but the disks, and a member that has left since.
+    // Only the disks are left, and a member that was removed since.
     let serve = dir.import(&["home", "--key", "safe=file:key"]);
     is_whole(&dir, serve.uri());
     dir.cairn(&["device", "remove", "home/c"]).ok();
@@ -118,9 +118,9 @@ fn after_a_restart_the_disks_know_it_and_are_found() {
     in_sync(&dir);
     is_whole(&dir, serve.uri());
 
-    // Before that it was not encrypted: its bytes have to move for that.
+    // Before that change it was not encrypted, so its bytes must be migrated.
     let first = history(&dir).past.last().unwrap().change.to_string();
-    // The disk has another label by now: only a word takes it for the one of then.
+    // The disk has another label by now. Only `--disk` identifies it as the former disk.
     let refused = dir.cairn(&["undo", "--to", &first]);
     assert!(refused.code == 4 && refused.err.contains("--disk c=PATH"), "{}", refused.err);
     let refused = dir.cairn(&["undo", "--to", &first, "--disk", "c=elsewhere.img"]);
@@ -128,7 +128,7 @@ fn after_a_restart_the_disks_know_it_and_are_found() {
     dir.cairn(&["undo", "--to", &first, "--disk", "c=elsewhere.img", "--move", "--wait"]).ok();
     until("the move has left", || devices(&dir) == ["a", "b", "c", "pair"]);
     is_whole(&dir, serve.uri());
-    // And the way there again needs a key, which nobody knows any more after a restart.
+    // The way forward again needs a key, which is lost after the restart.
     serve.stop().ok();
     let serve = dir.import(&["home"]);
     let refused = dir.cairn(&["undo", "--dry-run"]);
@@ -137,7 +137,7 @@ fn after_a_restart_the_disks_know_it_and_are_found() {
 }
 
 #[test]
-fn what_cannot_be_undone_says_so() {
+fn undo_refuses_graph_without_labels() {
     let dir = Dir::new();
     dir.cairn(&["create", "raw.img", "8M"]).ok();
     let serve = dir.serve(&["raw.img"]);

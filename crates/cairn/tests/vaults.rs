@@ -1,4 +1,4 @@
-//! Whether what devices keep on the disks of a stopped graph is sound, found out without changing a byte.
+//! `cairn check` of vaults: the state of devices on the disks of a stopped graph is checked without a write.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -11,7 +11,7 @@ use common::{Dir, Ran, tool};
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// The only byte of data.
+/// The value of every data byte.
 const DATA: u8 = 0x11;
 
 fn spec(device: &str, on: &str) -> String {
@@ -25,7 +25,7 @@ fn spec(device: &str, on: &str) -> String {
     )
 }
 
-/// A graph that has stored something, and then was stopped or killed.
+/// Makes a graph that has stored something, and then was stopped or killed.
 fn made(text: &str, killed: bool) -> Dir {
     let dir = Dir::new();
     dir.write("key", "correct horse battery staple");
@@ -62,7 +62,7 @@ fn put_all(dir: &Dir, at: usize, bytes: &[u8]) {
     file.write_all_at(bytes, at as u64).unwrap();
 }
 
-/// Looks, and has changed nothing.
+/// Runs a check, and makes sure that it changed no byte.
 fn checked(dir: &Dir) -> Ran {
     let before = bytes(dir);
     let ran = dir.cairn(&["check"]);
@@ -70,14 +70,14 @@ fn checked(dir: &Dir) -> Ran {
     ran
 }
 
-/// What a check says of a byte turned over in each page between the labels that holds anything but data, how often.
+/// Flips a byte in each page between the labels that holds anything but data. Counts the results of the checks.
 fn every_page_flipped(dir: &Dir) -> BTreeMap<(i32, &'static str), usize> {
     let [disk, _] = bytes(dir);
     let mut said = BTreeMap::new();
     for page in (MIB..15 * MIB).step_by(PAGE) {
         let held = &disk[page..page + PAGE];
         let Some(at) = held.iter().position(|byte| ![0, DATA].contains(byte)) else { continue };
-        // In the midst of what is there.
+        // In the middle of the used part of the page.
         let last = held.iter().rposition(|byte| *byte != 0).unwrap();
         let at = page + (at + last) / 2;
         put(dir, at, disk[at] ^ 0x40);
@@ -95,7 +95,7 @@ fn every_page_flipped(dir: &Dir) -> BTreeMap<(i32, &'static str), usize> {
 }
 
 #[test]
-fn every_flipped_byte_of_a_map_is_found() {
+fn check_finds_flipped_byte_in_each_page_of_vault() {
     let dir = made(&spec("", "a"), false);
     let said = every_page_flipped(&dir);
     println!("{said:?}");
@@ -103,14 +103,14 @@ fn every_flipped_byte_of_a_map_is_found() {
     assert!(said.contains_key(&(11, "page ")), "a page of the map: {said:?}");
     assert!(said.contains_key(&(11, "no copy has page")), "a page of its directory: {said:?}");
     assert!(!said.contains_key(&(11, "of the log is damaged")), "all of it is applied: {said:?}");
-    // Its disk is away: that is all that is to be said.
+    // If its disk is missing, the check reports only that.
     std::fs::create_dir(dir.path("away")).unwrap();
     std::fs::rename(dir.path("a.img"), dir.path("away/a.img")).unwrap();
     let ran = dir.cairn(&["check"]);
     assert!(ran.code == 11 && ran.out.contains("a: is not here"), "{ran:?}");
     assert!(!ran.out.contains("what it keeps"), "{ran:?}");
     std::fs::rename(dir.path("away/a.img"), dir.path("a.img")).unwrap();
-    // One superblock that cannot be known for one any more.
+    // One superblock is no longer recognizable.
     let [disk, _] = bytes(&dir);
     for at in [MIB, MIB + PAGE] {
         let magic = [disk[at] ^ 1];
@@ -145,7 +145,7 @@ fn every_flipped_byte_of_a_map_is_found() {
 }
 
 #[test]
-fn a_log_that_was_not_applied_is_looked_at() {
+fn check_reads_log_that_was_not_replayed() {
     let dir = made(&spec("", "a"), true);
     let said = every_page_flipped(&dir);
     println!("{said:?}");
@@ -156,7 +156,7 @@ fn a_log_that_was_not_applied_is_looked_at() {
 }
 
 #[test]
-fn a_map_is_looked_at_through_what_is_beneath_it() {
+fn check_reads_vault_through_lower_devices() {
     let tables = "half = { kind = \"partition\", on = \"a\", start = \"1MiB\", size = \"12MiB\" }";
     let dir = made(&spec(tables, "half"), false);
     let said = every_page_flipped(&dir);
@@ -168,12 +168,12 @@ fn a_map_is_looked_at_through_what_is_beneath_it() {
     let pair = spec("pair = { kind = \"mirror\", on = [\"a\", \"b\"] }", "pair");
     let dir = made(&pair.replace("rest = { on = \"b\" }", ""), false);
     assert_eq!(checked(&dir).code, 0);
-    // The label of one is repaired, with what looked at it in the same process.
+    // The label of one is repaired by the process that has checked the vault.
     put(&dir, (64 << 10) + 700, 0x55);
     put(&dir, (320 << 10) + 700, 0x55);
     assert_eq!(checked(&dir).code, 10);
     dir.text(&["repair", "--yes"]);
-    // One member is away.
+    // One member is missing.
     std::fs::create_dir(dir.path("away")).unwrap();
     std::fs::rename(dir.path("b.img"), dir.path("away/b.img")).unwrap();
     let alone = dir.cairn(&["check"]);

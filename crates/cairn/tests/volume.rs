@@ -1,5 +1,5 @@
-//! Encrypted volumes with key slots on labelled mirrors: who may open them, what a lost and a failed
-//! member do to the slots, and where the keys are not.
+//! Encrypted volumes with key slots on labelled mirrors: the passphrases that open them, the effect of a lost or
+//! failed member on the slots, and the places where the keys must not be.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -18,7 +18,7 @@ use kinds::crypt::slots::KeySlots as KeySlotsOnDisk;
 use meta::Label;
 
 const MIB: usize = 1 << 20;
-/// Where the disks keep data; before and behind it are labels.
+/// The range of data on a disk. Labels are before and after it.
 const DATA: std::ops::Range<usize> = MIB..15 * MIB;
 
 /// Two labelled files of 16 MiB, mirrored, and encrypted above the mirror.
@@ -34,7 +34,7 @@ safe = { kind = "crypt", on = "pair", key = "file:key", kdf_memory = "1MiB", kdf
 vol = { on = "safe" }
 "#;
 
-/// A directory with the spec, and three passphrases: the one the spec names is the first.
+/// Makes a directory with the spec and three passphrases. The spec uses the first one.
 fn home() -> Dir {
     let dir = Dir::new();
     dir.write("home.toml", SPEC);
@@ -50,12 +50,12 @@ fn put(dir: &Dir, name: &str, bytes: &[u8]) {
     fs::set_permissions(dir.path(name), fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// From now on the spec's source holds this passphrase.
+/// Sets the passphrase that the spec's key source holds from now on.
 fn takes(dir: &Dir, name: &str) {
     put(dir, "key", &fs::read(dir.path(name)).unwrap());
 }
 
-/// What qemu-io says of these commands on a running server.
+/// Runs these qemu-io commands on a running server. All must succeed.
 fn io(dir: &Dir, serve: &Serve, commands: &[&str]) {
     let mut args = vec!["-f", "raw", serve.uri()];
     for command in commands {
@@ -72,7 +72,7 @@ fn stop(serve: Serve) {
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
-/// Serves it for a moment and reads what [`written`] wrote.
+/// Serves the volume for a moment, and reads the bytes that [`written`] wrote.
 fn opens(dir: &Dir, passphrase: &str) {
     takes(dir, passphrase);
     let serve = dir.serve(&["home.toml"]);
@@ -80,7 +80,7 @@ fn opens(dir: &Dir, passphrase: &str) {
     stop(serve);
 }
 
-/// A volume that holds sevens in its first MiB, and nobody serves it.
+/// Makes a volume that holds sevens in its first MiB, and stops the server.
 fn written() -> Dir {
     let dir = home();
     let serve = dir.serve(&["home.toml"]);
@@ -93,12 +93,12 @@ fn image(dir: &Dir, name: &str) -> Vec<u8> {
     fs::read(dir.path(name)).unwrap()
 }
 
-/// It is not opened with this passphrase, and neither data nor slots change.
+/// Checks that this passphrase does not open the volume, and that neither data nor slots change.
 fn is_refused(dir: &Dir, passphrase: &str) -> Ran {
     takes(dir, passphrase);
     let before = [state(dir, "a.img"), state(dir, "b.img")];
     let data = [image(dir, "a.img"), image(dir, "b.img")].map(|bytes| bytes[DATA].to_vec());
-    // Were it served, this would write.
+    // If the volume were served, this would write to it.
     let run = "qemu-io -f raw \"$uri\" -c 'write -P 1 0 1M'";
     let ran = dir.cairn(&["serve", "home.toml", "--run", run]);
     assert_eq!(ran.code, 7, "{ran:?}");
@@ -111,7 +111,7 @@ fn is_refused(dir: &Dir, passphrase: &str) -> Ran {
     ran
 }
 
-/// The newest key slots in the labels of a disk, as `docs/formats/keyslots.md` has them.
+/// Returns the newest key slots in the labels of a disk, in the form of `docs/formats/keyslots.md`.
 fn state(dir: &Dir, name: &str) -> Vec<u8> {
     let bytes = image(dir, name);
     let copies = [64 << 10, 320 << 10].map(|at| &bytes[at..at + (256 << 10)]);
@@ -122,7 +122,7 @@ fn state(dir: &Dir, name: &str) -> Vec<u8> {
     newest[at..at + 2240].to_vec()
 }
 
-/// The numbers of the slots in each whole copy of a disk's label, of both generations.
+/// Returns the numbers of the slots in each valid copy of a disk's label, of both generations.
 fn slots_of_all_copies(dir: &Dir, name: &str) -> Vec<Vec<usize>> {
     let bytes = image(dir, name);
     let areas = [0, bytes.len() - MIB];
@@ -133,7 +133,7 @@ fn slots_of_all_copies(dir: &Dir, name: &str) -> Vec<Vec<usize>> {
     slots.map(|all| all.slots.iter().enumerate().filter_map(used).collect()).collect()
 }
 
-/// The volume key, by what `docs/formats/keyslots.md` says, without Cairn's code.
+/// Derives the volume key as in `docs/formats/keyslots.md`, without Cairn's code.
 fn volume_key(state: &[u8], number: usize, passphrase: &[u8]) -> Option<Vec<u8>> {
     let (head, slot) = (&state[..192], &state[192 + 256 * number..][..256]);
     let word = |at: usize| u32::from_le_bytes(slot[at..at + 4].try_into().unwrap());
@@ -151,7 +151,7 @@ fn volume_key(state: &[u8], number: usize, passphrase: &[u8]) -> Option<Vec<u8>>
     Some(opened)
 }
 
-/// The labels of the slots in use.
+/// Returns the labels of the slots in use.
 fn slots(dir: &Dir) -> Vec<(usize, String)> {
     let slots: KeySlots = dir.json(0, &["key", "ls", "safe"]);
     slots.slots.into_iter().map(|slot| (slot.slot, slot.label)).collect()
@@ -161,7 +161,7 @@ fn in_sync(dir: &Dir) {
     until("all members are in sync", || dir.cairn(&["status"]).code == 0);
 }
 
-/// Both members hold the same bytes, none of them plain, and the same slots.
+/// Checks that both members hold the same bytes, no plain text, and the same slots.
 fn are_equal(dir: &Dir) {
     let (a, b) = (image(dir, "a.img"), image(dir, "b.img"));
     assert!(a[DATA] == b[DATA], "the members differ");
@@ -170,19 +170,19 @@ fn are_equal(dir: &Dir) {
 }
 
 #[test]
-fn a_new_volume_opens_again_and_to_nobody_else() {
+fn new_volume_opens_only_with_its_passphrase() {
     let dir = written();
     are_equal(&dir);
     opens(&dir, "one");
     let ran = is_refused(&dir, "two");
     assert!(ran.err.contains("one is in use"), "{ran:?}");
-    // Who tried in vain has left nothing that keeps the right one out.
+    // The failed attempt leaves nothing that blocks the right passphrase.
     opens(&dir, "one");
     are_equal(&dir);
 }
 
 #[test]
-fn slots_are_added_changed_and_removed_while_it_is_served() {
+fn key_slots_change_while_volume_is_served() {
     let dir = written();
     let serve = dir.serve(&["home.toml"]);
     let add =
@@ -191,7 +191,7 @@ fn slots_are_added_changed_and_removed_while_it_is_served() {
     assert_eq!(slots(&dir), [(0, String::new())]);
     dir.text(&add);
     assert_eq!(slots(&dir), [(0, String::new()), (1, "laptop".to_owned())]);
-    // Who opens nothing changes nothing.
+    // A passphrase that opens no slot cannot change one.
     for verb in ["add", "change"] {
         let args = ["key", verb, "safe", "--key", "file:three", "--new-key", "file:three"];
         assert_eq!(dir.cairn(&args).code, 7, "{verb}");
@@ -212,7 +212,7 @@ fn slots_are_added_changed_and_removed_while_it_is_served() {
     let serve = dir.serve(&["home.toml"]);
     dir.text(&["key", "change", "safe", "--key", "file:two", "--new-key", "file:three"]);
     assert_eq!(slots(&dir), [(1, "laptop".to_owned())]);
-    // Killed the moment after the answer: it was durable before.
+    // Killed right after the answer, which is sent only when the change is durable.
     serve.signal("KILL");
     assert_eq!(serve.end().code, -9);
     is_refused(&dir, "two");
@@ -221,7 +221,7 @@ fn slots_are_added_changed_and_removed_while_it_is_served() {
 }
 
 #[test]
-fn key_rm_and_key_change_erase_the_slot_from_both_generations() {
+fn key_rm_and_key_change_erase_slot_in_both_generations() {
     let dir = written();
     let serve = dir.serve(&["home.toml"]);
     dir.text(&["key", "add", "safe", "--key", "file:one", "--new-key", "file:two"]);
@@ -238,7 +238,7 @@ fn key_rm_and_key_change_erase_the_slot_from_both_generations() {
     serve.signal("KILL");
     serve.end();
 
-    // A disk that was away loses it when it comes back.
+    // A disk that was missing loses the old slot when it returns.
     fs::rename(dir.path("b.img"), dir.path("away")).unwrap();
     takes(&dir, "three");
     let serve = dir.serve(&["home.toml", "--degraded"]);
@@ -252,13 +252,13 @@ fn key_rm_and_key_change_erase_the_slot_from_both_generations() {
     stop(serve);
 }
 
-/// The secret part of a slot.
+/// Returns the secret part of a slot.
 fn slot(state: &[u8], number: usize) -> Vec<u8> {
     state[192 + 256 * number..][68..148].to_vec()
 }
 
 #[test]
-fn a_member_that_was_away_comes_back_with_the_slots_of_now() {
+fn returning_member_gets_current_key_slots() {
     let dir = written();
     fs::rename(dir.path("b.img"), dir.path("away")).unwrap();
     let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
@@ -269,7 +269,7 @@ fn a_member_that_was_away_comes_back_with_the_slots_of_now() {
     dir.text(&["key", "change", "safe", "--key", "file:one", "--new-key", "file:two"]);
     stop(serve);
 
-    // It still has the slot that does not count any more.
+    // It still has the slot that was removed meanwhile.
     fs::rename(dir.path("away"), dir.path("b.img")).unwrap();
     assert!(volume_key(&state(&dir, "b.img"), 0, b"the passphrase one").is_some());
     is_refused_by_the_newer(&dir);
@@ -286,7 +286,7 @@ fn a_member_that_was_away_comes_back_with_the_slots_of_now() {
     opens(&dir, "two");
 }
 
-/// The old passphrase opens nothing, though one member was away when it was taken back.
+/// Checks that the old passphrase opens nothing, although one member was missing when it was removed.
 fn is_refused_by_the_newer(dir: &Dir) {
     takes(dir, "one");
     let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
@@ -294,7 +294,7 @@ fn is_refused_by_the_newer(dir: &Dir) {
 }
 
 #[test]
-fn slots_outlive_a_member_that_fails() {
+fn key_slots_survive_failed_member() {
     let dir = written();
     let serve = dir.serve(&["home.toml"]);
     dir.text(&["device", "fail", "pair/a", "--yes"]);
@@ -305,7 +305,7 @@ fn slots_outlive_a_member_that_fails() {
     stop(serve);
     are_equal(&dir);
 
-    // Each member alone opens with both, and holds everything.
+    // Each member alone opens with both passphrases, and holds all data.
     for (gone, passphrase) in [("a.img", "one"), ("b.img", "two")] {
         fs::rename(dir.path(gone), dir.path("away")).unwrap();
         takes(&dir, passphrase);
@@ -321,7 +321,7 @@ fn slots_outlive_a_member_that_fails() {
 }
 
 #[test]
-fn a_blank_disk_in_place_of_a_lost_one_gets_the_slots_too() {
+fn blank_replacement_disk_gets_key_slots() {
     let dir = written();
     fs::remove_file(dir.path("a.img")).unwrap();
     let serve = dir.serve(&["home.toml", "--wipe", "a"]);
@@ -341,12 +341,12 @@ fn neither_passphrases_nor_the_volume_key_are_outside_locked_memory() {
     let urandom = File::open("/dev/urandom").unwrap();
     for (name, secret) in [("one", &mut one), ("two", &mut two)] {
         urandom.read_exact_at(secret, 0).unwrap();
-        // A newline at the end would not count.
+        // A newline at the end would not belong to the key.
         secret[47] = b'.';
         put(&dir, name, secret);
     }
     takes(&dir, "one");
-    // Once new, and once opened and changed.
+    // Once with a new volume, and once with a volume that is opened and changed.
     for turn in 0..2 {
         let serve = dir.serve(&["home.toml"]);
         io(&dir, &serve, &["write -P 7 0 64k", "write -P 7 1M 4M", "read 0 64k", "read 1M 4M"]);
@@ -364,7 +364,7 @@ fn neither_passphrases_nor_the_volume_key_are_outside_locked_memory() {
     }
 }
 
-/// Looks through a server's memory, and at what it is dumped as.
+/// Searches a server's memory and its core dump for secrets.
 fn look(dir: &Dir, serve: &Serve, volume_key: &[u8], passphrases: &[&[u8]]) {
     let mappings = memory(serve.pid());
     let found = |locked: bool, piece: &[u8]| {

@@ -10,12 +10,12 @@ pub mod prose;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The folder of each crate of the workspace, by its name.
+/// Returns the folder of each crate of the workspace, by its name.
 ///
 /// # Panics
 /// If the folder of crates cannot be read.
@@ -29,7 +29,7 @@ pub fn crates() -> BTreeMap<String, PathBuf> {
     folders.chain([root().join("bench")]).map(named).collect()
 }
 
-/// The manifest of each crate of the workspace, by the name of its folder.
+/// Returns the manifest of each crate of the workspace, by the name of its folder.
 ///
 /// # Panics
 /// If a manifest cannot be read.
@@ -41,7 +41,7 @@ pub fn manifests() -> BTreeMap<String, toml::Table> {
     crates().into_iter().map(manifest).collect()
 }
 
-/// All Rust files of all crates.
+/// Returns all Rust files of all crates.
 ///
 /// # Panics
 /// If a folder cannot be read.
@@ -49,7 +49,7 @@ pub fn rust_files() -> Vec<PathBuf> {
     files_below(crates().into_values().collect(), "rs")
 }
 
-/// Every document of the project: those in its root that name the rules, and all Markdown files below `docs`.
+/// Returns every document of the project: those in its root that name the rules, and all Markdown files below `docs`.
 ///
 /// # Panics
 /// If a folder cannot be read.
@@ -58,7 +58,7 @@ pub fn documents() -> Vec<PathBuf> {
     files_below(roots.map(|name| root().join(name)).to_vec(), "md")
 }
 
-/// The manual pages of the kinds.
+/// Returns the manual pages of the kinds.
 ///
 /// # Panics
 /// If a folder cannot be read.
@@ -80,7 +80,7 @@ fn files_below(mut stack: Vec<PathBuf>, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The names of all test functions, laws inside `proptest!` included.
+/// Returns the names of all test functions, including the laws inside `proptest!`.
 ///
 /// # Panics
 /// If a file cannot be read.
@@ -101,7 +101,7 @@ pub fn test_names() -> BTreeSet<String> {
     names
 }
 
-/// The numbers of the seeded bugs, as the list in `block::seeded` has them.
+/// Returns the numbers of the seeded bugs, from the list in `block::seeded`.
 ///
 /// # Panics
 /// If the list cannot be read.

@@ -1,11 +1,11 @@
-//! Prose in comments and documents, and the words that plain language does without.
+//! Prose in comments and documents, and the words that plain language avoids.
 
 use std::path::Path;
 
-/// Words with which no sentence begins, unless it is a question.
+/// Words that begin no sentence, except for a question.
 const NO_BEGINNINGS: [&str; 6] = ["what", "who", "whoever", "whose", "nobody", "somebody"];
 
-/// Words and phrases that a component's noun, or a verb with one meaning, replaces.
+/// Words and phrases that should be replaced by the noun of a component, or by a verb with one meaning.
 const NO_PHRASES: [&str; 12] = [
     "whoever",
     "somebody",
@@ -21,10 +21,11 @@ const NO_PHRASES: [&str; 12] = [
     "told",
 ];
 
-/// The only use of a phrase above that is plain.
+/// The only plain uses of a phrase above.
 const PLAIN: [&str; 2] = ["tell apart", "tells apart"];
 
-/// The paragraphs of prose in a file: its comments, or the text of a document outside of fenced blocks and tables.
+/// Returns the paragraphs of prose in a file: its comments, or the text of a document outside of fenced blocks and
+/// tables.
 pub fn paragraphs(path: &Path, text: &str) -> Vec<String> {
     let is_document = path.extension().is_some_and(|end| end == "md");
     let mut paragraphs = vec![String::new()];
@@ -49,13 +50,13 @@ pub fn paragraphs(path: &Path, text: &str) -> Vec<String> {
     paragraphs
 }
 
-/// The text of a line that is a comment.
+/// Returns the text of a line that is a comment.
 fn comment(line: &str) -> Option<&str> {
     let text = line.strip_prefix("//")?;
     Some(text.trim_start_matches(['/', '!']).trim())
 }
 
-/// How often a paragraph uses what plain language does without.
+/// Returns the number of words and sentence beginnings in a paragraph that plain language avoids.
 pub fn marks(paragraph: &str) -> usize {
     let begun = sentences(paragraph).filter(|sentence| begins_badly(sentence)).count();
     let words: Vec<String> = paragraph.split_whitespace().map(plain).collect();
@@ -66,7 +67,7 @@ pub fn marks(paragraph: &str) -> usize {
     begun + used - allowed
 }
 
-/// A word without its punctuation, in lower case.
+/// Returns a word without its punctuation, in lower case.
 fn plain(word: &str) -> String {
     word.trim_matches(|c: char| !c.is_alphanumeric() && c != '`').to_lowercase()
 }

@@ -14,7 +14,7 @@ fn text() -> String {
     std::fs::read_to_string(house::root().join("ARCHITECTURE.md")).unwrap()
 }
 
-/// The invariants, each with its number, from the chapter of that name.
+/// Returns the invariants, each with its number, from the chapter of that name.
 fn invariants(text: &str) -> Vec<(usize, String)> {
     let (_, chapter) = text.split_once("\n## Invariants\n").expect("a chapter \"Invariants\"");
     let (chapter, _) = chapter.split_once("\n##").expect("a chapter behind it");
@@ -31,7 +31,7 @@ fn invariants(text: &str) -> Vec<(usize, String)> {
     invariants
 }
 
-/// The tests and seeded bugs that an invariant names, or the fault of its last sentence.
+/// Returns the tests and seeded bugs that an invariant names, or the fault of its last sentence.
 fn judges(words: &str) -> Result<Vec<&str>, String> {
     let (_, names) = words.rsplit_once(MARK).ok_or(format!("no {MARK:?}"))?;
     let names = names.strip_suffix('.').ok_or("no dot at the end")?;

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 /// Documents without a link to the glossary: the glossary itself.
 const WITHOUT_GLOSSARY: &[&str] = &["docs/glossary.md"];
 
-/// The targets of all links of a document that lead to files, without the part behind `#`. Code is skipped.
+/// Returns the targets of all links of a document that lead to files, without the part behind `#`. Skips code.
 fn links(text: &str) -> Vec<String> {
     let mut targets = Vec::new();
     for (n, prose) in text.split("```").enumerate() {
@@ -24,7 +24,7 @@ fn links(text: &str) -> Vec<String> {
     targets
 }
 
-/// The path without `.` and `..`.
+/// Returns the path without `.` and `..`.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -37,7 +37,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// Each document, as a path below the root, and the files to which it links.
+/// Returns each document, as a path below the root, and the files to which it links.
 fn linked() -> Vec<(PathBuf, Vec<PathBuf>)> {
     let root = house::root();
     let linked = |path: PathBuf| {

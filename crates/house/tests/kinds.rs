@@ -3,19 +3,20 @@
 
 use std::path::Path;
 
-/// Names that are no other words of the code. `file`, `path`, `error` and their like are words of JSON and of English, too.
+/// Names that are not also other words of the code. `file`, `path`, `error` and similar names also occur in JSON and
+/// in English.
 const NAMES: [&str; 6] = ["mirror", "remap", "migrate", "crypt", "stripe", "concat"];
 
-/// Crates for tests, and the bench, whose loads name the graphs that they measure.
+/// Crates for tests, and the bench with its loads, which name the measured graphs.
 const NO_PRODUCT: [&str; 5] = ["sim", "testkit", "house", "chaosdisk", "bench"];
 
-/// A file without its unit tests, and without comments.
+/// Returns the text of a file without its unit tests and comments.
 fn product_code(text: &str) -> String {
     let text = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(text);
     text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// The kinds that a file of product code names, as a whole literal or as a module.
+/// Returns the kinds that a file of product code names, as a complete literal or as a module.
 fn named(code: &str) -> Vec<&'static str> {
     let is_named = |name: &&&str| {
         code.contains(&format!("\"{name}\"")) || code.contains(&format!("kinds::{name}"))

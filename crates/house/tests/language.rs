@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use house::prose::{marks, paragraphs};
 
-/// What each file may still have. `UPDATE=1 cargo test -p cairn-house --test language` writes it anew where files are
-/// better, or have another name.
+/// The allowed count of each file. `UPDATE=1 cargo test -p cairn-house --test language` rewrites it for files with a
+/// lower count or another name.
 const ALLOWED: &str = "prose.txt";
 
 fn counts() -> BTreeMap<String, usize> {

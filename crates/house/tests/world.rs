@@ -17,7 +17,7 @@ const MAY_CALL_WORLD: &[&str] = &[
     "crates/tls/src/tests.rs",
 ];
 
-/// Calls that clippy has to refuse everywhere else.
+/// Calls that clippy must refuse everywhere else.
 const REFUSED: &[&str] = &[
     "std::time::Instant::now",
     "std::time::SystemTime::now",
@@ -28,7 +28,7 @@ const REFUSED: &[&str] = &[
     "std::os::unix::net::UnixListener::bind",
 ];
 
-/// Crates that draw random numbers past `Env`.
+/// Crates that draw random numbers without `Env`.
 const SOURCES_OF_RANDOMNESS: &[&str] = &["fastrand", "getrandom", "oorandom", "rand", "rand_core"];
 
 #[test]

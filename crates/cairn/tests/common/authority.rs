@@ -10,13 +10,13 @@ use rcgen::{
     RevokedCertParams, SerialNumber, date_time_ymd,
 };
 
-/// Somebody who signs.
+/// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
-/// When a certificate is valid.
+/// The validity period of a certificate, relative to today.
 #[derive(Clone, Copy)]
 pub enum Valid {
     Now,
@@ -35,13 +35,13 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// Writes its own certificate: `ca-cert.pem`, as others call it.
+    /// Writes its own certificate as `ca-cert.pem`, the file name that other NBD programs use.
     pub fn write(&self, directory: &Path) {
         std::fs::create_dir_all(directory).unwrap();
         std::fs::write(directory.join("ca-cert.pem"), &self.pem).unwrap();
     }
 
-    /// Writes the list of what it has revoked: `crl.pem`.
+    /// Writes the list of the certificates that it has revoked: `crl.pem`.
     pub fn revoke(&self, directory: &Path, serials: &[u64]) {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
@@ -61,7 +61,8 @@ impl Authority {
         std::fs::write(directory.join("crl.pem"), list.pem().unwrap()).unwrap();
     }
 
-    /// Writes a certificate and its key: `server-cert.pem` and `server-key.pem`, or `client-...`; its serial number.
+    /// Writes a certificate and its key, as `server-cert.pem` and `server-key.pem` or as `client-...`. Returns the
+    /// serial number.
     pub fn sign(
         &self,
         directory: &Path,

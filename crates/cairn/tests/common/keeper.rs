@@ -14,7 +14,7 @@ pub struct Daemon<'d> {
 }
 
 impl<'d> Daemon<'d> {
-    /// Starts it, and waits until it answers and no graph is about to come up.
+    /// Starts a daemon, and waits until it answers and no graph is about to start.
     pub fn start(dir: &'d Dir) -> Self {
         Self::with(dir, &[])
     }
@@ -33,7 +33,7 @@ impl<'d> Daemon<'d> {
         command.stdout(Stdio::null()).stderr(log.unwrap()).spawn().unwrap()
     }
 
-    /// Waits until it answers and no graph is about to come up.
+    /// Waits until the daemon answers and no graph is about to start.
     pub fn settled(&self) {
         let is_on_its_way = |graph: &KeptGraph| {
             matches!(graph.phase, api::Phase::Starting)
@@ -60,13 +60,13 @@ impl<'d> Daemon<'d> {
         graphs.into_iter().find(|graph| graph.name == name).expect("it is kept")
     }
 
-    /// The process of a graph that is up.
+    /// Returns the pid of the worker of a graph, once the graph is up.
     pub fn worker(&self, name: &str) -> u32 {
         until("it is up", || self.graph(name).phase == api::Phase::Up);
         self.graph(name).pid.unwrap()
     }
 
-    /// Kills the process of a graph, and waits until the next one is up; how long that took.
+    /// Kills the worker of a graph, and waits until the next one is up. Returns the time from the kill to then.
     pub fn kill_worker(&self, name: &str) -> Duration {
         let old = self.worker(name);
         let begun = Instant::now();
@@ -85,18 +85,18 @@ impl<'d> Daemon<'d> {
         child.wait().unwrap();
     }
 
-    /// Starts the next one.
+    /// Starts the next daemon. If the old one still runs, the next one asks it to hand over.
     pub fn start_again(&mut self, args: &[&str]) {
         let old = self.child.take();
         self.child = Some(self.spawn(args));
         self.settled();
         if let Some(old) = old {
-            // It was asked to leave.
+            // The new daemon asked the old one to end.
             assert_eq!(end(old).code, 0, "{}", self.log());
         }
     }
 
-    /// Ends it in order.
+    /// Stops the daemon in order, and returns its exit code.
     pub fn stop(&mut self) -> i32 {
         send(self.pid(), "TERM");
         end(self.child.take().unwrap()).code
@@ -128,14 +128,14 @@ impl Drop for Daemon<'_> {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // Its workers live on, which is a promise.
+        // A worker outlives its daemon by design, so each is killed here.
         for pid in graphs.iter().filter_map(|graph| graph.pid) {
             let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
         }
     }
 }
 
-/// A labelled mirror called `name`, and what else is in the spec.
+/// Returns the spec of a labelled mirror called `name`, with `more` appended.
 pub fn mirror(name: &str, more: &str) -> String {
     format!(
         "name = \"{name}\"\n[disk]\n\
@@ -146,19 +146,19 @@ pub fn mirror(name: &str, more: &str) -> String {
     )
 }
 
-/// A directory with the spec of such a mirror called `home`.
+/// Makes a directory with the spec of a mirror called `home`.
 pub fn home() -> Dir {
     let dir = Dir::new();
     dir.write("home.toml", &mirror("home", ""));
     dir
 }
 
-/// `vol` of a graph.
+/// Returns the URI of the export `vol` of a graph.
 pub fn uri(dir: &Dir, graph: &str) -> String {
     format!("nbd+unix:///vol?socket={}", dir.path(&format!("run/cairn/{graph}.sock")).display())
 }
 
-/// What qemu-io does with it, flushed.
+/// Runs a qemu-io command and a flush on the export `vol`. Both must succeed.
 pub fn io(dir: &Dir, graph: &str, command: &str) {
     let ran = tool(dir, "qemu-io", &["-f", "raw", &uri(dir, graph), "-c", command, "-c", "flush"]);
     assert!(ran.code == 0 && !ran.out.contains("failed"), "{command}: {ran:?}");

@@ -1,4 +1,4 @@
-//! fio, which reads and writes, and checks what it reads.
+//! fio as a load: it reads, writes, and verifies the bytes that it reads.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use super::{Dir, send};
 
-/// Goes on until it is told.
+/// A running fio. It goes on until [`Load::end`].
 pub struct Load<'d> {
     dir: &'d Dir,
     fio: Child,
 }
 
 impl<'d> Load<'d> {
-    /// On a block device.
+    /// Starts fio on a block device.
     pub fn start(dir: &'d Dir, device: &str) -> Self {
         let file = format!("--filename={device}");
         Self::with(dir, &["--ioengine=libaio", "--direct=1", "--size=96M", &file])
     }
 
-    /// On an NBD export. Its client does not connect a second time.
+    /// Starts fio on an NBD export. fio's NBD client does not reconnect.
     pub fn of_nbd(dir: &'d Dir, uri: &str) -> Self {
         Self::of_nbd_with(dir, uri, &["--size=24M"])
     }
 
-    /// The same with other options.
+    /// Starts fio on an NBD export with other options.
     pub fn of_nbd_with(dir: &'d Dir, uri: &str, args: &[&str]) -> Self {
         Self::with(dir, &[&["--ioengine=nbd", &format!("--uri={uri}")], args].concat())
     }
 
-    /// Of two options of one name the last one counts.
+    /// Starts fio with further options. If an option is given twice, the last value counts.
     pub fn with(dir: &'d Dir, args: &[&str]) -> Self {
         let mut fio = Command::new("fio");
         fio.args(["--name=load", "--rw=randrw", "--bsrange=4k-64k"]);
@@ -40,7 +40,7 @@ impl<'d> Load<'d> {
         Self { dir, fio: fio.spawn().unwrap() }
     }
 
-    /// The longest that one request took; no request has failed, and no byte was wrong.
+    /// Stops fio, checks that no request failed and no byte was wrong, and returns the longest latency of a request.
     pub fn end(mut self) -> Duration {
         let said = || fs::read_to_string(self.dir.path("fio.json")).unwrap_or_default();
         let ended = self.fio.try_wait().unwrap();

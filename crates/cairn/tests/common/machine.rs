@@ -1,4 +1,4 @@
-//! Devices of this machine under names of their own, which are gone after the test.
+//! Block devices of this machine, each under a name of its own. They are removed after the test.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::{Dir, Ran, until};
 
-/// How long a test that failed waits for what it has attached to be free.
+/// The longest time that the cleanup after a failed test waits for an attached device to be free.
 const DETACH_MAX: Duration = Duration::from_secs(10);
-/// A command's exit code where somebody has the device open.
+/// The exit code of a command if the device is open in another process.
 const IN_USE: i32 = 5;
 
-/// Whether this is root; says that a test is passed over if not.
+/// Whether the test runs as root. If not, prints that the test is skipped.
 pub fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -27,7 +27,7 @@ pub fn is_root() -> bool {
 pub struct Background(Child);
 
 impl Background {
-    /// Starts it; what it says is nobody's.
+    /// Starts it, and discards its output.
     pub fn start(command: &mut Command) -> Self {
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
@@ -36,7 +36,7 @@ impl Background {
         self.0.id()
     }
 
-    /// Waits for its end; its code.
+    /// Waits for its end, and returns its exit code.
     pub fn end(&mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
     }
@@ -44,7 +44,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // It has ended already, if all went well.
+        // After a test that passed, the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -65,7 +65,7 @@ impl<'d> Name<'d> {
         Self { dir, name }
     }
 
-    /// `/dev/cairn/NAME`
+    /// Returns `/dev/cairn/NAME`.
     pub fn path(&self) -> PathBuf {
         Path::new("/dev/cairn").join(&self.name)
     }
@@ -74,12 +74,12 @@ impl<'d> Name<'d> {
         self.path().display().to_string()
     }
 
-    /// Where it is to be mounted.
+    /// Returns the directory to mount it on.
     pub fn mount_point(&self) -> PathBuf {
         self.dir.path(&self.name)
     }
 
-    /// `cairn attach EXPORT` under this name; `/dev/loopN`.
+    /// Runs `cairn attach EXPORT` under this name, and returns `/dev/loopN`.
     pub fn attach(&self, export: &str) -> PathBuf {
         let out = self.dir.text(&["attach", export, "--name", &self.name]);
         let device = out.strip_prefix(&format!("{} -> ", self.shown())).unwrap_or_else(|| {
@@ -92,24 +92,24 @@ impl<'d> Name<'d> {
         self.dir.cairn(&["detach", &self.name])
     }
 
-    /// Detaches it, which must work.
+    /// Detaches it. The command must succeed.
     pub fn detach_well(&self) {
         let ran = self.detach();
         assert_eq!(ran.code, 0, "{ran:?}");
     }
 
-    /// The device, to be read and written.
+    /// Opens the device for reading and writing.
     pub fn open(&self) -> File {
         File::options().read(true).write(true).open(self.path()).unwrap()
     }
 
-    /// An empty file system on it, mounted.
+    /// Makes an empty file system on it, and mounts it.
     pub fn make_fs(&self) {
         run("mkfs.ext4", &["-q", &self.shown()]);
         self.mount();
     }
 
-    /// Flushes the file system that is mounted.
+    /// Flushes the mounted file system.
     pub fn sync(&self) {
         run("sync", &["-f", &self.mount_point().display().to_string()]);
     }
@@ -119,14 +119,14 @@ impl<'d> Name<'d> {
     }
 
     pub fn umount(&self) {
-        // A process that another test starts has for a moment what is open here.
+        // A process that another test has just forked holds this process's open files for a moment.
         until("it can be unmounted", || {
             let status = Command::new("umount").arg("-q").arg(self.mount_point()).status();
             status.unwrap().success()
         });
     }
 
-    /// Whether nothing of it is left on this machine.
+    /// Whether this machine has no link, directory, lock file or loop device of it left.
     pub fn is_gone(&self) -> bool {
         let runtime = Path::new("/run/cairn/attach");
         !self.path().is_symlink()
@@ -135,7 +135,7 @@ impl<'d> Name<'d> {
             && self.loops().is_empty()
     }
 
-    /// Loop devices that are on its file.
+    /// Returns the loop devices on its file.
     pub fn loops(&self) -> Vec<PathBuf> {
         let file = format!("/run/cairn/attach/{}/volume", self.name);
         let all = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
@@ -152,8 +152,8 @@ impl Drop for Name<'_> {
         let at = self.mount_point();
         if std::thread::panicking() {
             let _ = Command::new("umount").arg("-l").arg(at).status();
-            // Its server may be gone, or go with the test, and what the test has started be about to end. A device
-            // that stays would be found by the tests that come after.
+            // The server may be gone already, or may end with the test, and processes that the test has started may
+            // be about to end. A device that stays would be found by later tests.
             let patience = Instant::now() + DETACH_MAX;
             while self.detach().code == IN_USE && Instant::now() < patience {
                 sleep(Duration::from_millis(100));
@@ -162,7 +162,7 @@ impl Drop for Name<'_> {
     }
 }
 
-/// Runs a program of the machine that must work; what it printed.
+/// Runs a program of the machine, which must succeed. Returns its output.
 pub fn run(name: &str, args: &[&str]) -> String {
     let path = format!("{}:/sbin:/usr/sbin", std::env::var("PATH").unwrap_or_default());
     let output = Command::new(name).args(args).env("PATH", path).output();
@@ -171,7 +171,7 @@ pub fn run(name: &str, args: &[&str]) -> String {
     ran.out
 }
 
-/// Bytes that are the same for the same seed.
+/// Returns pseudo-random bytes, the same ones for the same seed.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -185,7 +185,8 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Changes every copy of a label, and makes it whole again; `back`: where its area at the end is.
+/// Changes every copy of a label, and makes its checksums valid again. `back` is the offset of the label area at the
+/// end.
 pub fn relabel(dir: &Dir, name: &str, back: u64, change: impl Fn(&mut [u8])) {
     let mut bytes = std::fs::read(dir.path(name)).unwrap();
     let areas = [0, back as usize];

@@ -1,4 +1,4 @@
-//! A service manager with a descriptor store, as far as a server needs one.
+//! A service manager with a descriptor store, reduced to what a server needs.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -12,8 +12,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use super::{Dir, PATIENCE, Ran};
 
-/// Passes its standard input as descriptor 3, its standard error as 4 and its standard output as 5, as far
-/// as they are meant, and becomes the server.
+/// Moves its standard input to descriptor 3, its standard error to 4 and its standard output to 5, as many as
+/// `LISTEN_FDS` says, and becomes the server.
 const PASS: &str = "test $LISTEN_FDS -lt 1 || exec 3<&0
     test $LISTEN_FDS -lt 2 || exec 4<&2
     test $LISTEN_FDS -lt 3 || exec 5<&1
@@ -21,13 +21,13 @@ const PASS: &str = "test $LISTEN_FDS -lt 1 || exec 3<&0
     export LISTEN_PID=$$
     exec \"$@\"";
 
-/// As many as can be passed like that.
+/// The number of descriptors that can be passed this way.
 const MOST: usize = 3;
 
 pub struct Manager<'d> {
     dir: &'d Dir,
     socket: UnixDatagram,
-    /// What it holds.
+    /// The stored descriptors and their names.
     pub held: Vec<(String, OwnedFd)>,
     server: Option<Child>,
 }
@@ -39,12 +39,12 @@ impl<'d> Manager<'d> {
         Self { dir, socket, held: Vec::new(), server: None }
     }
 
-    /// Starts `cairn serve` with what is held, and waits until clients can connect.
+    /// Starts `cairn serve` with the stored descriptors, and waits until clients can connect.
     pub fn start(&mut self, args: &[&str]) {
         self.begin(&[&["serve"], args].concat());
     }
 
-    /// The same with any verb.
+    /// Starts `cairn` with any arguments, and waits likewise.
     pub fn begin(&mut self, args: &[&str]) {
         let cairn = env!("CARGO_BIN_EXE_cairn");
         let words = [&["-c", PASS, "bash", cairn], args].concat();
@@ -67,7 +67,7 @@ impl<'d> Manager<'d> {
             command.stdout(file);
         }
         self.server = Some(command.spawn().unwrap());
-        // It has what is passed open as well.
+        // The command also holds the passed descriptors open.
         drop(command);
         let begun = Instant::now();
         while !self.listen().contains(&"READY=1".to_owned()) {
@@ -85,12 +85,12 @@ impl<'d> Manager<'d> {
         self.listen();
     }
 
-    /// Ends it in order; its code.
+    /// Ends the server in order, and returns its exit code.
     pub fn stop(&mut self) -> i32 {
         self.end("TERM")
     }
 
-    /// Has it hand over, as `RestartKillSignal=` does; its code.
+    /// Makes the server hand over, as `RestartKillSignal=` does. Returns its exit code.
     pub fn replace(&mut self) -> i32 {
         self.end("USR2")
     }
@@ -106,12 +106,12 @@ impl<'d> Manager<'d> {
         self.held.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// All that the servers have said.
+    /// Returns the log of all servers.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path("server.log")).unwrap_or_default()
     }
 
-    /// Does what it is told; everything that it was told.
+    /// Carries out the pending notify messages, and returns their texts.
     pub fn listen(&mut self) -> Vec<String> {
         let mut told = Vec::new();
         while let Some((words, file)) = self.message() {
@@ -119,7 +119,7 @@ impl<'d> Manager<'d> {
             let name = value("FDNAME=").unwrap_or_default().to_owned();
             if value("FDSTORE=").is_some() {
                 let file = file.expect("there is something to store");
-                // As systemd does: one that is there already is not held twice.
+                // As in systemd, a descriptor that is stored already is not stored twice.
                 if !self.held.iter().any(|(_, held)| is_same(held, &file)) {
                     self.held.push((name, file));
                 }
@@ -145,20 +145,20 @@ impl<'d> Manager<'d> {
     }
 }
 
-/// Whether both are one open file: the same number of the same mount.
+/// Whether both descriptors are the same open file: the same inode of the same file system.
 fn is_same(one: &OwnedFd, other: &OwnedFd) -> bool {
     let target = |file: &OwnedFd| {
         let file = File::from(file.try_clone().unwrap());
         let stat = rustix::fs::fstat(&file).unwrap();
         (stat.st_dev, stat.st_ino, stat.st_rdev)
     };
-    // Every open of /dev/fuse is the same node: only sockets are told apart.
+    // All opens of /dev/fuse have the same node, so only sockets can be compared.
     target(one) == target(other) && target(one).2 == 0
 }
 
 impl Drop for Manager<'_> {
     fn drop(&mut self) {
-        // Nothing waits for a device any more.
+        // With its descriptors closed, no device waits for a server any more.
         self.held.clear();
         if let Some(mut server) = self.server.take() {
             let _ = server.kill();

@@ -1,9 +1,10 @@
-//! What a process has in its memory.
+//! The memory of a process.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-/// Everything that a process has in memory, by mapping: whether it is locked and in no dump.
+/// Returns the readable bytes of a process's memory by mapping, with a flag: the mapping is locked and excluded from
+/// core dumps.
 pub fn memory(pid: u32) -> Vec<(bool, Vec<u8>)> {
     let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let mem = File::open(format!("/proc/{pid}/mem")).unwrap();
@@ -19,7 +20,7 @@ pub fn memory(pid: u32) -> Vec<(bool, Vec<u8>)> {
             let parse = |text| u64::from_str_radix(text, 16);
             let (Ok(from), Ok(to)) = (parse(from), parse(to)) else { continue };
             bytes = vec![0; (to - from) as usize];
-            // What cannot be read is nobody's: rings of the kernel, guard pages.
+            // Mappings that cannot be read hold no secret: rings of the kernel, guard pages.
             if mem.read_exact_at(&mut bytes, from).is_err() {
                 bytes.clear();
             }
@@ -28,9 +29,9 @@ pub fn memory(pid: u32) -> Vec<(bool, Vec<u8>)> {
     all
 }
 
-/// Whether these bytes are among those.
+/// Whether `bytes` contain `secret`.
 pub fn holds(bytes: &[u8], secret: &[u8]) -> bool {
-    // Chunks of zeros, which is most of it, are passed over in one step.
+    // Most chunks are zeros. Each of these is skipped in one step.
     const STEP: usize = 4096;
     (0..bytes.len()).step_by(STEP).any(|at| {
         let chunk = &bytes[at..bytes.len().min(at + STEP + secret.len() - 1)];

@@ -16,11 +16,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any wait here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory that is gone after the test, with a runtime directory for sockets in it. Its path is
-/// short, as paths of sockets must be.
+/// A temporary directory, removed after the test, with a runtime directory for sockets in it. Its path is short,
+/// because the path of a socket must be.
 pub struct Dir(pub PathBuf);
 
 impl Dir {
@@ -28,8 +28,8 @@ impl Dir {
         Self::within(&std::env::temp_dir())
     }
 
-    /// In memory, where there is such a place: what is timed there are not the flushes of others on a disk
-    /// that all share.
+    /// Makes it in memory, if `/dev/shm` exists. Then a time measurement does not depend on flushes of other programs
+    /// on a shared disk.
     pub fn in_memory() -> Self {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() { Self::within(memory) } else { Self::new() }
@@ -52,7 +52,7 @@ impl Dir {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// The binary, in this directory, with this runtime directory.
+    /// Returns a command of the binary, in this directory and with this runtime directory.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
         command.args(args).current_dir(&self.0).stdin(Stdio::null());
@@ -65,14 +65,14 @@ impl Dir {
         Ran::of(&self.command(args).output().unwrap())
     }
 
-    /// Runs a command that must work, and answers what it printed.
+    /// Runs a command that must succeed, and returns its output.
     pub fn text(&self, args: &[&str]) -> String {
         let ran = self.cairn(args);
         assert_eq!(ran.code, 0, "cairn {args:?}: {ran:?}");
         ran.out
     }
 
-    /// Runs a command with `-o json` that must end with `code`, and parses what it printed.
+    /// Runs a command with `-o json` that must end with `code`, and parses its output.
     pub fn json<T: serde::de::DeserializeOwned>(&self, code: i32, args: &[&str]) -> T {
         let ran = self.cairn(&[&["-o", "json"], args].concat());
         assert_eq!(ran.code, code, "cairn {args:?}: {ran:?}");
@@ -84,7 +84,7 @@ impl Dir {
         self.started(&[&["serve"], args].concat())
     }
 
-    /// The same with `import`.
+    /// Starts `import` and waits until clients can connect.
     pub fn import(&self, args: &[&str]) -> Serve {
         self.started(&[&["import"], args].concat())
     }
@@ -113,7 +113,7 @@ impl Drop for Dir {
     }
 }
 
-/// What a command came to.
+/// The exit code and the output of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -129,7 +129,7 @@ impl Ran {
         Self { code, out: text(&output.stdout), err: text(&output.stderr) }
     }
 
-    /// It worked.
+    /// Checks that the command succeeded.
     pub fn ok(&self) {
         assert_eq!(self.code, 0, "{self:?}");
     }
@@ -147,7 +147,7 @@ impl Serve {
         self.child.as_ref().unwrap().id()
     }
 
-    /// The first URI that it printed.
+    /// Returns the first URI that it printed.
     pub fn uri(&self) -> &str {
         self.banner.lines().find(|line| line.contains("://")).unwrap().trim()
     }
@@ -156,7 +156,7 @@ impl Serve {
         send(self.pid(), signal);
     }
 
-    /// Waits for its end: the rest of what it printed, and its code.
+    /// Waits for its end. Returns its exit code and the rest of its output.
     pub fn end(mut self) -> Ran {
         let mut child = self.child.take().unwrap();
         let begun = Instant::now();
@@ -172,7 +172,7 @@ impl Serve {
         ran
     }
 
-    /// SIGTERM, and its end.
+    /// Sends SIGTERM, and waits for its end.
     pub fn stop(self) -> Ran {
         self.signal("TERM");
         self.end()
@@ -194,7 +194,7 @@ pub fn send(pid: u32, signal: &str) {
     assert!(status.success());
 }
 
-/// Runs somebody else's program, which has to be installed.
+/// Runs a program of another project, which must be installed.
 pub fn tool(dir: &Dir, name: &str, args: &[&str]) -> Ran {
     let output = Command::new(name).args(args).current_dir(&dir.0).stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| {
@@ -206,12 +206,12 @@ pub fn tool(dir: &Dir, name: &str, args: &[&str]) -> Ran {
     Ran::of(&output)
 }
 
-/// Whether a server listens at a socket. Its file exists before that.
+/// Whether a server listens on a socket. The file of the socket exists before that.
 pub fn listens(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// Waits until something is so.
+/// Waits until `so` returns true.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
@@ -220,7 +220,7 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Everything below a directory, to see whether something changed.
+/// Lists everything below a directory, so that a test can see whether something changed.
 pub fn listing(path: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for entry in fs::read_dir(path).unwrap() {
@@ -234,7 +234,7 @@ pub fn listing(path: &Path) -> Vec<String> {
     all
 }
 
-/// Two files with the same bytes, cut in two; and a spec of it.
+/// The spec of two mirrored files whose volume is divided into two partitions.
 pub const PAIR: &str = r#"
 name = "home"
 [disk]
