@@ -1,4 +1,4 @@
-//! The command line: what may be typed, and which verb it means.
+//! The command line: its verbs, and the code that each verb runs.
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -105,7 +105,7 @@ enum Verb {
 }
 
 impl Args {
-    /// Does what was typed.
+    /// Runs the verb of the command line.
     pub fn run(self) -> Result {
         let form = self.form;
         match self.verb {
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound_and_documented() {
+    fn command_line_is_sound_and_documented() {
         let command = Args::command();
         command.clone().debug_assert();
         let page = include_str!("../../../docs/cli.md");

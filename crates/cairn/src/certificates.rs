@@ -1,4 +1,4 @@
-//! The files behind TLS: read when a spec is checked, and by each handshake.
+//! The certificate files of TLS. They are read when a spec is checked, and at each handshake.
 
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use tls::{Authorities, Identity, Pem, PemKey, Revoked, Server};
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
-/// Adds to a spec what is wrong with the files that it names.
+/// Adds the faults of the TLS files to the spec that names them.
 pub fn check(env: &Env, spec: &mut Spec) {
     let Some(paths) = spec.tls().cloned() else { return };
     if let Err(errors) = Files::read(env, &paths).and_then(|files| files.server(env).map(drop)) {
@@ -24,10 +24,10 @@ pub fn check(env: &Env, spec: &mut Spec) {
     }
 }
 
-/// The server's side of TLS, if it is to listen with it.
+/// Returns the server side of TLS, if one of the addresses has it.
 ///
 /// # Errors
-/// `Usage` without certificates; what is wrong with them.
+/// `Usage` without certificates; the first fault of the files.
 pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option<CurrentTls>> {
     let Some(at) = listens.iter().find(|at| at.tls) else { return Ok(None) };
     let Some(paths) = &planned.tls else {
@@ -49,10 +49,10 @@ pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option
     Ok(Some(Rc::new(move || current.borrow_mut().renewed(&env, &paths))))
 }
 
-/// At least one.
+/// The faults of the files, at least one.
 type Errors = Vec<block::Error>;
 
-/// The files as they are.
+/// The content of the files.
 struct Files {
     cert: Pem,
     key: PemKey,
@@ -60,16 +60,16 @@ struct Files {
     revoked: Option<Pem>,
 }
 
-/// The files that count.
+/// The files in use.
 struct Current {
     files: Files,
     server: Rc<Server>,
-    /// Why the files as they are now do not count.
+    /// The reason why the present files on disk are not used.
     failed: Option<String>,
 }
 
 impl Current {
-    /// Returns the server of the files as they are now. Files that cannot be used change nothing, and are reported once.
+    /// Returns the server for the present files. Files that cannot be used change nothing, and are reported once.
     fn renewed(&mut self, env: &Env, paths: &TlsPaths) -> Rc<Server> {
         match Files::read(env, paths) {
             Ok(files) if files == self.files => self.failed = None,
@@ -147,7 +147,7 @@ fn read(env: &Env, path: &Path) -> block::Result<Pem> {
     Ok(Pem { path: path.display().to_string(), bytes })
 }
 
-/// Whoever has the key is the server.
+/// Warns if other users can read the private key: it lets its reader act as the server.
 fn warn_of_readers(key: &Path) {
     if std::fs::metadata(key).is_ok_and(|found| found.mode() & 0o077 != 0) {
         let shown = key.display();

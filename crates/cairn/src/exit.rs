@@ -1,27 +1,27 @@
-//! How the command ends: an exit code, and for a failure the sentence that explains it.
+//! The end of the command: its exit code, and for a failure the message that explains it.
 
 use std::fmt;
 use std::process::{ExitCode, Termination};
 
 use block::{Error, ErrorKind, Reason};
 
-/// What the shell sees. `docs/exit-codes.md` explains each.
+/// The exit code. `docs/exit-codes.md` explains each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Exit {
-    /// It worked.
+    /// Success.
     Ok = 0,
-    /// None of the others.
+    /// A failure without a code of its own.
     Other = 1,
-    /// The command line cannot be carried out, whatever the state of the world.
+    /// The command line cannot be carried out in any state of the system.
     Usage = 2,
     /// The spec has faults.
     Spec = 3,
     /// There is no such file, device, export or running graph.
     NotFound = 4,
-    /// Somebody else holds it.
+    /// Another process has it in use.
     InUse = 5,
-    /// No room.
+    /// No space.
     NoSpace = 6,
     /// A key or a permission is missing.
     Denied = 7,
@@ -38,7 +38,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The code of a failure of that kind.
+    /// Returns the exit code for a kind of error.
     pub fn of(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Invalid | ErrorKind::OutOfRange => Self::Usage,
@@ -54,16 +54,16 @@ impl Exit {
         }
     }
 
-    /// The code of a command that ends with that error.
+    /// Returns the exit code of a command that ends with this error.
     pub fn of_error(error: &Error) -> Self {
         match error.reason() {
-            // The spec has to be changed, though its text has no fault.
+            // The spec must be changed, though its text has no fault.
             Some(Reason::LabelForgotten) => Self::Spec,
             _ => Self::of(error.kind()),
         }
     }
 
-    /// The number itself.
+    /// Returns the number.
     pub fn code(self) -> u8 {
         self as u8
     }
@@ -78,49 +78,49 @@ impl Termination for Exit {
 /// The failure of a command: its exit code and its causes.
 #[derive(Debug)]
 pub struct Failure {
-    /// How the command ends.
+    /// The exit code.
     pub code: u8,
-    /// Each cause; none if everything has been printed already.
+    /// The causes. Empty if everything has been printed already.
     pub causes: Vec<Error>,
-    /// Whether the same would be said of the same again, until somebody does something.
+    /// Whether another try would fail in the same way, until the operator changes something.
     pub lasts: bool,
 }
 
-/// What a verb comes to.
+/// The result of a verb.
 pub type Result<T = Exit, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// A failure with one cause.
+    /// Returns a failure with one cause.
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self::of(exit.code(), message)
     }
 
-    /// The same with a code that another process has chosen.
+    /// Returns a failure with one cause, and an exit code that another process has chosen.
     pub fn of(code: u8, message: impl Into<String>) -> Self {
         let message = message.into();
         let cause = Some(message).filter(|message| !message.is_empty());
-        // The code says what kind of failure it is.
+        // The exit code carries the kind of the failure, so this kind does not matter.
         let causes = cause.map(|message| Error::new(ErrorKind::Invalid, message));
         Self { code, causes: causes.into_iter().collect(), lasts: false }
     }
 
-    /// A failure with these causes; the code is that of the first.
+    /// Returns a failure with these causes, and the exit code of the first.
     pub fn because(causes: Vec<Error>) -> Self {
         let code = causes.first().map_or(Exit::Other, Exit::of_error).code();
         Self { code, causes, lasts: false }
     }
 
-    /// A failure whose words have been printed.
+    /// Returns a failure without a message, because it has been printed already.
     pub fn told(exit: Exit) -> Self {
         Self::new(exit, "")
     }
 
-    /// What the operating system said, with what was tried.
+    /// Returns the failure of an operation (`tried`) with the error of the operating system.
     pub fn io(error: &std::io::Error, tried: impl fmt::Display) -> Self {
         Error::io(error, tried).into()
     }
 
-    /// The same failure, with the next step for a person.
+    /// Adds the next step for the user.
     pub fn next(mut self, step: impl Into<String>) -> Self {
         if let Some(last) = self.causes.pop() {
             self.causes.push(last.next(step));
@@ -128,7 +128,7 @@ impl Failure {
         self
     }
 
-    /// The same failure with another message, which may include its own.
+    /// Replaces the message. The new one may include the old one.
     pub fn reworded(self, message: impl Into<String>) -> Self {
         Self { lasts: self.lasts, ..Self::of(self.code, message) }
     }
@@ -155,7 +155,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What to do when the operating system says no: it never says that itself.
+/// Returns the next step for an error of the operating system.
 fn next_step(errno: i32) -> Option<&'static str> {
     use rustix::io::Errno;
     Some(match Errno::from_raw_os_error(errno) {
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_full_or_read_only_world_says_has_a_next_step() {
+    fn os_error_has_a_next_step() {
         for (errno, next) in [
             (
                 rustix::io::Errno::ROFS.raw_os_error(),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_codes_are_those_that_scripts_know() {
+    fn exit_codes_match_those_that_scripts_rely_on() {
         let of = |kind| Exit::of(kind).code();
         assert_eq!(of(ErrorKind::Invalid), 2);
         assert_eq!(of(ErrorKind::NotFound), 4);

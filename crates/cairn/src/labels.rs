@@ -1,4 +1,4 @@
-//! Labelled disks, as the command line opens them.
+//! Labels of disks, for the command line.
 
 use api::{CheckedDevice, CheckedDisk};
 use block::units::format_size;
@@ -9,7 +9,7 @@ use doctor::{DiskPreview, Doctor, Probe};
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
 
-/// Judges the disks of this machine.
+/// Returns the doctor for the disks of this machine.
 pub fn doctor(env: &Env) -> Doctor {
     Doctor { env: env.clone(), registry: REGISTRY, machine: scan::machine() }
 }
@@ -59,22 +59,23 @@ pub fn no_label(skipped: &[Skipped]) -> &'static str {
     }
 }
 
-/// What keeps a graph from being opened: every reason on a line of its own, the code of the first.
+/// Returns the failure for refusals to open a graph: all of them, each on a line of its own, with the code of the
+/// first.
 pub fn refused(refusals: &[Error]) -> Failure {
     Failure::because(refusals.to_vec())
 }
 
-/// How a look at them ends: as the command would that does more.
+/// Returns the result of a dry run: the exit code that the real command would have.
 pub fn judged(refusals: &[Error]) -> Result {
     if refusals.is_empty() { Ok(Exit::Ok) } else { Err(refused(refusals)) }
 }
 
-/// Whether it only says that somebody has the disk open.
+/// Whether the refusal only reports that another process has the disk open.
 pub fn is_in_use(refusal: &Error) -> bool {
     refusal.kind() == ErrorKind::InUse && refusal.reason().is_none()
 }
 
-/// What would become of each disk, a line for each.
+/// Returns a line for each disk, with the effect that a start would have on it.
 pub fn previews(probe: &Probe) -> String {
     let all = probe.previews();
     let width = |of: fn(&DiskPreview) -> usize| all.iter().map(of).max().unwrap_or(0);

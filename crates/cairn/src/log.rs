@@ -1,4 +1,4 @@
-//! Lines for the log of a server, on its standard error: for people, or one JSON object each.
+//! Log lines of a server on its standard error: text, or one JSON object each.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -19,16 +19,16 @@ pub enum LogForm {
     Json,
 }
 
-/// What lines of this process are like.
+/// The format of this process's log.
 struct Log {
     form: LogForm,
-    /// Whose lines they are, if they are of one graph.
+    /// The graph that the lines are about, if there is only one.
     graph: Option<String>,
 }
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// What one says. Fields are only ever added.
+/// A log line as JSON. New versions only add fields.
 #[derive(Serialize)]
 struct Line<'l> {
     unix_ms: u64,
@@ -39,18 +39,18 @@ struct Line<'l> {
     message: &'l str,
 }
 
-/// Has lines written like that from now on. The first word counts.
+/// Sets the format of the log. Only the first call has an effect.
 pub fn begin(form: LogForm, graph: Option<&str>) {
     let _ = LOG.set(Log { form, graph: graph.map(str::to_owned) });
 }
 
-/// How lines are written.
+/// Returns the format of the log.
 pub fn form() -> LogForm {
     LOG.get().map_or(LogForm::Text, |log| log.form)
 }
 
 impl LogForm {
-    /// As it is said on a command line.
+    /// Returns the form's name on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -59,13 +59,13 @@ impl LogForm {
     }
 }
 
-/// A line for the log of a server, or a warning.
+/// Writes a line to the log, or a warning of a command.
 pub fn note(line: &str) {
     let text = match LOG.get() {
         Some(Log { form: LogForm::Json, graph }) => json(line, graph.as_deref(), now_ms()),
         _ => line.to_owned(),
     };
-    // Where there is no stderr there is nobody to tell.
+    // Without a standard error the line is lost.
     let _ = writeln!(std::io::stderr(), "{}", escaped(&text));
 }
 
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_an_object() {
+    fn json_line_is_one_object() {
         let pid = std::process::id();
         let said = json("warning: a \"disk\"\nis late", Some("home"), 7);
         let wanted = format!(

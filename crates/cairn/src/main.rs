@@ -1,4 +1,4 @@
-//! Cairn's one binary: the command line, and the server that it starts.
+//! The one binary of Cairn: the command line, and the servers that it starts.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Every word of the command line may end up in a spec, a label or an answer.
+/// Checks that all arguments are UTF-8: each may end up in a spec, a label or an answer.
 fn said() -> Result<()> {
     std::env::args_os().skip(1).try_for_each(|word| place::text(&word).map(drop))
 }

@@ -1,25 +1,26 @@
 //! Names of exports, devices, members and jobs: `vol`, `home/vol`, `pair/b`, `home/pair/b`.
 //!
-//! A thing has a path: the name of its graph, that of its device, and its own. A word names a thing if it has the thing's own
-//! name, and before it any of the others, in their order, with slashes between them. So `GRAPH/NAME` and `DEVICE/MEMBER` need
-//! no rules of their own, and a name never has a slash. A word that names several things is refused.
+//! A thing has a path: the names of its graph and its device, and its own name. A word names a thing if it consists of
+//! the thing's own name and, before it, any of the other names, in their order, separated by slashes. So `GRAPH/NAME`
+//! and `DEVICE/MEMBER` need no rules of their own. A name never has a slash. A word that names several things is
+//! refused.
 
 use crate::exit::{Exit, Failure};
 
-/// The path of a thing, its graph first.
+/// The path of a thing: the graph first.
 pub type Path = Vec<String>;
 
-/// Why a word does not name one thing.
+/// The reason why a word does not name exactly one thing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unresolved {
-    /// It names none.
+    /// It names nothing.
     Unknown,
     /// It names all of these.
     Ambiguous(Vec<String>),
 }
 
 impl Unresolved {
-    /// The refusal of `word`. `unknown` says which things of this sort there are.
+    /// Returns the refusal of `word`. `unknown` lists the things of this sort that there are.
     pub fn refuse(self, word: &str, unknown: impl FnOnce() -> String) -> Failure {
         match self {
             Self::Unknown => Failure::new(Exit::NotFound, unknown()),
@@ -34,7 +35,7 @@ impl Unresolved {
 /// Returns the thing that `word` names.
 ///
 /// # Errors
-/// If it names none, or several.
+/// `Unresolved` if it names none, or several.
 pub fn resolve<T>(
     word: &str,
     things: impl IntoIterator<Item = (Path, T)>,
@@ -42,7 +43,8 @@ pub fn resolve<T>(
     only(things.into_iter().filter(|(path, _)| is_named(word, path)))
 }
 
-/// As [`resolve`]. The name of a graph alone stands for the only thing in it.
+/// Returns the thing that `word` names, as [`resolve`] does. The name of a graph alone also stands for the only thing
+/// in it.
 ///
 /// # Errors
 /// As [`resolve`].
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn word_names_thing_by_its_own_name_and_any_before_it() {
+    fn resolve_takes_own_name_after_any_of_the_path() {
         let all = || things(&["home/pair/a", "home/pair/b", "home/far/b", "work/pair/c"]);
         for (word, found) in [
             ("a", "home/pair/a"),
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_word_is_refused_with_full_names() {
+    fn resolve_refuses_ambiguous_word_with_full_names() {
         let all = || things(&["pair/x/b", "home/pair/b", "home/vol", "work/vol"]);
         let both =
             |one: &str, two: &str| Err(Unresolved::Ambiguous(vec![one.to_owned(), two.to_owned()]));
@@ -114,9 +116,9 @@ mod tests {
     }
 
     #[test]
-    fn graph_stands_for_its_only_thing() {
+    fn resolve_or_only_takes_graph_for_its_only_thing() {
         assert_eq!(resolve_or_only("home", things(&["home/m", "work/n"])), Ok("home/m"));
-        // The own name comes first.
+        // A thing's own name takes precedence.
         assert_eq!(resolve_or_only("m", things(&["m/n", "work/m"])), Ok("work/m"));
         let several = resolve_or_only("home", things(&["home/m", "home/n"]));
         assert!(matches!(several, Err(Unresolved::Ambiguous(_))));

@@ -1,4 +1,4 @@
-//! What the command prints: text for people, JSON for programs.
+//! Output of commands: text for people, JSON for programs.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write};
@@ -22,7 +22,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Prints `value` as JSON, or the text of it.
+    /// Prints `value` as JSON, or its text.
     pub fn print<T: Serialize>(self, value: &T, text: impl FnOnce() -> String) -> Result<()> {
         match self {
             Self::Text => print(&text()),
@@ -36,8 +36,8 @@ impl Form {
     }
 }
 
-/// Escapes what a terminal would act upon: names and words that come from disks and peers are part of any text. The escape of a
-/// character is that of JSON, so that JSON stays what it is.
+/// Escapes characters that a terminal would act upon, because any text may include names and words from disks and
+/// peers. The escapes are those of JSON, so that escaped JSON is still the same value.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);
@@ -52,18 +52,18 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Control characters, and those that change the direction of what follows.
+/// Whether a character is a control character, or changes the direction of the text after it.
 fn is_unsafe(c: char) -> bool {
     c.is_control() && !matches!(c, '\n' | '\t')
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Prints text with what a terminal would act upon escaped.
+/// Prints text, with escapes for characters that a terminal would act upon.
 pub fn print(text: &str) -> Result<()> {
     print_raw(&escaped(text))
 }
 
-/// Prints text as it is. A reader that has gone (`| head`) has seen enough: that is no failure.
+/// Prints text as it is. A reader that is gone (`| head`) is no failure.
 pub fn print_raw(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -74,19 +74,19 @@ pub fn print_raw(text: &str) -> Result<()> {
     }
 }
 
-/// How long ago that was, in whole seconds; nothing if it is yet to come.
+/// Returns the time since then, in whole seconds; zero for a time in the future.
 pub fn since(unix_s: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Duration::from_secs(now.as_secs().saturating_sub(unix_s))
 }
 
-/// So many of something: `1 error`, `2 errors`.
+/// Returns a number with its noun: `1 error`, `2 errors`.
 pub fn count(n: u64, what: &str) -> String {
     let s = if n == 1 { "" } else { "s" };
     format!("{n} {what}{s}")
 }
 
-/// A graph, with the beginning of its uuid if it is not the only one of its name.
+/// Returns the name of a graph. If several have that name, it includes the first part of the uuid.
 pub fn title(graph: &str, uuid: &str, is_one_of_many: bool) -> String {
     match is_one_of_many {
         true => format!("{graph} ({})", &uuid[..8]),
@@ -94,7 +94,7 @@ pub fn title(graph: &str, uuid: &str, is_one_of_many: bool) -> String {
     }
 }
 
-/// Columns, each as wide as its widest cell, two blanks apart; those marked `>` to the right.
+/// Returns a table with columns as wide as their widest cells, two blanks apart. Columns marked `>` are aligned right.
 pub fn columns(marks: &str, rows: &[Vec<String>]) -> String {
     let marks: Vec<char> = marks.chars().collect();
     let width = |n: usize| {
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escaped_leaves_nothing_that_a_terminal_acts_upon() {
+    fn escaped_removes_all_terminal_controls() {
         let text = "home \u{1b}]0;x\u{7}\r\u{9b}2J\u{202e} \u{e9}\n\tb";
         assert_eq!(escaped(text), "home \\u001b]0;x\\u0007\\u000d\\u009b2J\\u202e \u{e9}\n\tb");
         let json = serde_json::to_string(text).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up() {
+    fn columns_are_aligned() {
         let rows = [vec!["a".into(), "10".into(), "x".into()], vec!["long".into(), "7".into()]];
         assert_eq!(columns("<><", &rows), "a     10  x\nlong   7\n");
     }

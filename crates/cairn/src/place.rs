@@ -1,4 +1,4 @@
-//! Where sockets lie when nobody says where.
+//! The default directories of sockets and of local state.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure, Result};
 
-/// The directory for what runs: `$XDG_RUNTIME_DIR/cairn` if that is this user's own, else
-/// `/run/cairn` for root and `/tmp/cairn-UID` for others.
+/// Returns the runtime directory: `$XDG_RUNTIME_DIR/cairn` if this user owns it, else `/run/cairn` for root and
+/// `/tmp/cairn-UID` for others.
 pub fn directory() -> PathBuf {
     directory_of(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
 }
 
-/// The same of a process that has this in the place of `$XDG_RUNTIME_DIR`.
+/// Returns the runtime directory of a process with this value of `$XDG_RUNTIME_DIR`.
 pub fn directory_of(said: Option<PathBuf>) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let own = |path: &PathBuf| {
@@ -25,32 +25,32 @@ pub fn directory_of(said: Option<PathBuf>) -> PathBuf {
     }
 }
 
-/// Where control sockets lie.
+/// Returns the directory of control sockets.
 pub fn control() -> PathBuf {
     directory().join("control")
 }
 
-/// The control socket of a graph that a process serves.
+/// Returns the control socket of a graph that the process `pid` serves.
 pub fn control_of(graph: &str, pid: u32) -> PathBuf {
     control().join(format!("{graph}-{pid}.sock"))
 }
 
-/// Where a daemon's workers and their sockets lie.
+/// Returns the directory of a daemon's workers and their sockets.
 pub fn keeper() -> PathBuf {
     directory().join("keeper")
 }
 
-/// The control socket of a daemon.
+/// Returns the control socket of a daemon.
 pub fn daemon() -> PathBuf {
     daemon_in(&directory())
 }
 
-/// The same of a daemon with another directory for what runs.
+/// Returns the control socket of a daemon with this runtime directory.
 pub fn daemon_in(directory: &Path) -> PathBuf {
     directory.join("daemon.sock")
 }
 
-/// Where a daemon keeps what is local: `/var/lib/cairn` for root, `$XDG_STATE_HOME/cairn` or
+/// Returns the default state directory of a daemon: `/var/lib/cairn` for root, `$XDG_STATE_HOME/cairn` or
 /// `~/.local/state/cairn` for others.
 pub fn state() -> PathBuf {
     if rustix::process::geteuid().is_root() {
@@ -62,8 +62,7 @@ pub fn state() -> PathBuf {
     base.unwrap_or_else(directory).join("cairn")
 }
 
-/// A path as text, which is what specs, labels and answers are made of: what is none could be named in
-/// none of them.
+/// Returns a path as text. Specs, labels and answers are text, and could not name another path.
 ///
 /// # Errors
 /// `Usage` if it is not UTF-8.
@@ -71,10 +70,10 @@ pub fn text<P: AsRef<OsStr> + ?Sized>(path: &P) -> Result<&str> {
     Ok(doctor::scan::text(Path::new(path))?)
 }
 
-/// Makes sure that a control socket may lie there, which `next` changes.
+/// Checks that the path is short enough for a control socket. `next` is the next step for the user.
 ///
 /// # Errors
-/// `Usage` if its path is too long.
+/// `Usage` if it is too long.
 pub fn check_socket(path: &Path, next: &str) -> Result<()> {
     let (bytes, most) = (path.as_os_str().len(), api::SOCKET_PATH_MAX_BYTES);
     if bytes <= most {
@@ -87,10 +86,10 @@ pub fn check_socket(path: &Path, next: &str) -> Result<()> {
     Err(Failure::new(Exit::Usage, why).next(next.to_string()))
 }
 
-/// The directory of this command, for whoever is to begin relative paths there.
+/// Returns the directory of this command, in which relative paths of a request begin.
 ///
 /// # Errors
-/// As [`text`]; what the system says.
+/// As [`text`]; errors of the system.
 pub fn here() -> Result<PathBuf> {
     let here = std::env::current_dir()
         .map_err(|error| Failure::io(&error, "the directory of this command"))?;
@@ -98,27 +97,27 @@ pub fn here() -> Result<PathBuf> {
     Ok(here)
 }
 
-/// Makes [`keeper`], and what is above it, for this user alone.
+/// Makes [`keeper`] and the directories above it, for this user only.
 ///
 /// # Errors
-/// As [`check`], and what the system says.
+/// As [`check`]; errors of the system.
 pub fn make_keeper() -> Result<()> {
     make_directory()?;
     make(&keeper())
 }
 
-/// Makes [`directory`] for this user alone.
+/// Makes [`directory`] for this user only.
 ///
 /// # Errors
-/// As [`check`], and what the system says.
+/// As [`check`]; errors of the system.
 pub fn make_directory() -> Result<()> {
     make(&directory())
 }
 
-/// Makes [`control`], and what is above it, for this user alone.
+/// Makes [`control`] and the directories above it, for this user only.
 ///
 /// # Errors
-/// As [`check`], and what the system says.
+/// As [`check`]; errors of the system.
 pub fn make_control() -> Result<()> {
     make_directory()?;
     make(&control())
@@ -133,10 +132,11 @@ fn make(path: &Path) -> Result<()> {
     check(path)
 }
 
-/// Makes sure that nobody else can put something there.
+/// Checks that no other user can create files there.
 ///
 /// # Errors
-/// `Denied` if somebody else owns it: in `/tmp` anybody could have made it before us; as [`text`].
+/// `Denied` if another user owns the directory or may write to it: any user could have made it in `/tmp` earlier. As
+/// [`text`].
 pub fn check(path: &Path) -> Result<()> {
     text(path)?;
     let shown = path.display();

@@ -1,4 +1,4 @@
-//! Every kind that this binary has.
+//! All kinds of devices that this binary has.
 
 use kind::{Kind, Registry};
 
@@ -14,7 +14,7 @@ const KINDS: [Kind; COUNT] = {
     all
 };
 
-/// The kinds of `kinds`, and those that reach other machines.
+/// The kinds of crate `kinds`, and those that reach other machines.
 pub const REGISTRY: Registry = Registry(&KINDS);
 
 #[cfg(test)]
@@ -23,8 +23,8 @@ mod tests {
 
     use super::*;
 
-    /// Every option of every kind. Options in labels are believed from any disk, so they name no path, program, address or
-    /// secret. An import asks for the others if they are required.
+    /// The scope of every option of every kind. Labels are trusted on any disk, so options in labels name no path,
+    /// program, address or secret. An import asks for the others if they are required.
     const SCOPES: &str = "\
 file local: file create size cache read_only timeout
 path local: path cache read_only timeout
@@ -47,8 +47,9 @@ remap graph: size block policy meta cache pack speed
 nbd local: nbd tls timeout reconnect replay connections unsafe_replica
 ";
 
-    /// The effect of every option of every kind. A live change to another value of an option that changes bytes is refused
-    /// where an export shows the device. Tables are compared segment by segment, and disks by their labels or places.
+    /// The effect of every option of every kind. A live change that gives another value to an option with an effect on
+    /// bytes is refused where an export shows the device. Tables are compared segment by segment, and disks by their
+    /// labels or places.
     const EFFECTS: &str = "\
 file bytes: file
 file behaviour: cache read_only timeout
@@ -76,7 +77,7 @@ nbd bytes: nbd
 nbd behaviour: tls timeout reconnect replay connections unsafe_replica
 ";
 
-    /// Lists the options of all kinds by a property of theirs.
+    /// Lists the options of all kinds by one of their properties.
     fn listed<T: PartialEq>(words: &[(T, &str)], of: impl Fn(&OptionSpec) -> T) -> String {
         let mut found = String::new();
         for kind in REGISTRY.0 {
@@ -92,7 +93,7 @@ nbd behaviour: tls timeout reconnect replay connections unsafe_replica
     }
 
     #[test]
-    fn options_declare_where_they_are_kept() {
+    fn options_declare_their_scopes() {
         let words = [(Scope::Graph, "graph"), (Scope::Local, "local"), (Scope::Secret, "secret")];
         let found = listed(&words, |option| option.scope);
         assert_eq!(found, SCOPES, "{found}");
@@ -111,7 +112,7 @@ nbd behaviour: tls timeout reconnect replay connections unsafe_replica
     }
 
     #[test]
-    fn option_that_counts_at_one_start_is_the_only_one_of_its_kind() {
+    fn kind_has_at_most_one_start_and_one_making_option() {
         for kind in REGISTRY.0 {
             let of = |effect| kind.options.iter().filter(move |option| option.effect == effect);
             assert!(of(Effect::Start).count() <= 1, "{}", kind.name);

@@ -1,4 +1,4 @@
-//! What an NBD server says of one of its exports.
+//! The facts of an export of any NBD server.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use wire::nbd::{ClientConfig, ClientHandshake, ClientProgress, Goal, ReplyStyle,
 
 use crate::exit::{Exit, Failure, Result};
 
-/// A server that has not said everything by then is not one to serve from.
+/// Longest wait for the server's answers. A slower server is unfit to serve from.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Received at once.
+/// Size of the receive buffer.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// An export.
+/// An export of an NBD server.
 #[derive(Serialize)]
 pub struct RemoteView {
     uri: String,
@@ -34,7 +34,7 @@ pub struct RemoteView {
     contexts: Vec<String>,
 }
 
-/// Connects, asks, and leaves.
+/// Connects to the server, reads the facts of the export, and disconnects.
 pub async fn facts(env: &Env, text: &str) -> Result<RemoteView> {
     let target = Target::of(text).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let tls = target.client(env)?;
@@ -142,7 +142,7 @@ impl RemoteView {
         }
     }
 
-    /// For people.
+    /// Returns the facts as text for people.
     pub fn text(&self) -> String {
         let name = if self.export.is_empty() { "(default)" } else { &self.export };
         let contexts =

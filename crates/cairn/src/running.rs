@@ -1,4 +1,4 @@
-//! What runs on this machine for this user, and which of it is meant.
+//! The running graphs of this user, and the choice of one of them.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::names::{self, Path as Names, Unresolved};
 use crate::place;
 
-/// A rule by which a word names one of several things.
+/// A function that finds the thing that a word names.
 type Resolve = fn(&str, Vec<(Names, (Client, String))>) -> Result<(Client, String), Unresolved>;
 
 /// Which running graph a live verb asks.
@@ -21,28 +21,29 @@ pub struct At {
 }
 
 impl At {
-    /// The graph of that name, or the one at that socket.
+    /// Chooses the graph of that name, or the graph at that socket.
     pub fn of(at: PathBuf) -> Self {
         Self { at: Some(at) }
     }
 
-    /// Whether none is named.
+    /// Whether no graph is chosen.
     pub fn is_any(&self) -> bool {
         self.at.is_none()
     }
 
-    /// The one that is meant.
+    /// Returns the chosen graph, or the only one.
     ///
     /// # Errors
-    /// `NotFound` if nothing runs, `Usage` with the list if more than one does.
+    /// `NotFound` if no graph runs, `Usage` with the list if several run.
     pub fn one(&self) -> Result<Client> {
         only(self.all()?, "are running")
     }
 
-    /// The one that is meant: of several the one that `is_it`. `what` that is, in words: `has an export vol`.
+    /// Returns the only running graph; of several, the one for which `is_it` is true. `what` describes that condition
+    /// for messages: `has an export vol`.
     ///
     /// # Errors
-    /// `NotFound` if nothing runs, or none of several is it; `Usage` with the list if more than one is.
+    /// `NotFound` if no graph runs, or none of several matches; `Usage` with the list if several match.
     pub fn one_that(&self, what: &str, is_it: impl Fn(&Client) -> bool) -> Result<Client> {
         let all = self.all()?;
         if all.len() == 1 {
@@ -56,12 +57,12 @@ impl At {
         only(found, &format!("could be meant: each {what}"))
     }
 
-    /// Returns the graph with the thing that a word names, and the thing's name there. `things` lists the paths of all such
-    /// things of one graph, below the graph; `sort` is a noun: `a disk`.
+    /// Returns the graph with the thing that a word names, and the thing's name there. `things` lists the paths of all
+    /// such things of one graph, below the graph; `sort` is a noun: `a disk`.
     ///
     /// # Errors
-    /// `NotFound` if the word names none, `Usage` if it names several. If only one graph runs it returns the word below that graph:
-    /// that graph's refusal lists the things that it has.
+    /// `NotFound` if the word names none, `Usage` if it names several. But if only one graph runs, an unknown word is
+    /// returned as the name below that graph, whose own refusal lists the things that it has.
     pub fn owner(
         &self,
         sort: &str,
@@ -71,7 +72,8 @@ impl At {
         self.find(sort, word, things, names::resolve)
     }
 
-    /// As [`At::owner`]. The name of a graph alone stands for the only such thing in it.
+    /// Returns the thing that a word names, as [`At::owner`] does. The name of a graph alone also stands for the only
+    /// such thing in it.
     ///
     /// # Errors
     /// As [`At::owner`].
@@ -116,7 +118,7 @@ impl At {
         }
     }
 
-    /// As [`At::owner`], of an export.
+    /// Returns the graph with the export that a word names, and the export's name there.
     ///
     /// # Errors
     /// As [`At::owner`].
@@ -128,10 +130,10 @@ impl At {
         self.owner("an export", word, exports)
     }
 
-    /// The graph of that name, if it runs; the one at the socket that is named, whatever it is called.
+    /// Returns the graph of that name if it runs. If `--at` is given, returns that graph instead, whatever its name.
     ///
     /// # Errors
-    /// `Denied` if others could have put sockets there; as [`At::all`] of one that is named by `--at`.
+    /// `Denied` if other users could have put sockets there; with `--at`, as [`At::all`].
     pub fn named(&self, name: &str) -> Result<Option<Client>> {
         match &self.at {
             Some(at) => meant(at).map(Some),
@@ -139,10 +141,10 @@ impl At {
         }
     }
 
-    /// All that run, or the one that is named.
+    /// Returns all running graphs, or the chosen one.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `Damaged` if a daemon keeps it, and it does not run.
+    /// `NotFound` if there is none; `Damaged` if a daemon keeps the chosen one, and it does not run.
     pub fn all(&self) -> Result<Vec<Client>> {
         if let Some(at) = &self.at {
             return Ok(vec![meant(at)?]);
@@ -162,7 +164,7 @@ impl At {
     }
 }
 
-/// The only one.
+/// Returns the only graph of the list.
 fn only(all: Vec<Client>, what: &str) -> Result<Client> {
     if let [client] = &all[..] {
         return Ok(client.clone());
@@ -173,10 +175,10 @@ fn only(all: Vec<Client>, what: &str) -> Result<Client> {
     Err(Failure::new(Exit::Usage, why).next(format!("say which, with one of{list}")))
 }
 
-/// What `--at` says: a word that is no file is the name of a graph.
+/// Returns the graph that `--at` chooses. A word that is not a file is the name of a graph.
 ///
 /// # Errors
-/// `Damaged` if it is the name of one that a daemon keeps, and that does not run: with what the daemon knows.
+/// `Damaged` with the daemon's report if a daemon keeps that graph, and it does not run.
 fn meant(at: &Path) -> Result<Client> {
     let name = at.to_str().filter(|name| !name.contains('/') && !at.exists());
     let found = name.and_then(|name| {
@@ -189,7 +191,7 @@ fn meant(at: &Path) -> Result<Client> {
     }
 }
 
-/// Whether the daemon, if there is one, knows nothing of a graph that does not answer.
+/// Fails if a daemon keeps that graph, which does not answer.
 fn is_not_kept(name: &str) -> Result<()> {
     let kept = daemon().and_then(|daemon| daemon.daemon().ok());
     let graphs = kept.into_iter().flat_map(|daemon| daemon.graphs);
@@ -209,10 +211,10 @@ fn is_called(client: &Client, name: &str) -> bool {
     client.graph().is_ok_and(|graph| graph.name == name)
 }
 
-/// Sockets at which somebody answers, by name. One whose process is gone is removed.
+/// Returns the control sockets that answer, by name. Removes the sockets of processes that are gone.
 ///
 /// # Errors
-/// `Denied` if others could have put sockets there.
+/// `Denied` if other users could have put sockets there.
 pub fn running() -> Result<Vec<Client>> {
     let Ok(entries) = std::fs::read_dir(place::control()) else { return Ok(Vec::new()) };
     place::check(&place::directory())?;
@@ -226,7 +228,7 @@ pub fn running() -> Result<Vec<Client>> {
             Ok(_) => Some(client),
             Err(error) => {
                 if error.kind() == std::io::ErrorKind::ConnectionRefused {
-                    // If it cannot be removed it is skipped the next time too.
+                    // A socket that cannot be removed is skipped the next time too.
                     let _ = std::fs::remove_file(client.path());
                 }
                 None
@@ -236,7 +238,7 @@ pub fn running() -> Result<Vec<Client>> {
     Ok(paths.into_iter().filter_map(lives).collect())
 }
 
-/// The daemon of this user, if one answers.
+/// Returns the daemon of this user, if one answers.
 pub fn daemon() -> Option<Client> {
     let client = Client::new(place::daemon());
     place::check(&place::directory()).ok()?;

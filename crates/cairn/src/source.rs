@@ -1,4 +1,4 @@
-//! Where a graph comes from: a spec, or a bare disk.
+//! The source of a graph: a spec, labels, or a raw disk.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,29 +13,29 @@ use crate::out;
 use crate::place;
 use crate::registry::REGISTRY;
 
-/// Formats that are no raw disks, by how their files begin.
+/// File formats other than raw disks: the first bytes and the name.
 const FORMATS: [(&[u8], &str); 4] =
     [(b"QFI\xfb", "qcow2"), (b"KDMV", "vmdk"), (b"vhdxfile", "vhdx"), (b"conectix", "vhd")];
 
-/// A file named on the command line.
+/// The source of a graph.
 pub enum Source {
-    /// A text: its name ends in `.toml`.
+    /// A spec file, with a name that ends in `.toml`.
     Spec(PathBuf),
     /// A raw disk on a file.
     File(PathBuf),
     /// A raw disk on a block device.
     Device(PathBuf),
-    /// What labels say.
+    /// A spec from labels.
     Labels(Box<Spec>),
-    /// What a daemon keeps.
+    /// A spec that a daemon keeps.
     Kept(Box<Spec>),
 }
 
 impl Source {
-    /// What `path` is.
+    /// Returns the source for a path.
     ///
     /// # Errors
-    /// `NotFound`, and what else keeps one from looking; a directory or a pipe is neither.
+    /// `NotFound`; `Usage` for a directory or a pipe; errors of the system.
     pub fn of(path: &Path) -> Result<Self> {
         use std::os::unix::fs::FileTypeExt;
         let shown = path.display();
@@ -59,7 +59,7 @@ impl Source {
         }
     }
 
-    /// The spec of the graph.
+    /// Returns the spec of the graph.
     pub fn spec(&self, read_only: bool, env: &Env) -> Result<Spec> {
         match self {
             Self::Spec(path) => {
@@ -78,7 +78,7 @@ impl Source {
         }
     }
 
-    /// The plan of its spec, with what is known of labelled disks; faults are printed as they stand.
+    /// Plans the spec with the facts of labelled disks. Prints the faults of a spec from a file or from labels.
     pub async fn plan(
         &self,
         spec: &Spec,
@@ -99,7 +99,7 @@ impl Source {
     }
 }
 
-/// What is in a file: `raw`, or a format that only looks like a disk.
+/// Returns the format of a file: `raw`, or a format that contains a disk.
 pub fn format(path: &Path) -> Result<&'static str> {
     use std::io::Read;
     let mut start = Vec::new();
@@ -109,7 +109,7 @@ pub fn format(path: &Path) -> Result<&'static str> {
     Ok(known.map_or("raw", |(_, name)| name))
 }
 
-/// What brings a file about that is not there.
+/// Returns the next step for a file that does not exist.
 fn next(path: &Path) -> String {
     let shown = path.display();
     if is_spec(path) {
@@ -119,32 +119,32 @@ fn next(path: &Path) -> String {
     }
 }
 
-/// Whether it is named as a spec is.
+/// Whether the file's name is that of a spec.
 pub fn is_spec(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "toml")
 }
 
-/// A spec as it stands in the file, with the variables of the environment.
+/// Reads a spec file, with variables from the environment.
 pub fn read_spec(path: &Path) -> Result<Spec> {
     let text = read_text(path)?;
     Ok(Spec::parse(&text, &path.to_string_lossy(), &|name| std::env::var(name).ok()))
 }
 
-/// The text of a spec.
+/// Reads the text of a spec.
 pub fn read_text(path: &Path) -> Result<String> {
     use std::io::Read;
     let shown = path.display();
     let mut text = Vec::new();
     let file = std::fs::File::open(path).map_err(|error| Failure::io(&error, &shown))?;
-    // One byte too many is enough for the parser to refuse the rest.
+    // One byte above the limit makes the parser refuse the text.
     let most = TEXT_MAX_BYTES as u64 + 1;
     file.take(most).read_to_end(&mut text).map_err(|error| Failure::io(&error, &shown))?;
     String::from_utf8(text)
         .map_err(|error| Failure::new(Exit::Spec, format!("{shown} is no UTF-8: {error}")))
 }
 
-/// A spec of one raw disk. It is probed first: what the system says of it has an exit code of its
-/// own, which a fault of a spec would hide.
+/// Returns a spec of one raw disk. Probes the disk first: an error of the system has an exit code of its own, which a
+/// fault of the spec would hide.
 fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
     let text = place::text(path)?;
     let open = Open {
@@ -165,13 +165,13 @@ fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
     Ok(Spec::of_disk(kind, text, read_only))
 }
 
-/// Why a disk without a spec cannot be served.
+/// Returns the failure for a disk without a spec that cannot be served.
 fn unusable(faults: Faults) -> Failure {
     let words: Vec<_> = faults.iter().map(|fault| fault.message()).collect();
     Failure::new(Exit::Usage, words.join("; "))
 }
 
-/// All faults of a spec, for whoever is not here.
+/// Returns the failure for a spec with faults, for a client that is another process.
 pub fn faulty(faults: &Faults) -> Failure {
     let faults = faults.to_string();
     Failure::new(Exit::Spec, format!("the spec has faults\n{}", faults.trim_end()))

@@ -1,4 +1,4 @@
-//! A plan, as people and programs look at it: as a graph, and as a spec in which nothing is open.
+//! Views of a plan for users: as a graph, and as a spec with all variables and defaults filled in.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use graph::spec::write::{self, quoted};
 use graph::spec::{Listen, NOWHERE, Planned, PlannedNode, Role, is_loopback};
 use kind::{Lowers, Maker, Value};
 
-/// The graph; `uris` leads to an export, and is empty for a plan that is not served.
+/// Returns the view of a graph. `uris` returns the URIs of an export: none for a plan that is not served.
 pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<String>) -> GraphView {
     let node = |node: &PlannedNode| NodeView {
         name: node.name.clone(),
@@ -41,7 +41,7 @@ pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<Str
     }
 }
 
-/// What a node may do.
+/// Returns the power of a node.
 pub fn power(node: &PlannedNode) -> Power {
     match node.kind.maker {
         Maker::Table(_) => Power::Table,
@@ -55,8 +55,8 @@ fn lowers<'a>(planned: &'a Planned, node: &'a PlannedNode) -> impl Iterator<Item
     node.lowers.iter().map(|lower| planned.nodes[*lower].name.as_str())
 }
 
-/// Places where requests are counted: what an export shows, and what stands below something that is
-/// no table. A table that only tables stand on is looked up together with them.
+/// Returns the nodes at which requests are counted: those that exports show, and the lowers of nodes other than tables.
+/// A table with only tables above it is fused with them, and has no count of its own.
 pub fn entered(planned: &Planned) -> BTreeSet<usize> {
     let exported = planned.exports.iter().map(|export| export.node);
     let above = planned.nodes.iter().filter(|node| node.table.is_none());
@@ -66,15 +66,15 @@ pub fn entered(planned: &Planned) -> BTreeSet<usize> {
         .collect()
 }
 
-/// What tables stand on and is no table itself.
+/// Returns the nodes directly below tables that are not tables.
 fn below_tables(planned: &Planned) -> impl Iterator<Item = usize> + '_ {
     let tables = planned.nodes.iter().filter(|node| node.table.is_some());
     let lowers = tables.flat_map(|node| node.lowers.iter().copied());
     lowers.filter(|lower| planned.nodes[*lower].table.is_none())
 }
 
-/// The tables that are looked up together with table `index`, from the top down, itself left out;
-/// none if it is no table.
+/// Returns the tables that are fused with table `index`, from the top down, without itself. Empty if `index` is not a
+/// table.
 pub fn run_of(planned: &Planned, index: usize) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let mut open = vec![index];
@@ -88,7 +88,8 @@ pub fn run_of(planned: &Planned, index: usize) -> Vec<String> {
     names.split_off(names.len().min(1))
 }
 
-/// The spec of the plan: variables replaced, names and options checked; what it came to as comments.
+/// Returns the spec of the plan, with variables replaced, names and options checked, and the results of the plan as
+/// comments.
 pub fn spec(planned: &Planned) -> SpecText {
     let mut text = format!("name = {}\n", quoted(&planned.name));
     if !planned.listens.is_empty() || planned.max_connections.is_some() || planned.tls.is_some() {
@@ -158,7 +159,7 @@ fn fields(planned: &Planned, node: &PlannedNode) -> String {
             Lowers::None | Lowers::One => format!("on = {}", names.join(", ")),
         });
     }
-    // A number of bytes is read more easily with its unit.
+    // A number of bytes is easier to read with its unit.
     let toml = |value: &Value| match value {
         Value::Text(place) if place == NOWHERE => quoted("not found"),
         value => write::value(value, |bytes| quoted(&write_size(bytes))),
@@ -180,7 +181,7 @@ fn facts(node: &PlannedNode) -> String {
     facts.join(", ")
 }
 
-/// A name as a key: a dot in it would part it.
+/// Returns a name as a TOML key, quoted if it has a dot: a bare dot would separate two keys.
 fn key(name: &str) -> String {
     if name.contains('.') { quoted(name) } else { name.to_owned() }
 }

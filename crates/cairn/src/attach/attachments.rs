@@ -1,4 +1,4 @@
-//! What is attached, from the first step to the last.
+//! The attached exports of this process, from attach to detach.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,13 +24,13 @@ const _: () = assert!(
     "every export can be attached under its own name"
 );
 
-/// For a mount that nobody goes on with to be gone, at the start.
+/// Longest wait, at the start, until a mount that is not resumed is gone.
 const CLEAR: Duration = Duration::from_secs(10);
 
-/// For a device to become as large as what is served, at the start.
+/// Longest wait, at the start, until a device has grown to the size of its export.
 const GROW: Duration = Duration::from_secs(10);
 
-/// The exports of this process, and which of them are devices of this machine.
+/// The exports of this process, and the block devices that they are attached as.
 #[derive(Clone)]
 pub struct Attachments(Rc<Inner>);
 
@@ -38,29 +38,29 @@ struct Inner {
     env: Env,
     exports: Rc<ExportList>,
     all: RefCell<Vec<Rc<One>>>,
-    /// Exports that are being attached.
+    /// Names of exports with an attach in progress.
     busy: RefCell<Vec<String>>,
-    /// No more are to be attached.
+    /// Whether new attaches are refused, because the process ends.
     ending: Cell<bool>,
     waiting: Notify,
 }
 
-/// A device of this machine.
+/// An attached block device of this machine.
 struct One {
-    // The name is given back last: fields are dropped in this order.
+    // Fields are dropped in this order, so the name is released last.
     behind: Behind,
     view: Attached,
-    /// Whether it is being taken away.
+    /// Whether a detach is in progress.
     leaving: Cell<bool>,
     claim: Claim,
-    /// Bytes of it.
+    /// Size of the export, in bytes.
     size: Cell<u64>,
-    /// Whether it outlives this process, as somebody was told last.
+    /// Whether the device outlives this process, as last reported to the user.
     held: Cell<bool>,
 }
 
 impl Attachments {
-    /// None yet.
+    /// Returns an empty set.
     pub fn new(env: &Env, exports: &Rc<ExportList>) -> Self {
         let (env, exports) = (env.clone(), exports.clone());
         Self(Rc::new(Inner {
@@ -73,17 +73,17 @@ impl Attachments {
         }))
     }
 
-    /// Whether what a process has left is meant to be one of these.
+    /// Whether the name of inherited state means an attached device.
     pub fn are_meant(left: &str) -> bool {
         Kept::is_meant(left)
     }
 
-    /// All of them.
+    /// Returns the attached devices, for users.
     pub fn views(&self) -> Vec<Attached> {
         self.0.all.borrow().iter().map(|one| one.view()).collect()
     }
 
-    /// Adds to each export of a graph what it is called as a device.
+    /// Adds to each export of a graph the path of its device.
     pub fn show(&self, view: &mut GraphView) {
         let all = self.0.all.borrow();
         for export in &mut view.exports {
@@ -92,7 +92,7 @@ impl Attachments {
         }
     }
 
-    /// One that would not outlive this process, if there is any.
+    /// Returns the path of a device that would not outlive this process, or the export of an attach in progress.
     pub fn mortal(&self) -> Option<String> {
         let all = self.0.all.borrow();
         let mortal = all.iter().find(|one| !one.behind.is_entrusted());
@@ -100,28 +100,28 @@ impl Attachments {
         mortal.map(|one| one.view.path.clone()).or_else(busy)
     }
 
-    /// Has those that are held held once more, by whoever does so now.
+    /// Gives the state of all devices that are held to the present supervisor once more.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn entrust_again(&self) -> Result<()> {
         self.0.all.borrow().iter().try_for_each(|one| one.behind.entrust_again())
     }
 
-    /// What an export is called as a device, if it is one.
+    /// Returns the path of the device that an export is attached as, if there is one.
     pub fn of(&self, export: &str) -> Option<String> {
         let all = self.0.all.borrow();
         all.iter().find(|one| one.view.export == export).map(|one| one.view.path.clone())
     }
 
-    /// Has those held no more that would break a promise to whoever goes on with them, as their exports are
-    /// now. [`Attachments::adapt`] tells of it.
+    /// Withdraws devices from the supervisor that may no longer outlive this process, as their exports are now: a kill
+    /// would break a promise to their users. [`Attachments::adapt`] reports this.
     pub fn withdraw_mortal(&self) {
         self.0.all.borrow().iter().for_each(|one| one.behind.withdraw_mortal());
     }
 
     /// Adapts the devices to their exports after a change. Each gets the size of its export, and outlives a kill of this
-    /// process if it may. Returns notes: why a device keeps its size, and what a kill means for it now if that is new.
+    /// process if it may. Returns notes: the reason if a device keeps its size, and the effect of a kill if that has changed.
     pub async fn adapt(&self) -> Vec<String> {
         let all = self.0.all.borrow().clone();
         let mut notes = Vec::new();
@@ -140,10 +140,10 @@ impl Attachments {
         notes
     }
 
-    /// Makes an export a device.
+    /// Attaches an export as a device.
     ///
     /// # Errors
-    /// `Denied` without root, `NotFound`, `InUse`, and what the steps say; nothing is left behind.
+    /// `Denied` without root, `NotFound`, `InUse`, and errors of the steps. On failure nothing is left behind.
     pub async fn attach(
         &self,
         export: &str,
@@ -175,7 +175,7 @@ impl Attachments {
                 Ok(view)
             }
             Err(failure) => {
-                // The first failure is the one to tell.
+                // Only the first failure is reported.
                 let _ = step(&name, Step::Clear).await;
                 Err(failure)
             }
@@ -189,8 +189,8 @@ impl Attachments {
         self.watch(&one);
     }
 
-    /// Goes on with what a process before this one has attached and somebody has held since. What is not
-    /// served any more, or is not what it was, is taken away. Each is told to the user.
+    /// Resumes the devices that an earlier process attached and the supervisor has held since. Takes a device away if
+    /// its export is gone or has changed. Reports each to the user.
     pub async fn resume(&self) {
         let all = self.0.env.left().into_iter().filter(|text| Kept::is_meant(text));
         for text in all {
@@ -228,8 +228,8 @@ impl Attachments {
         }
     }
 
-    /// What is served has grown, and the process before this one did not come to it, or could not: it
-    /// serves all the same.
+    /// Grows the device to the size of its export, because the previous process did not or could not. If that fails,
+    /// the device is served with its old size.
     async fn grow(&self, kept: &Kept) {
         let why = match self.0.env.within(GROW, step(&kept.name, Step::Resize)).await {
             Some(Ok(_)) => return,
@@ -239,7 +239,7 @@ impl Attachments {
         out::note(&keeps_its_size(&kept.name.link().display().to_string(), &why));
     }
 
-    /// Whether it is smaller than what is served is answered, too.
+    /// Takes over a mount from the supervisor. Also returns whether its device is smaller than its export.
     fn take_up(&self, kept: &Kept) -> Result<(Attached, bool)> {
         let export = self.find(&kept.export)?;
         let claim = Claim::take(&kept.name)?;
@@ -259,7 +259,8 @@ impl Attachments {
         Ok((view, is_smaller))
     }
 
-    /// Ends a mount that nobody goes on with, and its device; the name may have been given to others.
+    /// Ends a mount that is not resumed, and its device. If the name belongs to another process now (`is_of_others`),
+    /// only the mount's descriptor is given up.
     async fn let_go(&self, kept: &Kept, is_of_others: bool) {
         let name = &kept.name;
         self.forsake(&kept.to_string());
@@ -278,7 +279,8 @@ impl Attachments {
         }
     }
 
-    /// Nobody holds it open any more, and so nothing waits for an answer.
+    /// Gives up the descriptor of a mount. No other process has the mount open, so no request waits for an answer any
+    /// more.
     fn forsake(&self, text: &str) {
         if let Err(error) = self.0.env.forsake(text) {
             out::note(&format!("warning: {error}"));
@@ -301,14 +303,14 @@ impl Attachments {
         }
         let all = self.0.all.borrow();
         if let Some(one) = all.iter().find(|one| one.view.export == name) {
-            // Two devices would each keep bytes that the other has changed.
+            // The page cache of each of two devices would miss the writes of the other.
             let why = format!("{name} is {} already", one.view.path);
             return Err(Failure::new(Exit::InUse, why));
         }
         Ok(export)
     }
 
-    /// Notes that an export is being attached, until that is dropped.
+    /// Marks an export as being attached, until the result is dropped.
     fn begin(&self, export: &str) -> Busy {
         self.0.busy.borrow_mut().push(export.to_owned());
         Busy { all: self.0.clone(), export: export.to_owned() }
@@ -329,7 +331,7 @@ impl Attachments {
         Ok((behind, Attached { device, has_resend, notes, ..view }))
     }
 
-    /// Says when what stands behind a device is gone while it is attached.
+    /// Reports if the mount or the server behind a device ends while the device is attached.
     fn watch(&self, one: &Rc<One>) {
         let (me, one) = (Rc::downgrade(&self.0), Rc::downgrade(one));
         let behind = one.upgrade().map(|one| one.behind.clone());
@@ -368,7 +370,7 @@ impl Attachments {
     /// Flushes a device and takes it away.
     ///
     /// # Errors
-    /// `NotFound`; `InUse` with who uses it, and it stays; `Io` if it is gone and was not flushed.
+    /// `NotFound`; `InUse` with its users, and then it stays attached; `Io` if it is gone and was not flushed.
     pub async fn detach(&self, name: &str, dry_run: bool) -> Result<Attached> {
         let one = self.named(name)?;
         if !dry_run {
@@ -389,20 +391,20 @@ impl Attachments {
         behind.farewell(&self.0.env).await;
     }
 
-    /// Ends when nothing is attached any more.
+    /// Returns when no device is attached any more.
     pub async fn emptied(&self) {
         self.0.waiting.until(|| self.0.all.borrow().is_empty()).await;
     }
 
-    /// Takes all of them away, waiting up to `limit` for whoever uses them.
+    /// Takes all devices away. Waits up to `limit` for their users.
     ///
     /// # Errors
-    /// What is in use after that, and what could not be flushed.
+    /// The devices that are still in use then, and those that could not be flushed.
     pub async fn end(&self, limit: Duration) -> Result<(), String> {
         let deadline = self.0.env.now().after(limit);
         self.0.ending.set(true);
         let idle = self.0.waiting.until(|| self.0.busy.borrow().is_empty());
-        // What is not attached by then is cleared up by whoever takes that name next.
+        // An attach that is not finished by then is cleaned up when the name is claimed next.
         let _ = self.0.env.within(limit, idle).await;
         let mut behind = Vec::new();
         let all = self.0.all.borrow().clone();
@@ -438,7 +440,7 @@ fn keeps_its_size(path: &str, why: &str) -> String {
     format!("warning: {path} keeps its size: {why}")
 }
 
-/// An export that is being attached.
+/// Mark of an export with an attach in progress.
 struct Busy {
     all: Rc<Inner>,
     export: String,
@@ -452,7 +454,7 @@ impl Drop for Busy {
 }
 
 impl One {
-    /// As people and programs look at it now.
+    /// Returns the present state of the device, for users.
     fn view(&self) -> Attached {
         let mut view = self.view.clone();
         if let Some(first) = view.notes.first_mut() {
@@ -461,8 +463,8 @@ impl One {
         view
     }
 
-    /// Has it held over a kill if it may be, and not if not. Answers what a kill means if that is something
-    /// else now.
+    /// Gives the device to the supervisor if it may outlive a kill of this process, or withdraws it if not. If that is
+    /// new, returns a note about the effect of a kill.
     fn hold_or_not(&self) -> Option<String> {
         if self.leaving.get() {
             return None;
@@ -472,9 +474,8 @@ impl One {
         (self.held.replace(held) != held).then(|| notes::after_kill(&self.view.path, held))
     }
 
-    /// Flushes the device and takes it away, once nobody uses it any more; past `patience` it is left to
-    /// its users if it is given up.
-    /// Answers why it could not be flushed.
+    /// Flushes the device and takes it away, once it has no users. If it still has users after `patience`, it is left
+    /// to them if `give_up` is set. Returns the reason if it could not be flushed.
     async fn release(&self, patience: Duration, give_up: bool) -> Result<Option<Problem>> {
         self.leaving.set(true);
         let released = step(self.claim.name(), Step::Release { patience, give_up }).await;
@@ -487,10 +488,11 @@ impl One {
     }
 }
 
-/// Whether this process may attach; `uri` is what somebody else can attach instead.
+/// Checks whether this process may attach devices. `uri` is the export's address for a command that root can run
+/// instead.
 ///
 /// # Errors
-/// `Denied` with what to do.
+/// `Denied` with the next step.
 pub fn must_be_root(uri: Option<&str>) -> Result<()> {
     let user = rustix::process::geteuid();
     if user.is_root() {

@@ -1,4 +1,4 @@
-//! What stands behind a device: the file of a mount, or a server for the kernel's NBD client.
+//! The backing of an attached device: a FUSE file, or a server for the kernel's NBD client.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,28 +16,29 @@ use super::kept::Kept;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
-/// The largest block of a device: a page, everywhere.
+/// The largest block of a device: one page on every architecture.
 const BLOCK_MAX_BYTES: u32 = 4096;
 
-/// The kernel is no client to be protected from, and a device that is late is not lost.
+/// Request limit of the kernel's connection. The server needs no protection from the kernel, and a slow device must not
+/// fail.
 const KERNEL_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// After the device is gone, for what stood behind it to be gone too.
+/// Longest wait, once the device is gone, until its backing is gone too.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// What stands behind a device.
+/// The backing of a device.
 #[derive(Clone)]
 pub enum Behind {
-    /// A file of a mount.
+    /// A file of a FUSE mount.
     Fuse(Volume),
-    /// A server of this export alone, for the kernel alone.
+    /// A server of this export, with the kernel as its only client.
     Nbd(Server),
 }
 
-/// How an export is attached if nobody says, or whether it can be as somebody says.
+/// Returns the means of an attach: `by` if the kernel has it, or by default FUSE, else NBD.
 ///
 /// # Errors
-/// `Unsupported` with what the kernel lacks.
+/// `Unsupported` with the missing part of the kernel.
 pub fn choose(by: Option<Means>) -> Result<Means> {
     const NO_NBD: &str = "this kernel has no NBD client (no /sys/module/nbd, no /dev/nbd0)";
     match (by, attach::has_nbd()) {
@@ -58,16 +59,17 @@ pub fn choose(by: Option<Means>) -> Result<Means> {
 }
 
 impl Behind {
-    /// The export has another size now.
+    /// Passes on that the export has a new size.
     pub fn resized(&self) {
         match self {
             Self::Fuse(volume) => volume.resized(),
-            // Whoever connects asks for it.
+            // A client asks for the size when it connects.
             Self::Nbd(_) => {}
         }
     }
 
-    /// Serves the export and makes a device of it. Answers the device, and what a mount has agreed on.
+    /// Serves the export and connects a device to it. Returns the backing, the connected device, and the parameters of
+    /// a FUSE mount.
     pub async fn begin(
         by: Means,
         env: &Env,
@@ -100,7 +102,7 @@ impl Behind {
         }
     }
 
-    /// Goes on with a mount that a process before this one has served; its device is looked at first.
+    /// Resumes a mount that an earlier process served. Checks its device first.
     pub fn resume(env: &Env, export: &Rc<Export>, kept: &Kept) -> Result<(Self, Found)> {
         let name = &kept.name;
         let info = export.info();
@@ -114,8 +116,8 @@ impl Behind {
         Ok((Self::Fuse(volume), found))
     }
 
-    /// Has it held for the next process, should this one be killed, if it may be and is not yet; whether it
-    /// is.
+    /// Gives the mount to the supervisor for the next process, if it may outlive this one and is not held yet. Returns
+    /// whether it is held.
     pub fn entrust(&self, name: &Name) -> bool {
         let Self::Fuse(volume) = self else { return false };
         if !self.may_be_held() || self.is_entrusted() {
@@ -129,25 +131,25 @@ impl Behind {
         })
     }
 
-    /// Whether it may outlive this process, as its export is now.
+    /// Whether the mount may outlive this process, as its export is now.
     fn may_be_held(&self) -> bool {
         matches!(self, Self::Fuse(volume)
             if volume.may_go_on() && broken_by_kill(&volume.export().info()).is_none())
     }
 
-    /// It is not to be held any more, unless it may be.
+    /// Withdraws the mount from the supervisor if it may no longer outlive this process.
     pub fn withdraw_mortal(&self) {
         if self.is_entrusted() && !self.may_be_held() {
             self.withdraw();
         }
     }
 
-    /// Whether it outlives this process.
+    /// Whether the device outlives this process.
     pub fn is_entrusted(&self) -> bool {
         matches!(self, Self::Fuse(volume) if volume.channel().entrusted().is_some())
     }
 
-    /// Has what is held held once more, by whoever does so now.
+    /// Gives a mount that is held to the present supervisor once more.
     pub fn entrust_again(&self) -> Result<()> {
         if let Self::Fuse(volume) = self
             && let Some(name) = volume.channel().entrusted()
@@ -157,7 +159,7 @@ impl Behind {
         Ok(())
     }
 
-    /// It is not to be held any more.
+    /// Withdraws the mount from the supervisor.
     pub fn withdraw(&self) {
         if let Self::Fuse(volume) = self
             && let Err(error) = volume.channel().withdraw()
@@ -166,7 +168,7 @@ impl Behind {
         }
     }
 
-    /// Ends when the device has nothing behind it any more.
+    /// Returns when the backing of the device has ended.
     pub async fn ended(&self) {
         match self {
             Self::Fuse(volume) => volume.ended().await,
@@ -174,16 +176,16 @@ impl Behind {
         }
     }
 
-    /// After its device is gone: waits until everything is.
+    /// Waits until the backing is gone, after its device is gone.
     pub async fn farewell(self, env: &Env) {
-        // What still waits for it keeps it: the name is free all the same.
+        // A process that still waits for the mount keeps it in existence, but the name is free all the same.
         let _ = env.within(FAREWELL, self.ended()).await;
         if let Self::Nbd(server) = self {
             server.stop(FAREWELL).await;
         }
     }
 
-    /// What somebody has ended if it ended by itself.
+    /// Returns a noun for the backing, for messages.
     pub fn what(&self) -> &'static str {
         match self {
             Self::Fuse(_) => "mount",
@@ -192,7 +194,7 @@ impl Behind {
     }
 }
 
-/// Which promise of a device a kill of its process would break.
+/// Returns the promise of a device that a kill of its process would break.
 fn broken_by_kill(info: &Info) -> Option<&'static str> {
     if !info.survives_process {
         return Some("what was answered does not outlive its process");
@@ -200,7 +202,7 @@ fn broken_by_kill(info: &Info) -> Option<&'static str> {
     (!info.fenced).then_some("what a dead process has sent may land on what is written later")
 }
 
-/// A server that only root can reach.
+/// Returns a server with a socket that only root can reach.
 fn listen(env: &Env, export: &Rc<Export>, name: &Name) -> Result<Server> {
     let unsupported = |why: String| Err(Failure::new(Exit::Unsupported, why));
     let shown = export.name();
@@ -223,7 +225,7 @@ fn listen(env: &Env, export: &Rc<Export>, name: &Name) -> Result<Server> {
     Ok(server)
 }
 
-/// Has a step done by a process of its own.
+/// Runs a step in a helper process.
 pub async fn step(name: &Name, step: Step) -> Result<Done> {
     Job { name: name.to_string(), step }.run().await
 }

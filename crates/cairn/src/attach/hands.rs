@@ -1,9 +1,9 @@
-//! A process of its own for whatever can wait for a device that this process serves: loop devices,
-//! mounts, the last flush. If the server is killed meanwhile the device fails, and so this ends too; a
-//! thread of the server would wait for the device, and the device for the end of that thread.
+//! The helper process for every step that may wait for a device of the server: loop devices, mounts, the last flush. If
+//! the server is killed meanwhile, the device fails, and so the helper ends too. A thread of the server would wait for
+//! the device, and the device for the end of that thread.
 //!
-//! It is this program under another name, asked on its standard input and answering on its standard
-//! output.
+//! The helper is this program under another name. It reads a job from its standard input and writes the answer to its
+//! standard output.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -18,60 +18,60 @@ use tokio::sync::oneshot;
 use crate::exit::{Exit, Failure, Result};
 use crate::serve::process;
 
-/// The name under which this program is the hands.
+/// The name under which this program is the helper process.
 pub const NAME: &str = "cairn-hands";
 
-/// What is to be done for a name.
+/// A step for the device of a name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// The name.
+    /// Name of the device.
     pub name: String,
-    /// What.
+    /// The step.
     pub step: Step,
 }
 
 /// A step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Step {
-    /// Make the way free.
+    /// Remove leftovers of an earlier device of that name.
     Prepare,
-    /// From the mounted file to the named device.
+    /// Connect the named device to the mounted file.
     Connect {
-        /// Its block.
+        /// Block size of the device.
         block_bytes: u32,
-        /// Whether it may only be read.
+        /// Whether the device is read-only.
         read_only: bool,
     },
-    /// Be as large as what is behind it.
+    /// Resize the device to its backing.
     Resize,
-    /// From the server that listens for the name to the named device of the kernel's NBD client.
+    /// Connect the named device of the kernel's NBD client to the server that listens for that name.
     ConnectNbd {
-        /// What the server calls it.
+        /// Name of the export at the server.
         export: String,
-        /// Its block.
+        /// Block size of the device.
         block_bytes: u32,
-        /// Whether it may only be read.
+        /// Whether the device is read-only.
         read_only: bool,
     },
-    /// Flush, and remove everything.
+    /// Flush the device, and remove everything.
     Release {
-        /// How long to wait for users.
+        /// Longest wait for users of the device.
         patience: Duration,
-        /// Past that, leave it to them.
+        /// Whether the device is left to its users after that.
         give_up: bool,
     },
-    /// Remove what there is without waiting for anybody.
+    /// Remove all leftovers without waiting for users.
     Clear,
 }
 
-/// What came of it.
+/// The result of a step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
     /// The device that was connected.
     pub device: Option<PathBuf>,
-    /// Whether it goes past the page cache.
+    /// Whether the device bypasses the page cache.
     pub direct: bool,
-    /// Why the device that was released could not be flushed.
+    /// The reason if the released device could not be flushed.
     pub unflushed: Option<Problem>,
 }
 
@@ -82,14 +82,14 @@ impl Done {
 }
 
 impl Job {
-    /// Does it in a process of its own.
+    /// Runs the job in a helper process.
     ///
     /// # Errors
-    /// As the step, and what keeps a process from being started.
+    /// As the step; errors of starting a process.
     pub async fn run(self) -> Result<Done> {
         let (tell, told) = oneshot::channel();
         let begun = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || {
-            // If nobody waits any more the job is done all the same.
+            // The job was done even if its caller has given up.
             let _ = tell.send(self.run_apart());
         });
         begun.map_err(|error| Failure::io(&error, "starting a thread"))?;
@@ -102,7 +102,7 @@ impl Job {
         command.arg0(NAME).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| failed(&error))?;
         let asked = child.stdin.take().expect("it is piped");
-        // A child that has gone says so by its answer, which is none.
+        // If the child is gone, its missing answer reports that.
         let _ = serde_json::to_writer(asked, self);
         let output = child.wait_with_output().map_err(|error| failed(&error))?;
         let answer: Result<Done, Problem> =
@@ -115,7 +115,7 @@ impl Job {
         Ok(answer?)
     }
 
-    /// Does it here and now.
+    /// Runs the job in this process.
     fn perform(&self) -> Result<Done> {
         let name: Name = self.name.parse()?;
         match &self.step {
@@ -140,7 +140,7 @@ impl Job {
     }
 }
 
-/// The whole life of that process.
+/// Runs the helper process, from its job to its answer.
 pub fn main() -> ExitCode {
     process::take_name();
     let job: Result<Job, _> = serde_json::from_reader(std::io::stdin().lock());
@@ -149,7 +149,7 @@ pub fn main() -> ExitCode {
         Err(error) => Err(Failure::new(Exit::Usage, format!("{NAME}: no job: {error}"))),
     };
     let answer = answer.map_err(Problem::from);
-    // Whoever asked may be gone.
+    // The server may be gone.
     let _ = serde_json::to_writer(std::io::stdout().lock(), &answer);
     ExitCode::SUCCESS
 }

@@ -1,20 +1,21 @@
-//! What an attached device is called while somebody holds its mount for the next process: all that the
-//! next one has to know of it.
+//! The name under which the supervisor holds the mount of an attached device. It has all facts that the next process
+//! needs.
 
 use std::fmt;
 use std::str::FromStr;
 
 use attach::Name;
 
-/// The first part: what sort of descriptor it is.
+/// First part of the name: the sort of descriptor.
 const SORT: &str = "attached";
 
-/// `attached/NAME/EXPORT/BYTES`: no name has a slash, and no colon, which separates them from each other.
+/// `attached/NAME/EXPORT/BYTES`. None of the names has a slash, or a colon, which separates descriptor names from each
+/// other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kept {
-    /// What it is called.
+    /// Name of the device.
     pub name: Name,
-    /// What it shows.
+    /// Name of its export.
     pub export: String,
     /// The longest message that the kernel was promised.
     pub max_bytes: u32,
@@ -26,7 +27,7 @@ const _: () = assert!(
 );
 
 impl Kept {
-    /// Whether a descriptor is meant to be one of these.
+    /// Whether a descriptor is the mount of an attached device.
     pub fn is_meant(text: &str) -> bool {
         text.split('/').next() == Some(SORT)
     }
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_all_that_is_needed() {
+    fn kept_name_round_trips_and_rejects_other_names() {
         let long = "x".repeat(attach::NAME_MAX_BYTES);
         for (name, export) in [("home", "vol-1.a_b"), (&*long, &*long)] {
             let kept =

@@ -1,12 +1,12 @@
-//! Exports as devices of this machine: what the serving process does for it.
+//! Exports as block devices of this machine: the part of the serving process.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `attachments.rs` | what is attached, from the first step to the last |
-//! | `behind.rs` | what stands behind a device: a mount, or a server for the kernel |
-//! | `hands.rs` | the process of its own that waits for devices |
-//! | `kept.rs` | what a device is called while its server is away |
-//! | `notes.rs` | what the user should know |
+//! | `attachments.rs` | the attached exports, from attach to detach |
+//! | `behind.rs` | the backing of a device: a mount, or a server for the kernel |
+//! | `hands.rs` | the helper process that waits for devices |
+//! | `kept.rs` | the name of a device's mount while its server is away |
+//! | `notes.rs` | notes for users |
 
 mod attachments;
 mod behind;

@@ -1,4 +1,4 @@
-//! What a user should know of a device that is attached.
+//! Notes for the user of an attached device.
 
 use api::Attached;
 
@@ -6,10 +6,10 @@ use super::behind::Behind;
 use crate::exit::Result;
 use crate::out::{self, Form};
 
-/// Settings of the kernel that end a mount whose server is away for longer.
+/// Settings of the kernel that end a mount if its server does not answer for that long.
 const TIMEOUTS: [&str; 2] = ["default_request_timeout", "max_request_timeout"];
 
-/// The notes, the most important first; `kept` says that the device outlives this process.
+/// Returns the notes, the most important first. `kept` is whether the device outlives this process.
 pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> {
     let mut notes = vec![after_kill(path, kept)];
     let cache = "what is read is kept in memory twice";
@@ -30,7 +30,7 @@ pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> 
     notes
 }
 
-/// What a kill would mean, the first of the notes.
+/// Returns the first note: the effect of a kill of this process.
 pub fn after_kill(path: &str, kept: bool) -> String {
     let pid = std::process::id();
     match kept {
@@ -42,7 +42,7 @@ pub fn after_kill(path: &str, kept: bool) -> String {
     }
 }
 
-/// Prints the device, and the notes beside it.
+/// Prints the device, and its notes on standard error.
 pub fn print(form: Form, attached: &Attached) -> Result<()> {
     form.print(attached, || match &attached.device {
         Some(device) => format!("{} -> {device}\n", attached.path),

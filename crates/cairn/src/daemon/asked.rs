@@ -1,4 +1,4 @@
-//! What the control socket of a daemon is told.
+//! The requests at the control socket of a daemon.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Keeps for Graphs {
     fn up(self: Arc<Self>, request: UpRequest) -> Answering<KeptGraph> {
         Box::pin(async move {
             let (record, words) = record(request);
-            // Whoever asked may leave: what is begun is done.
+            // The client may disconnect: the request is carried out all the same.
             let up = tokio::spawn(async move { self.bring_up(record, words).await });
             up.await.map_err(|_| gone())?.map_err(Problem::from)
         })
@@ -51,7 +51,7 @@ impl Keeps for Graphs {
 
     fn leave(self: Arc<Self>) -> Answering<DaemonView> {
         Box::pin(async move {
-            // Whoever asked may leave: what is begun is done.
+            // The client may disconnect: the request is carried out all the same.
             let leave = tokio::spawn(async move {
                 let view = self.describe();
                 self.leave_all(false).await?;
@@ -63,7 +63,8 @@ impl Keeps for Graphs {
     }
 }
 
-/// What a graph says of itself; one that says nothing is told by the figures of the daemon.
+/// Returns the figures of a graph from its worker. A graph that does not answer appears only in the daemon's own
+/// figures.
 fn sample(graph: &KeptGraph) -> Option<Sample> {
     let worker = Client::new(place::control_of(&graph.name, graph.pid?));
     Some(Sample {
@@ -77,7 +78,7 @@ fn gone() -> Problem {
     Problem::new(1, "the daemon is going down".to_owned())
 }
 
-/// What is kept of a request, and the words for its first start alone.
+/// Returns the record to keep for a request, and the arguments for its first start only.
 fn record(request: UpRequest) -> (Record, Vec<String>) {
     let UpRequest { name, directory, source, read_only, degraded, .. } = request;
     let UpRequest { listen, insecure, wipe, trust, take, keys, .. } = request;

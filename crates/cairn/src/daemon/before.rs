@@ -1,4 +1,4 @@
-//! The daemon before this one, which has the state directory: asked to leave, or told of.
+//! The previous daemon, which still has the state directory: asks it to leave, or reports it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -12,16 +12,17 @@ use supervisor::State;
 use crate::exit::{Exit, Failure, Result};
 use crate::place;
 
-/// For a daemon that leaves to be gone.
+/// Longest wait until the previous daemon is gone.
 const LEAVE: Duration = Duration::from_secs(30);
 
-/// From one look at that to the next.
+/// Interval of these checks.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The state directory. One that can be asked to leave has it until it is gone, if it is to be replaced.
+/// Opens the state directory. With `replace`, asks the daemon that has it to leave, and waits until it is gone.
 ///
 /// # Errors
-/// `InUse` if it has it still, or answers elsewhere, which is known before anybody is asked to leave.
+/// `InUse` if a daemon still has the directory, or answers at another runtime directory. The latter is found before any
+/// daemon is asked to leave.
 pub fn open(path: &Path, replace: bool) -> Result<State> {
     let mut opened = State::open(path);
     if let Some(error) = taken(&opened) {
@@ -49,7 +50,7 @@ fn taken(opened: &block::Result<State>) -> Option<&Error> {
     opened.as_ref().err().filter(|error| error.kind() == ErrorKind::InUse)
 }
 
-/// Refuses one that is not asked at the runtime directory of this process.
+/// Fails if the daemon that has the state directory does not answer at the runtime directory of this process.
 fn elsewhere(path: &Path, error: &Error) -> Result<()> {
     let (here, holder) = (place::directory(), State::holder(path));
     let answers = |at: &Path| {
@@ -77,7 +78,7 @@ fn elsewhere(path: &Path, error: &Error) -> Result<()> {
     Err(Failure::new(Exit::InUse, format!("{why}; or another --state")))
 }
 
-/// `XDG_RUNTIME_DIR` of a process, if that can be known: it may have none.
+/// Returns the `XDG_RUNTIME_DIR` of a process: the outer `None` if it is unknown, the inner one if it is not set.
 fn runtime_directory(pid: u32) -> Option<Option<PathBuf>> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut all = environment.split(|byte| *byte == 0);
@@ -85,8 +86,8 @@ fn runtime_directory(pid: u32) -> Option<Option<PathBuf>> {
     Some(value.map(|value| OsString::from_vec(value.to_vec()).into()))
 }
 
-/// Has the daemon that runs leave, if one does. It is that of this state directory: nobody would keep what another one
-/// does.
+/// Asks the running daemon to leave, if there is one. Fails if that daemon has another state directory: its graphs
+/// would have no daemon then.
 fn ask_to_leave(path: &Path) -> Result<()> {
     let client = Client::new(place::daemon());
     let same = |other: &Path| match (std::fs::canonicalize(path), std::fs::canonicalize(other)) {

@@ -1,4 +1,4 @@
-//! The graphs that are kept: brought up, stopped, replaced.
+//! The graphs of a daemon: brings up, stops and replaces their workers.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -19,38 +19,38 @@ use crate::registry::REGISTRY;
 use crate::serve::{events, worker};
 use crate::{log, out};
 
-/// For every graph to be up, or to have failed once, before the service manager is told.
+/// Longest wait until every graph is up or has failed once, before the service manager is notified.
 const READY: Duration = Duration::from_secs(60);
 
-/// For a try to come to its end that is under way when somebody brings the graph up.
+/// Longest wait for a start in progress when a client brings the graph up.
 const TRY: Duration = Duration::from_secs(10);
 
 /// A graph of the state directory.
 #[derive(Clone)]
 enum Graph {
-    /// It is kept.
+    /// A supervised graph.
     Kept(Kept),
-    /// What is local of it cannot be read.
+    /// A graph whose record cannot be read.
     Unreadable(Problem),
 }
 
-/// All of them.
+/// All graphs of the daemon.
 pub struct Graphs {
     state: State,
-    /// Where sockets and seats of workers lie.
+    /// The directory of the workers' sockets and lock files.
     place: PathBuf,
     all: Mutex<BTreeMap<String, Graph>>,
-    /// What a service manager has held since the daemon before, by graph.
+    /// Descriptors that the service manager has held since the previous daemon, by graph.
     held: Mutex<BTreeMap<String, Vec<(String, OwnedFd)>>>,
-    /// Whoever brings a graph up, or stops one, does it alone.
+    /// Serializes the requests that bring graphs up or stop them.
     turn: tokio::sync::Mutex<()>,
     leaving: Notify,
-    /// Nothing is brought up any more.
+    /// Whether new graphs are refused, because the daemon ends.
     ending: AtomicBool,
 }
 
 impl Graphs {
-    /// None yet.
+    /// Returns an empty set. `left` are inherited descriptors.
     pub fn new(state: State, place: PathBuf, left: Vec<(String, OwnedFd)>) -> Self {
         let mut held = BTreeMap::<String, Vec<_>>::new();
         for (name, file) in left {
@@ -72,18 +72,18 @@ impl Graphs {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps every graph of the state directory. What this answers ends when each is up, or has failed
-    /// once.
+    /// Supervises every graph of the state directory. The returned future ends when each is up or has failed once,
+    /// or after [`READY`].
     pub async fn begin(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         let starts = self.look().await;
         let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
         for (graph, files) in held {
             if self.all().contains_key(&graph) {
-                // What is local of it cannot be read now, and may be when it is looked at again.
+                // The graph's record cannot be read now, but a reload may read it later.
                 self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(graph, files);
                 continue;
             }
-            // They are of no graph that is known: whoever uses them gets errors, and knows.
+            // They belong to no known graph. Their clients get errors, and so notice it.
             let count = out::count(files.len() as u64, "descriptor");
             out::note(&format!("warning: {graph} is not kept any more; {count} of it closed"));
             for (name, _) in files {
@@ -95,7 +95,7 @@ impl Graphs {
         }
     }
 
-    /// Keeps what is new in the state directory, and tries again what does not run.
+    /// Supervises new graphs of the state directory, and starts again those that do not run.
     pub async fn reload(self: Arc<Self>) {
         self.look().await.join_all().await;
     }
@@ -121,7 +121,7 @@ impl Graphs {
                 Ok(kept) => {
                     self.all().insert(entry.name.clone(), Graph::Kept(kept.clone()));
                     starts.spawn(async move {
-                        // It is in the log, and in the status.
+                        // The log and the status report a failure.
                         let _ = kept.start(Vec::new()).await;
                     });
                 }
@@ -134,7 +134,7 @@ impl Graphs {
         starts
     }
 
-    /// Has a graph kept, without a worker yet if there is none.
+    /// Supervises a graph. If it has no worker, none is started yet.
     fn keep(&self, name: &str) -> Result<Kept> {
         let (file, seat) = (self.state.file(name), self.place.join(format!("{name}.seat")));
         let command = move |words: &[String]| command(&file, &seat, words);
@@ -145,7 +145,7 @@ impl Graphs {
         Ok(Kept::begin(charge)?)
     }
 
-    /// How they are.
+    /// Returns the status of the daemon and its graphs.
     pub fn describe(&self) -> DaemonView {
         let all = self.all();
         DaemonView {
@@ -155,10 +155,10 @@ impl Graphs {
         }
     }
 
-    /// How one of them is.
+    /// Returns the status of a graph.
     ///
     /// # Errors
-    /// `NotFound` with those that there are.
+    /// `NotFound` with the names of all graphs.
     pub fn one(&self, name: &str) -> Result<KeptGraph> {
         self.find(name).map(|graph| describe(name, &graph))
     }
@@ -175,11 +175,12 @@ impl Graphs {
         })
     }
 
-    /// Brings a graph up, and keeps it from now on. One that does not come up is forgotten, or is what it
-    /// was before. Whoever asks does not wait for the next try of one that is tried again and again.
+    /// Brings a graph up, and keeps it from then on. If it does not come up, a new graph is forgotten, and a known one
+    /// gets its previous record back. If automatic starts have failed before, the request does not wait for the next
+    /// one.
     ///
     /// # Errors
-    /// Why it does not come up; `InUse` if it runs.
+    /// The reason why it does not come up; `InUse` if it runs.
     pub async fn bring_up(&self, record: Record, mut words: Vec<String>) -> Result<KeptGraph> {
         let _turn = self.turn.lock().await;
         let name = record.name.clone();
@@ -214,20 +215,20 @@ impl Graphs {
         }
     }
 
-    /// Keeps it as what it is to be, without a worker yet.
+    /// Writes the new record of a graph and supervises it, without a worker yet.
     fn begin_anew(&self, record: &Record, known: Option<Kept>) -> Result<Kept> {
         if self.ending.load(Ordering::Relaxed) {
             return Err(Failure::new(Exit::Other, "the daemon is going down"));
         }
         self.state.write(record)?;
         let name = &record.name;
-        // What it holds is held still.
+        // A known graph keeps its descriptors.
         let kept = known.map_or_else(|| self.keep(name), Ok)?;
         self.all().insert(name.clone(), Graph::Kept(kept.clone()));
         Ok(kept)
     }
 
-    /// After one that did not come up.
+    /// Restores the previous state after a failed start: the previous record, or no graph.
     async fn back(&self, name: &str, kept: &Kept, before: Option<Record>) -> Result<()> {
         match before {
             Some(before) => {
@@ -247,7 +248,7 @@ impl Graphs {
     /// Closes a graph in order, and forgets it.
     ///
     /// # Errors
-    /// `Unflushed` if it was not in order; then it is kept, and may be stopped once more.
+    /// `Unflushed` if it did not close in order. Then it is kept, and may be stopped again.
     pub async fn stop(&self, name: &str) -> Result<KeptGraph> {
         let _turn = self.turn.lock().await;
         if let Graph::Kept(kept) = self.find(name)? {
@@ -259,10 +260,10 @@ impl Graphs {
         Ok(stopped)
     }
 
-    /// Has the process of a graph replaced by a new one.
+    /// Replaces the worker of a graph by a new one.
     ///
     /// # Errors
-    /// Why the old one goes on, or the new one does not come up.
+    /// The reason why the old one continues, or the new one does not come up.
     pub async fn renew(&self, name: &str) -> Result<KeptGraph> {
         match self.find(name)? {
             Graph::Kept(kept) => kept.renew().await.map_err(failure)?,
@@ -271,7 +272,7 @@ impl Graphs {
         self.one(name)
     }
 
-    /// The same for all, one after the other; what goes wrong is in the log.
+    /// Replaces the workers of all graphs, one after the other. Failures are logged.
     pub async fn renew_all(self: Arc<Self>) {
         for (name, kept) in self.kept() {
             if kept.standing().phase == Phase::Up
@@ -291,10 +292,10 @@ impl Graphs {
         kept.collect()
     }
 
-    /// Closes all of them in order, at once; who is impatient has each told a second time. They come up
-    /// again with the next daemon.
+    /// Closes all graphs in order, at the same time. Each time `impatient` is notified, they stop without waiting for
+    /// unflushed data. They come up again with the next daemon.
     pub async fn stop_all(self: Arc<Self>, impatient: &Notify) -> Exit {
-        // Whoever brings one up just now is told that it was stopped.
+        // A start in progress fails, because its graph is stopped.
         self.ending.store(true, Ordering::Relaxed);
         let mut stops = JoinSet::new();
         for (name, kept) in self.kept() {
@@ -321,14 +322,15 @@ impl Graphs {
         }
     }
 
-    /// Leaves all of them as they are, to another daemon, once none is just replaced or begun. Answers what is held for
-    /// them; that which nobody else holds comes first.
+    /// Leaves all graphs to another daemon as they are, once none is starting or being replaced. Returns the
+    /// descriptors held for them, those of graphs without a worker first: no other process has these.
     ///
     /// # Errors
-    /// `InUse` if that is not passed on, and there is some for a graph that does not run. Then all are kept as before.
+    /// `InUse` if the descriptors are not passed on (`passes_on`), and a graph without a worker has some. Then all
+    /// graphs are kept as before.
     pub async fn leave_all(&self, passes_on: bool) -> Result<Left> {
         let _turn = self.turn.lock().await;
-        // Whoever waits for his turn has no daemon then.
+        // Requests that wait for their turn are refused afterwards.
         self.ending.store(true, Ordering::Relaxed);
         let mut leaving = JoinSet::new();
         for (name, kept) in self.kept() {
@@ -361,7 +363,7 @@ impl Graphs {
         Ok(all.flat_map(|(_, graph, held)| held.into_iter().map(named(graph))).collect())
     }
 
-    /// After one was left for nothing, which was at that phase.
+    /// Supervises a graph again after a leave that another graph refused. `phase` is its phase before.
     fn keep_again(&self, phase: Phase, name: String, held: Left) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), held);
         match self.keep(&name) {
@@ -375,26 +377,26 @@ impl Graphs {
         }
     }
 
-    /// Somebody else takes this daemon's place.
+    /// Ends this daemon, because another one takes its place.
     pub fn goes(&self) {
         self.leaving.notify_one();
     }
 
-    /// Until then.
+    /// Returns when another daemon takes the place of this one.
     pub async fn left(&self) {
         self.leaving.notified().await;
     }
 }
 
-/// How a worker is started: where relative paths of its graph begin. A file that cannot be read is the
-/// worker's to complain of.
+/// Returns the command that starts a worker, in the directory where relative paths of its graph begin. If the record
+/// cannot be read, the worker reports that.
 fn command(file: &Path, seat: &Path, words: &[String]) -> Command {
     let directory =
         Record::read(file).map_or_else(|_| PathBuf::from("/"), |record| record.directory);
     let mut command = Command::new("/proc/self/exe");
     command.arg0(worker::NAME).arg(file).arg("--seat").arg(seat);
     command.args(["--log", log::form().word()]).args(words);
-    // What it serves is told at its control socket.
+    // Its control socket has all that its standard output would have.
     command.current_dir(directory).stdout(Stdio::null());
     command.env_remove("WATCHDOG_PID");
     command
@@ -433,7 +435,7 @@ fn describe(name: &str, graph: &Graph) -> KeptGraph {
     }
 }
 
-/// Why nobody brings up what is not at rest.
+/// Returns the refusal to bring up a graph that runs or is starting.
 fn not_at_rest(name: &str, ended: &Ended, standing: &WorkerStatus) -> Failure {
     let last =
         standing.failure.as_ref().map(|last| format!("; the one before ended: {}", last.why));

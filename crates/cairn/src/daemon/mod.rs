@@ -2,10 +2,10 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the arguments, from the start to the end |
-//! | `before.rs` | the daemon before this one, which has the state directory |
-//! | `graphs.rs` | the graphs that are kept: brought up, stopped, replaced |
-//! | `asked.rs` | what the control socket is told |
+//! | `mod.rs` | the arguments, the main loop, the end |
+//! | `before.rs` | the previous daemon, which still has the state directory |
+//! | `graphs.rs` | the graphs: brings up, stops and replaces their workers |
+//! | `asked.rs` | the requests at the control socket |
 //!
 //! The process opens no disk and does no I/O on one. It runs on tokio, as all control-plane work does.
 
@@ -36,13 +36,13 @@ use crate::serve::process;
 
 use graphs::Graphs;
 
-/// Answers that were given as the process ends have so long to leave.
+/// Longest wait, at the end, for answers that are still being sent.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The word for a daemon that takes the place of another one.
+/// The argument of a daemon that takes the place of another one.
 const REPLACE: &str = "--replace";
 
-/// The word for one that finds what this process holds at its standard input.
+/// The argument of a daemon that inherits descriptors through its standard input.
 const LEFT: &str = "--left-at-stdin";
 
 /// What `daemon` takes.
@@ -65,16 +65,16 @@ pub struct DaemonArgs {
     left_at_stdin: bool,
 }
 
-/// What comes after this process.
+/// The action after the main loop.
 enum After {
-    /// Nothing: with that code.
+    /// Exit with this code.
     End(Exit),
-    /// The same program anew, which may be another version by now, with what is held for graphs.
+    /// Execute the same program again, maybe in a newer version, with the descriptors held for graphs.
     Anew(Left),
 }
 
 impl DaemonArgs {
-    /// Keeps graphs until a signal comes.
+    /// Runs the daemon until a signal ends it.
     pub fn run(self, _: Form) -> Result {
         log::begin(self.log, None);
         process::raise_limits()?;
@@ -102,7 +102,7 @@ impl DaemonArgs {
         }
     }
 
-    /// From the first graph to the last.
+    /// Runs the main loop, from the first start of graphs to the end.
     async fn keep(&self, graphs: Arc<Graphs>) -> Result<After> {
         let kind =
             |kind| signal(kind).map_err(|error| Failure::io(&error, "taking over the signals"));
@@ -113,7 +113,7 @@ impl DaemonArgs {
         let socket = open_socket()?;
         let (close, closed) = oneshot::channel::<()>();
         let until = async {
-            // Said, or dropped: either is the end.
+            // A message and a dropped sender both mean the end.
             let _ = closed.await;
         };
         let answers = tokio::spawn(socket.answer(graphs.clone(), until));
@@ -139,13 +139,13 @@ impl DaemonArgs {
                 _ = renew.recv() => break After::Anew(graphs.leave_all(true).await?),
             }
         };
-        // Who waits for an answer gets it.
+        // Clients that wait for an answer get it.
         drop(close);
         let _ = tokio::time::timeout(LINGER, answers).await;
         Ok(after)
     }
 
-    /// Whether figures may be had there: asked before anybody leaves for this daemon.
+    /// Checks the address for metrics. This comes before another daemon is asked to leave.
     fn check_metrics(&self) -> Result<()> {
         match self.metrics {
             Some(at) if !at.ip().is_loopback() => {
@@ -160,7 +160,8 @@ impl DaemonArgs {
         }
     }
 
-    /// The port for figures, if there is to be one. A daemon that another one has left for goes on without.
+    /// Opens the port for metrics, if it is configured. A daemon that has replaced another one continues without it on
+    /// failure.
     fn open_metrics(&self) -> Result<Option<MetricsPort>> {
         let Some(at) = self.metrics else { return Ok(None) };
         match MetricsPort::open(at) {
@@ -174,7 +175,7 @@ impl DaemonArgs {
     }
 }
 
-/// What ends a daemon.
+/// The signals that end a daemon.
 struct Ends {
     term: Signal,
     int: Signal,
@@ -189,7 +190,7 @@ impl Ends {
     }
 }
 
-/// Stops every graph in order; a second signal says that it is not to be waited for.
+/// Stops every graph in order. A second signal makes them stop without waiting.
 async fn end(graphs: &Arc<Graphs>, ends: &mut Ends) -> Exit {
     tell_manager("STOPPING=1");
     let impatient = Notify::new();
@@ -230,8 +231,8 @@ fn tell_manager(line: &str) {
     }
 }
 
-/// Tells the service manager that this process still turns. Whether workers do is this process's own
-/// matter: one that does not is killed and replaced.
+/// Sends watchdog beats to the service manager while this process makes progress. Workers are not covered: this process
+/// kills and replaces those that hang.
 fn watch() {
     let variable = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_meant = variable("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -249,7 +250,7 @@ fn watch() {
     });
 }
 
-/// Becomes the program that lies where this one did: workers go on meanwhile, and hold what they have.
+/// Executes the program at this path again. Meanwhile the workers continue and hold their descriptors.
 fn anew(left: &Left) -> Failure {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
@@ -259,7 +260,7 @@ fn anew(left: &Left) -> Failure {
             words.push(more.into());
         }
     }
-    // What is not told there their workers tell, if they run.
+    // Descriptors beyond the limit are not passed on here. Running workers supply theirs again.
     let told =
         left.iter().take(runtime::BEQUEST_MAX).map(|(name, file)| (name.as_str(), file.as_fd()));
     let stdin = runtime::bequeath(told).or_else(|error| {
@@ -272,7 +273,7 @@ fn anew(left: &Left) -> Failure {
     };
     let program = match std::env::current_exe() {
         Ok(path) => {
-            // What Linux says of one that was replaced.
+            // Linux appends this to the path of a file that was replaced.
             let text = path.to_string_lossy().into_owned();
             PathBuf::from(text.strip_suffix(" (deleted)").unwrap_or(&text))
         }

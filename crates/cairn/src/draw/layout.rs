@@ -1,20 +1,19 @@
 //! A layered layout: every edge goes down from one layer to the next.
 //!
-//! An edge that spans layers is led through points of its own, so that it passes between boxes, not
-//! behind them. Within a layer everything is sorted by where its neighbours are, up and down in
-//! turns, until crossings have mostly gone; then it is moved towards its neighbours as far as the
-//! gaps allow.
+//! An edge that spans layers gets a point in each layer between, so that it passes between boxes, not behind them. Each
+//! layer is sorted by the positions of its neighbours, above and below in turns, until most crossings are gone. Then
+//! each vertex moves towards its neighbours as far as the gaps allow.
 
-/// Between two boxes, and between a box and an edge that passes it.
+/// Least distance between two boxes, and between a box and an edge that passes it.
 const GAP: f64 = 24.0;
 
-/// From the top of one layer to the top of the next.
+/// Distance between the tops of two layers.
 pub const LAYER_HEIGHT: f64 = 96.0;
 
-/// Turns of sorting and of moving; more change nothing that one sees.
+/// Rounds of sorting and of moving. More rounds change nothing visible.
 const TURNS: usize = 12;
 
-/// Something with a place.
+/// A box, or a point of an edge.
 struct Vertex {
     layer: usize,
     width: f64,
@@ -23,20 +22,20 @@ struct Vertex {
     down: Vec<usize>,
 }
 
-/// Where everything is.
+/// The positions of all boxes and edges.
 pub struct Layout {
     /// The centre of each box, and its layer.
     pub boxes: Vec<(f64, usize)>,
-    /// For each edge the points that it passes, from its upper end to its lower one.
+    /// The points of each edge, from its upper end to its lower one.
     pub edges: Vec<Vec<(f64, usize)>>,
-    /// From the left edge of the leftmost to the right edge of the rightmost.
+    /// Distance from the left edge of the leftmost box to the right edge of the rightmost one.
     pub width: f64,
-    /// How many layers there are.
+    /// Number of layers.
     pub layers: usize,
 }
 
-/// Lays out boxes of those widths; an edge is (upper, lower), and they form no cycle. The `sunk` ones
-/// go to the lowest layer.
+/// Lays out boxes of the given widths. An edge is (upper, lower); the edges must not form a cycle. The `sunk` boxes go
+/// to the lowest layer.
 pub fn layout(widths: &[f64], edges: &[(usize, usize)], sunk: &[bool]) -> Layout {
     let layers_of = layers(widths.len(), edges, sunk);
     let layers = layers_of.iter().max().map_or(0, |deepest| deepest + 1);
@@ -66,7 +65,7 @@ pub fn layout(widths: &[f64], edges: &[(usize, usize)], sunk: &[bool]) -> Layout
     }
 }
 
-/// One below the lowest of what stands on it.
+/// Returns the layer of each box: one below the lowest of its uppers.
 fn layers(count: usize, edges: &[(usize, usize)], sunk: &[bool]) -> Vec<usize> {
     let mut layers = vec![0; count];
     let mut changed = true;
@@ -86,7 +85,7 @@ fn layers(count: usize, edges: &[(usize, usize)], sunk: &[bool]) -> Vec<usize> {
     layers
 }
 
-/// The way of an edge, with a vertex in each layer that it passes.
+/// Returns the vertices of an edge, with a new one in each layer between its ends.
 fn chain(all: &mut Vec<Vertex>, (upper, lower): (usize, usize)) -> Vec<usize> {
     let mut chain = vec![upper];
     for layer in all[upper].layer + 1..all[lower].layer {
@@ -118,7 +117,7 @@ fn sort(rows: &mut [Vec<usize>], all: &[Vertex]) {
             let mut keyed: Vec<_> = row.iter().map(|index| (key(index), *index)).collect();
             keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
             *row = keyed.into_iter().map(|(_, index)| index).collect();
-            // In shares of the row, so that rows of different lengths compare.
+            // As a share of the row, so that rows of different lengths compare.
             let count = row.len() as f64;
             for (n, index) in row.iter().enumerate() {
                 rank[*index] = (n as f64 + 0.5) / count;
@@ -140,8 +139,7 @@ fn place(rows: &[Vec<usize>], all: &mut [Vertex]) {
                 })
                 .collect();
             let gap = |a: usize, b: usize| (all[a].width + all[b].width) / 2.0 + GAP;
-            // As far left as the gaps allow, as far right, and the middle of both: it keeps the gaps
-            // too.
+            // The mean of two placements that keep the gaps, one leftmost and one rightmost, keeps the gaps too.
             let mut right = wanted.clone();
             for n in 1..row.len() {
                 right[n] = right[n].max(right[n - 1] + gap(row[n - 1], row[n]));
@@ -167,8 +165,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn edges_go_down_and_boxes_keep_apart() {
-        // Two over three over one, and one edge that spans a layer.
+    fn layout_points_edges_down_and_keeps_boxes_apart() {
+        // Rows of two, three and one box, and one edge that spans a layer.
         let edges = [(0, 2), (0, 3), (1, 4), (1, 3), (2, 5), (3, 5), (4, 5), (0, 5)];
         let widths = [100.0; 6];
         let laid = layout(&widths, &edges, &[false, false, false, false, false, true]);
@@ -187,15 +185,15 @@ mod tests {
     }
 
     #[test]
-    fn an_order_without_crossings_is_found() {
-        // Written crossed: 0 stands on 3, 1 on 2.
+    fn layout_finds_order_without_crossings() {
+        // The edges cross in the given order: 0 to 3, 1 to 2.
         let laid = layout(&[10.0; 4], &[(0, 3), (1, 2)], &[false; 4]);
         let over = |a: usize, b: usize| laid.boxes[a].0 < laid.boxes[b].0;
         assert_eq!(over(0, 1), over(3, 2));
     }
 
     #[test]
-    fn nothing_has_no_size() {
+    fn layout_of_empty_graph_has_no_layers() {
         assert_eq!(layout(&[], &[], &[]).layers, 0);
     }
 }

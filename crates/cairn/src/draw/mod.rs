@@ -12,7 +12,7 @@ pub use term::term;
 use api::{Health, NodeView, Power};
 use block::units::format_size;
 
-/// What is said of a node beside its name.
+/// Returns the facts of a node that are shown beside its name.
 fn facts(node: &NodeView) -> String {
     let mut facts = vec![node.kind.clone(), format_size(node.size_bytes)];
     if node.power == Power::Disk && !node.words.is_empty() {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_terminal_shows_a_shared_device_once() {
+    fn term_shows_shared_device_once() {
         let text = term(&diamond());
         assert_eq!(
             text,
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn graphviz_gets_every_node_and_edge() {
+    fn dot_has_every_node_and_edge() {
         let text = dot(&diamond());
         assert_eq!(text.matches(" -> ").count(), 6);
         assert!(text.contains("\"pair\" -> \"p1\""));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_has_a_box_for_each_and_no_overlap() {
+    fn svg_has_a_box_for_each_node_and_escapes_names() {
         let text = svg(&diamond());
         assert!(text.starts_with("<svg ") && text.ends_with("</svg>\n"));
         assert_eq!(text.matches("<rect ").count(), 6);

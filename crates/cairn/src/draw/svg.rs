@@ -1,4 +1,4 @@
-//! An SVG image that stands alone.
+//! Draws a graph as a self-contained SVG image.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ const MARGIN: f64 = 24.0;
 const TITLE_HEIGHT: f64 = 32.0;
 const BOX_HEIGHT: f64 = 44.0;
 
-/// About as wide as a character of the font, at 12 pixels.
+/// Approximate width of a character of the font, at 12 pixels.
 const CHARACTER: f64 = 6.7;
 
 const STYLE: &str = "text{font:12px system-ui,sans-serif;text-anchor:middle;fill:#1f2430}\
@@ -22,14 +22,14 @@ const STYLE: &str = "text{font:12px system-ui,sans-serif;text-anchor:middle;fill
     .table{fill:#eef8f0;stroke:#3c9a5f}.hooks{fill:#fdf5e3;stroke:#c8922b}\
     .device{fill:#f4edfc;stroke:#8557c5}.bad{fill:#fde8e8;stroke:#d03a3a}";
 
-/// What is in a box.
+/// The text of a box.
 struct Label<'g> {
     name: &'g str,
     facts: String,
     class: &'static str,
 }
 
-/// Exports on top, disks at the bottom.
+/// Draws the graph with exports at the top and disks at the bottom.
 pub fn svg(graph: &GraphView) -> String {
     let labels = labels(graph);
     let widths: Vec<f64> = labels.iter().map(Label::width).collect();
@@ -53,7 +53,7 @@ pub fn svg(graph: &GraphView) -> String {
     text
 }
 
-/// Exports first, then nodes; edges count them so.
+/// Returns the labels of exports, then those of nodes. The edges use these indices.
 fn labels(graph: &GraphView) -> Vec<Label<'_>> {
     let exports = graph.exports.iter().map(|export| {
         let read_only = if export.read_only { ", read-only" } else { "" };
@@ -100,12 +100,12 @@ impl Label<'_> {
     }
 }
 
-/// The top of a layer.
+/// Returns the top of a layer.
 fn y(layer: usize) -> f64 {
     MARGIN + TITLE_HEIGHT + layer as f64 * LAYER_HEIGHT
 }
 
-/// From the foot of a box to the head of another, upright at every point on the way.
+/// Draws an edge from the foot of a box to the head of another, vertical at each of its points.
 fn curve(points: &[(f64, usize)]) -> String {
     let mut path = String::new();
     for (n, pair) in points.windows(2).enumerate() {
@@ -116,7 +116,7 @@ fn curve(points: &[(f64, usize)]) -> String {
         if n == 0 {
             let _ = write!(path, "M{x1:.1} {y1:.1}");
         } else {
-            // Past the boxes of a layer it has no business with.
+            // Passes vertically between the boxes of a layer.
             let _ = write!(path, "L{x1:.1} {y1:.1}");
         }
         let _ = write!(path, "C{x1:.1} {middle:.1} {x2:.1} {middle:.1} {x2:.1} {y2:.1}");

@@ -1,4 +1,4 @@
-//! A tree for the terminal.
+//! Draws a graph as a tree for the terminal.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use block::units::format_size;
 use super::facts;
 use crate::out::columns;
 
-/// Each export with all it stands on. What is below several others is shown once in full.
+/// Draws each export with all nodes below it. A node below several others is shown in full once.
 pub fn term(graph: &GraphView) -> String {
     let mut tree = Tree { nodes: &graph.nodes, seen: BTreeSet::new(), rows: Vec::new() };
     for export in &graph.exports {
@@ -44,7 +44,7 @@ impl Tree<'_> {
 
     fn node(&mut self, before: &str, name: &str, indent: &str) {
         let Some(node) = self.nodes.iter().find(|node| node.name == name) else { return };
-        // The second column begins a blank further on, so that names stand out.
+        // One blank more before the second column makes the names stand out.
         let first = format!("{before}{name} ");
         if self.seen.insert(&node.name) {
             self.rows.push(vec![first, facts(node)]);

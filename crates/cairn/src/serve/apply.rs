@@ -1,4 +1,4 @@
-//! `cairn apply`, for a graph that is served: it becomes what the spec says while its clients wait.
+//! `cairn apply` for a running graph: changes it to a new spec while its clients wait.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -20,28 +20,28 @@ use crate::out;
 use crate::registry::REGISTRY;
 use crate::source::faulty;
 
-/// Until what clients have begun is answered and flushed, and what is replaced has ended.
+/// Longest wait until begun requests are answered and flushed, and replaced devices have ended.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Disks of which a change says more than the spec.
+/// Disks for which a change has instructions beyond the spec.
 #[derive(Clone, Default)]
 pub(super) struct Anew {
-    /// Those that are labelled whatever is on them.
+    /// Disks to label even if they hold data.
     pub wipe: Vec<String>,
-    /// Those that are other ones from now on.
+    /// Names that mean another disk from now on.
     pub replaced: Vec<String>,
-    /// Those with a label that have grown, and are used as a whole; as of so many bytes, should they have fewer.
+    /// Labelled disks that have grown and must be used in full. The value is the least size to assume, in bytes.
     pub grow: BTreeMap<String, u64>,
 }
 
 impl Anew {
-    /// Disks that are labelled whatever is on them.
+    /// Returns the instruction to label these disks even if they hold data.
     pub fn wipe(wipe: Vec<String>) -> Self {
         Self { wipe, ..Self::default() }
     }
 }
 
-/// A spec that could become true, and its labelled disks, looked at.
+/// A spec that is fit for a change, with the probe of its labelled disks.
 pub(super) struct Wanted {
     planned: Planned,
     probe: Option<Probe>,
@@ -49,10 +49,10 @@ pub(super) struct Wanted {
 }
 
 impl Serving {
-    /// Makes the graph what a spec says, or says what that would do.
+    /// Changes the graph to a spec, or reports the effect of doing so.
     ///
     /// # Errors
-    /// What stands against it; then nothing has changed.
+    /// The reason against the change. Then nothing has changed.
     pub async fn apply(self: &Rc<Self>, request: &ApplyRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         let mut spec = read(request)?;
@@ -62,7 +62,8 @@ impl Serving {
         self.become_or_move(&turn, spec, wipe.clone(), moving, *dry_run).await
     }
 
-    /// `moving`: whether the bytes of an export that would show others move, and how many a second at most.
+    /// Changes the graph to a spec. If `moving` is set, exports that would show other bytes get a move of their bytes
+    /// instead, with that limit in bytes per second.
     pub(super) async fn become_or_move(
         self: &Rc<Self>,
         turn: &ChangeGuard,
@@ -84,7 +85,7 @@ impl Serving {
         Ok(applied)
     }
 
-    /// Lets the graph use all of a disk that has grown, or makes its file larger first.
+    /// Lets the graph use all of a disk that has grown, or enlarges its file first.
     ///
     /// # Errors
     /// As [`Serving::apply`]; `NotFound` without such a disk.
@@ -101,10 +102,10 @@ impl Serving {
         nothing_moves(&now.planned, disk)?;
         let mut grown = None;
         if let Some(growth) = growth.as_ref().filter(|_| !dry_run) {
-            // What stands against it is found before the file is larger.
+            // This finds reasons against the change before the file is enlarged.
             self.wanted(&spec, anew.clone(), true).await?;
-            // From now on a start takes the file as it is, whatever comes between.
-            // If that cannot be written the change says so below.
+            // From now on, every start takes the file in the size that it has. If this cannot be recorded, the change
+            // below reports it.
             self.on_record(&spec, ready(Ok(Changes::default())), &mut Vec::new()).await?;
             *self.spec.borrow_mut() = spec.clone();
             grown = growth.make()?;
@@ -142,7 +143,8 @@ impl Serving {
             refuse_labelled(&planned, Some(&now.planned), &self.env, &self.engine).await?;
             self.live.compare(&planned)?
         } else {
-            // What would not outlive this process any more is not held when the first request of clients begins.
+            // Devices that may not outlive this process any more must be withdrawn before the next request of a client
+            // begins.
             let withdraw = || self.attachments.withdraw_mortal();
             let change = self.live.change_and(turn, planned, probe, PATIENCE, withdraw);
             self.on_record(&spec, change, &mut notes).await?
@@ -155,7 +157,7 @@ impl Serving {
         Ok(applied(self.live.now().planned.name.clone(), changes, notes))
     }
 
-    /// Changes the graph, and what a daemon keeps of it with it.
+    /// Changes the graph, and with it the daemon's record of its spec.
     async fn on_record(
         &self,
         spec: &Spec,
@@ -186,7 +188,7 @@ impl Serving {
             let why = format!("this is the graph {is:?}, and the spec is of {would:?}");
             return Err(Failure::new(Exit::Usage, why));
         }
-        // What is missing now was missing before: somebody has said that this is right.
+        // Disks that are missing now were missing before, and the operator has accepted that.
         let Anew { wipe, replaced, grow } = anew;
         let doctor = labels::doctor(&self.env);
         let opening =
@@ -209,7 +211,7 @@ impl Serving {
         Ok(Wanted { planned, probe, notes })
     }
 
-    /// Addresses and certificates are those of the start.
+    /// Fails if the spec changes addresses or certificates. These are fixed at the start.
     fn reachable_as_before(&self, planned: &Planned) -> Result<()> {
         let now = self.live.now();
         let same = now.planned.listens == planned.listens
@@ -240,7 +242,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Clients that come are offered what there is now; devices of this machine have their new size.
+    /// Offers the present exports to new clients, and adapts attached devices to their exports. Returns notes.
     async fn tell_clients(&self) -> Vec<String> {
         let now = self.live.now();
         offer(&self.env, &self.engine, &self.live, &self.exports);
@@ -257,14 +259,14 @@ impl Serving {
     }
 }
 
-/// The spec of a request, in the directory of whoever asks.
+/// Parses the spec of a request. Its relative paths begin in the client's directory.
 fn read(request: &ApplyRequest) -> Result<Spec> {
     here(&request.directory, &format!("paths in {}", request.file))?;
     let variable = |name: &str| request.variables.get(name).cloned();
     Ok(Spec::parse(&request.text, &request.file, &variable))
 }
 
-/// Whether relative paths mean the same to whoever asks.
+/// Fails if relative paths mean other files to the client than to this process.
 pub(super) fn here(directory: &Path, what: &str) -> Result<()> {
     let here = std::env::current_dir().map_err(|error| Failure::io(&error, "this directory"))?;
     if here == directory {
@@ -287,7 +289,7 @@ fn applied(graph: String, changes: Changes, notes: Vec<String>) -> Applied {
     Applied { graph, changes: changes.lines.into_iter().map(line).collect(), notes }
 }
 
-/// Why a graph was not opened, or not changed.
+/// Returns the failure for a graph that was not opened or not changed.
 pub fn told(unchanged: Unchanged) -> Failure {
     match unchanged {
         Unchanged::Refused(refusals) => labels::refused(&refusals),
@@ -302,7 +304,7 @@ pub fn told(unchanged: Unchanged) -> Failure {
     }
 }
 
-/// While bytes move, what they move from and to stays as large as it is.
+/// Fails if bytes are being moved from or to a disk: its size must not change meanwhile.
 fn nothing_moves(planned: &Planned, disk: &str) -> Result<()> {
     let is_above = |device: &str| planned.beneath(device).iter().any(|below| below == disk);
     let moves = planned.nodes.iter().filter(|node| node.kind.capabilities.moves.is_some());

@@ -1,4 +1,4 @@
-//! What is printed at the start.
+//! The text that is printed at the start.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::attach::must_be_root;
 
 use super::listen::{absolute, reachable, uri, uris};
 
-/// Each export with its URIs, notes, and lines to paste.
+/// Returns each export with its URIs, the notes of the plan, and example commands.
 pub fn text(planned: &Planned, attached: &[Attached]) -> String {
     let summary = planned.summary();
     let mut lines = summary.lines();
@@ -55,13 +55,13 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
     text
 }
 
-/// The first export, at the first address where it is.
+/// Returns the first export that is reachable, with its first address.
 fn first(planned: &Planned) -> Option<(&Listen, &str)> {
     let at = |named: bool| planned.listens.iter().find(|at| at.tls || !named);
     planned.exports.iter().find_map(|export| Some((at(export.clients.is_some())?, &*export.name)))
 }
 
-/// Whoever uses TLS has its files somewhere.
+/// Returns the URI for the examples. With TLS it has a placeholder for the client's certificate files.
 fn try_uri(at: &Listen, export: &str) -> String {
     let uri = uri(at, export);
     match (at.tls, uri.contains('?')) {
@@ -71,7 +71,7 @@ fn try_uri(at: &Listen, export: &str) -> String {
     }
 }
 
-/// The source of `qemu-img convert`: of TLS its URIs know nothing.
+/// Returns the source argument of `qemu-img convert`. Its NBD URIs do not support TLS.
 fn qemu(at: &Listen, export: &str) -> String {
     if !at.tls {
         return format!("-f raw '{}'", uri(at, export));
@@ -90,10 +90,10 @@ fn qemu(at: &Listen, export: &str) -> String {
     )
 }
 
-/// What a start would do.
+/// Returns the effects of a start, for a dry run.
 pub fn dry(planned: &Planned, listens: &[Listen]) -> String {
     let mut text = planned.summary();
-    // What becomes of labelled disks is told with their labels.
+    // Labelled disks are reported with their labels.
     let made = |node: &&PlannedNode| node.created && node.lowers.is_empty() && !node.has_label();
     for node in planned.nodes.iter().filter(made) {
         if let Some(path) = node.path() {

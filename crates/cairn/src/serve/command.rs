@@ -1,4 +1,4 @@
-//! `--run`: a shell command beside the server, which ends with it.
+//! `--run`: a shell command beside the server, which ends when the command ends.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
@@ -12,14 +12,14 @@ use tokio::sync::oneshot;
 use super::listen;
 use crate::exit::{Exit, Failure, Result};
 
-/// A command that runs.
+/// A running command.
 pub struct Command {
     pid: Pid,
     ended: oneshot::Receiver<u8>,
 }
 
 impl Command {
-    /// Starts it, with the first export's URI, socket and size in its environment.
+    /// Starts the command, with the URI, socket and size of the first export in its environment.
     pub fn start(line: &str, planned: &Planned, signals: &Signals) -> Result<Self> {
         let (export, at) = match (planned.exports.first(), planned.listens.first()) {
             (Some(export), Some(at)) => (export, at),
@@ -44,21 +44,21 @@ impl Command {
         std::thread::Builder::new()
             .name("cairn-run".to_owned())
             .spawn(move || {
-                // Nobody listens any more when the server was told to end at once.
+                // The receiver is gone if the server was ordered to end at once.
                 let _ = tell.send(status(child));
             })
             .map_err(|error| Failure::io(&error, "starting a thread"))?;
         Ok(Self { pid, ended })
     }
 
-    /// Its exit status, as the shell would say it.
+    /// Waits for the end of the command. Returns its exit status in the shell's encoding.
     pub async fn ended(&mut self) -> u8 {
         (&mut self.ended).await.unwrap_or(1)
     }
 
-    /// Asks it to end.
+    /// Asks the command to end.
     pub fn terminate(&self) {
-        // It may have ended by itself just now.
+        // The command may just have ended by itself.
         let _ = kill_process(self.pid, Signal::TERM);
     }
 }

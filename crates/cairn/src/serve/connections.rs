@@ -1,4 +1,4 @@
-//! Connections that another process goes on with: `docs/formats/keeper.md` says how they get there.
+//! Hand-over of connections to the next process. `docs/formats/keeper.md` describes how they get there.
 
 use std::rc::Rc;
 
@@ -10,22 +10,22 @@ use crate::exit::{Failure, Result};
 use crate::out;
 use crate::registry::REGISTRY;
 
-/// What the state of all of them is held as.
+/// Name under which the state of all connections is left to the next process.
 const STATE: &str = "connections";
 
-/// What their sockets are held as, before the place in the state.
+/// Prefix of the name of a connection's socket, before its index in the state.
 const SOCKET: &str = "connection/";
 
 impl Serving {
-    /// Which devices stand behind the exports, as a number.
+    /// Returns a number that identifies the devices behind the exports.
     fn identity(&self) -> u64 {
-        // What the first start makes, later ones do not.
+        // Instructions for the first start do not change the identity.
         let mut spec = self.spec.borrow().clone();
         spec.forget_first_words(REGISTRY, |_| true);
         handed::identity(&self.live.now().planned.name, &spec.to_text())
     }
 
-    /// Leaves all connections that wait to the next process. Those that nobody holds end with this one.
+    /// Leaves all paused connections to the next process. If the supervisor cannot hold them, they end with this process.
     pub(super) fn leave_connections(&self) {
         let all = self.server.hand_over(self.identity());
         if all.is_empty() {
@@ -37,7 +37,7 @@ impl Serving {
         }
     }
 
-    /// The state last: without it sockets mean nothing.
+    /// Gives the sockets and their state to the supervisor. The state comes last: sockets without it are useless.
     fn entrust_connections(&self, all: &[(Handed, Rc<dyn Socket>)]) -> Result<()> {
         for (place, (_, socket)) in all.iter().enumerate() {
             socket.entrust(&format!("{SOCKET}{place}"))?;
@@ -47,8 +47,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Goes on with the connections that the process before this one has left. Whatever is not as it was
-    /// is closed: its client connects again, and asks.
+    /// Takes over the connections that the previous process left. Closes those that do not fit any more; their clients
+    /// reconnect and negotiate again.
     pub(super) async fn take_connections(&self) {
         let left = self.env.left();
         let is_one = |name: &&String| **name == STATE || name.starts_with(SOCKET);

@@ -1,4 +1,4 @@
-//! `cairn device insert`, `replace` and `remove`: the spec that is served, changed by a word.
+//! `cairn device insert`, `replace` and `remove`: changes one member in the spec of the running graph.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use crate::names;
 use crate::registry::REGISTRY;
 
 impl Serving {
-    /// Puts a disk in, in another's place, or takes it out: a change of the graph like any other.
+    /// Inserts, replaces or removes a member, as a change of the graph like any other.
     ///
     /// # Errors
-    /// As [`Serving::apply`]; what is on a disk stays there unless somebody says otherwise.
+    /// As [`Serving::apply`]. A disk with data is refused unless the request wipes it.
     pub async fn disk(&self, request: &DiskRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         let DiskRequest { member, change, .. } = request;
@@ -29,7 +29,7 @@ impl Serving {
                 spec.insert_disk(&device, member, kind, path)
             }
             DiskChange::Replace(path) => {
-                // Its name is known to the graph: only a word says that this is another disk.
+                // The graph knows this name: the record must state that it means another disk now.
                 wipe.push(member.clone());
                 let (kind, path) = place(&request.directory, path)?;
                 spec.move_disk(member, kind, path, REGISTRY)
@@ -38,20 +38,20 @@ impl Serving {
         };
         edited.map_err(|why| Failure::new(Exit::Usage, why))?;
         if matches!(change, DiskChange::Replace(_)) && !request.wipe {
-            // Not for what is there already.
+            // This check fails if the new disk already holds data.
             let anew = Anew { replaced: vec![member.clone()], ..Anew::default() };
             self.wanted(&spec, anew, true).await?;
         }
         let mut applied = self.become_spec(&turn, spec, Anew::wipe(wipe), request.dry_run).await?;
-        // A daemon keeps what was changed.
+        // A daemon keeps the changed spec by itself.
         if !request.dry_run && self.record.is_none() {
             applied.notes.push(note(&device, request));
         }
         Ok(applied)
     }
 
-    /// The device that a request is about. A member of a new name has no path yet: the graph's name stands for its only
-    /// device with members.
+    /// Returns the device that a request is about. A new member has no path yet, so the graph's name may stand for its
+    /// only device with members.
     fn device_of(&self, request: &DiskRequest) -> Result<String> {
         let DiskRequest { of, member, change, .. } = request;
         let graph = &self.live.now().graph;
@@ -80,8 +80,8 @@ impl Serving {
     }
 }
 
-/// What sort of disk is there, and its path, which begins in `directory`: as it was said if the graph is served from
-/// there.
+/// Returns the kind of disk at a path, and the path. A relative path begins in `directory`, and is kept as it is if the
+/// graph is served from there.
 fn place(directory: &Path, path: &Path) -> Result<(&'static Kind, PathBuf)> {
     use std::os::unix::fs::FileTypeExt;
     let here = std::env::current_dir().map_err(|error| Failure::io(&error, "this directory"))?;
@@ -92,7 +92,7 @@ fn place(directory: &Path, path: &Path) -> Result<(&'static Kind, PathBuf)> {
     Ok((kind, path))
 }
 
-/// The spec in its file is its author's.
+/// Returns a note: the user must change the spec file, which Cairn does not edit.
 fn note(device: &str, request: &DiskRequest) -> String {
     let member = &request.member;
     let next = match &request.change {

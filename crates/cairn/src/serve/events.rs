@@ -1,4 +1,4 @@
-//! What has happened to devices, for whoever asks, and for a program that is run for each.
+//! Events of devices: for clients of the control socket, and for a program that is run for each event.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,19 +15,19 @@ use tokio::sync::oneshot;
 use super::{Serving, process};
 use crate::out;
 
-/// A program that has not ended by then is killed.
+/// Longest run of the program. After that it is killed.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often it is looked at meanwhile.
+/// Interval of the checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The events after that number, as the control socket tells them.
+/// Returns the events after number `after`, for the control socket.
 pub fn lines(env: &Env, graph: &str, after: u64) -> Vec<EventLine> {
     let told = env.events().map(|events| events.after(after)).unwrap_or_default();
     told.into_iter().map(|told| line(graph, told)).collect()
 }
 
-/// The same, once there is one. Where none are kept there never is.
+/// Waits for events after number `after`, and returns them. Never returns without an event log.
 pub async fn next_lines(env: &Env, graph: &str, after: u64) -> Vec<EventLine> {
     let told = match env.events() {
         Some(events) => events.next_after(after).await,
@@ -49,7 +49,7 @@ fn line(graph: &str, told: Told) -> EventLine {
 }
 
 impl Serving {
-    /// A member of a mirror whose file was deleted is taken out: it would be gone after the next stop.
+    /// Removes a member from its mirror when its file is deleted: its data would be gone after the next stop.
     pub fn take_out_deleted(self: &Rc<Self>) {
         let Some(events) = self.env.events() else { return };
         let serving = self.clone();
@@ -66,8 +66,8 @@ impl Serving {
         });
     }
 
-    /// Runs the program of the spec, if it has one, once for each event: one after the other, beside the
-    /// data path. What comes faster than it ends is kept as long as events are, and told of if it is lost.
+    /// Runs the program of the spec, if there is one, once for each event. The runs follow each other, beside the data
+    /// path. Events that come faster stay in the event log as long as it has room, and a warning reports lost ones.
     pub fn tell_program(self: &Rc<Self>) {
         let Some(events) = self.env.events() else { return };
         let serving = self.clone();
@@ -77,7 +77,7 @@ impl Serving {
                 for told in events.next_after(last).await {
                     let (before, graph) = (last, serving.live.now().planned.name.clone());
                     last = told.number;
-                    // The spec may be another one by now.
+                    // The spec may have changed since the last event.
                     let program = serving.spec.borrow().events_program().map(Path::to_owned);
                     let Some(program) = program else { continue };
                     let lost = told.number - before - 1;
@@ -102,7 +102,7 @@ impl Serving {
     }
 }
 
-/// The program for one event: words as mdadm gives them, and the rest in its environment.
+/// Returns the program with its arguments and environment for an event. The arguments are those that mdadm gives.
 fn event_of(program: &Path, line: EventLine) -> std::io::Result<Event> {
     let EventLine { number, at_unix_s, event, graph, device, member, words } = line;
     let variables = [
@@ -115,7 +115,7 @@ fn event_of(program: &Path, line: EventLine) -> std::io::Result<Event> {
         ("CAIRN_TIME", at_unix_s.to_string()),
     ];
     Ok(Event {
-        // A bare name is no word to be looked for elsewhere.
+        // A bare name means a file in this directory, and is not searched for in PATH.
         program: std::path::absolute(program)?,
         directory: std::env::current_dir()?,
         arguments: [event, device].into_iter().chain(member).collect(),
@@ -123,7 +123,7 @@ fn event_of(program: &Path, line: EventLine) -> std::io::Result<Event> {
     })
 }
 
-/// Has the daemon run it: a program that this process started would inherit its filter of system calls.
+/// Lets the daemon run the program. As a child of this process it would inherit the system call filter.
 fn have_run(event: &Event) {
     match event.message() {
         Some(message) => process::tell_manager(&message),
@@ -134,22 +134,22 @@ fn have_run(event: &Event) {
     }
 }
 
-/// Runs the program on a thread of its own, and waits for its end.
+/// Runs the program on a separate thread, and waits for its end.
 async fn run(event: Event) {
     let (tell, ended) = oneshot::channel();
     let begun = std::thread::Builder::new().name("cairn-event".to_owned()).spawn(move || {
         run_noted(&event);
-        // Nobody listens any more when the server is at its end.
+        // The receiver is gone if the server is at its end.
         let _ = tell.send(());
     });
     match begun {
-        // Its end is all that there is to know.
+        // A thread that panics has ended too, so the result does not matter.
         Ok(_) => drop(ended.await),
         Err(error) => out::note(&format!("warning: no thread for the program of events: {error}")),
     }
 }
 
-/// Runs the program to its end; a failure is a warning.
+/// Runs the program to its end. Reports a failure as a warning.
 pub fn run_noted(event: &Event) {
     if let Err(error) = run_now(event) {
         let what = event.arguments.join(" of ");
@@ -169,7 +169,7 @@ fn run_now(event: &Event) -> std::io::Result<()> {
     let until = Instant::now() + TIMEOUT;
     while child.try_wait()?.is_none() {
         if Instant::now() >= until {
-            // And what it has started.
+            // This includes the children of the program.
             kill_process_group(Pid::from_child(&child), Signal::KILL)?;
             child.wait()?;
             let why = format!("it was still running after {TIMEOUT:?}, and was killed");

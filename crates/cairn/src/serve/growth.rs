@@ -1,4 +1,4 @@
-//! The file of a disk that is to be larger.
+//! Growth of the file below a disk.
 
 use std::fs::File;
 
@@ -8,13 +8,13 @@ use graph::spec::{Planned, Role};
 
 use crate::exit::{Exit, Failure, Result};
 
-/// A file that is to have more bytes.
+/// A file to enlarge.
 pub(super) struct Growth {
     path: String,
     wanted_bytes: u64,
 }
 
-/// A file that was made larger.
+/// A file that was enlarged.
 pub(super) struct Grown<'g> {
     growth: &'g Growth,
     file: File,
@@ -22,22 +22,22 @@ pub(super) struct Grown<'g> {
 }
 
 impl Grown<'_> {
-    /// Nothing came of it: the file is as large as it was, unless somebody has changed that since.
+    /// Restores the previous size of the file, after a change that failed, unless the file was resized again since.
     pub fn take_back(self) {
         let has = self.file.metadata().map(|metadata| metadata.len());
         if has.is_ok_and(|has| has == self.growth.wanted_bytes) {
-            // As it is, it does no harm.
+            // A file that is too large does no harm.
             let _ = self.file.set_len(self.had_bytes);
         }
     }
 }
 
 impl Growth {
-    /// What is asked for, if a size is.
+    /// Returns the growth that a request asks for, if it has a size.
     ///
     /// # Errors
-    /// `NotFound` without such a disk, `Unsupported` if it is no file or would shrink, `Usage` if it is to grow by
-    /// less than a label takes.
+    /// `NotFound` without such a disk, `Unsupported` if it is not a file or would shrink, `Usage` if it would grow by
+    /// less than the size of a label.
     pub fn of(planned: &Planned, request: &ResizeRequest) -> Result<Option<Self>> {
         let name = &request.disk;
         let disks = planned.nodes.iter().filter(|node| node.role == Role::Disk);
@@ -68,10 +68,10 @@ impl Growth {
         Ok(Some(Self { path: path.to_owned(), wanted_bytes }))
     }
 
-    /// Makes the file larger, unless somebody has made it so already.
+    /// Enlarges the file, unless it is large enough already.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn make(&self) -> Result<Option<Grown<'_>>> {
         let grow = || {
             let file = File::options().write(true).open(&self.path)?;
@@ -85,7 +85,7 @@ impl Growth {
         Ok(grow().map_err(|error| block::Error::size(&error, &self.path, self.wanted_bytes))?)
     }
 
-    /// What is done, in words.
+    /// Returns the line for the list of changes.
     pub fn line(&self, disk: &str) -> ChangeLine {
         let words = format!("{} to {}", self.path, format_exact(self.wanted_bytes));
         ChangeLine { verb: "grow".to_owned(), name: disk.to_owned(), words }

@@ -1,4 +1,4 @@
-//! What takes long: how far it is, and what becomes of a device that moves bytes when it is done.
+//! Long-running jobs: their progress, and the removal of moving devices that are done.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use crate::out;
 use crate::registry::REGISTRY;
 
 impl Serving {
-    /// All jobs. Each has its number from the first time that somebody asks.
+    /// Returns all jobs. A job gets its number when it is first listed.
     pub fn jobs(&self) -> Vec<Job> {
         let now = self.live.now();
         let mut known = self.jobs.borrow_mut();
@@ -45,7 +45,7 @@ impl Serving {
         jobs
     }
 
-    /// Looks after one of them.
+    /// Pauses, resumes or cancels a job.
     pub async fn job(&self, request: &JobRequest) -> Result<Job, Problem> {
         let JobRequest { job: wanted, command, dry_run } = request;
         let found = self.find_job(wanted)?;
@@ -72,7 +72,8 @@ impl Serving {
         })
     }
 
-    /// Sees to it that what moves bytes and is to leave does so, whoever has put it into the graph.
+    /// Starts a task for each move in the spec, however it got there. The task removes the moving device from the graph
+    /// once the move is done.
     pub fn follow_moves(self: &Rc<Self>) {
         for moving in self.spec.borrow().moves(REGISTRY) {
             let mut followed = self.followed.borrow_mut();
@@ -84,7 +85,7 @@ impl Serving {
 
     async fn follow(self: Rc<Self>, moving: Move) {
         while let Some(wait) = self.wait_for(&moving.name) {
-            // It is told early, too, when a change puts another device in its place.
+            // The wait also ends if a change puts another device in the place of this one.
             let _ = wait.await;
             let turn = self.live.turn().await;
             let Some(stays) = self.is_done(&moving.name) else { continue };
@@ -105,7 +106,7 @@ impl Serving {
         Some(now.graph.ask::<Wait>(now.graph.member(name)?, Nothing {}))
     }
 
-    /// The device that has all bytes, if the move of that name is over.
+    /// Returns the device that has all bytes, if the move is done.
     fn is_done(&self, name: &str) -> Option<String> {
         let now = self.live.now();
         let moving = now.graph.member(name)?;
@@ -119,8 +120,7 @@ impl Serving {
         self.become_spec(turn, spec, Anew::default(), false).await.map(drop)
     }
 
-    /// The spec with what moves bytes in it, so that each export shows what it shows now; and what is worth
-    /// knowing of that.
+    /// Adds the moves to a spec that let each export show the same bytes as now. Also returns notes about them.
     pub fn with_moves(
         &self,
         spec: &Spec,
@@ -130,7 +130,7 @@ impl Serving {
         let before = self.spec.borrow();
         let (mut spec, mut notes) = (spec.clone(), Vec::new());
         let to_move = self.live.to_move(planned);
-        // One that has just begun could still go as if it had not, and might have moved something by then.
+        // A move in progress cannot be dropped, even if it has just begun: it may move bytes before it is removed.
         let goes = |moving: &Move| !spec.has(&moving.name) && self.is_done(&moving.name).is_none();
         if before.moves(REGISTRY).iter().any(|moving| !to_move.is_empty() || goes(moving)) {
             let why = "bytes are on their way already";
@@ -148,7 +148,7 @@ impl Serving {
     }
 }
 
-/// What a device does for long, each with a word that stays the same while it does.
+/// Returns the jobs of a device. The key of each stays the same while the job runs.
 fn jobs_of(report: Report) -> Vec<(String, block::Job)> {
     let running = |what: String, detail, progress| {
         let state = block::JobState::Running;

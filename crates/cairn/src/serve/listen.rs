@@ -1,4 +1,4 @@
-//! Where to listen, and the URIs that lead there.
+//! The listening addresses, and the URIs of exports at them.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use wire::nbd::uri::{self, NbdUri};
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
-/// An address of the command line.
+/// Parses an address of the command line.
 pub fn parse(text: &str, insecure: bool) -> Result<Listen> {
     parse_address(text, insecure).map_err(|why| {
         let why = why.replace("set insecure = true", "add --insecure");
@@ -17,7 +17,7 @@ pub fn parse(text: &str, insecure: bool) -> Result<Listen> {
     })
 }
 
-/// Warns of what others can reach.
+/// Warns of addresses that other machines can reach without TLS.
 pub fn warn(listens: &[Listen]) {
     for at in listens {
         if let Address::Tcp(host, _) = &at.address
@@ -31,7 +31,7 @@ pub fn warn(listens: &[Listen]) {
     }
 }
 
-/// The URI of an export, as `nbdinfo` and `qemu-img` take it.
+/// Returns the URI of an export, in the form that `nbdinfo` and `qemu-img` take.
 pub fn uri(at: &Listen, export: &str) -> String {
     let address = match &at.address {
         Address::Tcp(host, port) => uri::Address::Tcp { host: reachable(host), port: *port },
@@ -41,12 +41,13 @@ pub fn uri(at: &Listen, export: &str) -> String {
     NbdUri { tls: at.tls, address, export, certificates: None, hostname: None }.to_string()
 }
 
-/// The URIs of an export, one for each address; one for named clients alone is where there is TLS.
+/// Returns the URIs of an export, one for each address. An export with named clients (`named`) is only available
+/// through TLS.
 pub fn uris(listens: &[Listen], export: &str, named: bool) -> Vec<String> {
     listens.iter().filter(|at| at.tls || !named).map(|at| uri(at, export)).collect()
 }
 
-/// A path that works from other directories too, unless it would be too long for a socket.
+/// Returns the absolute path, unless it would be too long for a socket.
 pub fn absolute(path: &Path) -> String {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let fits = whole.as_os_str().len() <= SOCKET_PATH_MAX_BYTES;
@@ -54,7 +55,7 @@ pub fn absolute(path: &Path) -> String {
     shown.to_string_lossy().into_owned()
 }
 
-/// Nobody can connect to "all addresses"; this machine can to its own.
+/// Replaces a wildcard address, which is no address to connect to, by the loopback address.
 pub fn reachable(host: &str) -> String {
     match host {
         "0.0.0.0" => "127.0.0.1".to_owned(),
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uris_are_absolute_and_reachable() {
+    fn uri_is_absolute_and_reachable() {
         let at = |address, tls| Listen { address, tls };
         let unix = uri(&at(Address::Unix("/run/a b.sock".into()), false), "vol");
         assert_eq!(unix, "nbd+unix:///vol?socket=/run/a%20b.sock");

@@ -1,4 +1,4 @@
-//! The running graph, as the control socket asks for it.
+//! Requests of the control socket to the running graph.
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ use crate::names;
 use crate::registry::REGISTRY;
 use crate::view;
 
-/// What is served, as the control socket asks for it.
+/// The served graph, for the control socket.
 pub struct Running(pub Rc<Serving>);
 
 impl Live for Running {
@@ -183,12 +183,13 @@ impl Live for Running {
     }
 }
 
-/// How every member is.
+/// Returns the status of every device.
 fn devices(graph: &Graph) -> Vec<DeviceStatus> {
     graph.members().iter().map(|member| device(member, graph.report(member))).collect()
 }
 
-/// The worst of what exports show. A device with members knows what it makes of theirs.
+/// Returns the worst health of the exported devices. A device with members accounts for their health itself; any other
+/// device is at best as healthy as its lowers.
 fn health(graph: &Graph, devices: &[DeviceStatus]) -> Health {
     let mut health: Vec<Health> = Vec::new();
     for (member, device) in graph.members().iter().zip(devices) {
@@ -264,7 +265,7 @@ fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Mem
     })
 }
 
-/// Returns the device with copies that a word names. The graph's name stands for the only one.
+/// Returns the device with copies that a word names. The graph's name stands for its only such device.
 fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member, Problem> {
     let has_copies = |device: &&Member| graph.report(device).scrub.is_some();
     let devices: Vec<_> = graph.members().iter().filter(has_copies).collect();
@@ -280,7 +281,7 @@ fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member, Problem> {
 }
 
 impl Serving {
-    /// Carries out a command that came with its arguments by name.
+    /// Carries out a command with arguments in JSON.
     async fn command(&self, request: &CommandRequest) -> block::Result<Value> {
         let CommandRequest { device, verb, args } = request;
         let at = |error: block::Error| error.at(device);

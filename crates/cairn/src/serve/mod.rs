@@ -1,22 +1,22 @@
-//! `cairn serve`: a graph in the foreground, until somebody stops it.
+//! `cairn serve`: a graph in the foreground, until a signal ends it.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the arguments, from the plan to the last flush |
-//! | `listen.rs` | where to listen, and the URIs that lead there |
-//! | `banner.rs` | what is printed at the start |
-//! | `stop.rs` | how it ends: begun requests, flushes, deadlines |
+//! | `mod.rs` | the arguments; from the plan to the last flush |
+//! | `listen.rs` | the listening addresses, and the URIs of exports |
+//! | `banner.rs` | the text that is printed at the start |
+//! | `stop.rs` | the end: begun requests, flushes, deadlines |
 //! | `command.rs` | `--run` |
 //! | `connections.rs` | connections that outlive a process |
-//! | `live.rs` | what the control socket is told |
-//! | `apply.rs` | a changed spec, while clients wait |
-//! | `disks.rs` | disks put in, replaced and taken out by a word |
-//! | `events.rs` | what happens to devices, and the program that is run for it |
-//! | `jobs.rs` | what takes long, and moves that leave when they are done |
-//! | `keys.rs` | key slots, by the control socket |
+//! | `live.rs` | the requests of the control socket |
+//! | `apply.rs` | changes to another spec, while clients wait |
+//! | `disks.rs` | members inserted, replaced and removed by a command |
+//! | `events.rs` | events of devices, and the program that is run for them |
+//! | `jobs.rs` | long-running jobs, and moving devices that leave when they are done |
+//! | `growth.rs` | the file of a disk that grows |
 //! | `remote.rs` | `cairn attach URI` |
-//! | `process.rs` | limits, the pid file, word to the service manager |
-//! | `past.rs` | whether labels are sound, and the way back to what the graph was |
+//! | `process.rs` | limits, the pid file, messages to the service manager |
+//! | `past.rs` | the check of labels, and the way back to earlier specs |
 //! | `worker.rs` | the process of one graph of a daemon |
 
 mod apply;
@@ -74,7 +74,7 @@ use worker::OnFile;
 
 pub use remote::Remote;
 
-/// The longest that the sockets of a process outlive it.
+/// Longest time that the kernel takes to close the sockets of a dead process.
 const CLOSING: Duration = Duration::from_millis(300);
 
 /// What `serve` takes.
@@ -128,7 +128,7 @@ pub struct ServeOptions {
     log: LogForm,
 }
 
-/// A graph that could be served, and how.
+/// A graph that is ready to be opened.
 struct Prepared {
     engine: Engine,
     spec: Spec,
@@ -138,33 +138,33 @@ struct Prepared {
     tls: Option<CurrentTls>,
 }
 
-/// A graph that clients can reach.
+/// A graph that is served to clients.
 pub struct Serving {
     env: Env,
     engine: Engine,
     live: RunningGraph,
-    /// Its volumes, as clients find them.
+    /// The exports of the graph.
     exports: Rc<ExportList>,
     server: Server,
     attachments: Attachments,
-    /// Where clients reach it.
+    /// The addresses at which it listens.
     listens: RefCell<Vec<Listen>>,
-    /// What it was made from.
+    /// The present spec.
     spec: RefCell<Spec>,
-    /// What it was before in this process, the newest first.
+    /// Earlier specs of this process and their disks, the newest first.
     before: RefCell<Vec<Known>>,
-    /// Whether writes are refused, whatever the spec says.
+    /// Whether writes are refused regardless of the spec.
     read_only: bool,
-    /// Jobs by their numbers: the device, and what it does.
+    /// Jobs in the order of their numbers: the device, and a key of the job.
     jobs: RefCell<Vec<(String, String)>>,
-    /// Moves whose end somebody waits for.
+    /// Names of moves that a task follows to their end.
     followed: RefCell<BTreeSet<String>>,
-    /// What a daemon keeps of it.
+    /// The daemon's record of the graph, if a daemon keeps it.
     record: Option<OnFile>,
 }
 
 impl Serving {
-    /// Opens everything that the plan names.
+    /// Opens all disks and devices of the plan.
     async fn open(
         env: &Env,
         engine: &Engine,
@@ -203,7 +203,7 @@ impl Serving {
         })
     }
 
-    /// Lets clients in.
+    /// Opens the listeners, and serves clients from then on.
     async fn listen(&self, listens: &[Listen], tls: Option<CurrentTls>) -> Result<()> {
         let mut listeners = Vec::new();
         for at in listens {
@@ -212,7 +212,7 @@ impl Serving {
         let mut bound = self.listens.borrow_mut();
         let mut held = Ok(());
         if self.env.left().iter().any(|name| name == LISTENER) {
-            // Nobody waits for an answer where this process does not listen any more.
+            // The listener of the previous process is not used here, so no client waits at it.
             held = self.env.forsake(LISTENER);
         }
         for (at, listener) in listens.iter().zip(listeners) {
@@ -224,13 +224,14 @@ impl Serving {
             }
         }
         if let Err(error) = held {
-            // They work all the same, until this process ends.
+            // The listeners work all the same, but end with this process.
             out::note(&format!("warning: {error}"));
         }
         Ok(())
     }
 
-    /// The kernel closes the sockets of a process that was killed a moment after it is gone.
+    /// Opens a listener. The kernel may close the sockets of a killed process a moment after the process is gone, so an
+    /// address in use is tried again for a while.
     async fn listener(&self, at: &Address) -> block::Result<Rc<dyn Listener>> {
         let begun = self.env.now();
         loop {
@@ -246,14 +247,14 @@ impl Serving {
         }
     }
 
-    /// Whether this process goes on with what one before it has served: then nothing of that ends for what
-    /// is new.
+    /// Whether this process takes over listeners or devices of an earlier one. If so, new attachments that fail do not
+    /// end it.
     fn goes_on(&self) -> bool {
         self.env.left().iter().any(|name| name == LISTENER || Attachments::are_meant(name))
     }
 
-    /// Attaches what the spec says. What cannot be keeps a graph from its start, but none from going on: it
-    /// may have been like that for long.
+    /// Attaches the exports that the spec marks. A failure ends a new start, but not a process that `goes_on`: the
+    /// device may have been missing for long.
     async fn attach(&self, planned: &Planned, goes_on: bool) -> Result<()> {
         for export in planned.exports.iter().filter(|export| export.attach) {
             if self.attachments.of(&export.name).is_some() {
@@ -265,7 +266,7 @@ impl Serving {
                 }
                 Err(failure) if goes_on => out::note(&no_device(&export.name, &failure)),
                 Err(failure) => {
-                    // What is attached already goes first; the failure to tell is this one.
+                    // Attached devices are taken away first. Only this failure is reported.
                     let _ = self.attachments.end(Duration::ZERO).await;
                     return Err(failure);
                 }
@@ -274,12 +275,12 @@ impl Serving {
         Ok(())
     }
 
-    /// The plan as it came true: with the addresses as they turned out.
+    /// Returns the plan with the addresses that were bound.
     fn planned(&self) -> Planned {
         Planned { listens: self.listens.borrow().clone(), ..self.live.now().planned.clone() }
     }
 
-    /// As people and programs look at it.
+    /// Returns the graph for users.
     fn view(&self) -> GraphView {
         let planned = &self.planned();
         let pid = Some(std::process::id());
@@ -294,12 +295,12 @@ impl Serving {
     }
 }
 
-/// Why an export that is to be a device is none.
+/// Returns the warning for an export that could not be attached.
 fn no_device(export: &str, failure: &Failure) -> String {
     format!("warning: {export} is no device: {}", failure)
 }
 
-/// Offers clients the exports of the graph as it is now. An export that was there before stays the same one.
+/// Offers the present exports of the graph to clients. An export that existed before keeps its identity.
 fn offer(env: &Env, engine: &Engine, live: &RunningGraph, list: &ExportList) {
     let now = live.now();
     let offered = now.graph.exports().iter().map(|export| {
@@ -323,18 +324,18 @@ impl ServeArgs {
 }
 
 impl ServeOptions {
-    /// Of nothing but a look.
+    /// Returns the options of a dry run.
     pub fn dry(degraded: bool, take: bool) -> Self {
         let options = supervisor::Options { degraded, ..supervisor::Options::default() };
         Self { dry_run: true, take, ..worker::options(&options) }
     }
 
-    /// Whether all of it can be had of a daemon, too.
+    /// Whether a daemon supports all of the options.
     pub fn suits_daemon(&self) -> bool {
         !self.dry_run && self.run.is_none() && self.pidfile.is_none() && self.at.is_none()
     }
 
-    /// The same of a daemon.
+    /// Returns the request to a daemon with the same options.
     pub fn up(&self, name: String, directory: PathBuf, source: GraphSource) -> UpRequest {
         let Self { read_only, degraded, take, insecure, .. } = *self;
         let listen = self.listen.clone();
@@ -342,7 +343,7 @@ impl ServeOptions {
         UpRequest { read_only, degraded, take, insecure, listen, ..asked }
     }
 
-    /// Serves what the source says, until a signal comes or the command of `--run` ends.
+    /// Serves the graph of the source, until a signal comes or the command of `--run` ends.
     pub fn serve(self, source: Source, wipe: &[String], form: Form) -> Result {
         log::begin(self.log, None);
         let core = Core::new(Config { note: out::note, ..Config::default() })?;
@@ -350,7 +351,7 @@ impl ServeOptions {
         self.serve_on(core, None, source, wipe, form)
     }
 
-    /// The same on a core that there is; for a daemon, if it keeps the graph.
+    /// Serves the graph on an existing core. `kept` is set for a worker of a daemon.
     fn serve_on(
         self,
         core: Core,
@@ -374,7 +375,7 @@ impl ServeOptions {
         if !core.engine_words().is_empty() {
             out::note(&format!("note: {}", core.engine_words()));
         }
-        // Before any thread is started: threads inherit what is blocked.
+        // Signals are blocked before any thread is started, because threads inherit the mask.
         let (signals, record) = match kept {
             Some((signals, record)) => (signals, Some(record)),
             None if env.is_kept() && self.run.is_none() => (core.signals_of_keeper()?, None),
@@ -385,7 +386,7 @@ impl ServeOptions {
         serving.tell_program();
         serving.take_out_deleted();
         let goes_on = serving.goes_on();
-        // Every disk is open, and so everything that a process before this one has begun is at its end.
+        // All disks are open, so no request of the previous process is still running.
         core.block_on(serving.attachments.resume());
         core.block_on(serving.take_connections());
         core.block_on(serving.listen(&listens, tls))?;
@@ -402,7 +403,7 @@ impl ServeOptions {
         ended.finish(core)
     }
 
-    /// All that can be known before anything is opened.
+    /// Makes the plan and all checks that do not need open disks.
     fn prepare(&self, core: &Core, source: &Source, wipe: &[String]) -> Result<Prepared> {
         if let Some(at) = &self.at {
             place::check_socket(at, "a shorter --at")?;
@@ -429,7 +430,7 @@ impl ServeOptions {
         Ok(Prepared { engine, spec, probe, planned, listens, tls })
     }
 
-    /// Serves until it is to end, and ends it.
+    /// Serves until the end, and stops.
     fn until_end(
         &self,
         core: &Core,
@@ -443,18 +444,18 @@ impl ServeOptions {
             let ended = serving.until_command(command, &mut signals, self.stop_timeout);
             return Ok(core.block_on(ended));
         }
-        // Of what a daemon keeps whoever has asked it is told.
+        // A daemon reports the start of its workers to its own client.
         if serving.record.is_none() {
             let text = || banner::text(&planned, &serving.attachments.views());
             if let Err(failure) = form.print(&serving.view(), text) {
-                // It serves all the same.
+                // The graph is served even if the banner cannot be printed.
                 out::note(&format!("warning: {}", failure));
             }
         }
         Ok(core.block_on(serving.until_signal(&mut signals, self.stop_timeout)))
     }
 
-    /// Whether the labelled disks may be opened, as far as can be told without a plan.
+    /// Checks whether the labelled disks may be opened, as far as this is known without a plan.
     fn judge(&self, probe: Option<&Probe>, wipe: &[String]) -> Result<()> {
         let Some(probe) = probe else {
             let what = match (self.degraded || self.take, wipe.first()) {
@@ -502,7 +503,7 @@ impl ServeOptions {
     }
 }
 
-/// The spec with the moves in it that are under way, as the labels say.
+/// Adds the moves to the spec that are in progress according to the labels.
 fn goes_on(spec: Spec, probe: Option<&Probe>) -> Spec {
     let moves = probe.map(|probe| probe.spec_before().moves(REGISTRY)).unwrap_or_default();
     moves.iter().fold(spec, |spec, moving| {
@@ -518,7 +519,7 @@ fn goes_on(spec: Spec, probe: Option<&Probe>) -> Spec {
     })
 }
 
-/// Opens the control socket, at `at` or where live verbs look.
+/// Opens the control socket, at `at` or at the place where live verbs look.
 fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server> {
     let path = match at {
         Some(path) => path.to_owned(),

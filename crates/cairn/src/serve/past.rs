@@ -1,4 +1,4 @@
-//! What the labels of a served graph keep: whether they are sound, and the way back to what it was.
+//! The labels of a running graph: their check, and the way back to earlier specs.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::registry::REGISTRY;
 use crate::source::faulty;
 
 impl Serving {
-    /// What the graph was before.
+    /// Returns the earlier specs of the graph.
     ///
     /// # Errors
     /// `Unsupported` without labels.
@@ -27,7 +27,7 @@ impl Serving {
         let (mut after, mut text) = (read(text), text);
         let mut past = Vec::new();
         for one in labels.past() {
-            // A move that was taken back leaves two alike.
+            // A move that was cancelled leaves two equal specs in a row.
             if std::mem::replace(&mut text, &one.spec) == one.spec {
                 continue;
             }
@@ -45,12 +45,12 @@ impl Serving {
         Ok(History { graph: now.planned.name.clone(), change, past })
     }
 
-    /// What its labels are like; `repair`: what can be written anew is, before that.
+    /// Checks the labels. With `repair`, first rewrites labels that have one sound copy.
     ///
     /// # Errors
-    /// `Unsupported` without labels; what a disk says.
+    /// `Unsupported` without labels; errors of the disks.
     pub async fn check(&self, repair: bool) -> Result<Checked> {
-        // No change of the graph meanwhile.
+        // The graph must not change during the check.
         let _turn = self.live.turn().await;
         let now = self.live.now();
         let labels = now.labels.as_ref().ok_or_else(|| {
@@ -69,10 +69,10 @@ impl Serving {
         })
     }
 
-    /// Makes the graph what it was, or says what that would do.
+    /// Changes the graph to an earlier spec, or reports the effect of doing so.
     ///
     /// # Errors
-    /// As [`Serving::apply`]; `NotFound` if labels do not keep that, or nobody knows where a disk is.
+    /// As [`Serving::apply`]; `NotFound` if the labels do not have that spec, or the place of a disk is unknown.
     pub async fn go_back(self: &Rc<Self>, request: &UndoRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         if !(request.disks.is_empty() && request.keys.is_empty() && request.options.is_empty()) {
@@ -106,14 +106,14 @@ impl Serving {
         Ok(applied)
     }
 
-    /// What is true now, for whoever wants to come back to it.
+    /// Returns the present spec and disks, for a later undo.
     pub fn known(&self) -> Known {
         let now = self.live.now();
         let disks = now.labels.as_ref().map(|labels| uuids(labels.is_now().1)).unwrap_or_default();
         Known { spec: self.spec.borrow().clone(), disks }
     }
 
-    /// Keeps what was true before a change.
+    /// Keeps the spec and disks from before a change.
     pub fn remember(&self, known: Known) {
         let mut before = self.before.borrow_mut();
         before.insert(0, known);
@@ -163,7 +163,8 @@ impl Serving {
     }
 }
 
-/// Which labelled disk is which in a spec that labels keep. One that cannot be read says so later.
+/// Returns the uuids of the labelled disks of a spec in a label. A spec that cannot be read has none here, and is
+/// reported later.
 fn uuids(text: &str) -> BTreeMap<String, Uuid> {
     let disks = disks(text).unwrap_or_default().into_iter();
     disks.map(|(name, known)| (name, known.disk)).collect()

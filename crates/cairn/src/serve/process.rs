@@ -1,4 +1,4 @@
-//! This process as the system sees it: its limits, its pid file, its service manager.
+//! This process and the system: its limits, its pid file, its service manager.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,23 +11,23 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::{Exit, Failure, Result};
 
-/// What was started by a link of /proc has the link's name, `exe`, for whoever looks for us.
+/// Sets the name of the process. Without this, a process that was started through a link in /proc is listed as `exe`.
 pub fn take_name() {
-    // Then it is called that.
+    // On failure it keeps that name.
     let _ = rustix::thread::set_name(c"cairn");
 }
 
-/// Files that a server has open with a small graph, a few clients and its sockets.
+/// Number of open files that a server needs for a small graph, a few clients and its sockets.
 const FILES_MIN: u64 = 64;
 
-/// As many files, and as much locked memory for rings, as this user may have.
+/// Raises the limits of open files and of locked memory (for rings) to the maximum of this user.
 ///
 /// # Errors
-/// `Limit` if the files are too few for any graph: what fails later would be anything.
+/// `Limit` if there are too few files for any graph. Without this check, anything could fail later.
 pub fn raise_limits() -> Result<()> {
     for which in [Resource::Nofile, Resource::Memlock] {
         let Rlimit { maximum, .. } = getrlimit(which);
-        // What was enough so far is enough for a small graph: what fails later says so itself.
+        // The present limit may be enough for a small graph. Operations that exceed it fail with their own error.
         let _ = setrlimit(which, Rlimit { current: maximum, maximum });
     }
     match getrlimit(Resource::Nofile).current {
@@ -41,15 +41,15 @@ pub fn raise_limits() -> Result<()> {
     }
 }
 
-/// A line for the service manager, if one started us: `READY=1`, `STOPPING=1`.
+/// Sends a line to the service manager, if there is one: `READY=1`, `STOPPING=1`.
 pub fn tell_manager(line: &str) {
     if let Err(error) = runtime::tell_manager(line) {
         crate::out::note(&format!("warning: the service manager was not told: {error}"));
     }
 }
 
-/// Tells the service manager, if it wants to know, that this core still turns: three times in the time
-/// after which it takes us for dead.
+/// Sends watchdog beats to the service manager, if it wants them, while this core makes progress. There are three beats
+/// within the time after which the manager takes the process for dead.
 pub fn watch(env: &Env) {
     let variable = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_meant = variable("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -67,14 +67,14 @@ pub fn watch(env: &Env) {
     });
 }
 
-/// A file with our process id; removed at the end.
+/// A file with the id of this process, removed at the end.
 pub struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Makes sure that no other process lives under that file.
+    /// Checks that the pid file belongs to no other running process.
     ///
     /// # Errors
-    /// `InUse` with the process.
+    /// `InUse` with that process.
     pub fn claim(path: &Path) -> Result<Self> {
         if let Ok(text) = std::fs::read_to_string(path)
             && let Ok(pid) = text.trim().parse::<u32>()
@@ -88,11 +88,11 @@ impl PidFile {
         Ok(Self(path.to_owned()))
     }
 
-    /// Writes it: clients can connect from now on.
+    /// Writes the file. Clients can connect by now.
     pub fn write(&self) -> Result<()> {
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create(true).truncate(true);
-        // In a directory that others may write to, a link would lead root to any file.
+        // If other users may write to the directory, a symbolic link there could lead root to any file.
         options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let opened = options.open(&self.0);
         opened
@@ -105,7 +105,7 @@ impl Drop for PidFile {
     fn drop(&mut self) {
         let own = std::process::id().to_string();
         if std::fs::read_to_string(&self.0).is_ok_and(|text| text.trim() == own) {
-            // If it cannot be removed the next start finds that its process is gone.
+            // If it stays, the next start finds that its process is gone.
             let _ = std::fs::remove_file(&self.0);
         }
     }

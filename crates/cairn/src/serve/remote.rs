@@ -1,4 +1,4 @@
-//! `cairn attach URI`: a graph of one NBD disk, served to this machine alone, in the foreground.
+//! `cairn attach URI`: a graph of one NBD disk in the foreground, which serves only this machine.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,26 +16,26 @@ use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
 use crate::registry::REGISTRY;
 
-/// At the end, for whoever uses the device and for the last flush.
+/// Longest wait, at the end, for users of the device and for the last flush.
 const STOP: Duration = Duration::from_secs(30);
 
-/// What is attached if the URI names no export.
+/// Name of the device if the URI names no export.
 const UNNAMED: &str = "nbd";
 
-/// Another server's export.
+/// An export of another server, to attach here.
 pub struct Remote {
-    /// Where it is.
+    /// URI of the export.
     pub uri: String,
-    /// What to call it.
+    /// Name of the device.
     pub name: Option<String>,
-    /// How; by the best that the kernel has if left out.
+    /// Means of the attach; chosen from those of the kernel if not given.
     pub by: Option<Means>,
-    /// Only look.
+    /// Whether nothing is changed.
     pub dry_run: bool,
 }
 
 impl Remote {
-    /// Attaches it until a signal comes or somebody detaches it.
+    /// Attaches the export until a signal comes or the device is detached.
     pub fn run(self, form: Form) -> Result {
         let usage = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", self.uri));
         let uri: NbdUri = self.uri.parse().map_err(|error| usage(format!("{error}")))?;
@@ -72,7 +72,7 @@ impl Remote {
         }
         let control = open_control(None, &serving)?;
         print(form, &attached)?;
-        // Either is the end.
+        // Both mean the end.
         let _ = core.block_on(first(serving.attachments.emptied(), signals.next()));
         let ended = core.block_on(serving.end(&mut signals, STOP, None, 0));
         drop(control);
@@ -80,7 +80,7 @@ impl Remote {
     }
 }
 
-/// The plan with that name, for its graph and its export.
+/// Returns the plan with its graph and its export renamed.
 fn named(mut planned: Planned, name: &str) -> Planned {
     name.clone_into(&mut planned.name);
     for export in &mut planned.exports {

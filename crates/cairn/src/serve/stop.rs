@@ -1,4 +1,4 @@
-//! How serving ends: nobody is let in any more, what was begun is answered, every device is flushed.
+//! The end of serving: no new clients, answers to begun requests, a flush of every device.
 
 use std::time::Duration;
 
@@ -12,36 +12,36 @@ use super::{Serving, process, worker};
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
-/// For what is left to do when everything is flushed: closing listeners and the ring.
+/// Longest wait, after the flush, to close the listeners and the ring.
 const CLOSE: Duration = Duration::from_secs(5);
 
 const AT_ONCE: &str =
     "stopped at once by a second signal; what was not flushed may be lost with power";
 
-/// What serving came to.
+/// The result of serving.
 pub enum Ended {
-    /// All is flushed; with the code to end with.
+    /// All data are flushed. The value is the exit code.
     Flushed(u8),
-    /// Not all is flushed, for the reason given.
+    /// Not all data are flushed, for this reason.
     Unflushed(String),
-    /// All is flushed, and another process goes on with it.
+    /// All data are flushed, and another process continues.
     HandedOver,
 }
 
 impl Ended {
-    /// Closes the core and makes it an exit code.
+    /// Closes the core, and returns the result of the process.
     pub fn finish(self, core: Core) -> Result {
         match self {
             Self::Flushed(code) => {
                 if let Err(error) = core.shutdown(CLOSE) {
-                    // Whatever it is, somebody gave it up before, and everything is flushed.
+                    // The request that still runs was given up before, and all data are flushed.
                     out::note(&format!("warning: {error}"));
                 }
                 if code == 0 { Ok(Exit::Ok) } else { Err(Failure::of(code, "")) }
             }
             Self::HandedOver => worker::leave(),
             Self::Unflushed(why) => {
-                // What did not come within the deadline is not waited for a second time.
+                // The deadline is over, so there is no second wait.
                 let _ = core.shutdown(Duration::ZERO);
                 Err(Failure::new(Exit::Unflushed, why))
             }
@@ -50,7 +50,7 @@ impl Ended {
 }
 
 impl Serving {
-    /// Serves until a signal comes, then stops, or hands over to another process.
+    /// Serves until a signal comes. Then stops, or hands over to another process.
     pub async fn until_signal(&self, signals: &mut Signals, limit: Duration) -> Ended {
         loop {
             match signals.next().await {
@@ -59,7 +59,8 @@ impl Serving {
                     if let Some(ended) = self.hand_over().await {
                         return ended;
                     }
-                    // A daemon lets it go on. A service manager starts the next one when this one has ended.
+                    // After a failed hand-over, a worker of a daemon continues. Without a daemon the process must stop,
+                    // because the service manager starts the next one only then.
                     if self.record.is_none() {
                         return self.end(signals, limit, None, 0).await;
                     }
@@ -69,7 +70,7 @@ impl Serving {
         }
     }
 
-    /// Serves until the command ends, or a signal comes, then stops.
+    /// Serves until the command ends or a signal comes. Then stops.
     pub async fn until_command(
         &self,
         mut command: Command,
@@ -82,7 +83,7 @@ impl Serving {
         }
     }
 
-    /// Stops, unless a second signal comes before that is done.
+    /// Stops. A second signal ends the process at once.
     pub(super) async fn end(
         &self,
         signals: &mut Signals,
@@ -101,7 +102,7 @@ impl Serving {
         match first(stop, self.impatience(signals)).await {
             Ok(Ok(closed)) => {
                 if code == 0 {
-                    // A terminal that is gone does not make it less flushed.
+                    // The data are flushed even if the terminal is gone.
                     let closed = out::count(closed as u64, "connection");
                     let _ = out::print(&format!("flushed; closed {closed}.\n"));
                 }
@@ -112,7 +113,7 @@ impl Serving {
         }
     }
 
-    /// Until a signal says that nobody waits any more. What a keeper has to say says no such thing.
+    /// Waits for a signal to end at once. The signals of a supervisor (USR1, USR2) have another meaning.
     async fn impatience(&self, signals: &mut Signals) {
         loop {
             match signals.next().await {
@@ -123,7 +124,7 @@ impl Serving {
         }
     }
 
-    /// Stops, and leaves nothing for a next process: it would be told of what it has not been asked for.
+    /// Stops, and gives up all memory that a supervisor would pass on: a later process must not inherit it unasked.
     async fn stop_for_good(&self, limit: Duration) -> Result<usize, String> {
         let stopped = self.stop(limit).await;
         if let Err(error) = self.env.forsake_remains() {
@@ -132,14 +133,15 @@ impl Serving {
         stopped
     }
 
-    /// Answers what is begun and flushes. Says how many connections were closed, or what is missing.
+    /// Answers begun requests and flushes all devices. Returns the number of closed connections, or the reason for a
+    /// failure.
     async fn stop(&self, limit: Duration) -> Result<usize, String> {
         let Some(turn) = self.env.within(limit, self.live.turn()).await else {
             return Err(self.overdue(limit));
         };
-        // A change that was under way has ended, one way or the other; there will be no other one.
+        // The last change has ended, and the guard is never released, so no other change begins.
         std::mem::forget(turn);
-        // Whoever uses a device has as long as what is begun has afterwards.
+        // Users of devices and begun requests get the full limit each, one after the other.
         let devices = self.attachments.end(limit).await;
         let deadline = self.env.now().after(limit);
         let (closed, answered) = self.server.stop(limit).await;
@@ -149,7 +151,7 @@ impl Serving {
         let left = deadline.since(self.env.now());
         match self.env.within(left, self.flush()).await {
             Some(Ok(())) => {
-                // Who still uses a device may write behind this flush: then it was not closed in order.
+                // A device that is still in use may write after this flush, so the stop was not in order.
                 devices?;
                 self.close(deadline).await;
                 Ok(closed)
@@ -159,8 +161,8 @@ impl Serving {
         }
     }
 
-    /// Closes the devices, and tells the labels that all is flushed. Where that fails, the next start takes it for a
-    /// crash, and does again what it need not.
+    /// Closes the devices, and marks the labels as closed. If that fails, the next start treats it as a crash and
+    /// repeats work needlessly.
     pub(super) async fn close(&self, deadline: Mono) {
         self.live.close_devices(deadline).await;
         let now = self.live.now();
@@ -180,7 +182,7 @@ impl Serving {
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
-    /// What is still waited for.
+    /// Returns the message for a stop after the deadline, with the requests that are not answered.
     pub(super) fn overdue(&self, limit: Duration) -> String {
         let waiting = self.live.unanswered(&self.live.now());
         let limit = format_duration(limit);

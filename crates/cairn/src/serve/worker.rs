@@ -1,5 +1,5 @@
-//! The process of one graph, as `cairn daemon` starts it: `serve` in all but where its spec comes from,
-//! and who speaks to it. `docs/formats/keeper.md` says what both say to each other.
+//! The process of one graph under `cairn daemon`. It serves as `cairn serve` does, but gets its spec and its orders
+//! from the daemon. `docs/formats/keeper.md` describes the protocol.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -27,16 +27,16 @@ use crate::source::Source;
 /// The name under which this program is a worker.
 pub const NAME: &str = "cairn-worker";
 
-/// At the end, for begun requests, flushes, and users of attached devices.
+/// Longest wait, at the end, for begun requests, flushes, and users of attached devices.
 const STOP: Duration = Duration::from_secs(30);
 
-/// For handing over: what clients have begun is answered and flushed by then, or this process goes on.
+/// Longest wait, in a hand-over, until begun requests are answered and flushed. After that this process continues.
 const HAND_OVER: Duration = Duration::from_secs(10);
 
-/// For a daemon to be there again, if one takes the place of another while a worker hands over.
+/// Longest wait for a daemon, if another one takes its place during a hand-over.
 const DAEMON_BACK: Duration = Duration::from_secs(30);
 
-/// From one look at that to the next.
+/// Interval of the tries to reach the daemon.
 const DAEMON_LOOK: Duration = Duration::from_millis(50);
 
 /// What a daemon tells a worker.
@@ -76,7 +76,7 @@ pub fn is_meant(name: &OsStr) -> bool {
     name == NAME
 }
 
-/// The whole life of a worker.
+/// Runs a worker from its start to its end.
 pub fn main() -> ExitCode {
     process::take_name();
     let args = WorkerArgs::parse();
@@ -95,18 +95,19 @@ pub fn main() -> ExitCode {
 
 impl WorkerArgs {
     fn run(self) -> Result {
-        // Before any thread is started: threads inherit it.
+        // The filter is set before any thread is started, because threads inherit it.
         if let Err(error) = runtime::confine() {
             out::note(&format!("warning: this process runs without a filter: {error}"));
         }
-        // A terminal's Ctrl-C is for the daemon, which ends workers in order; and nobody is asked there.
+        // Without a session of its own, the worker would get the Ctrl-C of the terminal. Only the daemon may get it,
+        // and then ends its workers in order. Also, the worker must not ask at that terminal.
         rustix::process::setsid().map_err(|error| Failure::io(&error.into(), "a new session"))?;
         process::raise_limits()?;
         runtime::inherit_from(std::io::stdin())?;
         let core = Core::new(Config { note: out::note, by_hand: false, ..Config::default() })?;
-        // From here on what the daemon says waits until it is heard.
+        // From here on, signals of the daemon stay pending until they are handled.
         let signals = core.signals_of_keeper()?;
-        // The first word that the daemon hears says that this process can be found.
+        // The lock comes before the first message to the daemon, which finds this process by it.
         let _seat = WorkerLock::take(&self.seat)?;
         process::watch(&core.env());
         for key in &self.key {
@@ -130,7 +131,7 @@ impl WorkerArgs {
     }
 }
 
-/// How a graph is served of which somebody keeps this.
+/// Returns the options for a graph that a daemon keeps.
 pub fn options(kept: &supervisor::Options) -> ServeOptions {
     let supervisor::Options { read_only, degraded, insecure, listen } = kept.clone();
     ServeOptions {
@@ -148,7 +149,7 @@ pub fn options(kept: &supervisor::Options) -> ServeOptions {
     }
 }
 
-/// What a daemon keeps of a graph, and this process may change.
+/// The daemon's record of a graph, which the worker may change.
 pub struct OnFile {
     path: PathBuf,
     record: RefCell<Record>,
@@ -164,8 +165,8 @@ impl OnFile {
         self.record.borrow().clone()
     }
 
-    /// The spec to serve. If a change was under way when the process before this one ended, the labels
-    /// tell whether it has happened: what they refuse is not what they say.
+    /// Returns the spec to serve. If the previous process ended during a change, the labels show whether the change has
+    /// happened: they refuse a spec that is not theirs.
     fn choose(&self, core: &Core, options: &ServeOptions, wipe: &[String]) -> Result<Spec> {
         let record = self.record();
         let name = &record.name;
@@ -193,19 +194,19 @@ impl OnFile {
         Ok(spec)
     }
 
-    /// A change to that is about to begin.
+    /// Records that a change to `next` begins.
     ///
     /// # Errors
-    /// What the system says; then it does not begin.
+    /// Errors of the system. Then the change must not begin.
     pub fn begin(&self, next: Kept) -> Result<()> {
         let record = self.record();
         self.write(Record { next: Some(next), ..record })
     }
 
-    /// It has happened, or not.
+    /// Records the end of the change: whether it has happened.
     ///
     /// # Errors
-    /// What the system says; then the labels tell the next process.
+    /// Errors of the system. Then the next process decides by the labels.
     pub fn settle(&self, happened: bool) -> Result<()> {
         let mut record = self.record();
         if let Some(next) = record.next.take().filter(|_| happened) {
@@ -221,17 +222,17 @@ impl OnFile {
     }
 }
 
-/// Whose bytes count at this start.
+/// Marks members of mirrors whose bytes count at this start.
 ///
 /// # Errors
-/// `Usage` for what is no member of a mirror.
+/// `Usage` for a name that is not a member of a mirror.
 pub fn trust(spec: &mut Spec, members: &[String]) -> Result<()> {
     members.iter().try_for_each(|member| spec.trust(member, REGISTRY)).map_err(|why| {
         Failure::new(Exit::Usage, format!("--trust {why}")).next("name one of these")
     })
 }
 
-/// What a daemon keeps of a graph, as a spec.
+/// Returns the spec of a daemon's record.
 pub fn spec_of(source: &Kept, name: &str) -> Spec {
     match source {
         Kept::Spec { file, text, variables } => {
@@ -247,18 +248,18 @@ pub fn spec_of(source: &Kept, name: &str) -> Spec {
     }
 }
 
-/// What would become of a spec.
+/// The result of a dry run with a spec, from worst to best.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Prospect {
-    /// The labels or the plan stand against it.
+    /// The labels or the plan refuse it.
     Refused,
-    /// It would open.
+    /// It can be opened.
     Opens,
-    /// It is what the labels say.
+    /// The labels have this spec.
     OnDisks,
 }
 
-/// What would become of a spec; nothing is changed.
+/// Returns the result of a dry run with a spec.
 async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String]) -> Prospect {
     let env = core.env();
     let doctor = labels::doctor(&env);
@@ -279,13 +280,13 @@ async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String])
 }
 
 impl Serving {
-    /// Another daemon is there: it is told everything that this process has told the one before.
+    /// Reports to a new daemon, and gives it all that the previous daemon held.
     pub(super) fn tell_again(&self) {
         self.entrust_again();
         process::tell_manager("READY=1");
     }
 
-    /// The same, and no more.
+    /// Gives the present supervisor all state that is held across processes.
     pub(super) fn entrust_again(&self) {
         if let Err(failure) = self.entrust_all() {
             out::note(&format!("warning: {}", failure));
@@ -298,7 +299,8 @@ impl Serving {
         Ok(self.env.entrust_remains()?)
     }
 
-    /// Whoever hears that this process hands over has all of it: another daemon may have come since, or is about to.
+    /// Gives the supervisor all state before the hand-over is reported. Tries again until a deadline, because another
+    /// daemon may just be taking the place of this one.
     async fn entrust_to_the_end(&self) {
         let deadline = self.env.now().after(DAEMON_BACK);
         while let Err(failure) = self.entrust_all() {
@@ -311,8 +313,7 @@ impl Serving {
         self.leave_connections();
     }
 
-    /// Leaves everything as another process can go on with it: `None` if that cannot be, and this one
-    /// goes on.
+    /// Hands over to another process. Returns `None` if that is impossible; then this process continues.
     pub(super) async fn hand_over(&self) -> Option<Ended> {
         match self.left_in_order().await {
             Ok(()) => Some(Ended::HandedOver),
@@ -347,7 +348,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Everything that was begun is answered and flushed, and nothing begins any more in this process.
+    /// Waits until begun requests are answered and flushed. After that no request begins in this process.
     async fn quiet_and_flushed(&self, deadline: Mono) -> Result<(), String> {
         if !self.server.pause(deadline.since(self.env.now())).await {
             return Err(self.overdue(HAND_OVER));
@@ -367,8 +368,8 @@ impl Serving {
     }
 }
 
-/// The end of a process that has handed over: listeners and mounts stay as they are, which they would not
-/// if anything was closed in order.
+/// Ends a process that has handed over. Closing listeners and mounts in order would end them for the next process too,
+/// so they stay as they are.
 pub fn leave() -> ! {
     process::tell_manager(&format!("{RENEWED}=1\n{}", NotifyMessage::last(Exit::Ok.code(), "")));
     std::process::exit(i32::from(Exit::Ok.code()));

@@ -1,5 +1,4 @@
-//! `cairn apply` and `cairn diff`: a spec that a graph is to become, whether it runs or a daemon has to
-//! bring it up.
+//! `cairn apply` and `cairn diff`: changes a graph to a spec. If the graph does not run, a daemon brings it up.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -60,7 +59,7 @@ pub struct Moving {
     pub wait: bool,
 }
 
-/// A speed that a move may have.
+/// Parses a speed that a move may have.
 fn speed(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
     match REGISTRY.mover().map(|(_, moving)| moving.speed.value) {
@@ -83,7 +82,7 @@ pub struct DiffArgs {
     at: At,
 }
 
-/// How a graph is to become what a spec says.
+/// The options of a change.
 #[derive(Default)]
 struct Change {
     wipe: Vec<String>,
@@ -93,7 +92,7 @@ struct Change {
 }
 
 impl ApplyArgs {
-    /// Asks the running graph of that name; if there is none, the daemon to bring it up.
+    /// Asks the running graph of that name to change. If it does not run, asks the daemon to bring it up.
     pub fn run(self, form: Form) -> Result {
         let Self { spec: path, wipe, moving, degraded, take, dry_run, at } = self;
         let written = Written::read(&path)?;
@@ -107,7 +106,7 @@ impl ApplyArgs {
         if dry_run {
             return ServeOptions::dry(degraded, take).serve(Source::Spec(path), &wipe, form);
         }
-        // They wait in pipes of this command until it has its answer.
+        // The keys wait in pipes of this command until the daemon has answered.
         let lent = written.lend_keys()?;
         let mut up = written.up(wipe, degraded, take);
         up.keys = paths(&lent);
@@ -116,7 +115,7 @@ impl ApplyArgs {
 }
 
 impl DiffArgs {
-    /// Asks the running graph of that name, and changes nothing.
+    /// Asks the running graph of that name for the effect of a change.
     pub fn run(self, form: Form) -> Result {
         let written = Written::read(&self.spec)?;
         let change = Change { move_bytes: self.move_bytes, dry_run: true, ..Change::default() };
@@ -126,7 +125,7 @@ impl DiffArgs {
 }
 
 impl Moving {
-    /// Prints what was done, or would be; and watches the bytes that move since, if that is wanted.
+    /// Prints the changes. With `--wait`, watches the move that has begun.
     ///
     /// # Errors
     /// As `job watch`.
@@ -145,12 +144,12 @@ impl Moving {
     }
 }
 
-/// A spec as it is written, for whoever reads it elsewhere.
+/// The text of a spec, for another process to parse.
 struct Written {
     name: String,
     file: String,
     text: String,
-    /// The variables in it that have a value here.
+    /// The variables in the spec that have a value here.
     variables: BTreeMap<String, String>,
     directory: PathBuf,
 }
@@ -170,7 +169,7 @@ impl Written {
         Ok(Self { name, file, text, variables: variables.into_inner(), directory })
     }
 
-    /// Asks the running graph of that name to become this, or what that would do.
+    /// Asks the running graph of that name to change to this spec, or for the effect of doing so.
     fn ask(self, change: Change, at: &At) -> Result<(Client, Applied)> {
         let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == self.name);
         let client = at.one_that(&format!("is called {}", self.name), is_it)?;
@@ -189,13 +188,13 @@ impl Written {
         Ok((client, applied))
     }
 
-    /// Keys that are there only once: the daemon's process of the graph asks nobody, and has no descriptors
-    /// of this command. Typed twice, for a device may be new.
+    /// Reads the keys that the daemon's worker cannot read: it has no terminal and no descriptors of this command. A
+    /// passphrase is typed twice, because the device may be new.
     fn lend_keys(&self) -> Result<BTreeMap<String, Lent>> {
         let spec = Spec::parse(&self.text, &self.file, &|name| self.variables.get(name).cloned());
         let mut lent = BTreeMap::new();
         for (device, source) in spec.keys(REGISTRY) {
-            // What is no source is the daemon's to complain of.
+            // A source that cannot be parsed is reported by the daemon.
             let Ok(source @ (KeySource::Ask | KeySource::Fd(_))) = source.parse() else { continue };
             let prompt = format!("passphrase for {}/{device}", self.name);
             lent.insert(device.to_owned(), Lent::of(&source, prompt, true)?);
@@ -203,7 +202,7 @@ impl Written {
         Ok(lent)
     }
 
-    /// Asks a daemon to bring it up.
+    /// Returns the request to a daemon to bring the graph up.
     fn up(self, wipe: Vec<String>, degraded: bool, take: bool) -> UpRequest {
         let Self { name, file, text, variables, directory } = self;
         let source = GraphSource::Spec { file, text, variables };
@@ -211,12 +210,12 @@ impl Written {
     }
 }
 
-/// Where the daemon finds them.
+/// Returns the paths at which the daemon finds the keys.
 pub(super) fn paths(lent: &BTreeMap<String, Lent>) -> BTreeMap<String, PathBuf> {
     lent.iter().map(|(device, key)| (device.clone(), key.path().into())).collect()
 }
 
-/// Has a daemon bring a graph up, and says where clients reach it.
+/// Asks a daemon to bring a graph up, and prints the addresses for clients.
 pub fn bring_up(form: Form, daemon: &Client, up: &UpRequest) -> Result {
     let kept = daemon.up(up)?;
     let (mut degraded, mut uris) = ("", Vec::new());
@@ -231,7 +230,7 @@ pub fn bring_up(form: Form, daemon: &Client, up: &UpRequest) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Prints what was done, or would be.
+/// Prints the changes that were made, or would be.
 pub fn print(form: Form, applied: &Applied, dry_run: bool) -> Result {
     if form == Form::Text {
         applied.notes.iter().for_each(|note| out::note(note));

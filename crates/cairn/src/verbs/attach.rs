@@ -51,7 +51,7 @@ pub struct DetachArgs {
 }
 
 impl AttachArgs {
-    /// Asks the running graph that has the export; serves a URI itself.
+    /// Asks the running graph with that export. For a URI, serves the export in this process.
     pub fn run(self, form: Form) -> Result {
         if self.export.contains("://") {
             let Self { export: uri, name, by, dry_run, .. } = self;
@@ -70,7 +70,7 @@ impl AttachArgs {
     }
 }
 
-/// Root sees what root serves; for what somebody else does its address is needed.
+/// Adds to a failure of root that another user may serve the export: then its URI is needed.
 fn of_others(failure: Failure, export: &str) -> Failure {
     let why = format!(
         "{}; or, if another user serves it, cairn attach 'nbd+unix:///{export}?socket=SOCKET', as their \
@@ -81,7 +81,7 @@ fn of_others(failure: Failure, export: &str) -> Failure {
 }
 
 impl DetachArgs {
-    /// Asks the running graph that has attached it; what a dead process left is removed here.
+    /// Asks the running graph that has attached the device. Removes the leftovers of a dead process itself.
     pub fn run(self, form: Form) -> Result {
         let name = self.name.strip_prefix("/dev/cairn/").unwrap_or(&self.name).to_owned();
         let has = |client: &Client| {
@@ -99,7 +99,7 @@ impl DetachArgs {
         Ok(Exit::Ok)
     }
 
-    /// Removes what a dead process left of that name; `failure` if there is nothing.
+    /// Removes the leftovers of a dead process under that name. Returns `failure` if there are none.
     fn clear(&self, name: &str, failure: Failure) -> Result {
         let name: Name = name.parse()?;
         if !attach::is_left(&name) {
@@ -129,7 +129,7 @@ fn not_attached(name: &Name, failure: Failure) -> Failure {
     }
 }
 
-/// Who has to let go of what is gone already.
+/// Returns the users of a device that is gone, who must close it.
 fn still_used(name: &Name) -> Option<String> {
     attach::still_used(name).map(|users| format!("the device that it had {users}"))
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form};
 
-/// Before each round is counted.
+/// Time before each round that is not counted.
 const WARM_UP: Duration = Duration::from_millis(150);
 
 /// What `bench` takes.
@@ -60,7 +60,7 @@ fn parse_pattern(word: &str) -> std::result::Result<Pattern, String> {
     })
 }
 
-/// What came of one export.
+/// The results for one export.
 #[derive(Serialize)]
 struct Measured {
     uri: String,
@@ -73,7 +73,7 @@ struct Measured {
 }
 
 impl BenchArgs {
-    /// Measures.
+    /// Measures the load, and prints the results.
     pub fn run(self, form: Form) -> Result {
         self.may_write()?;
         let load = self.load()?;
@@ -99,7 +99,7 @@ impl BenchArgs {
         Ok(Exit::Ok)
     }
 
-    /// Measuring must not cost anybody a disk.
+    /// Fails if the load writes and `--yes` is missing: a measurement must not destroy data unasked.
     fn may_write(&self) -> Result<()> {
         let writes = !matches!(self.pattern, Pattern::RandomRead | Pattern::SequentialRead);
         if (writes || self.fill) && !self.yes {

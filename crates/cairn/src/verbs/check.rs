@@ -26,21 +26,21 @@ pub struct CheckArgs {
     directory: PathBuf,
 }
 
-/// What was looked at.
+/// The result of a check.
 #[derive(Serialize)]
 pub struct Found {
     pub graphs: Vec<Checked>,
-    /// What is on disks whose labels cannot be read.
+    /// Findings on disks whose labels cannot be read.
     unread: Vec<Finding>,
-    /// What somebody else has open, or cannot be read, and why.
+    /// Disks that another process has open or that cannot be read, with the reason.
     skipped: Vec<Skipped>,
-    /// Who serves the first of the graphs, in that order; the others do not run.
+    /// The control sockets of the first graphs, in the same order. The other graphs do not run.
     #[serde(skip)]
     pub running: Vec<Client>,
 }
 
 impl CheckArgs {
-    /// Looks, changes nothing, and ends as what was found is.
+    /// Checks the labels without a change. The exit code is that of the worst finding.
     pub fn run(self, form: Form) -> Result {
         let found = look(self.graph.as_deref(), &self.directory)?;
         form.print(&found, || found.text())?;
@@ -48,10 +48,10 @@ impl CheckArgs {
     }
 }
 
-/// What runs, and then what is found on disks.
+/// Checks the running graphs, and then those on disks.
 ///
 /// # Errors
-/// `NotFound` if a graph is named and nothing is of it; what asking servers and looking at disks says.
+/// `NotFound` if a graph is named that neither runs nor is found; errors of servers and disks.
 pub fn look(graph: Option<&Path>, directory: &Path) -> Result<Found> {
     let wanted = graph.map(undo::name).transpose()?;
     let is_wanted = |checked: &Checked| {
@@ -59,7 +59,7 @@ pub fn look(graph: Option<&Path>, directory: &Path) -> Result<Found> {
     };
     let mut found =
         Found { graphs: Vec::new(), unread: Vec::new(), skipped: Vec::new(), running: Vec::new() };
-    // Whether one that is wanted says nothing for itself.
+    // Whether the named graph runs, but its check has failed.
     let mut is_silent = false;
     for client in running::running()? {
         match client.check() {
@@ -67,7 +67,7 @@ pub fn look(graph: Option<&Path>, directory: &Path) -> Result<Found> {
                 found.graphs.push(checked);
                 found.running.push(client);
             }
-            // A graph without labels has nothing to be checked.
+            // A graph without labels has nothing to check.
             Err(problem) if problem.exit != Exit::Unsupported.code() => {
                 let name = client.graph().map(|graph| graph.name).ok();
                 if wanted.is_none() || name.as_deref() == wanted.as_deref().and_then(Path::to_str) {
@@ -113,7 +113,7 @@ impl Found {
         Ok(())
     }
 
-    /// Disks of one that does not run that are elsewhere than the spec says: a start looks there.
+    /// Adds findings for disks of a stopped graph that are not at the place in the spec: a start looks only there.
     fn compare_places(&mut self, spec: &Path) -> Result<()> {
         let [graph] = &mut self.graphs[..] else { return Ok(()) };
         if !self.running.is_empty() {
@@ -124,7 +124,7 @@ impl Found {
         for disk in read_spec(spec)?.labelled(REGISTRY) {
             let (given, Some(said)) = (&disk.given, disk.path()) else { continue };
             let found = graph.disks.iter().find(|disk| disk.name == given.name);
-            // Which of the places of its disks is whose does not matter.
+            // If the place in the spec is that of another disk of the graph, the two are only swapped, which is fine.
             let Some(found) = found.filter(|_| real(said).is_none_or(|said| !here.contains(&said)))
             else {
                 continue;
@@ -141,7 +141,7 @@ impl Found {
         Ok(())
     }
 
-    /// As what was found is.
+    /// Returns the exit code for the worst finding.
     pub fn exit(&self) -> Exit {
         let graphs = self.graphs.iter().map(|graph| graph.soundness);
         match graphs.chain(self.unread.iter().map(|finding| finding.soundness)).max() {
@@ -152,7 +152,7 @@ impl Found {
         }
     }
 
-    /// What was found, in words.
+    /// Returns the findings as text.
     pub fn text(&self) -> String {
         let called = |name: &str| self.graphs.iter().filter(|graph| graph.graph == name).count();
         let title = |one: &Checked| title(&one.graph, &one.uuid, called(&one.graph) > 1);
@@ -171,7 +171,7 @@ impl Found {
     }
 }
 
-/// `home  change 3, 2 disks: sound`, and what is worth knowing.
+/// Returns `home  change 3, 2 disks: sound`, with the disks and findings in lines below.
 fn graph(checked: &Checked, title: &str) -> String {
     let Checked { change, soundness, disks, kept, findings, .. } = checked;
     let many = count(disks.len() as u64, "disk");

@@ -1,4 +1,4 @@
-//! `cairn completions` and `cairn man`: what shells and `man` want to know of the command line.
+//! `cairn completions` and `cairn man`: shell completions and manual pages from the command line's definition.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub struct ManArgs {
 }
 
 impl CompletionsArgs {
-    /// Prints the script.
+    /// Prints the completions.
     pub fn run(self, mut command: Command) -> Result {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, "cairn", &mut script);
@@ -34,7 +34,7 @@ impl CompletionsArgs {
 }
 
 impl ManArgs {
-    /// Prints one page, or writes all.
+    /// Prints the page of `cairn`, or writes those of all verbs.
     pub fn run(self, command: Command) -> Result {
         match &self.dir {
             None => out::print(&String::from_utf8_lossy(&page(command)))?,
@@ -49,14 +49,14 @@ impl ManArgs {
     }
 }
 
-/// The page of a command, and those of the verbs below it.
+/// Writes the page of a command, and those of the verbs below it.
 fn write(command: Command, dir: &Path, above: &str) -> Result<()> {
     let name = format!("{above}{}", command.get_name());
     for verb in command.get_subcommands() {
         write(verb.clone(), dir, &format!("{name}-"))?;
     }
     let path = dir.join(format!("{name}.1"));
-    // clap knows lasting names only.
+    // clap only takes names with a static lifetime.
     let name: &'static str = name.leak();
     let text = page(command.name(name).disable_help_flag(true));
     std::fs::write(&path, text)

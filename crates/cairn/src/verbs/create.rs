@@ -14,7 +14,7 @@ use crate::out::{self, Form};
 /// The largest file that the kernel can address.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 
-/// A disk is made of whole blocks of at least this many bytes.
+/// Least block size: the size of a disk is a multiple of it.
 const BLOCK_BYTES: u64 = 512;
 
 /// What `create` takes.
@@ -38,7 +38,7 @@ struct Created {
 }
 
 impl CreateArgs {
-    /// Makes the file, sparse.
+    /// Makes a sparse file.
     pub fn run(self, form: Form) -> Result {
         let shown = self.file.display();
         self.check_size()?;
@@ -81,7 +81,7 @@ impl CreateArgs {
             _ => Failure::io(&error, format_args!("creating {shown}")),
         })?;
         file.set_len(self.size).map_err(|error| {
-            // Half a disk is no disk. It was ours alone, and is empty.
+            // A disk of the wrong size is removed: the file is new, and has no data yet.
             if let Err(error) = std::fs::remove_file(&self.file) {
                 out::note(&format!("warning: {shown} stays, and is empty: {error}"));
             }

@@ -19,7 +19,7 @@ use crate::out::Form;
 use crate::place;
 use crate::running::At;
 
-/// How often the rebuild is looked at.
+/// Interval of the checks of a rebuild.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// What `device` takes.
@@ -126,7 +126,7 @@ struct Target {
     at: At,
 }
 
-/// How large a disk is to be.
+/// Parses the size of a disk.
 fn size(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         0 => Err("a disk of no bytes holds nothing; say more".to_owned()),
@@ -134,20 +134,20 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The disks and devices of a graph.
+/// Returns the disks and devices of a graph.
 pub fn nodes(client: &Client) -> Vec<Path> {
     let graph = client.graph().ok().into_iter();
     graph.flat_map(|graph| graph.nodes).map(|node| vec![node.name]).collect()
 }
 
-/// The devices of a graph that `has` chooses.
+/// Returns the devices of a graph for which `has` is true.
 fn devices(client: &Client, has: impl Fn(&DeviceStatus) -> bool) -> Vec<Path> {
     let status = client.status().ok().into_iter();
     let devices = status.flat_map(|status| status.devices).filter(has);
     devices.map(|device| vec![device.name]).collect()
 }
 
-/// The members of a graph.
+/// Returns the members of a graph.
 fn members(client: &Client) -> Vec<Path> {
     let status = client.status().ok().into_iter();
     let devices = status.flat_map(|status| status.devices);
@@ -158,7 +158,7 @@ fn members(client: &Client) -> Vec<Path> {
     paths.collect()
 }
 
-/// `pair/b`
+/// A member with its device or graph: `pair/b`.
 #[derive(Clone)]
 struct Name {
     of: String,
@@ -186,7 +186,7 @@ impl FromStr for Name {
 }
 
 impl DeviceArgs {
-    /// Asks the running graph to do it.
+    /// Asks the running graph to carry out the command.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
             Verb::Fail(args) => args.run(form),
@@ -263,7 +263,7 @@ impl Target {
         Ok(DiskRequest { of, member, change, directory, wipe, dry_run: self.dry_run })
     }
 
-    /// Whether the member is in sync now.
+    /// Fails if the member is not in sync now.
     fn judge(&self, device: &DeviceStatus) -> Result {
         let member = self.find(device)?;
         if member.state == MemberState::InSync {
@@ -273,15 +273,15 @@ impl Target {
         Err(Failure::new(Exit::Io, why))
     }
 
-    /// The graph with the member, and the member's name there.
+    /// Returns the graph with the member, and the member's name there.
     fn resolve(&self) -> Result<(Client, Name)> {
         let Name { of, member } = &self.member;
         let (client, name) = self.at.owner("a member", &format!("{of}/{member}"), members)?;
-        // A name that nothing has goes to the only graph as it is.
+        // If only one graph runs, it gets an unknown name as it is.
         Ok((client, name.parse().unwrap_or_else(|_| self.member.clone())))
     }
 
-    /// The graph with the device that gets a member of a new name, and the device's name there.
+    /// Returns the graph with the device that gets a new member, and the device's name there.
     fn resolve_new(&self) -> Result<(Client, Name)> {
         let Name { of, member } = &self.member;
         let (client, of) = self.at.owner_or_only("a device with members", of, |client| {
@@ -290,8 +290,8 @@ impl Target {
         Ok((client, Name { of, member: member.clone() }))
     }
 
-    /// Shows the bar until the member is not being copied any more. The copy is the server's: the
-    /// end of this process changes nothing about it.
+    /// Shows the progress until the member is no longer being copied. The server does the copy, so the end of this
+    /// process does not affect it.
     fn watch(&self, client: &Client, mut device: DeviceStatus) -> Result<DeviceStatus> {
         let Some(copied) = self.find(&device)?.progress else { return Ok(device) };
         let whose = format!("{}/{}", client.graph()?.name, device.name);
@@ -311,7 +311,7 @@ impl Target {
         }
     }
 
-    /// What the device says of the member.
+    /// Returns the member in the status of its device.
     fn find<'a>(&self, device: &'a DeviceStatus) -> Result<&'a Member> {
         let member = &self.member.member;
         device.members.iter().find(|one| one.name == *member).ok_or_else(|| {

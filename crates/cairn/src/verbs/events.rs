@@ -1,4 +1,4 @@
-//! `cairn events`: what has happened to devices.
+//! `cairn events`: the events of devices.
 
 use api::EventLine;
 use block::units::format_duration;
@@ -37,7 +37,7 @@ impl EventsArgs {
     }
 }
 
-/// One value a line, so that programs need not wait for the last one.
+/// Prints an event. Each is a complete JSON value on a line, so that programs need not wait for the last one.
 fn print(event: &EventLine, form: Form) -> Result<()> {
     match form {
         Form::Json => out::print(&format!("{}\n", json(event))),

@@ -28,7 +28,7 @@ pub struct GraphArgs {
 }
 
 impl GraphArgs {
-    /// Draws it.
+    /// Draws the graph.
     pub fn run(self, form: Form) -> Result {
         let graph = match &self.spec {
             Some(path) => view::graph(&plan(path)?, None, |_| Vec::new()),

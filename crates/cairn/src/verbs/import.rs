@@ -1,4 +1,4 @@
-//! `cairn import`: graphs that are found on disks, without any file that describes them.
+//! `cairn import`: finds graphs on disks by their labels, without a file that describes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -52,10 +52,10 @@ pub struct ImportArgs {
     options: ServeOptions,
 }
 
-/// A name and what belongs to it, as `safe=file:key`.
+/// Parses a name and its value, as `safe=file:key`.
 ///
 /// # Errors
-/// If it is none.
+/// A message if the text is not such a pair.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => {
@@ -65,10 +65,10 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Where the keys of devices come from.
+/// Returns the sources of devices' keys.
 ///
 /// # Errors
-/// `Usage` for what is no source: it may be a key that somebody has put there, and is not repeated.
+/// `Usage` for a text that is not a source. The text is not repeated, because it may be a key by mistake.
 pub fn keys(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     for (device, source) in pairs {
         if let Err(why) = source.parse::<KeySource>() {
@@ -82,7 +82,7 @@ pub fn keys(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>> {
 /// Parses the options of devices that labels do not hold.
 ///
 /// # Errors
-/// `Usage` for what names no option of a device.
+/// `Usage` for a name without a device and an option.
 pub fn options(set: &[(String, String)]) -> Result<BTreeMap<String, BTreeMap<String, String>>> {
     let mut options: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     for (name, value) in set {
@@ -96,11 +96,11 @@ pub fn options(set: &[(String, String)]) -> Result<BTreeMap<String, BTreeMap<Str
     Ok(options)
 }
 
-/// What a look at everything came to.
+/// The result of a scan.
 #[derive(Serialize)]
 struct Found {
     graphs: Vec<FoundGraph>,
-    /// What somebody has open, or what cannot be read, and why.
+    /// Disks that another process has open or that cannot be read, with the reason.
     skipped: Vec<Skipped>,
 }
 
@@ -136,7 +136,7 @@ impl ImportArgs {
         self.options.serve(Source::Labels(Box::new(spec)), &self.wipe, form)
     }
 
-    /// Has a daemon serve it, and keep it.
+    /// Asks a daemon to serve the graph and keep it.
     fn bring_up(&self, form: Form, daemon: &Client, graph: &FoundGraph, local: Local) -> Result {
         let by_hand = |source: Option<&String>| match source.map(|source| source.parse()) {
             None => Some(KeySource::Ask),
@@ -164,7 +164,7 @@ impl ImportArgs {
         apply::bring_up(form, daemon, &up)
     }
 
-    /// What the labels do not say.
+    /// Returns the facts that labels do not have: disks, keys and local options.
     fn local(&self, graph: &FoundGraph, keys: BTreeMap<String, String>) -> Result<Local> {
         let usage = |why: String| Err(Failure::new(Exit::Usage, why));
         let mut disks = graph.places(&self.disk).map_err(Failure::because)?;
@@ -203,7 +203,7 @@ impl ImportArgs {
 }
 
 impl Found {
-    /// The graph of that name or uuid.
+    /// Returns the graph of that name or uuid.
     fn choose(&self, wanted: &str) -> Result<&FoundGraph> {
         let is_it = |graph: &&FoundGraph| graph.name == wanted || graph.uuid == wanted;
         let found: Vec<&FoundGraph> = self.graphs.iter().filter(is_it).collect();
@@ -232,7 +232,7 @@ impl Found {
         }
     }
 
-    /// What it is called, and which one of that name it is where there are more.
+    /// Returns the name of a graph, with part of its uuid if several have that name.
     fn title(&self, graph: &FoundGraph) -> String {
         let called = self.graphs.iter().filter(|other| other.name == graph.name).count();
         out::title(&graph.name, &graph.uuid, called > 1)
@@ -256,7 +256,7 @@ impl Found {
     }
 }
 
-/// `home  2 disks, 1 here (sdc = a, change 41), missing b   open on host "old" since 2 h`
+/// Returns the lines of a graph: `home  2 disks, 1 here (sdc = a, change 41), missing b   open on host "old" since 2 h`
 fn line(graph: &FoundGraph, title: String) -> String {
     let names: BTreeSet<&String> = graph.disks.iter().map(|disk| &disk.name).collect();
     let all = names.len() + graph.missing.len();
@@ -280,7 +280,7 @@ fn line(graph: &FoundGraph, title: String) -> String {
     text
 }
 
-/// What it takes to serve it.
+/// Returns the options that are needed to serve the graph, or the reasons against it.
 fn prospect(graph: &FoundGraph) -> String {
     if !graph.refused.is_empty() {
         return format!("refused: {}", graph.refused.join("\n  refused: "));

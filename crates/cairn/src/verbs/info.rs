@@ -1,4 +1,4 @@
-//! `cairn info`: what a file or an export is, without changing it.
+//! `cairn info`: the facts of a file or an export, without a change to it.
 
 use std::path::{Path, PathBuf};
 
@@ -24,22 +24,22 @@ pub struct InfoArgs {
     target: String,
 }
 
-/// What is known of a file.
+/// The facts of a file or a block device.
 #[derive(Serialize)]
 struct FileView {
     path: String,
     size_bytes: u64,
-    /// Of a block device this is not known.
+    /// Bytes in use. Unknown for a block device.
     allocated_bytes: Option<u64>,
     block_size_bytes: u32,
     format: String,
     access: String,
     holder: Option<String>,
-    /// What its label says, if it has one.
+    /// The facts of its label, if it has one.
     label: Option<LabelView>,
 }
 
-/// What a label says.
+/// The facts of a label.
 #[derive(Serialize)]
 struct LabelView {
     graph: String,
@@ -54,7 +54,7 @@ struct LabelView {
 }
 
 impl InfoArgs {
-    /// Tells it.
+    /// Prints the facts.
     pub fn run(self, form: Form) -> Result {
         let core = core()?;
         let env = core.env();
@@ -102,7 +102,7 @@ fn file(path: &Path, env: &Env) -> Result<FileView> {
     })
 }
 
-/// Who has it open for writing: a reader's lock is refused, and given back at once.
+/// Returns the process that has the disk open for writing. Tries a reader's lock, and releases it at once.
 fn holder(open: &Open, env: &Env) -> Result<Option<String>> {
     match env.open(open) {
         Ok(_) => Ok(None),

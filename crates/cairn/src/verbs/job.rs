@@ -1,4 +1,4 @@
-//! `cairn job`: what takes long and is done in the background.
+//! `cairn job`: jobs that run in the background.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
 use crate::running::At;
 
-/// How often a job is looked at.
+/// Interval of the checks of a job.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// What `job` takes.
@@ -62,7 +62,7 @@ struct CommandArgs {
     at: At,
 }
 
-/// A job, and whose it is.
+/// A job and its graph.
 #[derive(Serialize)]
 struct Row {
     graph: String,
@@ -71,7 +71,7 @@ struct Row {
 }
 
 impl JobArgs {
-    /// Asks what is running.
+    /// Asks the running graphs.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
             Verb::Ls(args) => args.run(form),
@@ -106,7 +106,7 @@ impl Row {
     }
 }
 
-/// `safe-move  migrate from a to safe  37 %, 380 MiB of 1 GiB`
+/// Returns a line: `safe-move  migrate from a to safe  37 %, 380 MiB of 1 GiB`
 fn line(job: &Job) -> String {
     let Job { device, kind, work, .. } = job;
     let block::Job { what, progress, detail, state } = work;
@@ -121,7 +121,7 @@ fn line(job: &Job) -> String {
     format!("{device}  {kind} {what}  {percent} %, {done} of {all}{state}")
 }
 
-/// The graph that has the job, and the job's name there.
+/// Returns the graph with the job, and the job's name there.
 fn owner(at: &At, wanted: &str) -> Result<(Client, String)> {
     let jobs = |client: &Client| {
         let jobs = client.jobs().unwrap_or_default().into_iter();
@@ -152,8 +152,8 @@ impl WatchArgs {
     }
 }
 
-/// Shows how far a job is until it is over. It is the server's: the end of this process changes nothing
-/// about it.
+/// Shows the progress of a job until it is over. The server does the job, so the end of this process does not affect
+/// it.
 pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
     let jobs = client.jobs()?;
     let Some(mut job) = find(&jobs, wanted).cloned() else {
@@ -168,7 +168,7 @@ pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
         std::thread::sleep(LOOK);
         match find(&client.jobs()?, wanted) {
             Some(now) => job = now.clone(),
-            // What leaves by itself is no job any more.
+            // A device that leaves by itself is done, and its job is not listed any more.
             None => {
                 job.work.progress.done_bytes = job.work.progress.all_bytes;
                 job.work.state = JobState::Done;

@@ -1,8 +1,8 @@
 //! `cairn key`: the key slots of an encrypted device that is in use.
 //!
-//! The command reads the passphrases, so that a person is asked here, and files are read with the
-//! rights of who asks. The server gets each through a pipe, which it opens by its path in `/proc`:
-//! nothing secret is in a request, in an argument or on a disk.
+//! The command reads the passphrases. So it can ask at its own terminal, and reads files with the rights of its user.
+//! The server gets each passphrase through a pipe, which it opens by its path in `/proc`. No secret is in a request, in
+//! an argument or on a disk.
 
 use std::io::{PipeReader, Write};
 use std::os::fd::AsRawFd;
@@ -94,7 +94,7 @@ struct Keys {
     new_key: String,
 }
 
-/// Not parsed by clap, which would repeat what is wrong: it may be a passphrase.
+/// Parses the source of a key. clap would repeat an invalid value, which may be a passphrase, in its message.
 fn source(option: &str, text: &str) -> Result<KeySource> {
     text.parse().map_err(|words| Failure::new(Exit::Usage, format!("{option}: {words}")))
 }
@@ -109,7 +109,7 @@ struct Target {
 }
 
 impl KeyArgs {
-    /// Asks the running graph to do it.
+    /// Asks the running graph to carry out the change.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
             Verb::Ls(args) => args.target.do_it(form, KeyChange::List, false),
@@ -121,7 +121,7 @@ impl KeyArgs {
 }
 
 impl Target {
-    /// The graph that is meant, and its device.
+    /// Returns the graph with the device, and the device's name there.
     fn find(&self) -> Result<(Client, String)> {
         self.at.owner("a device", &self.device, nodes)
     }
@@ -132,7 +132,7 @@ impl Target {
         print(form, &device, &slots)
     }
 
-    /// Says first whether it could be done, then gets the passphrases, then does it.
+    /// Checks whether the change is possible, then reads the passphrases, then makes the change.
     fn with_keys(
         &self,
         form: Form,
@@ -142,7 +142,7 @@ impl Target {
     ) -> Result {
         let (key, new_key) = (source("--key", &keys.key)?, source("--new-key", &keys.new_key)?);
         let (client, device) = self.find()?;
-        // These sources are not read for a dry run.
+        // A dry run does not read these sources.
         let nobody = || "file:/nowhere".to_owned();
         let would = ask(&client, &device, change(nobody(), nobody()), true)?;
         if dry_run {
@@ -189,14 +189,14 @@ impl RmArgs {
     }
 }
 
-/// A passphrase that waits in a pipe for the server to fetch it.
+/// A passphrase in a pipe, for the server to read.
 pub(super) struct Lent(PipeReader);
 
 impl Lent {
-    /// Reads it where it comes from, or asks for it.
+    /// Reads the passphrase from its source, or asks for it.
     ///
     /// # Errors
-    /// `Denied`, with what to do.
+    /// `Denied` with the next step.
     pub(super) fn of(source: &KeySource, prompt: String, twice: bool) -> Result<Self> {
         let core = core()?;
         let wanted = Wanted { source: source.clone(), prompt, twice, who: String::new() };
@@ -204,17 +204,17 @@ impl Lent {
         let secret = core.block_on(env.secret(&wanted))?;
         let failed = |error: std::io::Error| Failure::io(&error, "handing the key over");
         let (reader, mut writer) = std::io::pipe().map_err(failed)?;
-        // The longest key fits a pipe, so nobody has to read it meanwhile.
+        // The longest key fits into a pipe, so this write does not wait for a reader.
         writer.write_all(secret.bytes()).map_err(failed)?;
         Ok(Self(reader))
     }
 
-    /// What the server finds it under.
+    /// Returns the source under which the server finds the passphrase.
     fn source(&self) -> String {
         format!("file:{}", self.path())
     }
 
-    /// The same as a path.
+    /// Returns the path at which the server finds the passphrase.
     pub(super) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }

@@ -1,4 +1,4 @@
-//! `cairn kinds`: what sorts of devices there are.
+//! `cairn kinds`: the kinds of devices.
 
 use block::units::{format_duration, write_size};
 use clap::Args;
@@ -31,7 +31,7 @@ struct OptionView {
     name: &'static str,
     value: String,
     required: bool,
-    /// Where its value is kept.
+    /// The scope of its value.
     scope: &'static str,
     help: &'static str,
 }
@@ -44,7 +44,7 @@ struct CommandView {
 }
 
 impl KindsArgs {
-    /// Prints the list, or one manual.
+    /// Prints the list of kinds, or the manual of one.
     pub fn run(self, form: Form) -> Result {
         match &self.kind {
             None => {

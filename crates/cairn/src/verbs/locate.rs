@@ -1,4 +1,4 @@
-//! `cairn locate`: where one byte of an export lies on the disks.
+//! `cairn locate`: the place of a byte of an export on the disks.
 
 use api::Place;
 use block::units::parse_size;
@@ -21,7 +21,7 @@ pub struct LocateArgs {
 }
 
 impl LocateArgs {
-    /// Asks the running graph.
+    /// Asks the running graph, and prints the way down.
     pub fn run(self, form: Form) -> Result {
         let (client, export) = self.at.owner_of_export(&self.export)?;
         let place = client.locate(&export, self.offset)?;
@@ -34,7 +34,7 @@ impl LocateArgs {
     }
 }
 
-/// The way down in one line; further copies in lines of their own, below the arrow at `column`.
+/// Draws the way down in one line. Further copies get lines of their own, below the arrow at `column`.
 fn draw(place: &Place, column: usize, text: &mut String) {
     text.push_str(&place.name);
     let Some((first, others)) = place.below.split_first() else {
@@ -50,7 +50,7 @@ fn draw(place: &Place, column: usize, text: &mut String) {
         text.push_str(&format!(" ({})", first.how));
         width += first.how.chars().count() + 3;
     }
-    // Behind this name and a blank.
+    // The next arrow comes after this name and a blank.
     let column = column + 3 + width + 1;
     text.push_str(" -> ");
     draw(first, column, text);
@@ -60,7 +60,7 @@ fn draw(place: &Place, column: usize, text: &mut String) {
     }
 }
 
-/// An offset exactly, in the units that people use: `5 GiB + 1 MiB`.
+/// Returns an exact offset in common units: `5 GiB + 1 MiB`.
 fn sum(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
     let mut rest = bytes;
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_hang_below_their_arrow() {
+    fn draw_puts_copies_below_their_arrow() {
         let a = place("a", (5 << 30) + (1 << 20), "mirrored", vec![]);
         let b = Place { label_bytes: 1 << 20, ..place("b", 512, "mirrored", vec![]) };
         let both = place("both", 5 << 30, "", vec![a, b]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_exact() {
+    fn sum_is_exact() {
         assert_eq!(sum(0), "0 B");
         assert_eq!(sum((1 << 40) + 4096 + 7), "1 TiB + 4 KiB + 7 B");
         assert_eq!(sum(u64::MAX), "16777215 TiB + 1023 GiB + 1023 MiB + 1023 KiB + 1023 B");

@@ -1,4 +1,4 @@
-//! `cairn ls`: what runs, and where clients reach it.
+//! `cairn ls`: the running graphs, and the addresses for clients.
 
 use api::GraphView;
 use block::units::format_size;

@@ -1,4 +1,4 @@
-//! The verbs: one file each, with its arguments and what it does.
+//! The verbs: one file each, with its arguments and its code.
 
 pub mod apply;
 pub mod attach;
@@ -37,12 +37,12 @@ use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
 use crate::source::{read_spec, told};
 
-/// A core for a command that looks at disks and sockets and is done: it needs no ring.
+/// Returns a core for a short command that reads disks and sockets. It needs no ring.
 fn core() -> Result<Core> {
     Ok(Core::new(Config { engine: Engine::Threads, ..Config::default() })?)
 }
 
-/// Asks whether something that cannot be taken back is to be done.
+/// Asks for confirmation of an irreversible step.
 fn confirm(question: &str) -> Result<()> {
     let stop = |why: &str| Err(Failure::new(Exit::Usage, why));
     if !std::io::stdin().is_terminal() {
@@ -57,12 +57,12 @@ fn confirm(question: &str) -> Result<()> {
     }
 }
 
-/// The plan of a spec; its faults are printed.
+/// Plans a spec file. Prints its faults.
 fn plan(path: &Path) -> Result<Planned> {
     planned(&read_spec(path)?)?.map_err(told)
 }
 
-/// The plan of a spec, or its faults.
+/// Plans a spec. Returns its faults as the inner error.
 fn planned(spec: &Spec) -> Result<Result<Planned, Faults>> {
     let core = core()?;
     let env = core.env();

@@ -1,18 +1,18 @@
-//! A bar for what takes long and goes on without us.
+//! A progress bar for a job of the server, which does not depend on this process.
 
 use std::fmt::Write;
 
 use block::units::format_duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-/// A bar for `what` is done to `whose`, so many bytes of it; nothing is drawn where nobody looks.
+/// Returns a bar with the action `what` on `whose`, for `all_bytes` bytes. Draws nothing without a terminal.
 pub fn bar(what: &str, whose: &str, all_bytes: u64) -> ProgressBar {
     let bar = ProgressBar::new(all_bytes);
     let template = "{msg} {prefix}  [{bar:14}] {percent:>2} %  {decimal_bytes_per_sec}  {left} \
                     left   (Ctrl-C leaves it running)";
     let style = ProgressStyle::with_template(template).expect("the template is well-formed");
     let left = |state: &ProgressState, out: &mut dyn Write| {
-        // A bar that cannot be written is seen by nobody.
+        // If the bar cannot be written, there is no terminal to see it.
         let _ = out.write_str(&format_duration(state.eta()));
     };
     bar.set_style(style.progress_chars("=> ").with_key("left", left));

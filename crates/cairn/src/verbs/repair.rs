@@ -1,4 +1,4 @@
-//! `cairn repair`: labels are written anew, of which one copy is sound, or that the other disks of a graph know of.
+//! `cairn repair`: rewrites labels from a sound copy of their own, or from the labels of the graph's other disks.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ pub struct RepairArgs {
     yes: bool,
 }
 
-/// What was looked at, and what would be done.
+/// The findings, and the repairs that are possible.
 #[derive(Serialize)]
 struct Shown<'f> {
     #[serde(flatten)]
@@ -51,7 +51,7 @@ struct Shown<'f> {
 }
 
 impl RepairArgs {
-    /// Says what would be done, or does it.
+    /// Prints the plan, or carries it out.
     pub fn run(self, form: Form) -> Result {
         let found = look(self.graph.as_deref(), &self.directory)?;
         let plan = self.planned(&found)?;
@@ -85,7 +85,7 @@ impl RepairArgs {
         Ok(plan)
     }
 
-    /// Where disks are that may have lost their labels: what the user says, and what the spec says of others.
+    /// Returns the places of disks that may have lost their labels: those of the command line, then those of the spec.
     fn said(&self) -> Result<Vec<SaidPlace>> {
         let by_hand = self.disk.iter().map(|(name, place)| (name.clone(), place.clone(), true));
         let mut said: Vec<_> = by_hand.collect();
@@ -102,7 +102,8 @@ impl RepairArgs {
         Ok(said)
     }
 
-    /// The labels that can be made again of what others know, and those of disks that have lost their ends.
+    /// Adds to the plan the labels that can be made again from those of other disks, and those that are lost at one
+    /// end.
     fn relabels(&self, found: &Found, said: &[SaidPlace], plan: &mut Plan) -> Result<()> {
         self.is_of_one(found)?;
         let stopped = &found.graphs[found.running.len()..];
@@ -115,7 +116,7 @@ impl RepairArgs {
         Ok(core.block_on(planned)?)
     }
 
-    /// Whether what is said of disks is said of those of one graph that does not run.
+    /// Checks that `--disk` and `--trust` are used for one graph that does not run.
     fn is_of_one(&self, found: &Found) -> Result<()> {
         let option = match (self.disk.is_empty(), self.trust.is_empty()) {
             (true, true) => return Ok(()),
@@ -141,7 +142,7 @@ impl RepairArgs {
     }
 }
 
-/// Labels of which a copy is sound.
+/// Rewrites labels that have one sound copy.
 fn renew_all(found: &Found, take: bool) -> Result<()> {
     let is_ill = |graph: &&Checked| graph.disks.iter().any(|disk| disk.to_renew);
     let core = core()?;

@@ -1,4 +1,4 @@
-//! `cairn show`: a spec in which nothing is left open.
+//! `cairn show`: a spec with all variables and defaults filled in.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub struct ShowArgs {
 }
 
 impl ShowArgs {
-    /// Shows it.
+    /// Prints the spec.
     pub fn run(self, form: Form) -> Result {
         let spec = match &self.spec {
             Some(path) => view::spec(&plan(path)?),

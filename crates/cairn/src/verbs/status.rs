@@ -1,4 +1,4 @@
-//! `cairn status`: how everything is, and what to type next.
+//! `cairn status`: the state of all graphs, and the next steps for the user.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct StatusArgs {
 }
 
 impl StatusArgs {
-    /// Tells how every running graph is; the exit code is that of the worst.
+    /// Prints the status of every running graph. The exit code is that of the worst.
     pub fn run(self, form: Form) -> Result {
         let all = self.all()?;
         form.print(&all, || all.iter().map(text).collect())?;
@@ -34,7 +34,7 @@ impl StatusArgs {
 }
 
 impl StatusArgs {
-    /// Every graph that runs, and every one that a daemon keeps and that does not.
+    /// Returns the status of every running graph, and of the graphs of a daemon that do not run.
     fn all(&self) -> Result<Vec<Status>> {
         let daemon = running::daemon().filter(|_| self.at.is_any());
         let kept = daemon.map(|daemon| daemon.daemon()).transpose()?;
@@ -51,7 +51,7 @@ impl StatusArgs {
                     status.kept = kept.iter().find(of).cloned();
                     all.push(status);
                 }
-                // It has ended since it was found: the daemon says why.
+                // A graph may have ended since it was found. The daemon has the reason.
                 Err(problem) if kept.is_empty() => return Err(problem.into()),
                 Err(_) => {}
             }
@@ -63,11 +63,11 @@ impl StatusArgs {
     }
 }
 
-/// A graph that nobody can ask.
+/// Returns the text for a graph without a process to ask.
 fn down(graph: &KeptGraph) -> String {
     let KeptGraph { name, phase, problem, held, .. } = graph;
     let word = match phase {
-        // It is tried again and again.
+        // The daemon keeps trying to start it.
         Phase::Starting if problem.is_some() => "WAITING",
         Phase::Up | Phase::Starting => "STARTING",
         Phase::Stopping => "STOPPING",
@@ -145,7 +145,7 @@ fn text(status: &Status) -> String {
     text
 }
 
-/// What a member has to say beside its state.
+/// Returns the details of a member, beside its state.
 fn words(member: &Member) -> String {
     let mut words = Vec::new();
     if let Some(progress) = member.progress {
@@ -163,7 +163,7 @@ fn words(member: &Member) -> String {
     words.join(", ")
 }
 
-/// How far something is, how fast it goes, and how long it still takes if it goes on like that.
+/// Returns the progress, the speed, and the estimated time left.
 fn how_far(progress: Progress, past: Option<Duration>) -> Vec<String> {
     let Progress { done_bytes: done, all_bytes: all, of_bytes: of } = progress;
     let percent = (u128::from(done) * 100).checked_div(u128::from(all)).unwrap_or(100);
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_how_far_how_fast_and_how_long() {
+    fn how_far_reports_progress_speed_and_time_left() {
         let progress =
             |done_bytes, all_bytes| Progress { done_bytes, all_bytes, of_bytes: 1 << 40 };
         let words = how_far(progress(3 << 20, 12 << 20), Some(Duration::from_secs(3)));

@@ -1,4 +1,4 @@
-//! `cairn stop`: a graph that a daemon keeps is closed in order, and another machine may open it.
+//! `cairn stop`: closes a graph of a daemon in order, so that another machine may open it.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub struct StopArgs {
 }
 
 impl StopArgs {
-    /// Has it detached, closed and forgotten.
+    /// Detaches its devices, closes the graph, and lets the daemon forget it.
     pub fn run(self, form: Form) -> Result {
         let Self { name, yes, dry_run } = self;
         let Some(daemon) = running::daemon() else { return Err(without(&name)) };
@@ -42,7 +42,7 @@ impl StopArgs {
             return Err(Failure::new(Exit::NotFound, why));
         };
         let is_up = kept.phase == Phase::Up;
-        // What does not run closes no labels; what has been stopped before has closed them.
+        // A graph that does not run cannot close its labels. One that was stopped before has closed them.
         let is_closed = kept.phase == Phase::Stopped && kept.problem.is_none();
         let is_open = !is_up && !is_closed;
         if let Some(client) = At::default().named(&name)?.filter(|_| is_up) {
@@ -76,7 +76,7 @@ impl StopArgs {
     }
 }
 
-/// Whoever uses it is asked first: devices of this machine, then clients.
+/// Detaches the devices of the graph. First asks for confirmation if it has clients.
 fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> {
     let status = client.status()?;
     if status.connections > 0 && !yes && !dry_run {
@@ -89,7 +89,7 @@ fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> 
     Ok(())
 }
 
-/// Whether labels on its disks know of a graph, so that it can be imported. Of what cannot be read nobody knows better.
+/// Whether the graph has labelled disks, from which it can be imported. Assumed if the record cannot be read.
 fn is_labelled(file: &Path) -> bool {
     let spec = Record::read(file).map(|record| worker::spec_of(&record.source, &record.name));
     spec.map_or(true, |spec| !spec.labelled(REGISTRY).is_empty())
@@ -112,7 +112,7 @@ fn without(name: &str) -> Failure {
     Failure::new(Exit::NotFound, why).next(next)
 }
 
-/// Whether a process is one that a daemon has started for a graph: the next daemon goes on with it.
+/// Whether the process is a worker of a daemon. The next daemon takes it over.
 fn is_worker(name: &str, pid: u32) -> bool {
     let seat = place::keeper().join(format!("{name}.seat"));
     seat.exists() && WorkerLock::sat(&seat).is_ok_and(|sat| sat == Sat::By(pid))

@@ -1,4 +1,4 @@
-//! `cairn top`: what every device does, each second.
+//! `cairn top`: the activity of every device, each second.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form, columns};
 use crate::running::At;
 
-/// The shortest time between two looks: below it the looking is what one sees.
+/// The shortest interval: below it, the measurement itself would dominate the figures.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// What `top` takes.
@@ -30,7 +30,7 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
-    /// Shows rates until somebody stops it; as JSON the figures since the start, once.
+    /// Shows rates until a signal ends it. As JSON, prints the figures since the start, once.
     pub fn run(self, form: Form) -> Result {
         if self.interval < INTERVAL_MIN {
             let why = format!("an interval of {:?}; at least {INTERVAL_MIN:?}", self.interval);
@@ -49,14 +49,15 @@ impl TopArgs {
             let now = client.top()?;
             let mut text = String::new();
             if in_place && lines > 0 {
-                // Back to where the last table began, and away with it.
+                // Move to the start of the last table, and clear it.
                 let _ = write!(text, "\x1b[{lines}A\x1b[J");
             }
             let table = table(&before, &now);
             let table = out::escaped(&table);
             lines = table.lines().count();
             if in_place {
-                // A line that is too long is cut: broken, it would be two to go back over.
+                // A long line is truncated. If it wrapped, it would take two lines, and the next move would go up too
+                // few.
                 let _ = write!(text, "\x1b[?7l{table}\x1b[?7h");
             } else {
                 text.push_str(&table);
@@ -99,7 +100,7 @@ fn cells(row: &TopRow, was: Option<&Counts>, seconds: f64) -> Vec<String> {
         let ops = of(&now.ops, verb).saturating_sub(of(&was.ops, verb));
         cells.push(format!("{:.0}", ops as f64 / seconds));
     }
-    // What a status asks about is not moved.
+    // A block status request moves no bytes.
     let moved = |counts: &Counts| -> u64 {
         let verbs = Verb::ALL.into_iter().filter(|verb| *verb != Verb::Status);
         verbs.map(|verb| of(&counts.bytes, verb)).sum()
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_differences_over_time() {
+    fn table_shows_rates_over_the_interval() {
         let text = table(&top(1_000_000, 1000), &top(3_000_000, 3000));
         let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
         let expected = "vol + part-a + part-b stripe 1000 0 0 0 0 0 4.1 5 2";

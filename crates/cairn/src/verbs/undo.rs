@@ -1,4 +1,4 @@
-//! `cairn undo`: a graph becomes what it was before its last change.
+//! `cairn undo`: changes a graph back to its spec before the last change.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ pub struct UndoArgs {
 }
 
 impl UndoArgs {
-    /// Asks the running graph.
+    /// Asks the running graph for the change, or lists its earlier specs.
     pub fn run(self, form: Form) -> Result {
         let keys = keys(&self.key)?;
         let client = match &self.graph {
@@ -83,7 +83,8 @@ impl UndoArgs {
         self.moving.done(&client, &undone, self.dry_run, form)
     }
 
-    /// Where disks are of which the server does not know it: where the user says, or where their labels are.
+    /// Returns the places of disks that the server does not know: those of the command line, and those of labels found
+    /// here.
     fn disks(&self, history: &History) -> Result<BTreeMap<String, (String, String)>> {
         let said = self.disk.iter().map(|(name, at)| (name.clone(), said_place(at)));
         let mut disks: BTreeMap<_, _> = said.collect();
@@ -109,10 +110,10 @@ impl UndoArgs {
     }
 }
 
-/// The graph that is meant: its name, or that of a spec.
+/// Returns the name of a graph: the argument itself, or the name in that spec.
 ///
 /// # Errors
-/// If the spec cannot be read.
+/// Errors of reading the spec.
 pub fn name(graph: &Path) -> Result<PathBuf> {
     match is_spec(graph) {
         true => Ok(PathBuf::from(read_spec(graph)?.name())),
@@ -120,7 +121,7 @@ pub fn name(graph: &Path) -> Result<PathBuf> {
     }
 }
 
-/// A line for each spec that is kept.
+/// Returns a line for each spec that is kept.
 fn text(history: &History) -> String {
     let History { graph, change, past } = history;
     let mut text = format!("{graph}  change {change}, now\n");

@@ -1,4 +1,4 @@
-//! `cairn validate`: every fault of a spec, or what the user gets.
+//! `cairn validate`: all faults of a spec, or a summary of its graph.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub struct ValidateArgs {
     spec: PathBuf,
 }
 
-/// What is wrong, and what the spec would come to if nothing is.
+/// The faults of a spec, or else its graph.
 #[derive(Serialize)]
 struct Validated {
     faults: Vec<FaultView>,
@@ -39,7 +39,7 @@ struct FaultView {
 }
 
 impl ValidateArgs {
-    /// Checks, and opens nothing.
+    /// Checks the spec without opening a disk for writing.
     pub fn run(self, form: Form) -> Result {
         let spec = read_spec(&self.spec)?;
         let plan = planned(&spec)?;
@@ -63,7 +63,7 @@ impl ValidateArgs {
     }
 }
 
-/// What would become of labelled disks: it is looked at, and nothing is written.
+/// Shows the effect of a start on labelled disks. Nothing is written.
 fn look(spec: &Spec, form: Form) -> Result {
     let core = core()?;
     let env = core.env();
@@ -77,7 +77,7 @@ fn look(spec: &Spec, form: Form) -> Result {
     }
     match probe.refusals() {
         [] => Ok(Exit::Ok),
-        // Somebody serves it, and would be told if its labels were wrong.
+        // A running graph has the disks open, and checks their labels itself.
         refusals if refusals.iter().all(labels::is_in_use) => Ok(Exit::Ok),
         refusals => Err(labels::refused(refusals)),
     }

@@ -1,4 +1,4 @@
-//! `cairn wipe`: a disk that is Cairn's no more.
+//! `cairn wipe`: removes the label of a disk.
 
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ struct Wiped {
 }
 
 impl WipeArgs {
-    /// Looks, asks, and writes zeros over the first and last MiB.
+    /// Checks the content, asks for confirmation, and overwrites the first and last MiB with zeros.
     pub fn run(self, form: Form) -> Result {
         let core = core()?;
         let doctor = labels::doctor(&core.env());
