@@ -241,6 +241,7 @@ mod tests {
             name: "b".to_owned(),
             state: MemberState::Copying,
             errors: 3,
+            cause: None,
             detail: String::new(),
             since_unix_s: None,
             progress: Some(Progress { done_bytes: 1, all_bytes: 4, of_bytes: 4 }),

@@ -163,6 +163,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         name: text(),
         state: MemberState::Copying,
         errors: 1,
+        cause: Some(block::control::Cause::Request),
         detail: text(),
         since_unix_s: Some(1),
         progress: Some(progress),
@@ -182,7 +183,13 @@ fn examples() -> Vec<(&'static str, Value)> {
         number: 1,
         device: text(),
         kind: text(),
-        work: block::Job { what: text(), state: JobState::Running, detail: text(), progress },
+        work: block::Job {
+            what: text(),
+            is_reversed: false,
+            state: JobState::Running,
+            detail: text(),
+            progress,
+        },
     };
     let event = EventLine {
         number: 1,

@@ -68,6 +68,10 @@ pub trait Work: Sized + 'static {
     fn cancel(&self) -> Result<Cancel>;
     /// Turns back, between two steps, after [`Cancel::Back`].
     fn turn(&self) {}
+    /// Whether the job takes its work back.
+    fn is_reversed(&self) -> bool {
+        false
+    }
     /// Returns a description of the work, in words that follow the device's name, and its progress.
     fn progress(&self) -> (String, Progress);
 }
@@ -164,7 +168,7 @@ impl Job {
             State::Done => (JobState::Done, String::new()),
         };
         let (what, progress) = work.progress();
-        crate::Job { what, state, detail, progress }
+        crate::Job { what, is_reversed: work.is_reversed(), state, detail, progress }
     }
 
     /// Begins the job, or rests if it is paused.

@@ -9,7 +9,9 @@ mod report;
 mod shared;
 mod verb;
 
-pub use report::{Health, Job, JobState, Member, MemberState, Progress, Report, Room, Scrub};
+pub use report::{
+    Cause, Health, Job, JobState, Member, MemberState, Progress, Report, Room, Scrub,
+};
 pub use shared::{Nothing, copies, job, member, state};
 pub use verb::{
     Codec, Command, Message, Part, Reach, Reply, Resolved, Verb, VerbInfo, find_verb, only_one,

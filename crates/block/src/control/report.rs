@@ -39,6 +39,9 @@ pub struct Room {
 pub struct Job {
     /// Description of the work, in words that follow the device's kind and name: `from a to b`.
     pub what: String,
+    /// Whether it takes its work back.
+    #[serde(default)]
+    pub is_reversed: bool,
     /// Whether it is running.
     pub state: JobState,
     /// The reason why it has stopped, in words; may be empty.
@@ -70,6 +73,9 @@ pub struct Member {
     pub state: MemberState,
     /// Number of its errors since the start.
     pub errors: u64,
+    /// Cause of the state, if it is not in sync.
+    #[serde(default)]
+    pub cause: Option<Cause>,
     /// Reason for the state, for a person.
     pub detail: String,
     /// Time of the last change of its state, in seconds since 1970; `None` if the state has not changed since the
@@ -77,6 +83,22 @@ pub struct Member {
     pub since_unix_s: Option<u64>,
     /// Progress of a copy to it.
     pub progress: Option<Progress>,
+}
+
+/// The cause for which a member is not in sync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// A command took it out.
+    Command,
+    /// It was absent at the start.
+    Absent,
+    /// Too many reads failed.
+    Reads,
+    /// A request failed, or was not answered in time.
+    Request,
+    /// A write failed on the source while it was being copied.
+    Source,
 }
 
 /// The state of a member.

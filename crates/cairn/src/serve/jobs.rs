@@ -152,7 +152,7 @@ impl Serving {
 fn jobs_of(report: Report) -> Vec<(String, block::Job)> {
     let running = |what: String, detail, progress| {
         let state = block::JobState::Running;
-        (what.clone(), block::Job { what, state, detail, progress })
+        (what.clone(), block::Job { what, is_reversed: false, state, detail, progress })
     };
     let scrub = report.scrub.and_then(|scrub| scrub.progress);
     let scrub = scrub.map(|progress| running("scrub".to_owned(), String::new(), progress));

@@ -109,7 +109,7 @@ impl Row {
 /// Returns a line: `safe-move  migrate from a to safe  37 %, 380 MiB of 1 GiB`
 fn line(job: &Job) -> String {
     let Job { device, kind, work, .. } = job;
-    let block::Job { what, progress, detail, state } = work;
+    let block::Job { what, progress, detail, state, .. } = work;
     let percent = progress.done_bytes.saturating_mul(100) / progress.all_bytes.max(1);
     let [done, all] = [progress.done_bytes, progress.all_bytes].map(format_size);
     let state = match state {

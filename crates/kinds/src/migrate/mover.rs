@@ -107,6 +107,10 @@ impl Work for Inner {
         self.back.set(true);
     }
 
+    fn is_reversed(&self) -> bool {
+        self.goes_back()
+    }
+
     fn progress(&self) -> (String, Progress) {
         let (from, to) = (self.from.name(), self.to.name());
         let (what, done) = match self.goes_back() {

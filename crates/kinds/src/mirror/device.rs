@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use block::control::copies::Scrub;
 use block::control::member::{Fail, Resync};
-use block::control::{Command, Reply, Resolved, VerbInfo};
+use block::control::{Cause, Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
@@ -111,14 +111,20 @@ impl Inner {
     }
 
     /// Takes a member out after an error, unless it is the last one in sync, which passes its errors up.
-    pub fn retire(&self, index: usize, why: String) {
+    pub fn retire(&self, index: usize, cause: Cause, why: String) {
         if self.members[index].takes_writes() && !self.is_last(index) {
-            self.leave_out(index, State::Failed, why);
+            self.leave_out(index, State::Failed, cause, why);
         }
     }
 
     /// Takes a member out. It misses all later writes, and may miss those in flight and those since its last flush.
-    pub(super) fn leave_out(&self, index: usize, state: State, why: impl Into<String>) {
+    pub(super) fn leave_out(
+        &self,
+        index: usize,
+        state: State,
+        cause: Cause,
+        why: impl Into<String>,
+    ) {
         let member = &self.members[index];
         match &self.writer {
             Some(writer) => member.misses(&writer.intent.wanted()),
@@ -129,7 +135,7 @@ impl Inner {
         if state == State::Failed {
             self.tell(What::MemberFailed, Some(index), why.clone());
         }
-        member.set(state, why);
+        member.set(state, Some(cause), why);
         if state == State::Failed && !self.tasks.is_closing() {
             self.take_spare();
         }
@@ -255,7 +261,11 @@ impl Inner {
             }
             Err(error) => {
                 if member.read_failed(self.env.now()) {
-                    self.retire(index, Member::words_of("too many reads; the last one", &error));
+                    self.retire(
+                        index,
+                        Cause::Reads,
+                        Member::words_of("too many reads; the last one", &error),
+                    );
                 }
                 Err(error)
             }
@@ -286,7 +296,7 @@ impl Inner {
         let kept = alone.take_if(|_| self.is_last(index) && !seeded::on(Bug::LateUnfenced));
         self.wait_for_late(index, late, kept);
         if !seeded::on(Bug::LateCopyStays) {
-            self.retire(index, Member::words_of(what, &error));
+            self.retire(index, Cause::Request, Member::words_of(what, &error));
         }
     }
 
@@ -367,7 +377,7 @@ impl Inner {
     /// flush may return older bytes from then on.
     fn failed(&self, op: &Op, index: usize, error: Error) -> Error {
         self.members[index].count_error();
-        self.retire(index, Member::words_of(op.verb().name(), &error));
+        self.retire(index, Cause::Request, Member::words_of(op.verb().name(), &error));
         error
     }
 
@@ -376,7 +386,7 @@ impl Inner {
             // A failed member that was the last one in sync may not be the last any more, because a resync has ended.
             for (index, error) in failures {
                 if self.members[index].state() == State::InSync {
-                    self.retire(index, Member::words_of(op.verb().name(), &error));
+                    self.retire(index, Cause::Request, Member::words_of(op.verb().name(), &error));
                 }
             }
             return Ok(());
@@ -385,7 +395,7 @@ impl Inner {
         let copying = |n: &usize| self.members[*n].state() == State::Copying;
         for index in (0..self.members.len()).filter(copying) {
             let why = "a write failed on its source while it was being copied";
-            self.leave_out(index, State::Stale, why);
+            self.leave_out(index, State::Stale, Cause::Source, why);
         }
         Err(failures.pop().map_or_else(|| self.nobody(), |(_, error)| error))
     }
@@ -472,7 +482,7 @@ impl Inner {
                 ),
             ));
         }
-        self.leave_out(index, State::Failed, "taken out by command");
+        self.leave_out(index, State::Failed, Cause::Command, "taken out by command");
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::control::Cause;
 use block::{Env, Error, Lower, Member as MemberReport, MemberState as State, Mono, Progress};
 
 use super::regions::Bitmap;
@@ -27,6 +28,7 @@ pub struct Member {
     changes: Cell<u64>,
     /// Regions in which it differs from the members in sync, as the state in labels records them.
     missing: RefCell<Bitmap>,
+    cause: Cell<Option<Cause>>,
     detail: RefCell<String>,
     since: Cell<Option<Duration>>,
     errors: Cell<u64>,
@@ -50,6 +52,7 @@ impl Member {
             state: Cell::new(state),
             changes: Cell::new(0),
             missing: RefCell::new(missing),
+            cause: Cell::default(),
             detail: RefCell::default(),
             since: Cell::new(None),
             errors: Cell::new(0),
@@ -71,8 +74,9 @@ impl Member {
         self.changes.get()
     }
 
-    pub fn set(&self, state: State, detail: impl Into<String>) {
+    pub fn set(&self, state: State, cause: Option<Cause>, detail: impl Into<String>) {
         self.state.set(state);
+        self.cause.set(cause);
         self.changes.set(self.changes.get() + 1);
         *self.detail.borrow_mut() = detail.into();
         self.since.set(Some(self.env.wall()));
@@ -104,6 +108,7 @@ impl Member {
     /// Marks the member as absent until the next start.
     pub fn leave(&self) {
         self.absent.set(true);
+        self.cause.set(Some(Cause::Absent));
         *self.detail.borrow_mut() = "not there".to_owned();
     }
 
@@ -179,6 +184,7 @@ impl Member {
             name: self.lower.name().to_owned(),
             state: self.state.get(),
             errors: self.errors.get(),
+            cause: self.cause.get(),
             detail: self.detail.borrow().clone(),
             since_unix_s: self.since.get().map(|at| at.as_secs()),
             progress: self.progress.get(),

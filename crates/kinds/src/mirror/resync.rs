@@ -2,6 +2,7 @@
 
 use std::rc::{Rc, Weak};
 
+use block::control::Cause;
 use block::seeded::{self, Bug};
 use block::{
     Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Locked, MemberState as State, Mode, Op,
@@ -60,7 +61,12 @@ impl Copy {
     /// Takes the member out, unless its state has changed meanwhile.
     fn fail(&self, what: &str, error: &Error) {
         if let Some(mirror) = self.goes_on() {
-            mirror.leave_out(self.index, State::Failed, Member::words_of(what, error));
+            mirror.leave_out(
+                self.index,
+                State::Failed,
+                Cause::Request,
+                Member::words_of(what, error),
+            );
         }
     }
 
@@ -209,7 +215,7 @@ impl Inner {
     /// Begins a resync: new writes go to the member from now on, and the regions that it misses are copied.
     pub fn begin_resync(self: &Rc<Self>, index: usize) {
         let member = &self.members[index];
-        member.set(State::Copying, "");
+        member.set(State::Copying, None, "");
         let (all, of) = (member.missing().bytes(&self.regions), self.regions.size());
         member.set_progress(Progress { done_bytes: 0, all_bytes: all, of_bytes: of });
         self.tell(What::ResyncBegun, Some(index), format!("{all} of {of} bytes"));
@@ -262,11 +268,16 @@ impl Inner {
         match flushed {
             Ok(()) => {
                 member.has_got(&member.missing());
-                member.set(State::InSync, "");
+                member.set(State::InSync, None, "");
                 self.tell(What::ResyncEnded, Some(index), String::new());
                 self.remember_soon();
             }
-            Err(error) => self.leave_out(index, State::Failed, Member::words_of("flush", &error)),
+            Err(error) => self.leave_out(
+                index,
+                State::Failed,
+                Cause::Request,
+                Member::words_of("flush", &error),
+            ),
         }
     }
 
@@ -338,7 +349,11 @@ impl Inner {
                     match mirror.copy(index, range).await {
                         Ok(()) => mirror.rewritten(index, range),
                         Err(Uncopied::Unwritten(error)) => {
-                            mirror.retire(index, Member::words_of("a rewrite", &error));
+                            mirror.retire(
+                                index,
+                                Cause::Request,
+                                Member::words_of("a rewrite", &error),
+                            );
                         }
                         // The source failed. The next read of this range reports that.
                         Err(Uncopied::Unread(_)) => {}

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::control::Cause;
 use block::{
     BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, MemberState as State, Mode, Op,
     Progress, Result, Scrub, What,
@@ -249,7 +250,7 @@ impl Inner {
     async fn rewrite(&self, index: usize, part: ByteRange, right: Buf, alone: &mut Option<Locked>) {
         match self.put(index, part, right, alone).await {
             Ok(()) => self.rewritten(index, part),
-            Err(error) => self.retire(index, Member::words_of("a rewrite", &error)),
+            Err(error) => self.retire(index, Cause::Request, Member::words_of("a rewrite", &error)),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::control::Cause;
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, MemberState as State, Mutex, Result, StateStore, What};
@@ -211,7 +212,7 @@ impl Inner {
                 Err(error) => {
                     self.members[port].count_error();
                     self.tell(What::LabelUnwritable, Some(port), error.to_string());
-                    self.retire(port, Member::words_of("its label", &error));
+                    self.retire(port, Cause::Request, Member::words_of("its label", &error));
                     result = Err(error);
                 }
             }
@@ -230,7 +231,7 @@ impl Inner {
         let me = self.me.clone();
         let told = move |port, error: &Error| {
             if let Some(mirror) = me.upgrade() {
-                mirror.retire(port, Member::words_of("its label", error));
+                mirror.retire(port, Cause::Request, Member::words_of("its label", error));
             }
         };
         writer.kept.on_failure(self.deadline.clone(), Rc::new(told));

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::control::Cause;
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::{ByteRange, MemberState, Op, Report};
 use sim::draw::Stream;
@@ -149,13 +150,13 @@ impl Mirrors {
         let repaired = report.counters.iter().find(|(name, _)| *name == "repaired");
         counters.add_many(Count::Rewritten, repaired.map_or(0, |(_, count)| *count));
         for told in &report.members {
-            let is_out = told.state == MemberState::Failed && told.detail != "taken out by command";
+            let is_out = told.state == MemberState::Failed && told.cause != Some(Cause::Command);
             counters.add_many(Count::Retired, u64::from(is_out));
             counters.add_many(
                 Count::Resynced,
                 u64::from(told.state == IN_SYNC && told.since_unix_s.is_some()),
             );
-            let for_reads = told.detail.contains("too many reads");
+            let for_reads = told.cause == Some(Cause::Reads);
             counters.add_many(Count::ReadRetired, u64::from(for_reads));
         }
     }

@@ -20,8 +20,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::control::Verb;
 use block::control::member::{Resync, Stale};
+use block::control::{Cause, Verb};
 use block::{ByteRange, ErrorKind, MemberState, Reason, Report as DeviceReport};
 use graph::labels::Opening;
 use graph::live::Current;
@@ -623,7 +623,8 @@ impl Trial {
             let _ = self.ask::<Resync>(Stale::default());
         }
         let report = self.report();
-        if report.members.iter().any(|one| one.state != IN_SYNC && one.detail != "not there") {
+        if report.members.iter().any(|one| one.state != IN_SYNC && one.cause != Some(Cause::Absent))
+        {
             return Err(wrong(format!("redundancy is restored: {report:?}")));
         }
         if self.shape.remap {

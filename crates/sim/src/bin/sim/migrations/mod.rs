@@ -458,7 +458,7 @@ impl Trial {
         if job.state == JobState::Stopped {
             return Err(wrong(format!("disks that work stop no migration: {}", job.detail)));
         }
-        let boundary = match job.what.starts_with("back") {
+        let boundary = match job.is_reversed {
             true => job.progress.all_bytes - job.progress.done_bytes,
             false => job.progress.done_bytes,
         };
