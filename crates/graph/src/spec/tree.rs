@@ -135,7 +135,7 @@ impl Reader<'_> {
         match i128::from_str_radix(integer.as_str(), integer.radix()) {
             Ok(number) => Raw::Integer(number),
             Err(_) => {
-                self.log.error(at, format!("{integer} is more than any number here may be"));
+                self.log.error(at, format!("{} is more than any number here may be", shown(integer.as_str())));
                 Raw::Broken
             }
         }
@@ -145,7 +145,7 @@ impl Reader<'_> {
         match float.as_str().parse() {
             Ok(number) => Raw::Float(number),
             Err(_) => {
-                self.log.error(at, format!("{float} is not a number"));
+                self.log.error(at, format!("{} is not a number", shown(float.as_str())));
                 Raw::Broken
             }
         }
@@ -169,4 +169,9 @@ impl<'t> Lines<'t> {
         let before = self.text.get(self.starts[line - 1]..byte).unwrap_or_default();
         Position { line: line as u32, column: before.chars().count() as u32 + 1 }
     }
+}
+
+/// Returns a number as a message shows it. After a fault of the text it may hold any character.
+fn shown(number: &str) -> impl std::fmt::Display {
+    number.escape_debug()
 }
