@@ -45,22 +45,22 @@ const REPLACE: &str = "--replace";
 /// The argument of a daemon that inherits descriptors through its standard input.
 const LEFT: &str = "--left-at-stdin";
 
-/// What `daemon` takes.
+/// Arguments of `daemon`.
 #[derive(Args)]
 pub struct DaemonArgs {
-    /// Where it keeps what is local of each graph
+    /// Directory for the local record of each graph
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Take the place of the daemon that runs, and have the process of each graph replaced by a new one
+    /// Replace the running daemon, and the worker process of each graph
     #[arg(long)]
     replace: bool,
     /// Answer GET /metrics at this address of this machine: HOST:PORT, on loopback
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
-    /// How lines of the log are written, those of workers too: text, or one JSON object each
+    /// Form of log lines, also of workers: text, or one JSON object each
     #[arg(long, value_name = "FORM", value_enum, default_value_t)]
     log: LogForm,
-    /// What is held for graphs waits at standard input
+    /// Receive the descriptors held for graphs through standard input
     #[arg(long, hide = true)]
     left_at_stdin: bool,
 }

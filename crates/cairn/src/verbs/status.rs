@@ -13,7 +13,7 @@ use crate::exit::{Exit, Result};
 use crate::out::{self, Form, count};
 use crate::running::{self, At};
 
-/// What `status` takes.
+/// Arguments of `status`.
 #[derive(Args)]
 pub struct StatusArgs {
     #[command(flatten)]
