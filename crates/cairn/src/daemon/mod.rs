@@ -150,7 +150,7 @@ impl DaemonArgs {
         match self.metrics {
             Some(at) if !at.ip().is_loopback() => {
                 let why =
-                    format!("--metrics {at}: whoever could reach it would be told everything");
+                    format!("--metrics {at}: every host that can reach it could read all figures");
                 Err(Failure::new(Exit::Usage, why).next(format!(
                     "an address of loopback, as 127.0.0.1:{}, and a proxy before it",
                     at.port()
@@ -167,7 +167,7 @@ impl DaemonArgs {
         match MetricsPort::open(at) {
             Ok(port) => Ok(Some(port)),
             Err(error) if self.replace => {
-                out::note(&format!("warning: --metrics {at}: {error}; no figures are told there"));
+                out::note(&format!("warning: --metrics {at}: {error}; no metrics are served"));
                 Ok(None)
             }
             Err(error) => Err(Failure::io(&error, format_args!("--metrics {at}"))),
@@ -227,7 +227,7 @@ fn open_socket() -> Result<DaemonSocket> {
 
 fn tell_manager(line: &str) {
     if let Err(error) = runtime::tell_manager(line) {
-        out::note(&format!("warning: the service manager was not told: {error}"));
+        out::note(&format!("warning: cannot notify the service manager: {error}"));
     }
 }
 

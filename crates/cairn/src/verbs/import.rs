@@ -184,7 +184,7 @@ impl ImportArgs {
         }
         if let Some(name) = graph.unlabelled.iter().find(|name| !disks.contains_key(*name)) {
             return usage(format!(
-                "{name} of {} has no label, so nobody can find it. Next: --disk {name}=PATH",
+                "{name} of {} has no label, so it cannot be found. Next: --disk {name}=PATH",
                 graph.name
             ));
         }

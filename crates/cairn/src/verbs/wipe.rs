@@ -51,7 +51,9 @@ impl WipeArgs {
         }
         if !nothing && !self.dry_run {
             if !self.yes {
-                confirm(&format!("remove {held} from {shown}? Without it nobody finds the data."))?;
+                confirm(&format!(
+                    "remove {held} from {shown}? Without it the data cannot be found."
+                ))?;
             }
             core.block_on(disk.wipe())?;
         }
