@@ -33,7 +33,7 @@ enum Verb {
     Pause(CommandArgs),
     /// Resume a paused job
     Resume(CommandArgs),
-    /// Cancel a job and revert its work so far; no data are lost
+    /// Cancel a job; a migration moves everything back, and no data are lost
     Cancel(CommandArgs),
 }
 
