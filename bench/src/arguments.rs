@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// What the programs that measure have in common.
+/// Arguments that all benchmark programs share.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Rounds of each row
     #[arg(long, value_name = "N")]
     pub rounds: Option<NonZeroUsize>,
-    /// Where the results go
+    /// Directory for the results
     #[arg(long, value_name = "DIRECTORY", default_value = "out/bench")]
     pub out: PathBuf,
-    /// Rows with that in their name, and no others
+    /// Run only rows with this in their name
     #[arg(long, value_name = "PART", default_value = "")]
     pub only: String,
-    /// The document that has the table
+    /// The document with the table
     #[arg(long, value_name = "FILE")]
     pub readme: Option<PathBuf>,
     /// Measure nothing: print the table of saved results

@@ -32,7 +32,7 @@ const END: &str = "<!-- bench: end -->";
 struct Command {
     #[command(flatten)]
     arguments: Arguments,
-    /// How long a round is
+    /// Length of a round in milliseconds
     #[arg(long)]
     millis: Option<NonZeroU64>,
 }

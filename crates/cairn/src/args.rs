@@ -35,7 +35,7 @@ use crate::verbs::wipe::WipeArgs;
 #[derive(Parser)]
 #[command(name = "cairn", version, disable_help_subcommand = true)]
 pub struct Args {
-    /// How results are printed
+    /// Form of printed results
     #[arg(short = 'o', long = "output", value_enum, default_value_t, global = true)]
     form: Form,
     #[command(subcommand)]
@@ -44,59 +44,59 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Make an empty disk: a sparse file
+    /// Create an empty disk: a sparse file
     Create(CreateArgs),
-    /// Tell what a file or an NBD export is
+    /// Show the facts of a file, a block device or an NBD export
     Info(InfoArgs),
     /// Serve a spec, or one raw disk, in the foreground
     Serve(ServeArgs),
-    /// Find graphs on disks, and bring one up without its spec
+    /// Find graphs on disks, and serve one without its spec
     Import(ImportArgs),
-    /// Keep many graphs, each in a process that may die and is started again
+    /// Serve many graphs, each in its own worker process, and restart workers that die
     Daemon(DaemonArgs),
-    /// Close a graph that a daemon keeps, so that another machine may open it
+    /// Close a graph of a daemon, so that another machine may open it
     Stop(StopArgs),
-    /// Check a spec: every fault at once, or what the user gets
+    /// Check a spec: show every fault at once, or the resulting graph
     Validate(ValidateArgs),
-    /// Tell what of the running graph a spec would change
+    /// Show the changes that a spec would make to the running graph
     Diff(DiffArgs),
-    /// Bring a graph up and keep it, or make the running one what the spec says
+    /// Bring up a graph under a daemon, or change the running one to match the spec
     Apply(ApplyArgs),
-    /// Make the running graph what it was before its last change
+    /// Undo the last change of the running graph
     Undo(UndoArgs),
-    /// Show a spec, or what is running, with nothing left open
+    /// Show a spec, or the running graphs, with every default filled in
     Show(ShowArgs),
-    /// List what is running, and where clients reach it
+    /// List running graphs, and their addresses for clients
     Ls(LsArgs),
-    /// Tell how everything is, and what to type next
+    /// Report the state of every graph, and the next command to type
     Status(StatusArgs),
-    /// Draw the graph of a spec, or of what is running
+    /// Draw the graph of a spec, or the running graphs
     Graph(GraphArgs),
-    /// Show what every device does, each second
+    /// Show rates of every device, each second
     Top(TopArgs),
-    /// Tell where a byte of an export lies on the disks
+    /// Show where a byte of an export lies on the disks
     Locate(LocateArgs),
-    /// Make an export a block device of this machine: /dev/cairn/NAME
+    /// Attach an export as a block device of this machine: /dev/cairn/NAME
     Attach(AttachArgs),
-    /// Flush a device that was attached, and take it away
+    /// Flush an attached device, and remove it
     Detach(DetachArgs),
-    /// Act on members of redundant devices, while they are in use
+    /// Fail, resync, add or remove members of redundant devices, and resize disks, while they are in use
     Device(DeviceArgs),
-    /// Look after what takes long: moves of bytes, copies
+    /// List, watch and control long jobs: migrations, resyncs
     Job(JobArgs),
-    /// Tell what has happened to devices
+    /// Show events of devices
     Events(EventsArgs),
-    /// Say who may open an encrypted device the next time
+    /// Manage the key slots of an encrypted device
     Key(KeyArgs),
-    /// Tell whether labels are sound, of what runs and of what is found on disks
+    /// Check the labels of running graphs and of disks
     Check(CheckArgs),
-    /// Write labels anew: of which one copy is sound, or that other disks know of
+    /// Rewrite labels from their sound copy, or from the labels of other disks
     Repair(RepairArgs),
     /// Remove the label of a disk
     Wipe(WipeArgs),
     /// List the kinds of devices, or show the manual of one
     Kinds(KindsArgs),
-    /// Put the same load on NBD exports of any server
+    /// Measure NBD exports of any server under the same load
     Bench(BenchArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),

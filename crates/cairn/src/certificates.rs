@@ -38,7 +38,7 @@ pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option
     warn_of_readers(&paths.key);
     if paths.clients.is_none() {
         out::note(&format!(
-            "warning: {at} takes whoever can reach it: tls has no clients = \"CA.pem\""
+            "warning: {at} accepts every client that can reach it: tls has no clients = \"CA.pem\""
         ));
     }
     let first = |mut errors: Errors| Failure::from(errors.remove(0));

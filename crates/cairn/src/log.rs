@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::out::escaped;
 
-/// How lines are written.
+/// Form of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum LogForm {
     /// For people.

@@ -11,7 +11,7 @@ use crate::exit::{Failure, Result};
 
 pub use crate::log::note;
 
-/// How results are printed.
+/// Form of printed results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Form {
     /// For people.

@@ -12,10 +12,10 @@ use crate::place;
 /// A function that finds the thing that a word names.
 type Resolve = fn(&str, Vec<(Names, (Client, String))>) -> Result<(Client, String), Unresolved>;
 
-/// Which running graph a live verb asks.
+/// Choice of the running graph for a live verb.
 #[derive(Args, Default)]
 pub struct At {
-    /// The graph to ask, or its control socket, where more than one is running
+    /// The graph, or its control socket, if more than one is running
     #[arg(long, value_name = "GRAPH|SOCKET")]
     at: Option<PathBuf>,
 }

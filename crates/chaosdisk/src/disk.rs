@@ -185,7 +185,7 @@ impl Disk {
         if verb == Verb::Flush {
             self.sim.lose_cache();
         }
-        Err(Error::os(EIO, format_args!("{verb}, as it was told to fail")))
+        Err(Error::os(EIO, format_args!("{verb}, an injected failure")))
     }
 
     async fn io(&self, io: DiskIo) -> Outcome {

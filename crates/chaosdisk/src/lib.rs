@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,
-    reason = "whoever asks the control socket is a plain program, not below an Env"
+    reason = "clients of the control socket are plain programs, not below an Env"
 )]
 
 mod command;

@@ -9,7 +9,7 @@ use chaosdisk::{DiskSpec, Shelf, ask, serve};
 use clap::{Parser, Subcommand};
 use runtime::{Config, Core};
 
-/// Simulated disks over NBD, which forget on command what was not flushed.
+/// Simulated disks over NBD, which lose unflushed data on command.
 #[derive(Parser)]
 #[command(name = "chaosdisk", disable_help_subcommand = true)]
 struct Args {
@@ -27,7 +27,7 @@ enum Verb {
         /// The unix socket for `ctl`
         #[arg(long)]
         control: PathBuf,
-        /// What delays and power cuts draw from
+        /// Seed for delays and power cuts
         #[arg(long, default_value_t = 0)]
         seed: u64,
         /// NAME=SIZE or NAME=SIZE,PROFILE: 4kn, 512n, 512e, not-atomic, protected, liar

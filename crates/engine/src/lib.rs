@@ -271,7 +271,7 @@ impl Engine {
     }
 
     fn node(&self, id: NodeId) -> Rc<Node> {
-        self.0.nodes.borrow()[id].clone().expect("whoever has a node's number has not forgotten it")
+        self.0.nodes.borrow()[id].clone().expect("a node with a number in use is not forgotten")
     }
 
     /// Closes a device: it refuses every further request. A handle that outlives the device's replacement cannot reach
@@ -546,7 +546,7 @@ impl Inner {
                 sink.done(token, request, result);
                 self.waiting.wake();
             }
-            Owner::Nobody => unreachable!("somebody owns what is under way"),
+            Owner::Nobody => unreachable!("a request in flight has an owner"),
         }
     }
 

@@ -374,7 +374,7 @@ fn a_request_is_admitted_only_with_its_buffers() {
     let tokens: Vec<_> = (0..fit).map(|_| bench.submit(top, zero())).collect();
     let refused = bench.engine.submit(&bench.portal(top), zero(), bench.answers.clone(), u64::MAX);
     assert!(refused.is_err());
-    assert!(bench.pool.take(1).is_err(), "nobody else has what is in reserve");
+    assert!(bench.pool.take(1).is_err(), "the reserve is not available to others");
     let mut cx = Context::from_waker(Waker::noop());
     let mut scratch = std::pin::pin!(bench.pool.scratch(65536));
     assert!(scratch.as_mut().poll(&mut cx).is_ready(), "those that are admitted have it");

@@ -262,7 +262,7 @@ fn errors(bench: &mut Bench, lower: usize, inject: Inject) -> Result<(), Refusal
     bench.settle()?;
     let (injected, failed) = (watch.injected.get(), bench.tally.failed.get());
     if injected > 0 && bench.redundancy() == 0 && failed == 0 && bench.is_well() {
-        let words = format!("{injected} errors below, and none is told");
+        let words = format!("{injected} errors below, and none is reported");
         return Err(Refusal::new(Broken::Errors, words));
     }
     bench.masked()?;

@@ -59,7 +59,7 @@ impl fmt::Display for Broken {
             Self::Bytes(rule) => return rule.fmt(f),
             Self::Completes => "every request completes",
             Self::Returns => "buffers and slots come back",
-            Self::Errors => "an error below is told, or masked by redundancy",
+            Self::Errors => "an error below is reported, or masked by redundancy",
             Self::Seam => "requests below keep to what the lower says of itself",
             Self::Payload => "a payload is not changed on its way",
             Self::Copies => "copies are alike when all is quiet",

@@ -200,7 +200,7 @@ impl Device for Strict {
 }
 
 fn injected(verb: &str) -> Error {
-    Error::new(ErrorKind::Io, format!("{verb}: told to fail"))
+    Error::new(ErrorKind::Io, format!("{verb}: injected failure"))
 }
 
 fn overlap(one: &Buf, two: &Buf) -> bool {

@@ -273,7 +273,7 @@ impl Attachments {
             Some(Ok(_)) => {}
             Some(Err(failure)) => out::note(&format!("warning: {path}: {}", failure)),
             None => out::note(&format!(
-                "warning: {path}: not away after {}: somebody still holds its mount",
+                "warning: {path}: not removed after {}: its mount is still in use",
                 format_duration(CLEAR)
             )),
         }

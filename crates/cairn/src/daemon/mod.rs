@@ -45,22 +45,22 @@ const REPLACE: &str = "--replace";
 /// The argument of a daemon that inherits descriptors through its standard input.
 const LEFT: &str = "--left-at-stdin";
 
-/// What `daemon` takes.
+/// Arguments of `daemon`.
 #[derive(Args)]
 pub struct DaemonArgs {
-    /// Where it keeps what is local of each graph
+    /// Directory for the local record of each graph
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Take the place of the daemon that runs, and have the process of each graph replaced by a new one
+    /// Replace the running daemon, and the worker process of each graph
     #[arg(long)]
     replace: bool,
     /// Answer GET /metrics at this address of this machine: HOST:PORT, on loopback
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
-    /// How lines of the log are written, those of workers too: text, or one JSON object each
+    /// Form of log lines, also of workers: text, or one JSON object each
     #[arg(long, value_name = "FORM", value_enum, default_value_t)]
     log: LogForm,
-    /// What is held for graphs waits at standard input
+    /// Receive the descriptors held for graphs through standard input
     #[arg(long, hide = true)]
     left_at_stdin: bool,
 }
@@ -150,7 +150,7 @@ impl DaemonArgs {
         match self.metrics {
             Some(at) if !at.ip().is_loopback() => {
                 let why =
-                    format!("--metrics {at}: whoever could reach it would be told everything");
+                    format!("--metrics {at}: every host that can reach it could read all figures");
                 Err(Failure::new(Exit::Usage, why).next(format!(
                     "an address of loopback, as 127.0.0.1:{}, and a proxy before it",
                     at.port()
@@ -167,7 +167,7 @@ impl DaemonArgs {
         match MetricsPort::open(at) {
             Ok(port) => Ok(Some(port)),
             Err(error) if self.replace => {
-                out::note(&format!("warning: --metrics {at}: {error}; no figures are told there"));
+                out::note(&format!("warning: --metrics {at}: {error}; no metrics are served"));
                 Ok(None)
             }
             Err(error) => Err(Failure::io(&error, format_args!("--metrics {at}"))),
@@ -227,7 +227,7 @@ fn open_socket() -> Result<DaemonSocket> {
 
 fn tell_manager(line: &str) {
     if let Err(error) = runtime::tell_manager(line) {
-        out::note(&format!("warning: the service manager was not told: {error}"));
+        out::note(&format!("warning: cannot notify the service manager: {error}"));
     }
 }
 

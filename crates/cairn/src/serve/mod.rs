@@ -77,32 +77,32 @@ pub use remote::Remote;
 /// Longest time that the kernel takes to close the sockets of a dead process.
 const CLOSING: Duration = Duration::from_millis(300);
 
-/// What `serve` takes.
+/// Arguments of `serve`.
 #[derive(Args)]
 pub struct ServeArgs {
     /// A spec (NAME.toml), or a file or block device to serve as it is
     #[arg(value_name = "SPEC|FILE")]
     target: PathBuf,
-    /// Label a disk whatever is on it: what it holds is lost
+    /// Label a disk even if it is not empty: its content is lost
     #[arg(long, value_name = "DISK")]
     wipe: Vec<String>,
     #[command(flatten)]
     options: ServeOptions,
 }
 
-/// How a graph is served, wherever it comes from.
+/// Options for serving a graph, from any source.
 #[derive(Args)]
 pub struct ServeOptions {
     /// Refuse writes on every export
     #[arg(long)]
     read_only: bool,
-    /// Come up without labelled disks that are missing, where all data are on the others
+    /// Start without missing labelled disks, if the other disks have all data
     #[arg(long)]
     degraded: bool,
-    /// Open disks that another machine had open and did not close: it must not come back with them
+    /// Open disks that another machine had open and did not close: it must never use them again
     #[arg(long)]
     take: bool,
-    /// Say what would be served and where, and change nothing
+    /// Show the exports and addresses without serving or changing anything
     #[arg(long)]
     dry_run: bool,
     /// Run a shell command with $uri, $unixsocket and $size of the first export, and end with it
@@ -111,19 +111,19 @@ pub struct ServeOptions {
     /// Listen here instead: unix:PATH, tcp:HOST:PORT or tls://HOST:PORT; may be given more than once
     #[arg(long, value_name = "ADDR")]
     listen: Vec<String>,
-    /// Allow --listen on TCP beyond loopback, unencrypted and open to whoever can reach it
+    /// Allow --listen on TCP beyond loopback, unencrypted and open to every host that can reach it
     #[arg(long)]
     insecure: bool,
     /// Write the process id here once clients can connect
     #[arg(long, value_name = "FILE")]
     pidfile: Option<PathBuf>,
-    /// Open the control socket here instead of where live verbs look
+    /// Open the control socket here, not where live verbs look
     #[arg(long, value_name = "SOCKET")]
     at: Option<PathBuf>,
-    /// The longest wait, at the end, for begun requests and for flushes
+    /// Longest wait, at the end, for begun requests and for flushes
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     stop_timeout: Duration,
-    /// How lines of the log are written: text, or one JSON object each
+    /// Form of log lines: text, or one JSON object each
     #[arg(long, value_name = "FORM", value_enum, default_value_t)]
     log: LogForm,
 }

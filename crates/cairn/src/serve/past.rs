@@ -187,7 +187,7 @@ fn nobody_knows(past: &Past, forgotten: &[Forgotten]) -> Failure {
             )
         }
         Forgotten::Key(name) => format!(
-            "nobody knows any more where the key of {name} comes from. Next: --key {name}=file:PATH \
+            "the source of the key of {name} is not recorded. Next: --key {name}=file:PATH \
              or credential:NAME"
         ),
         Forgotten::Option(name, option) => {

@@ -44,7 +44,7 @@ pub fn raise_limits() -> Result<()> {
 /// Sends a line to the service manager, if there is one: `READY=1`, `STOPPING=1`.
 pub fn tell_manager(line: &str) {
     if let Err(error) = runtime::tell_manager(line) {
-        crate::out::note(&format!("warning: the service manager was not told: {error}"));
+        crate::out::note(&format!("warning: cannot notify the service manager: {error}"));
     }
 }
 

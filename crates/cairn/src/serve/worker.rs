@@ -39,34 +39,34 @@ const DAEMON_BACK: Duration = Duration::from_secs(30);
 /// Interval of the tries to reach the daemon.
 const DAEMON_LOOK: Duration = Duration::from_millis(50);
 
-/// What a daemon tells a worker.
+/// Arguments of a worker, from its daemon.
 #[derive(Parser)]
 #[command(name = NAME)]
 struct WorkerArgs {
-    /// What is local of the graph
+    /// The local record of the graph
     file: PathBuf,
-    /// What says that this is its worker
+    /// The lock file of its worker
     #[arg(long)]
     seat: PathBuf,
-    /// Make disks as the spec says; at later starts what is not there is missing
+    /// Create the disks of the spec; at later starts an absent disk is missing
     #[arg(long)]
     first: bool,
-    /// A disk or device that was told at an earlier start what is said of it for the first one
+    /// A disk or device for which an earlier start has used the options for a first start
     #[arg(long)]
     heard: Vec<String>,
-    /// Label a disk whatever is on it
+    /// Label a disk even if it is not empty
     #[arg(long)]
     wipe: Vec<String>,
-    /// A member of a mirror whose bytes count where those of the members may differ
+    /// The authoritative member of a mirror if members may differ
     #[arg(long)]
     trust: Vec<String>,
     /// Open disks that another machine had open and did not close
     #[arg(long)]
     take: bool,
-    /// A key that is there only once: GRAPH/DEVICE=FILE
+    /// A key that can be read only once: GRAPH/DEVICE=FILE
     #[arg(long)]
     key: Vec<String>,
-    /// How lines of the log are written
+    /// Form of log lines
     #[arg(long, value_enum, default_value_t)]
     log: LogForm,
 }

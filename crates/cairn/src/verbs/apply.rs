@@ -20,41 +20,41 @@ use crate::running::{self, At};
 use crate::serve::ServeOptions;
 use crate::source::{Source, read_text};
 
-/// What `apply` takes.
+/// Arguments of `apply`.
 #[derive(Args)]
 pub struct ApplyArgs {
-    /// The spec; the running graph of that name becomes what it says
+    /// The spec; the running graph of that name is changed to match it
     spec: PathBuf,
-    /// Label a disk whatever is on it: what it holds is lost
+    /// Label a disk even if it is not empty: its content is lost
     #[arg(long, value_name = "DISK")]
     wipe: Vec<String>,
     #[command(flatten)]
     moving: Moving,
-    /// Of one that a daemon is to bring up: without labelled disks that are missing, where all data are on
-    /// the others, now and at each start
+    /// For a graph that a daemon brings up: start without missing labelled disks, if the other disks have all
+    /// data, now and at each start
     #[arg(long)]
     degraded: bool,
-    /// Of one that a daemon is to bring up: open disks that another machine had open and did not close
+    /// For a graph that a daemon brings up: open disks that another machine had open and did not close
     #[arg(long)]
     take: bool,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     at: At,
 }
 
-/// Whether bytes move.
+/// Options for moving bytes.
 #[derive(Args)]
 pub struct Moving {
-    /// Where an export would show other bytes, let its own move there, as a job: encrypt it in place, or
-    /// bring it to another disk
+    /// If an export would change its bytes, migrate its present ones, as a job: encrypt it in place, or
+    /// move it to another disk
     #[arg(long = "move")]
     pub move_bytes: bool,
-    /// With --move: bytes per second at most, as 100MiB; as many as clients leave if not given
+    /// With --move: bytes per second at most, as 100MiB; by default as many as clients leave
     #[arg(long, requires = "move_bytes", value_name = "BYTES", value_parser = speed)]
     pub speed: Option<u64>,
-    /// With --move: watch until the bytes are there; Ctrl-C leaves them moving
+    /// With --move: watch until the migration is done; it continues after Ctrl-C
     #[arg(long, requires = "move_bytes")]
     pub wait: bool,
 }
@@ -70,12 +70,12 @@ fn speed(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What `diff` takes.
+/// Arguments of `diff`.
 #[derive(Args)]
 pub struct DiffArgs {
-    /// The spec to compare with what is running
+    /// The spec to compare with the running graph
     spec: PathBuf,
-    /// As apply --move would do it
+    /// Show the changes of apply --move
     #[arg(long = "move")]
     move_bytes: bool,
     #[command(flatten)]

@@ -10,20 +10,20 @@ use crate::out::{self, Form};
 use crate::running::At;
 use crate::serve::Remote;
 
-/// What `attach` takes.
+/// Arguments of `attach`.
 #[derive(Args)]
 pub struct AttachArgs {
-    /// An export of what is running, or the NBD URI of any server's
+    /// An export of a running graph, or the NBD URI of an export of any server
     #[arg(value_name = "EXPORT|URI")]
     export: String,
-    /// What to call it in /dev/cairn; as the export if left out
+    /// Its name in /dev/cairn; by default the name of the export
     #[arg(long)]
     name: Option<String>,
-    /// How: fuse (a FUSE mount and a loop device), or nbd (the kernel's own NBD client); by default fuse
-    /// where there is /dev/fuse
+    /// Means: fuse (a FUSE mount and a loop device), or nbd (the kernel's own NBD client); by default fuse
+    /// if /dev/fuse exists
     #[arg(long, value_name = "fuse|nbd", value_parser = means)]
     by: Option<Means>,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -38,12 +38,12 @@ fn means(text: &str) -> std::result::Result<Means, String> {
     }
 }
 
-/// What `detach` takes.
+/// Arguments of `detach`.
 #[derive(Args)]
 pub struct DetachArgs {
     /// Its name in /dev/cairn
     name: String,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

@@ -14,7 +14,7 @@ use crate::out::{self, Form};
 /// Time before each round that is not counted.
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// What `bench` takes.
+/// Arguments of `bench`.
 #[derive(Args)]
 pub struct BenchArgs {
     /// The exports: nbd+unix:///EXPORT?socket=PATH or nbd://HOST/EXPORT
@@ -35,19 +35,19 @@ pub struct BenchArgs {
     /// Rounds; in each, every export has its turn
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// How long a round counts
+    /// Length of a measured round
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     time: Duration,
-    /// Only the first so many bytes of each export
+    /// Use only this many bytes at the start of each export
     #[arg(long, value_parser = parse_size)]
     span: Option<u64>,
     /// Overwrite the export with known bytes first, and compare every read with them
     #[arg(long)]
     fill: bool,
-    /// Overwrite without asking: writes and --fill destroy what the export holds
+    /// Overwrite without asking: writes and --fill destroy the data of the export
     #[arg(long)]
     yes: bool,
-    /// Ask for structured replies; simple ones are the same for every server
+    /// Request structured replies; simple ones are the same for every server
     #[arg(long)]
     structured: bool,
 }

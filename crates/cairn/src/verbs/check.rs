@@ -16,12 +16,12 @@ use crate::registry::REGISTRY;
 use crate::running;
 use crate::source::{is_spec, read_spec};
 
-/// What `check` takes.
+/// Arguments of `check`.
 #[derive(Args)]
 pub struct CheckArgs {
-    /// A graph, by its name or its spec; all that run, and all that are found, if left out
+    /// A graph, by its name or its spec; by default all running graphs and all found on disks
     graph: Option<PathBuf>,
-    /// Look at the files of this directory, besides block devices
+    /// Search the files of this directory, besides block devices
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
 }

@@ -9,17 +9,17 @@ use clap_mangen::Man;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
-/// What `completions` takes.
+/// Arguments of `completions`.
 #[derive(Args)]
 pub struct CompletionsArgs {
     /// The shell
     shell: Shell,
 }
 
-/// What `man` takes.
+/// Arguments of `man`.
 #[derive(Args)]
 pub struct ManArgs {
-    /// Where to write a page for every verb; the page of `cairn` itself is printed if left out
+    /// Directory for a page of every verb; by default the page of `cairn` is printed
     dir: Option<PathBuf>,
 }
 

@@ -17,15 +17,15 @@ const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 /// Least block size: the size of a disk is a multiple of it.
 const BLOCK_BYTES: u64 = 512;
 
-/// What `create` takes.
+/// Arguments of `create`.
 #[derive(Args)]
 pub struct CreateArgs {
-    /// The file to make; it must not be there yet
+    /// The file to create; it must not exist
     file: PathBuf,
     /// Its size: 4096, 64KiB, 10G, 1.5TiB
     #[arg(value_parser = parse_size)]
     size: u64,
-    /// Say what would be made, and make nothing
+    /// Show the file without creating it
     #[arg(long)]
     dry_run: bool,
 }

@@ -22,7 +22,7 @@ use crate::running::At;
 /// Interval of the checks of a rebuild.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What `device` takes.
+/// Arguments of `device`.
 #[derive(Args)]
 pub struct DeviceArgs {
     #[command(subcommand)]
@@ -33,17 +33,17 @@ pub struct DeviceArgs {
 enum Verb {
     /// Take a member out of service: it is neither read nor written from then on
     Fail(FailArgs),
-    /// Bring a member up to date: copy it from those that are in sync
+    /// Bring a member in sync: copy to it from members in sync
     Resync(ResyncArgs),
-    /// Read and compare all copies of a device, and make alike what is not
+    /// Read and compare all copies of a device, and repair differences
     Scrub(ScrubArgs),
-    /// Take one more disk in as a member
+    /// Add a disk as a member
     Insert(DiskArgs),
-    /// Take a disk in the place of a member, which leaves
+    /// Replace a member by a disk
     Replace(DiskArgs),
-    /// Leave a member away
+    /// Remove a member
     Remove(RemoveArgs),
-    /// Let the graph use all of a disk that has grown, or make its file larger first
+    /// Let the graph use all of a disk that has grown, or extend its file first
     Resize(ResizeArgs),
 }
 
@@ -51,7 +51,7 @@ enum Verb {
 struct FailArgs {
     #[command(flatten)]
     target: Target,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -60,7 +60,7 @@ struct FailArgs {
 struct ResyncArgs {
     #[command(flatten)]
     target: Target,
-    /// Watch until it is in sync; Ctrl-C leaves it running
+    /// Watch until it is in sync; the resync continues after Ctrl-C
     #[arg(long)]
     wait: bool,
 }
@@ -70,10 +70,10 @@ struct ScrubArgs {
     /// The device, or the graph if only one device in it has copies
     #[arg(value_name = "DEVICE|GRAPH")]
     of: String,
-    /// End the scrub that is under way
+    /// Stop the running scrub
     #[arg(long)]
     stop: bool,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -86,10 +86,10 @@ struct DiskArgs {
     target: Target,
     /// The disk: a block device, or a file
     path: PathBuf,
-    /// Label it whatever is on it: what it holds is lost
+    /// Label it even if it is not empty: its content is lost
     #[arg(long)]
     wipe: bool,
-    /// Watch until it is in sync, also without a terminal; Ctrl-C leaves it running
+    /// Watch until it is in sync, also without a terminal; the resync continues after Ctrl-C
     #[arg(long)]
     wait: bool,
 }
@@ -102,12 +102,12 @@ struct RemoveArgs {
 
 #[derive(Args)]
 struct ResizeArgs {
-    /// The disk, by its name in the spec; `disk` if a bare file or device is served
+    /// The disk, by its name in the spec; `disk` for a served file or device without a spec
     disk: String,
-    /// What its file is to have: 20GiB; what the disk has by now if left out
+    /// New size of its file: 20GiB; by default the present size of the disk
     #[arg(value_parser = size)]
     size: Option<u64>,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -116,10 +116,10 @@ struct ResizeArgs {
 
 #[derive(Args)]
 struct Target {
-    /// The member, with its device or its graph before it
+    /// The member, after its device or its graph
     #[arg(value_name = "DEVICE/MEMBER|GRAPH/MEMBER")]
     member: Name,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

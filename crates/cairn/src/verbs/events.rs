@@ -8,10 +8,10 @@ use crate::exit::{Exit, Result};
 use crate::out::{self, Form};
 use crate::running::At;
 
-/// What `events` takes.
+/// Arguments of `events`.
 #[derive(Args)]
 pub struct EventsArgs {
-    /// Go on with what happens from now on, until Ctrl-C or the end of the server
+    /// Continue with new events, until Ctrl-C or the end of the server
     #[arg(long)]
     follow: bool,
     #[command(flatten)]

@@ -11,16 +11,16 @@ use crate::out::Form;
 use crate::running::At;
 use crate::view;
 
-/// What `graph` takes.
+/// Arguments of `graph`.
 #[derive(Args)]
 pub struct GraphArgs {
-    /// The spec to draw; what is running if left out
+    /// The spec to draw; by default the running graphs
     #[arg(conflicts_with = "at")]
     spec: Option<PathBuf>,
-    /// As an SVG image
+    /// Draw an SVG image
     #[arg(long, conflicts_with = "dot")]
     svg: bool,
-    /// As text for Graphviz
+    /// Print text for Graphviz
     #[arg(long)]
     dot: bool,
     #[command(flatten)]

@@ -24,28 +24,28 @@ use crate::serve::ServeOptions;
 use crate::serve::worker::trust;
 use crate::source::{Source, told};
 
-/// What `import` takes.
+/// Arguments of `import`.
 #[derive(Args)]
 pub struct ImportArgs {
-    /// The graph to serve, by its name or its uuid; lists what is there if left out
+    /// The graph to serve, by its name or its uuid; by default all found graphs are listed
     graph: Option<String>,
-    /// Where the key of a device comes from: file:PATH, fd:NUMBER, credential:NAME; asked for if not said
+    /// Source of the key of a device: file:PATH, fd:NUMBER, credential:NAME; by default you are asked
     #[arg(long, value_name = "DEVICE=SOURCE", value_parser = pair)]
     key: Vec<(String, String)>,
     /// An option of a device that labels do not hold, such as the file of a trace
     #[arg(long, value_name = "DEVICE.OPTION=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
-    /// Where a disk is that is not found by itself: a path, or an NBD URI
+    /// Place of a disk that is not found automatically: a path, or an NBD URI
     #[arg(long, value_name = "NAME=PATH|URI", value_parser = pair)]
     disk: Vec<(String, String)>,
-    /// Label a disk whatever is on it: what it holds is lost
+    /// Label a disk even if it is not empty: its content is lost
     #[arg(long, value_name = "DISK", requires = "graph")]
     wipe: Vec<String>,
-    /// A member of a mirror whose bytes count, at this start: the other members are copied from it, and what only they
-    /// have is lost
+    /// The authoritative member of a mirror, at this start: the other members are copied from it, and bytes that only
+    /// they have are lost
     #[arg(long, value_name = "MEMBER", requires = "graph")]
     trust: Vec<String>,
-    /// Look at the files of this directory, besides block devices
+    /// Search the files of this directory, besides block devices
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
     #[command(flatten)]
@@ -184,7 +184,7 @@ impl ImportArgs {
         }
         if let Some(name) = graph.unlabelled.iter().find(|name| !disks.contains_key(*name)) {
             return usage(format!(
-                "{name} of {} has no label, so nobody can find it. Next: --disk {name}=PATH",
+                "{name} of {} has no label, so it cannot be found. Next: --disk {name}=PATH",
                 graph.name
             ));
         }

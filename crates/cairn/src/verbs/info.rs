@@ -16,7 +16,7 @@ use crate::out::Form;
 use crate::remote;
 use crate::source::format;
 
-/// What `info` takes.
+/// Arguments of `info`.
 #[derive(Args)]
 pub struct InfoArgs {
     /// A file, a block device, or an NBD URI

@@ -16,7 +16,7 @@ use crate::running::At;
 /// Interval of the checks of a job.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What `job` takes.
+/// Arguments of `job`.
 #[derive(Args)]
 pub struct JobArgs {
     #[command(subcommand)]
@@ -25,15 +25,15 @@ pub struct JobArgs {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// List what is under way
+    /// List jobs in progress
     Ls(LsArgs),
-    /// Watch until it is over; Ctrl-C leaves it running
+    /// Watch a job until it ends; it continues after Ctrl-C
     Watch(WatchArgs),
-    /// Let it rest until it is resumed, over restarts too
+    /// Pause a job until it is resumed, also across restarts
     Pause(CommandArgs),
-    /// Let it go on
+    /// Resume a paused job
     Resume(CommandArgs),
-    /// Take back what it has done so far; nothing is lost
+    /// Cancel a job; a migration moves everything back, and no data are lost
     Cancel(CommandArgs),
 }
 
@@ -45,7 +45,7 @@ struct LsArgs {
 
 #[derive(Args)]
 struct WatchArgs {
-    /// Its number, or the device that does it
+    /// The job, by its number or its device
     job: String,
     #[command(flatten)]
     at: At,
@@ -53,9 +53,9 @@ struct WatchArgs {
 
 #[derive(Args)]
 struct CommandArgs {
-    /// Its number, or the device that does it
+    /// The job, by its number or its device
     job: String,
-    /// Only say how things are
+    /// Show the job without changing it
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

@@ -20,7 +20,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::out::{Form, columns};
 use crate::running::At;
 
-/// What `key` takes.
+/// Arguments of `key`.
 #[derive(Args)]
 pub struct KeyArgs {
     #[command(subcommand)]
@@ -29,13 +29,13 @@ pub struct KeyArgs {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// List the slots that are in use
+    /// List used slots
     Ls(LsArgs),
-    /// Let one more passphrase open the device
+    /// Add a passphrase that opens the device
     Add(AddArgs),
-    /// Empty a slot: its passphrase does not open the device any more
+    /// Empty a slot: its passphrase no longer opens the device
     Rm(RmArgs),
-    /// Exchange the passphrase of a slot
+    /// Replace the passphrase of a slot
     Change(ChangeArgs),
 }
 
@@ -51,10 +51,10 @@ struct AddArgs {
     target: Target,
     #[command(flatten)]
     keys: Keys,
-    /// A word that says whose it is
+    /// Text that identifies the owner of the slot
     #[arg(long, value_name = "TEXT", default_value = "")]
     label: String,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -65,10 +65,10 @@ struct RmArgs {
     target: Target,
     /// The slot's number
     slot: usize,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -79,17 +79,17 @@ struct ChangeArgs {
     target: Target,
     #[command(flatten)]
     keys: Keys,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
 }
 
 #[derive(Args)]
 struct Keys {
-    /// Where a passphrase comes from that opens it: file:PATH, fd:N, credential:NAME or ask
+    /// Source of a passphrase that opens the device: file:PATH, fd:N, credential:NAME or ask
     #[arg(long, value_name = "SOURCE", default_value = "ask")]
     key: String,
-    /// Where the new passphrase comes from
+    /// Source of the new passphrase
     #[arg(long, value_name = "SOURCE", default_value = "ask")]
     new_key: String,
 }
@@ -101,7 +101,7 @@ fn source(option: &str, text: &str) -> Result<KeySource> {
 
 #[derive(Args)]
 struct Target {
-    /// The device, with its graph before it where more than one runs
+    /// The device, after its graph if more than one runs
     #[arg(value_name = "DEVICE|GRAPH/DEVICE")]
     device: String,
     #[command(flatten)]

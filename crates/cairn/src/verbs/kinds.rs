@@ -9,10 +9,10 @@ use crate::exit::{Exit, Failure, Result};
 use crate::out::{Form, columns};
 use crate::registry::REGISTRY;
 
-/// What `kinds` takes.
+/// Arguments of `kinds`.
 #[derive(Args)]
 pub struct KindsArgs {
-    /// The kind whose manual is wanted; a list of all if left out
+    /// Show the manual of this kind; by default all kinds are listed
     kind: Option<String>,
 }
 

@@ -8,7 +8,7 @@ use crate::exit::{Exit, Result};
 use crate::out::Form;
 use crate::running::At;
 
-/// What `locate` takes.
+/// Arguments of `locate`.
 #[derive(Args)]
 pub struct LocateArgs {
     /// The export

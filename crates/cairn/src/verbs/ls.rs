@@ -9,7 +9,7 @@ use crate::exit::{Exit, Result};
 use crate::out::{Form, columns};
 use crate::running::At;
 
-/// What `ls` takes.
+/// Arguments of `ls`.
 #[derive(Args)]
 pub struct LsArgs {
     #[command(flatten)]

@@ -17,27 +17,27 @@ use crate::out::Form;
 use crate::registry::REGISTRY;
 use crate::source::{is_spec, read_spec};
 
-/// What `repair` takes.
+/// Arguments of `repair`.
 #[derive(Args)]
 pub struct RepairArgs {
-    /// A graph, by its name or its spec; all that run, and all that are found, if left out
+    /// A graph, by its name or its spec; by default all running graphs and all found on disks
     graph: Option<PathBuf>,
-    /// Look at the files of this directory, besides block devices
+    /// Search the files of this directory, besides block devices
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
-    /// Where a disk is that has lost its label; a disk that a spec names is found by itself
+    /// Place of a disk that has lost its label; a disk of a spec is found automatically
     #[arg(long, value_name = "NAME=PATH", value_parser = pair)]
     disk: Vec<(String, String)>,
-    /// The bytes of this disk count as they are, though nothing tells whether they are all there
+    /// Accept the bytes of this disk as they are, although some may be missing
     #[arg(long, value_name = "DISK")]
     trust: Vec<String>,
-    /// Write what another machine has open, too: it is gone for good
+    /// Also write labels that another machine has open: it must never use them again
     #[arg(long)]
     take: bool,
-    /// Say what would be done, and change nothing
+    /// Show the repairs without changing anything
     #[arg(long, visible_alias = "dry-run")]
     plan: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }

@@ -10,10 +10,10 @@ use crate::out::Form;
 use crate::running::At;
 use crate::view;
 
-/// What `show` takes.
+/// Arguments of `show`.
 #[derive(Args)]
 pub struct ShowArgs {
-    /// The spec to show as planned; what is running if left out
+    /// The spec to show as planned; by default the running graphs
     #[arg(conflicts_with = "at")]
     spec: Option<PathBuf>,
     #[command(flatten)]

@@ -13,7 +13,7 @@ use crate::exit::{Exit, Result};
 use crate::out::{self, Form, count};
 use crate::running::{self, At};
 
-/// What `status` takes.
+/// Arguments of `status`.
 #[derive(Args)]
 pub struct StatusArgs {
     #[command(flatten)]
@@ -86,7 +86,7 @@ fn down(graph: &KeptGraph) -> String {
     if *held > 0 {
         let held = count(*held as u64, "listener or device");
         // Writing to a String does not fail.
-        let _ = writeln!(text, "  held for its next process: {held}; whoever uses them waits");
+        let _ = writeln!(text, "  held for its next process: {held}; their users wait");
     }
     if problem.is_some() && matches!(phase, Phase::GivenUp | Phase::Stopped) {
         let next = "put that right, then cairn apply its spec, or send SIGHUP to the daemon";

@@ -14,15 +14,15 @@ use crate::registry::REGISTRY;
 use crate::running::{self, At};
 use crate::serve::worker;
 
-/// What `stop` takes.
+/// Arguments of `stop`.
 #[derive(Args)]
 pub struct StopArgs {
     /// The graph
     name: String,
-    /// Do not ask, where it has clients
+    /// Do not ask for confirmation if it has clients
     #[arg(long)]
     yes: bool,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
 }

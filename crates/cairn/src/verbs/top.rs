@@ -16,13 +16,13 @@ use crate::running::At;
 /// The shortest interval: below it, the measurement itself would dominate the figures.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// What `top` takes.
+/// Arguments of `top`.
 #[derive(Args)]
 pub struct TopArgs {
-    /// One table, over one interval, then end
+    /// Print one table, over one interval, and exit
     #[arg(long)]
     once: bool,
-    /// Between two looks
+    /// Interval between two updates
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
     #[command(flatten)]

@@ -19,36 +19,36 @@ use crate::place;
 use crate::running::At;
 use crate::source::{is_spec, read_spec};
 
-/// What `undo` takes.
+/// Arguments of `undo`.
 #[derive(Args)]
 pub struct UndoArgs {
     /// The graph, if more than one is running: its name, or its spec
     #[arg(conflicts_with = "at")]
     graph: Option<PathBuf>,
-    /// List what the graph was before, and change nothing
+    /// List earlier specs of the graph, and change nothing
     #[arg(long)]
     list: bool,
-    /// Go back to this change, not to the one before the last
+    /// Go back to this change, not to the one before the last change
     #[arg(long, value_name = "CHANGE")]
     to: Option<u64>,
-    /// Where a disk is that is not found by itself: a path, or an NBD URI
+    /// Place of a disk that is not found automatically: a path, or an NBD URI
     #[arg(long, value_name = "NAME=PATH|URI", value_parser = pair)]
     disk: Vec<(String, String)>,
-    /// Where the key of a device comes from that the graph has not any more: file:PATH, credential:NAME
+    /// Source of the key of a device that the graph no longer has: file:PATH, credential:NAME
     #[arg(long, value_name = "DEVICE=SOURCE", value_parser = pair)]
     key: Vec<(String, String)>,
-    /// An option that labels do not hold, of a device that the graph has no more, such as the file of a trace
+    /// An option that labels do not hold, of a device that the graph no longer has, such as the file of a trace
     #[arg(long, value_name = "DEVICE.OPTION=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
-    /// Look at the files of this directory for disks that have left, besides block devices
+    /// Search the files of this directory for removed disks, besides block devices
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
-    /// Label a disk whatever is on it: what it holds is lost
+    /// Label a disk even if it is not empty: its content is lost
     #[arg(long, value_name = "DISK")]
     wipe: Vec<String>,
     #[command(flatten)]
     moving: Moving,
-    /// Say what would be done, and do nothing
+    /// Show the steps without doing anything
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

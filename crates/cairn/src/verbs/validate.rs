@@ -15,7 +15,7 @@ use crate::out::{self, Form};
 use crate::source::{read_spec, told};
 use crate::view;
 
-/// What `validate` takes.
+/// Arguments of `validate`.
 #[derive(Args)]
 pub struct ValidateArgs {
     /// The spec

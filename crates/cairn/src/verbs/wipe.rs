@@ -11,19 +11,19 @@ use crate::exit::{Exit, Failure, Result};
 use crate::labels;
 use crate::out::Form;
 
-/// What `wipe` takes.
+/// Arguments of `wipe`.
 #[derive(Args)]
 pub struct WipeArgs {
     /// A file or a block device
     #[arg(value_name = "DISK")]
     disk: PathBuf,
-    /// Remove whatever is at both ends, not only a label of Cairn's
+    /// Remove any content of both ends, not only a label of Cairn
     #[arg(long)]
     all_signatures: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
-    /// Say what would be removed, and change nothing
+    /// Show what would be removed, and change nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -51,7 +51,9 @@ impl WipeArgs {
         }
         if !nothing && !self.dry_run {
             if !self.yes {
-                confirm(&format!("remove {held} from {shown}? Without it nobody finds the data."))?;
+                confirm(&format!(
+                    "remove {held} from {shown}? Without it the data cannot be found."
+                ))?;
             }
             core.block_on(disk.wipe())?;
         }

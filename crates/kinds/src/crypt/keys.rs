@@ -111,7 +111,7 @@ impl Keys {
         volume.slots[number] = None;
         if volume.slots.iter().all(Option::is_none) {
             let why = format!(
-                "slot {number} is the last one; without it nobody could open {} ever again",
+                "slot {number} is the last one; without it {} could never be opened again",
                 self.who
             );
             return Err(Error::new(ErrorKind::InUse, why).next("cairn key add another one first"));

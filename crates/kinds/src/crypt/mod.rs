@@ -91,7 +91,7 @@ const DISCARDS: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Bytes,
     scope: Scope::Graph,
-    help: "discards go down, and tell who sees the disk what is in use; off if not set",
+    help: "discards go down, and show on the disk which blocks are in use; off if not set",
 };
 
 const KDF_MEMORY: OptionSpec = OptionSpec {

@@ -178,7 +178,7 @@ mod tests {
         assert!(intent.quiet(|range| range == at(3, REGION)).iter().eq([5]));
         write(&intent, at(3, 4096));
         assert!(!intent.leave(&quiet, |_| false));
-        assert!(intent.wanted().has(3), "somebody has written there meanwhile");
+        assert!(intent.wanted().has(3), "it was written meanwhile");
         intent.quiet(|_| false);
         assert!(intent.leave(&intent.quiet(|_| false), |_| false));
         assert!(intent.is_empty() && !intent.covers(at(3, 4096)));
@@ -201,7 +201,7 @@ mod tests {
         assert!((1000..=1000 + paid).contains(&states), "{states}");
         (0..IDLE_LOOKS).for_each(|_| drop(intent.quiet(|_| false)));
         let quiet = intent.quiet(|_| false);
-        assert_eq!(quiet.len(), intent.wanted().len(), "all leave when nobody writes at all");
+        assert_eq!(quiet.len(), intent.wanted().len(), "all leave when there are no writes at all");
     }
 
     #[test]

@@ -134,7 +134,7 @@ const SETTLE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "how long nobody has written to a region until it counts as alike after a crash; \
+    help: "time without writes after which a region counts as clean after a crash; \
            5s if not set",
 };
 

@@ -132,7 +132,7 @@ impl Opening {
         let vault = self.vault(uuid, access).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
                 let words = format!(
-                    "what says where blocks are is gone from {}: the labels tell that it was there. \
+                    "the map of blocks is gone from {}: the labels record that it was there. \
                      Next: bring back the disk that has it",
                     self.meta.name()
                 );

@@ -99,7 +99,7 @@ impl Copies {
         let written = self.kept.write(&ports, state.clone());
         self.marked.replace(state);
         if self.has(Sin::MarksLate) {
-            self.env.spawn("a mark that nobody waits for", async move { drop(written.await) });
+            self.env.spawn("a mark without a waiter", async move { drop(written.await) });
             return Ok(());
         }
         let mut answers = written.await.into_iter();
