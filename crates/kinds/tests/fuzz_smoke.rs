@@ -136,3 +136,9 @@ fn label_texts() {
     });
     assert!(counted > testkit::INPUTS / 50, "{counted} of {} were taken", testkit::INPUTS);
 }
+
+/// An input that the fuzz target found.
+#[test]
+fn label_text_with_control_character_in_number() {
+    bodies::label_text(b"_ff=5_ff\x05f\xbff");
+}

@@ -135,7 +135,10 @@ impl Reader<'_> {
         match i128::from_str_radix(integer.as_str(), integer.radix()) {
             Ok(number) => Raw::Integer(number),
             Err(_) => {
-                self.log.error(at, format!("{} is more than any number here may be", shown(integer.as_str())));
+                self.log.error(
+                    at,
+                    format!("{} is more than any number here may be", shown(integer.as_str())),
+                );
                 Raw::Broken
             }
         }
