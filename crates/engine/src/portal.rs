@@ -24,7 +24,6 @@ struct Entrance {
     to: RefCell<Target>,
 }
 
-#[derive(Clone)]
 struct Target {
     /// `None` once the portal is closed.
     id: Option<NodeId>,
@@ -48,7 +47,7 @@ impl Portal {
     }
 
     /// Refuses every further request with `error`. Requests that were begun go on.
-    pub fn close(&self, error: Error) {
+    fn close(&self, error: Error) {
         let info = self.info();
         let reserve = Reserve::of_device(Needs::LEAF, info.block_size, &[]);
         let closed = Closed { info: info.clone(), error: error.at(self.name()) };
@@ -116,8 +115,8 @@ impl Portals {
     /// `Unsupported` if a request that one of these clients may send would not fit the new node.
     pub fn fit(&self, engine: &Engine, targets: &Targets) -> Result<()> {
         let portals = self.0.borrow();
-        let known = targets.iter().filter_map(|(name, node)| Some((portals.get(name)?, *node)));
-        known.into_iter().try_for_each(|(portal, node)| portal.fits(&engine.info(node)))
+        let mut known = targets.iter().filter_map(|(name, node)| Some((portals.get(name)?, *node)));
+        known.try_for_each(|(portal, node)| portal.fits(&engine.info(node)))
     }
 
     /// Leads every portal to the target of its name. Makes the portals that are missing, and closes those without a

@@ -1,6 +1,6 @@
 //! Tables, each fused with the tables directly below it: one lookup, however many there are.
 
-use block::{Error, ErrorKind, Port, Result, Table, TableId};
+use block::{Port, Result, Table, TableId};
 
 /// A table device: its own table over its lowers, and the fused one over the devices below them. `P` names such a device.
 #[derive(Clone)]
@@ -17,7 +17,7 @@ impl<P: Copy + PartialEq> Fusion<P> {
     /// # Errors
     /// `Invalid` if the name is no name of a table.
     pub fn alone(name: &str, own: Table, below: P) -> Result<Self> {
-        let fused = own.clone().named(TableId::new(name, 1).map_err(fault)?);
+        let fused = own.clone().named(TableId::new(name, 1)?);
         Ok(Self { own, fused, ports: vec![below] })
     }
 
@@ -26,10 +26,10 @@ impl<P: Copy + PartialEq> Fusion<P> {
     /// # Errors
     /// `Invalid` if the tables do not fit each other.
     pub fn over(name: &str, own: Table, lowers: &[(P, Option<&Self>)]) -> Result<Self> {
-        let id = TableId::new(name, 1).map_err(fault)?;
+        let id = TableId::new(name, 1)?;
         let tables: Vec<_> =
             lowers.iter().map(|(_, table)| table.map(|table| &table.fused)).collect();
-        let fused = own.clone().named(id).fuse(&tables).map_err(fault)?;
+        let fused = own.clone().named(id).fuse(&tables)?;
         let (mut targets, mut ports) = (Vec::new(), Vec::new());
         for path in &fused.ports {
             let (lower, table) = lowers[usize::from(path.upper.0)];
@@ -43,11 +43,7 @@ impl<P: Copy + PartialEq> Fusion<P> {
             });
             ports.push(Port(at as u16));
         }
-        let fused = fused.table.renumber(&ports).map_err(fault)?;
+        let fused = fused.table.renumber(&ports)?;
         Ok(Self { own, fused, ports: targets })
     }
-}
-
-fn fault(error: block::TableError) -> Error {
-    Error::new(ErrorKind::Invalid, error.to_string())
 }

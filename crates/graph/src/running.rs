@@ -243,8 +243,7 @@ impl Graph {
             let (mut node, mut made) = (member.node, None);
             if export.read_only && !info.read_only {
                 info.read_only = true;
-                let whole = Table::linear(Port(0), info.size, 0, info.size)
-                    .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+                let whole = Table::linear(Port(0), info.size, 0, info.size)?;
                 let engine = &self.engine;
                 node = engine.add_table(&export.name, info.clone(), Rc::new(whole), &[node])?;
                 made = Some(node);
@@ -373,9 +372,8 @@ impl Graph {
         let mut made: Vec<NodeId> =
             self.completed(&plan.name, raw, building.env)?.into_iter().collect();
         let raw = made.last().copied().unwrap_or(raw);
-        let fault = |error: block::TableError| Error::new(ErrorKind::Invalid, error.to_string());
         let raw_info = self.engine.info(raw);
-        let own = Table::linear(Port(0), raw_info.size, meta::DATA_START, bytes).map_err(fault)?;
+        let own = Table::linear(Port(0), raw_info.size, meta::DATA_START, bytes)?;
         let fusion = Fusion::alone(&plan.name, own, raw)?;
         let info = Info { size: bytes, ..raw_info };
         let table = Rc::new(fusion.fused.clone());

@@ -299,7 +299,7 @@ impl Assembly {
     fn add_table(&mut self, name: String, table: Table, on: &[PartId]) -> Result<PartId> {
         let over = Info::over(on.iter().map(|part| &self.parts[*part].info));
         let info = Info { size: table.size(), ..over.expect("a table has lowers") };
-        table.check_block_size(info.block_size).map_err(invalid)?;
+        table.check_block_size(info.block_size)?;
         let (table, nodes) =
             if self.fuse { self.fused(&table, on)? } else { self.plain(table, on) };
         let table = Rc::new(table);
@@ -317,7 +317,7 @@ impl Assembly {
             Body::Device(_) | Body::Hooks(_) => None,
         };
         let tables: Vec<_> = on.iter().map(|part| below(part).map(|(table, _)| &**table)).collect();
-        let fused = table.fuse(&tables).map_err(invalid)?;
+        let fused = table.fuse(&tables)?;
         let node = |upper: Port, lower: Option<Port>| {
             let part = on[usize::from(upper.0)];
             match (lower, below(&part)) {
@@ -364,10 +364,6 @@ fn refused(faults: Vec<Fault>) -> Error {
     let words: Vec<_> =
         faults.iter().map(|fault| format!("{}: {}", fault.option, fault.message)).collect();
     Error::new(ErrorKind::Invalid, words.join("; "))
-}
-
-fn invalid(error: block::TableError) -> Error {
-    Error::new(ErrorKind::Invalid, error.to_string())
 }
 
 #[cfg(test)]

@@ -119,3 +119,9 @@ impl fmt::Display for TableError {
 }
 
 impl Error for TableError {}
+
+impl From<TableError> for crate::Error {
+    fn from(error: TableError) -> Self {
+        Self::new(crate::ErrorKind::Invalid, error.to_string())
+    }
+}

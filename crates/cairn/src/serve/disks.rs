@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use api::{Applied, DiskChange, DiskRequest};
 use kind::Kind;
 
-use super::Serving;
 use super::apply::Anew;
+use super::{Serving, live};
 use crate::exit::{Exit, Failure, Result};
 use crate::names;
 use crate::registry::REGISTRY;
@@ -54,29 +54,25 @@ impl Serving {
     /// only device with members.
     fn device_of(&self, request: &DiskRequest) -> Result<String> {
         let DiskRequest { of, member, change, .. } = request;
-        let graph = &self.live.now().graph;
-        let (mut devices, mut members) = (Vec::new(), Vec::new());
-        for device in graph.members() {
-            let path = vec![graph.name().to_owned(), device.name.clone()];
-            let of_device = graph.report(device).members;
-            if !of_device.is_empty() {
-                devices.push((path.clone(), device.name.clone()));
-            }
-            let paths = of_device.into_iter().map(|one| [&path[..], &[one.name]].concat());
-            members.extend(paths.map(|path| (path, device.name.clone())));
-        }
-        let names: Vec<_> = devices.iter().map(|(_, name)| name.as_str()).collect();
+        let now = self.live.now();
+        let members = live::members(&now.graph);
+        let mut devices: Vec<_> =
+            members.iter().map(|(path, device)| (path[..2].to_vec(), *device)).collect();
+        devices.dedup_by(|one, other| one.0 == other.0);
+        let names: Vec<_> = devices.iter().map(|(_, device)| device.name.as_str()).collect();
         let known = match &names[..] {
             [] => "nothing here has members".to_owned(),
             _ => format!("with members there are {}", names.join(", ")),
         };
         if matches!(change, DiskChange::Insert(_)) {
             let unknown = || format!("no device {of} with members; {known}");
-            return names::resolve_or_only(of, devices).map_err(|why| why.refuse(of, unknown));
+            let found = names::resolve_or_only(of, devices);
+            return found.map(|it| it.name.clone()).map_err(|why| why.refuse(of, unknown));
         }
         let word = format!("{of}/{member}");
         let unknown = || format!("no member {word}; {known}");
-        names::resolve(&word, members).map_err(|why| why.refuse(&word, unknown))
+        let found = names::resolve(&word, members);
+        found.map(|it| it.name.clone()).map_err(|why| why.refuse(&word, unknown))
     }
 }
 

@@ -246,15 +246,20 @@ impl Running {
     }
 }
 
-/// Returns the device with the member that a request names.
-fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Member, Problem> {
-    let word = format!("{}/{}", request.of, request.member);
-    let paths = |device: &'g Member| {
+/// Lists the members of a graph by their paths, each with its device.
+pub fn members(graph: &Graph) -> Vec<(names::Path, &Member)> {
+    let paths = |device| {
         let members = graph.report(device).members.into_iter();
         members
             .map(move |one| (vec![graph.name().to_owned(), device.name.clone(), one.name], device))
     };
-    let all: Vec<_> = graph.members().iter().flat_map(paths).collect();
+    graph.members().iter().flat_map(paths).collect()
+}
+
+/// Returns the device with the member that a request names.
+fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Member, Problem> {
+    let word = format!("{}/{}", request.of, request.member);
+    let all = members(graph);
     let names: Vec<_> = all.iter().map(|(path, _)| path[1..].join("/")).collect();
     names::resolve(&word, all).map_err(|unresolved| {
         let known = match &names[..] {

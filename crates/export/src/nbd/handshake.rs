@@ -14,6 +14,9 @@ use crate::{Catalog, Listed};
 /// Number of volumes that are read from a catalogue at a time.
 const PAGE: usize = 256;
 
+/// The most volumes that one handshake lists.
+const LISTED_MAX: usize = 65_536;
+
 /// The rules for clients at one address.
 pub struct ListenerPolicy<'a> {
     pub catalog: &'a dyn Catalog,
@@ -63,7 +66,13 @@ impl Offer<'_> {
 impl Exports for Offer<'_> {
     async fn list(&self) -> Result<Vec<ExportEntry>, String> {
         let mut all = Vec::new();
-        while !self.page(&mut all, PAGE).await? {}
+        while !self.page(&mut all, PAGE).await? {
+            if all.len() >= LISTED_MAX {
+                return Err(format!(
+                    "more than {LISTED_MAX} volumes cannot be listed; ask for one by its name"
+                ));
+            }
+        }
         let open = all.into_iter().filter(|listed| listed.is_for(self.names));
         Ok(open.map(|Listed { name, description, .. }| ExportEntry { name, description }).collect())
     }

@@ -8,7 +8,7 @@ use super::PlannedNode;
 use crate::fusion::Fusion;
 
 /// The reserve of a planned node.
-struct Planned {
+struct NodeReserve {
     /// For a request to the node.
     reserve: Reserve,
     /// For a request of a fused table above, which goes past the table of a label.
@@ -18,7 +18,7 @@ struct Planned {
 
 /// The reserves of the nodes of a plan, in its order.
 pub(super) struct Reserves {
-    nodes: Vec<Planned>,
+    nodes: Vec<NodeReserve>,
     pool_bytes: usize,
 }
 
@@ -34,55 +34,54 @@ impl Reserves {
     /// `Limit` if a request through it needs more than the engine can set aside. The nodes above are checked as if it
     /// were a disk.
     pub fn add(&mut self, node: &PlannedNode) -> Result<Reserve> {
-        let checked = self.of(node).and_then(|planned| {
-            planned.reserve.check(&node.name, node.info.max_transfer, self.pool_bytes)?;
-            Ok(planned)
+        let checked = self.of(node).and_then(|found| {
+            found.reserve.check(&node.name, node.info.max_transfer, self.pool_bytes)?;
+            Ok(found)
         });
-        let reserve = checked.as_ref().map(|planned| planned.reserve).map_err(Clone::clone);
-        self.nodes.push(checked.unwrap_or_else(|_| Planned::of_device(leaf(node))));
+        let reserve = checked.as_ref().map(|found| found.reserve).map_err(Clone::clone);
+        self.nodes.push(checked.unwrap_or_else(|_| NodeReserve::of_device(leaf(node))));
         reserve
     }
 
-    fn of(&self, node: &PlannedNode) -> Result<Planned> {
+    fn of(&self, node: &PlannedNode) -> Result<NodeReserve> {
         let block = node.info.block_size;
         let below: Vec<_> = node.lowers.iter().map(|lower| self.nodes[*lower].reserve).collect();
         Ok(match (&node.kind.maker, &node.table) {
             (Maker::Disk { .. }, _) => self.of_disk(node)?,
-            (Maker::Hooks { .. }, _) => Planned::of_device(below[0]),
+            (Maker::Hooks { .. }, _) => NodeReserve::of_device(below[0]),
             (_, Some(table)) => {
                 let lowers = node.lowers.iter();
                 let lowers: Vec<_> =
                     lowers.map(|lower| (*lower, self.nodes[*lower].fusion.as_ref())).collect();
                 self.of_table(Fusion::over(&node.name, table.clone(), &lowers)?, block)
             }
-            (_, None) => Planned::of_device(Reserve::of_device(node.needs, block, &below)),
+            (_, None) => NodeReserve::of_device(Reserve::of_device(node.needs, block, &below)),
         })
     }
 
-    fn of_disk(&self, node: &PlannedNode) -> Result<Planned> {
+    fn of_disk(&self, node: &PlannedNode) -> Result<NodeReserve> {
         let (info, mut raw) = (&node.info, leaf(node));
         if Emulate::is_needed(info, info.block_size) {
             raw = Reserve::of_device(Emulate::NEEDS, info.block_size, &[raw]);
         }
         if !node.has_label() {
-            return Ok(Planned::of_device(raw));
+            return Ok(NodeReserve::of_device(raw));
         }
         let end = meta::DATA_START + info.size;
-        let own = Table::linear(Port(0), end, meta::DATA_START, info.size)
-            .map_err(|error| block::Error::new(block::ErrorKind::Invalid, error.to_string()))?;
+        let own = Table::linear(Port(0), end, meta::DATA_START, info.size)?;
         let reserve = Reserve::of_table(&own, info.block_size, &[raw]);
         let fusion = Some(Fusion::alone(&node.name, own, self.nodes.len())?);
-        Ok(Planned { reserve, below_label: raw, fusion })
+        Ok(NodeReserve { reserve, below_label: raw, fusion })
     }
 
-    fn of_table(&self, fusion: Fusion<usize>, block: u32) -> Planned {
+    fn of_table(&self, fusion: Fusion<usize>, block: u32) -> NodeReserve {
         let below: Vec<_> = fusion.ports.iter().map(|node| self.nodes[*node].below_label).collect();
         let reserve = Reserve::of_table(&fusion.fused, block, &below);
-        Planned { reserve, below_label: reserve, fusion: Some(fusion) }
+        NodeReserve { reserve, below_label: reserve, fusion: Some(fusion) }
     }
 }
 
-impl Planned {
+impl NodeReserve {
     fn of_device(reserve: Reserve) -> Self {
         Self { reserve, below_label: reserve, fusion: None }
     }

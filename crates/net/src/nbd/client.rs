@@ -79,7 +79,7 @@ impl Client {
             let outbox = Outbox::over(heads, memory.buf(env.pool(), HEADS_BYTES).await?);
             let shaken = shake(env, &mut socket, tls, config, &mut inbox, memory).await;
             let session = shaken.map_err(|error: Error| error.at(to))?;
-            Ok((socket, session, inbox, outbox))
+            Ok::<_, Error>((socket, session, inbox, outbox))
         };
         let Some(connected) = env.within(HANDSHAKE, connecting).await else {
             let words = format!("no handshake within {} s", HANDSHAKE.as_secs());

@@ -6,13 +6,14 @@ use std::rc::Rc;
 use block::control::{Command, Reply, VerbInfo, find_verb};
 use block::env::LocalFuture;
 use block::{Device, Info, Request, Result};
-use engine::{Engine, NodeId};
+use engine::{Engine, NodeId, Portal};
 
 /// A disk that forwards requests and commands to a node of another engine. Commands cross as bytes. It supports the
 /// verbs known to both sides.
 pub struct Remote {
     engine: Engine,
     node: NodeId,
+    portal: Portal,
     info: Info,
     verbs: &'static [&'static VerbInfo],
     /// Bytes of commands and answers so far.
@@ -23,7 +24,8 @@ impl Remote {
     /// Makes a disk for `node` of `engine`, with `verbs` known to both sides.
     pub fn new(engine: &Engine, node: NodeId, verbs: &'static [&'static VerbInfo]) -> Self {
         let (engine, info) = (engine.clone(), engine.info(node));
-        Self { engine, node, info, verbs, crossed: Rc::default() }
+        let portal = engine.portal("a remote disk", node);
+        Self { engine, node, portal, info, verbs, crossed: Rc::default() }
     }
 
     /// Returns the number of bytes of commands and answers so far.
@@ -39,7 +41,7 @@ impl Device for Remote {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         let op = std::mem::replace(&mut request.op, block::Op::Flush);
-        let done = self.engine.call(&self.engine.portal("a remote disk", self.node), op).await;
+        let done = self.engine.call(&self.portal, op).await;
         request.op = done.op;
         done.result
     }
