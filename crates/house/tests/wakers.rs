@@ -9,7 +9,7 @@ const MAY_KEEP_WAKERS: &[&str] = &[
     "crates/block/src/notify.rs",
     "crates/block/src/test_world.rs",
     "crates/engine/src/ready.rs",
-    "crates/kinds/tests/kinds/world.rs",
+    "crates/kinds/src/tests/world.rs",
     "crates/runtime/src/executor.rs",
     "crates/runtime/src/slab.rs",
     "crates/runtime/src/timers.rs",

@@ -17,6 +17,8 @@ mod pass;
 pub mod remap;
 mod stripe;
 mod tables;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 
 use kind::Registry;

@@ -14,6 +14,8 @@ mod device;
 mod keys;
 mod open;
 pub mod slots;
+#[cfg(test)]
+mod tests;
 pub mod verbs;
 mod wrap;
 mod xts;

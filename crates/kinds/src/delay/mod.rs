@@ -1,5 +1,8 @@
 //! Delays every request independently: makes a slow disk from a fast one.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;

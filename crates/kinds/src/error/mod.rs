@@ -1,6 +1,8 @@
 //! Makes chosen requests fail, to test the error handling above it.
 
 mod schedule;
+#[cfg(test)]
+mod tests;
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -19,6 +19,8 @@ use kind::{
     OptionSpec, Plan, Scope, ValueType, at_once,
 };
 
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use watch::{Seen, Watch};

@@ -13,6 +13,8 @@
 mod device;
 mod mover;
 pub mod record;
+#[cfg(test)]
+mod tests;
 
 use std::rc::Rc;
 

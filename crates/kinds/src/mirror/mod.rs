@@ -22,6 +22,8 @@ pub mod regions;
 mod resync;
 mod scrub;
 mod superblock_writer;
+#[cfg(test)]
+mod tests;
 
 use std::rc::Rc;
 use std::time::Duration;

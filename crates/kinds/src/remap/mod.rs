@@ -18,6 +18,8 @@ pub mod layout;
 mod opening;
 mod packer;
 pub mod record;
+#[cfg(test)]
+mod tests;
 
 use std::cell::Cell;
 use std::rc::Rc;

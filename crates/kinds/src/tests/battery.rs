@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use crate::REGISTRY;
 use block::{JobState, Result};
 use kind::{Maker, Value};
-use kinds::REGISTRY;
 use sim::{Assembly, PartId};
 use testkit::{LowerSpec, Subject, conformance, disk_path};
 

@@ -3,7 +3,7 @@
 use graph::spec::{Local, Spec};
 use kind::Registry;
 
-const REGISTRY: Registry = kinds::REGISTRY;
+const REGISTRY: Registry = crate::REGISTRY;
 
 const LABEL: &str = "name = \"home\"\n\
     [disk]\n\"a\" = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", size = 65536, block = 4096 }\n\"raw\" = {  }\n\

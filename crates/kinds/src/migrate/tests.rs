@@ -3,11 +3,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::migrate::record::{Record, WINDOW_MAX_BYTES, Window};
 use block::control::Nothing;
 use block::control::job::{Action, Course, Steer, Wait};
 use block::{ByteRange, ErrorKind, JobState, Op, Report, Result};
 use kind::Value;
-use kinds::migrate::record::{Record, WINDOW_MAX_BYTES, Window};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
@@ -53,7 +53,7 @@ impl Bench {
     fn start(&mut self) -> Life {
         self.lives += 1;
         let order = Stream::new(self.world.seed(), "order", self.lives);
-        let graph = Assembly::new(&self.world.env(), kinds::REGISTRY, false, order);
+        let graph = Assembly::new(&self.world.env(), crate::REGISTRY, false, order);
         let mut graph = graph.in_world(&self.world).on_labels(self.shelf.clone());
         let (from, to) = self.sides(&mut graph).unwrap();
         let part = graph.add("migrate", &self.options, &[from, to]).unwrap();
@@ -205,7 +205,7 @@ fn migration_in_place_leaves_bytes_encrypted() {
     drop(life);
     bench.world.drop_tasks();
     let order = Stream::new(1, "order", 99);
-    let mut graph = Assembly::new(&bench.world.env(), kinds::REGISTRY, false, order);
+    let mut graph = Assembly::new(&bench.world.env(), crate::REGISTRY, false, order);
     let (_, safe) = bench.sides(&mut graph).unwrap();
     let client = Client::new(&graph.engine, graph.node(safe));
     let read = Op::read(range, bench.world.env().buf(8192).unwrap());
@@ -331,7 +331,7 @@ fn damaged_window_is_reported() {
     bench.is_blank_again();
 
     let order = Stream::new(4, "order", 99);
-    let mut graph = Assembly::new(&bench.world.env(), kinds::REGISTRY, false, order);
+    let mut graph = Assembly::new(&bench.world.env(), crate::REGISTRY, false, order);
     let (plain, safe) = bench.sides(&mut graph).unwrap();
     let write = |part, sector: u64, byte: u8| {
         let data = bench.world.env().buf(512).unwrap();

@@ -1,9 +1,9 @@
 //! `file`: faults that planning finds before a disk is opened.
 
+use crate::REGISTRY;
 use graph::spec::Spec;
-use kinds::REGISTRY;
 
-use crate::world::World;
+use crate::tests::world::World;
 
 fn faults(world: &World, disks: &str) -> Vec<String> {
     let text = format!("[disk]\n{disks}\n[export]\nx = {{ on = \"a\" }}\n");

@@ -1,11 +1,13 @@
 //! `trace`: the content of the file, the time of writing, and replay.
 
+mod entry;
+
 use std::time::Duration;
 
+use crate::trace::{Entry, Reader, Record, Replayed, SLOT_BYTES, replay};
 use block::{Op, Verb};
-use kinds::trace::{Entry, Reader, Record, Replayed, SLOT_BYTES, replay};
 
-use crate::world::{Running, World, range};
+use crate::tests::world::{Running, World, range};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -311,6 +313,6 @@ fn replay_limits_requests_and_buffers() {
 
 #[test]
 fn help_of_size_option_states_slot_bytes() {
-    let size = kinds::REGISTRY.find("trace").unwrap().options.iter().find(|o| o.name == "size");
+    let size = crate::REGISTRY.find("trace").unwrap().options.iter().find(|o| o.name == "size");
     assert!(size.unwrap().help.contains(&format!("{SLOT_BYTES} for each request")));
 }

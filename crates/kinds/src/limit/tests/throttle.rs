@@ -5,7 +5,7 @@ use std::time::Duration;
 use block::Mono;
 use proptest::prelude::*;
 
-use super::throttle::{Bucket, Throttle};
+use crate::limit::throttle::{Bucket, Throttle};
 
 const SECOND: u128 = 1_000_000_000;
 

@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
+use crate::REGISTRY;
+use crate::crypt::slots::{KeySlots, SLOTS};
+use crate::crypt::verbs::{self, KeyChange, KeyRequest, Keys};
 use block::{ByteRange, ErrorKind, Extent, Info, Op, Result, State};
 use kind::{DeviceConfig, LowerConfig, Maker, Value};
-use kinds::REGISTRY;
-use kinds::crypt::slots::{KeySlots, SLOTS};
-use kinds::crypt::verbs::{self, KeyChange, KeyRequest, Keys};
 use sim::draw::Stream;
 use sim::{Assembly, Client, Count, DiskConfig, PartId, Profile, SimDisk, SimWorld};
 use testkit::Shelf;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use block::Op;
 
-use crate::world::{Running, World, range};
+use crate::tests::world::{Running, World, range};
 
 fn graph(world: &World, options: &str) -> Running {
     let devices = format!("[device]\nslow = {{ kind = \"delay\", on = \"d\", {options} }}");

@@ -1,9 +1,9 @@
 //! A successful flush has kept everything, also on a disk whose flushes sometimes fail; and the block status of a disk
 //! with late requests.
 
+use crate::REGISTRY;
 use block::{ByteRange, Op};
 use kind::Value;
-use kinds::REGISTRY;
 use sim::draw::Stream;
 use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, Profile, SimDisk, SimWorld, Stamp};
 

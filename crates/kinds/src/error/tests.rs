@@ -2,7 +2,7 @@
 
 use block::{ErrorKind, Health, Op};
 
-use crate::world::{Running, World, range};
+use crate::tests::world::{Running, World, range};
 
 fn over(options: &str) -> String {
     format!("[device]\nbad = {{ kind = \"error\", on = \"d\", {options} }}")

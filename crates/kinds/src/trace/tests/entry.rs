@@ -3,7 +3,7 @@
 use block::{ByteRange, Verb};
 use proptest::prelude::*;
 
-use super::{Entry, Header, Reader, Record, SLOT_BYTES};
+use crate::trace::{Entry, Header, Reader, Record, SLOT_BYTES};
 
 fn write() -> Record {
     Record {
@@ -77,7 +77,7 @@ fn text_form_matches_specification() {
         Entry::Request(flush),
         Entry::Lost { count: 12 },
     ];
-    let page = include_str!("../../../../docs/formats/trace.md");
+    let page = include_str!("../../../../../docs/formats/trace.md");
     let text = page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     assert_eq!(entries.map(|entry| format!("{entry}\n")).concat(), text);
 }

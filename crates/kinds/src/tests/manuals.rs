@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::REGISTRY;
 use graph::spec::Spec;
 use kind::Kind;
-use kinds::REGISTRY;
 
-use crate::world::World;
+use crate::tests::world::World;
 
 const SECTIONS: [&str; 7] =
     ["Example", "Options", "Promises", "On failure", "Limits", "Cost", "See also"];

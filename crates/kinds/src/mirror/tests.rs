@@ -67,7 +67,7 @@ impl Pair {
     fn start(&mut self) {
         let order = Stream::new(1, "order", 0);
         let env = self.world.env();
-        let mut graph = Assembly::new(&env, kinds::REGISTRY, false, order).in_world(&self.world);
+        let mut graph = Assembly::new(&env, crate::REGISTRY, false, order).in_world(&self.world);
         if let Some(shelf) = &self.shelf {
             graph = graph.on_labels(shelf.clone());
             shelf.close(false);
@@ -586,7 +586,7 @@ fn resync_waits_for_late_write_of_resync_before_it() {
 #[test]
 fn status_is_answer_of_one_member() {
     let (world, size) = (SimWorld::new(1), ("memory", Value::Size(MIB)));
-    let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, true, Stream::new(1, "order", 0));
+    let mut graph = Assembly::new(&world.env(), crate::REGISTRY, true, Stream::new(1, "order", 0));
     let disks = [(); 2].map(|()| graph.add("memory", std::slice::from_ref(&size), &[]).unwrap());
     let fails =
         [("op", Value::List(vec!["status".to_owned()])), ("when", Value::Text("after".to_owned()))];
@@ -629,7 +629,7 @@ fn resync_does_not_believe_source_that_failed_meanwhile() {
 #[test]
 fn status_asks_member_that_came_in_sync_meanwhile() {
     let (world, disk) = (SimWorld::new(1), ("memory", Value::Size(MIB)));
-    let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, true, Stream::new(1, "order", 0));
+    let mut graph = Assembly::new(&world.env(), crate::REGISTRY, true, Stream::new(1, "order", 0));
     let disks = [(); 2].map(|()| graph.add("memory", std::slice::from_ref(&disk), &[]).unwrap());
     let slow = |n, verb, seconds| (n, [(verb, Value::Duration(Duration::from_secs(seconds)))]);
     let members = [slow(0, "flush", 1), slow(1, "read", 2)]

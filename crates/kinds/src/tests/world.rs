@@ -119,7 +119,7 @@ impl World {
         let text = format!("{text}\n[export]\nvol = {{ on = \"{top}\" }}\n");
         let spec = Spec::parse(&text, "test.toml", &|_| None);
         let env = self.env();
-        let planned = self.block_on(spec.plan(kinds::REGISTRY, &env)).expect("the spec is right");
+        let planned = self.block_on(spec.plan(crate::REGISTRY, &env)).expect("the spec is right");
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let graph = self.block_on(Graph::build(&planned, &engine, &env)).expect("it can be built");
@@ -132,7 +132,7 @@ impl World {
             "[disk]\nd = {{ memory = \"1MiB\" }}\n[device]\nx = {device}\n[export]\nv = {{ on = \"x\" }}\n"
         );
         let spec = Spec::parse(&text, "test.toml", &|_| None);
-        match self.block_on(spec.plan(kinds::REGISTRY, &self.env())) {
+        match self.block_on(spec.plan(crate::REGISTRY, &self.env())) {
             Ok(_) => Vec::new(),
             Err(faults) => faults.iter().map(|fault| fault.message().to_owned()).collect(),
         }

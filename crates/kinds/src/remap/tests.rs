@@ -66,7 +66,7 @@ impl Bench {
     fn try_start(&mut self) -> Result<Life> {
         self.lives += 1;
         let order = Stream::new(self.world.seed(), "order", self.lives);
-        let graph = Assembly::new(&self.world.env(), kinds::REGISTRY, false, order);
+        let graph = Assembly::new(&self.world.env(), crate::REGISTRY, false, order);
         let mut graph = graph.in_world(&self.world).on_labels(self.shelf.clone());
         let path = |n| [("path", Value::Text(format!("/disk{n}")))];
         let mut on = Vec::new();
@@ -531,7 +531,7 @@ fn a_checkpoint_that_nobody_waits_for_any_more_comes_to_its_end() {
         let disk = DiskConfig::new(4 << 20, Profile::Native512);
         bench.world.plug("/disk0", &SimDisk::new(&bench.world, 0, disk));
         let graph =
-            Assembly::new(&bench.world.env(), kinds::REGISTRY, false, Stream::new(1, "", 0));
+            Assembly::new(&bench.world.env(), crate::REGISTRY, false, Stream::new(1, "", 0));
         let mut graph = graph.in_world(&bench.world);
         let disk = graph.add("path", &[("path", Value::Text("/disk0".to_owned()))], &[]).unwrap();
         let (env, lower) = (bench.world.env(), graph.lower(disk));

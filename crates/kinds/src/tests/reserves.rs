@@ -1,6 +1,6 @@
 //! Reserves: the plan's arithmetic is the engine's.
 
-use super::world::World;
+use crate::tests::world::World;
 
 #[test]
 fn plan_computes_reserves_that_engine_sets_aside() {

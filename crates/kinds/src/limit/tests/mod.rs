@@ -1,10 +1,12 @@
 //! `limit`: keeps rates, keeps the order of requests, and sets no timers for requests that need not wait.
 
+mod throttle;
+
 use std::time::Duration;
 
 use block::Op;
 
-use crate::world::{Running, World, range};
+use crate::tests::world::{Running, World, range};
 
 fn graph(world: &World, options: &str) -> Running {
     let devices = format!("[device]\nheld = {{ kind = \"limit\", on = \"d\", {options} }}");
