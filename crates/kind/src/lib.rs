@@ -14,6 +14,8 @@ use block::{
 use fixedbitset::FixedBitSet;
 
 mod capability;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use block;
 pub use capability::{Capabilities, Moving};

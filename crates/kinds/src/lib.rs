@@ -1,48 +1,51 @@
-//! The kinds of devices: one folder each, with code, manual and tests, and one line in [`REGISTRY`].
+//! The kinds of devices. Each is one folder with code, manual and tests, and one line in [`for_each_kind`].
 
-mod concat;
-pub mod crypt;
-mod delay;
-mod error;
-mod file;
-mod limit;
-mod linear;
-mod memory;
-pub mod migrate;
-pub mod mirror;
+/// Passes the folders of all kinds to the macro `with`, in the order in which they are listed for people.
+macro_rules! for_each_kind {
+    ($with:ident) => {
+        $with! {
+            file
+            path
+            memory
+            null
+            linear
+            partition
+            concat
+            stripe
+            mirror
+            pass
+            delay
+            limit
+            trace
+            error
+            crypt
+            migrate
+            remap
+        }
+    };
+}
+
 mod nowhere;
-mod null;
-mod partition;
-mod pass;
-pub mod remap;
-mod stripe;
 mod tables;
 #[cfg(test)]
 mod tests;
-pub mod trace;
 
 use kind::Registry;
 
 /// The commands for key slots, for their typed client.
 pub use crypt::verbs as keys;
 
-/// All kinds of this crate.
-pub const REGISTRY: Registry = Registry(&[
-    file::FILE,
-    file::PATH,
-    memory::KIND,
-    null::KIND,
-    linear::KIND,
-    partition::KIND,
-    concat::KIND,
-    stripe::KIND,
-    pass::KIND,
-    error::KIND,
-    delay::KIND,
-    limit::KIND,
-    trace::KIND,
-    mirror::KIND,
-    crypt::KIND,
-    migrate::KIND,
-    remap::KIND,
-]);
+macro_rules! kinds {
+    ($($kind:ident)*) => {
+        $(pub mod $kind;)*
+
+        /// All kinds of this crate.
+        pub const REGISTRY: Registry = Registry(&[$($kind::KIND),*]);
+
+        /// The parts of all kinds in the tests.
+        #[cfg(any(test, feature = "testing"))]
+        pub const TESTING: &[kind::testing::Testing] = &[$($kind::testing::TESTING),*];
+    };
+}
+
+for_each_kind!(kinds);

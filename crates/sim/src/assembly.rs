@@ -17,6 +17,7 @@ use block::{
 };
 use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
+use kind::testing::PartId;
 use kind::{
     Beneath, DeviceConfig, DevicePlan, Fault, Kind, LowerConfig, Maker, Making, Registry,
     TablePlan, Value,
@@ -45,9 +46,6 @@ pub trait Labels {
     /// Returns the state store of `device`. `beneath`: the lowest parts below each of its ports.
     fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn StateStore>;
 }
-
-/// A device of an assembly, by number.
-pub type PartId = usize;
 
 struct Part {
     name: String,

@@ -16,12 +16,14 @@ mod net;
 pub mod workload;
 mod world;
 
-pub use assembly::{Assembly, Labels, Options, PartId, answered};
+pub use assembly::{Assembly, Labels, Options, answered};
 pub use carried::AS_DEVICE;
 pub use client::{Answer, Call, Client};
 pub use counters::{Count, Counters};
 pub use disk::{CutPolicy, DiskConfig, Faults, Image, Profile, SimDisk};
 pub use door::{Door, Remote, Reply};
+/// A device of an assembly, by number.
+pub use kind::testing::PartId;
 pub use memory::ProcessId;
 pub use model::{Change, Changing, Content, Looking, Model, Promise, Rule, Stamp, Wrong};
 pub use world::{SimWorld, Stuck};

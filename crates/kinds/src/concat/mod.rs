@@ -1,5 +1,10 @@
 //! Devices one after the other.
 
+#[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use block::Table;
 use kind::{Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan, TablePlan};
 

@@ -15,6 +15,10 @@ mod keys;
 mod open;
 pub mod slots;
 #[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 pub mod verbs;
 mod wrap;

@@ -1,6 +1,10 @@
 //! Delays every request independently: makes a slow disk from a fast one.
 
 #[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::cell::Cell;

@@ -2,6 +2,10 @@
 
 mod schedule;
 #[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::cell::Cell;

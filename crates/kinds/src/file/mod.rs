@@ -20,18 +20,24 @@ use kind::{
 };
 
 #[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 mod watch;
+
+use crate::path;
 
 use watch::{Seen, Watch};
 
 /// `file`
-pub const FILE: Kind = Kind {
+pub const KIND: Kind = Kind {
     name: "file",
     summary: "a disk on a file",
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
-    options: &[FILE_PLACE, CREATE, SIZE, CACHE, READ_ONLY, TIMEOUT],
+    options: &[PLACE, CREATE, SIZE, CACHE, READ_ONLY, TIMEOUT],
     capabilities: Capabilities::NONE,
     verbs: &[],
     maker: Maker::Disk {
@@ -40,22 +46,7 @@ pub const FILE: Kind = Kind {
     },
 };
 
-/// `path`
-pub const PATH: Kind = Kind {
-    name: "path",
-    summary: "a disk on a block device",
-    manual: include_str!("manual.md"),
-    lowers: Lowers::None,
-    options: &[DEVICE_PLACE, CACHE, READ_ONLY, TIMEOUT],
-    capabilities: Capabilities::NONE,
-    verbs: &[],
-    maker: Maker::Disk {
-        plan: |given, env| at_once(plan(given, env)),
-        make: |making| at_once(make(making)),
-    },
-};
-
-const FILE_PLACE: OptionSpec = OptionSpec {
+const PLACE: OptionSpec = OptionSpec {
     name: "file",
     value: ValueType::Path,
     required: true,
@@ -82,16 +73,7 @@ const SIZE: OptionSpec = OptionSpec {
     help: "bytes; needed with `create`",
 };
 
-const DEVICE_PLACE: OptionSpec = OptionSpec {
-    name: "path",
-    value: ValueType::Path,
-    required: true,
-    effect: Effect::Bytes,
-    scope: Scope::Local,
-    help: "the block device, best by a stable name: /dev/disk/by-id/...",
-};
-
-const CACHE: OptionSpec = OptionSpec {
+pub(crate) const CACHE: OptionSpec = OptionSpec {
     name: "cache",
     value: ValueType::Choice(&["direct", "buffered"]),
     required: false,
@@ -100,7 +82,7 @@ const CACHE: OptionSpec = OptionSpec {
     help: "\"direct\" (O_DIRECT, the default) or \"buffered\" (through the kernel's page cache)",
 };
 
-const READ_ONLY: OptionSpec = OptionSpec {
+pub(crate) const READ_ONLY: OptionSpec = OptionSpec {
     name: "read_only",
     value: ValueType::Switch,
     required: false,
@@ -109,7 +91,7 @@ const READ_ONLY: OptionSpec = OptionSpec {
     help: "refuse writes, and let others read the same disk",
 };
 
-const TIMEOUT: OptionSpec = OptionSpec {
+pub(crate) const TIMEOUT: OptionSpec = OptionSpec {
     name: "timeout",
     value: ValueType::Duration(Duration::from_secs(600)),
     required: false,
@@ -122,8 +104,8 @@ const TIMEOUT: OptionSpec = OptionSpec {
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 fn open_of(given: &DeviceConfig) -> Open {
-    let device = given.text(&DEVICE_PLACE).is_some();
-    let path = given.text(&DEVICE_PLACE).or_else(|| given.text(&FILE_PLACE)).unwrap_or_default();
+    let device = given.text(&path::PLACE).is_some();
+    let path = given.text(&path::PLACE).or_else(|| given.text(&PLACE)).unwrap_or_default();
     Open {
         path: PathBuf::from(path),
         device,

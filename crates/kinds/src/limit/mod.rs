@@ -6,6 +6,10 @@
 //! | `throttle.rs` | token buckets, without a clock |
 
 #[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 mod throttle;
 

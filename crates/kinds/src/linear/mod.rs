@@ -1,5 +1,10 @@
 //! A window onto one device.
 
+#[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use block::{Port, Table};
 use kind::{
     Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan,

@@ -1,5 +1,10 @@
 //! A disk in memory, in pieces that are allocated at their first write.
 
+#[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 

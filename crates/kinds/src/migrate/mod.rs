@@ -14,6 +14,10 @@ mod device;
 mod mover;
 pub mod record;
 #[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::rc::Rc;

@@ -21,7 +21,11 @@ pub mod record;
 pub mod regions;
 mod resync;
 mod scrub;
+#[cfg(test)]
+pub(crate) mod subjects;
 mod superblock_writer;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 

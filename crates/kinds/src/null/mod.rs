@@ -1,5 +1,10 @@
 //! A disk without storage: reads return zeros, and writes are dropped. For measuring everything but a disk.
 
+#[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use std::rc::Rc;
 
 use block::{Device, Info, Op, Request, Result, State, push_extent};

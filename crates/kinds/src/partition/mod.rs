@@ -1,5 +1,10 @@
 //! Part of a device, beside other parts of it.
 
+#[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table};
 use kind::{

@@ -1,5 +1,10 @@
 //! Counts requests and changes nothing: the smallest hook, to measure the cost of one and to copy from.
 
+#[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use std::cell::Cell;
 use std::rc::Rc;
 

@@ -19,6 +19,10 @@ mod opening;
 mod packer;
 pub mod record;
 #[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::cell::Cell;

@@ -1,5 +1,10 @@
 //! Distributes chunks over several devices in turn.
 
+#[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
 use block::{StripeTable, Table, TableError};
 use kind::{
     Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,

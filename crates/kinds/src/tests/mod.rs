@@ -4,5 +4,7 @@ mod battery;
 mod flush;
 mod labels;
 mod manuals;
+mod records;
 mod reserves;
+pub mod subjects;
 pub mod world;

@@ -14,6 +14,10 @@ mod queue;
 mod reader;
 mod replay;
 #[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 mod writer;
 

@@ -35,7 +35,7 @@ fn make(mut making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
     Ok(Rc::new(Reverse { info: lower.info().clone(), env: making.env.clone(), lower }))
 }
 
-/// A payload belongs to whoever made it: the changed bytes go into a buffer of our own.
+/// A payload belongs to the device that made it: the changed bytes go into a new buffer.
 fn reversed(from: &Buf, to: &Buf) {
     to.write().copy_from_slice(&from.read());
     to.write().chunks_mut(512).for_each(<[u8]>::reverse);

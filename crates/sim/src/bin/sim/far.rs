@@ -189,7 +189,7 @@ impl Trial {
         let (door, server) = served::serve(&env, &graph.engine, portal, plan.connections, 0)?;
         let clients =
             Clients::new(&world, door, May { fail_on_purpose: drawn.may_fail, fail: false });
-        if drawn.steps.iter().any(|step| step.kind == "crypt") {
+        if drawn.scrambles {
             world.block_on(clients.worker(u64::MAX, Mix::ALL).learn())?;
         }
         Ok(Self {

@@ -1,38 +1,12 @@
-//! Random graphs, with a drawing function for each kind. A new kind needs a function and a line in [`SHAPES`].
+//! Random graphs. Each kind adds its devices by its [`kind::testing::Shape`].
 
 use std::time::Duration;
 
 use block::{Error, Result};
-use kind::Value;
+use kind::testing::{AddOver, Draw, Drawing, Options};
+use kind::{Kind, Value};
 use sim::draw::Stream;
 use sim::{AS_DEVICE, Assembly, PartId};
-
-/// A kind and the function that draws it into a graph.
-#[derive(Clone, Copy)]
-pub struct Shape {
-    /// The kind.
-    pub kind: &'static str,
-    draw: fn(&mut Drawing, u32) -> Result<PartId>,
-}
-
-/// All kinds that can be drawn over other devices. Kinds of disks are not among them; disks are drawn
-/// separately.
-pub const SHAPES: &[Shape] = &[
-    Shape { kind: "linear", draw: linear },
-    Shape { kind: "partition", draw: partitions },
-    Shape { kind: "concat", draw: concat },
-    Shape { kind: "stripe", draw: stripe },
-    Shape { kind: "mirror", draw: mirror },
-    Shape { kind: "pass", draw: pass },
-    Shape { kind: "delay", draw: delay },
-    Shape { kind: "limit", draw: limit },
-    Shape { kind: "trace", draw: trace },
-    Shape { kind: "error", draw: error },
-    Shape { kind: "crypt", draw: crypt },
-];
-
-/// Additional weight of mirrors: they have the most to lose.
-const MORE_MIRRORS: u64 = 4;
 
 /// Of two mirrors above each other, the upper one waits so many times longer.
 const PATIENCE: u32 = 4;
@@ -42,7 +16,7 @@ const PATIENCE: u32 = 4;
 pub struct Step {
     /// Its kind.
     pub kind: &'static str,
-    options: Vec<(&'static str, Value)>,
+    options: Options,
     on: Vec<PartId>,
 }
 
@@ -56,6 +30,8 @@ pub struct Drawn {
     pub mirrors: Vec<Mirror>,
     /// Whether requests may fail on purpose.
     pub may_fail: bool,
+    /// Whether blank bytes of the disks may be others above.
+    pub scrambles: bool,
 }
 
 /// A mirror of a drawn graph.
@@ -94,7 +70,7 @@ enum Place {
 }
 
 /// A graph that is being drawn.
-pub struct Drawing<'a> {
+struct Growing<'a> {
     graph: &'a mut Assembly,
     draw: &'a Stream,
     /// Disks that are not used yet, by number.
@@ -109,6 +85,9 @@ pub struct Drawing<'a> {
     steps: Vec<Step>,
     mirrors: Vec<Mirror>,
     may_fail: bool,
+    scrambles: bool,
+    /// Number of devices that fail on purpose.
+    failing: usize,
     used: Vec<usize>,
 }
 
@@ -126,7 +105,7 @@ pub fn draw(
     timeout: Duration,
     readable: bool,
 ) -> Result<Drawn> {
-    let mut drawing = Drawing {
+    let mut drawing = Growing {
         graph,
         draw,
         disks: disks.into_iter().enumerate().collect(),
@@ -137,11 +116,13 @@ pub fn draw(
         steps: Vec::new(),
         mirrors: Vec::new(),
         may_fail: false,
+        scrambles: false,
+        failing: 0,
         used: Vec::new(),
     };
     let top = drawing.device(depth)?;
-    let Drawing { steps, mirrors, may_fail, .. } = drawing;
-    Ok(Drawn { top, steps, mirrors, may_fail })
+    let Growing { steps, mirrors, may_fail, scrambles, .. } = drawing;
+    Ok(Drawn { top, steps, mirrors, may_fail, scrambles })
 }
 
 /// Builds a drawn graph again.
@@ -180,20 +161,39 @@ impl Step {
     }
 }
 
-impl Drawing<'_> {
-    fn add(
-        &mut self,
-        kind: &'static str,
-        options: Vec<(&'static str, Value)>,
-        on: &[PartId],
-    ) -> Result<PartId> {
-        let step = Step { kind, options, on: on.to_vec() };
+/// Returns the functions that add devices. A kind of greater weight is there again behind all others.
+fn draws() -> impl Iterator<Item = Draw> + Clone {
+    let shapes = kinds::TESTING.iter().filter_map(|kind| kind.shape);
+    let more = shapes.clone().flat_map(|shape| std::iter::repeat_n(shape.draw, shape.weight - 1));
+    shapes.map(|shape| shape.draw).chain(more)
+}
+
+impl Growing<'_> {
+    fn step(&mut self, step: Step) -> Result<PartId> {
         let part = self
             .graph
-            .add(kind, &step.options, on)
+            .add(step.kind, &step.options, &step.on)
             .map_err(|error| Error::new(error.kind(), format!("{step:?}: {error}")))?;
         self.steps.push(step);
         Ok(part)
+    }
+
+    /// Draws a member of a mirror, and notes the disks that it took.
+    fn member(&mut self, depth: u32, place: Place) -> Result<Member> {
+        let before = (std::mem::take(&mut self.used), self.place, self.steps.len(), self.failing);
+        self.place = place;
+        let part = self.device(depth)?;
+        let disks = std::mem::replace(&mut self.used, before.0);
+        self.used.extend(&disks);
+        self.place = before.1;
+        let (is_disk, fails) = (self.steps.len() == before.2 + 1, self.failing > before.3);
+        Ok(Member { part, disks, is_disk, fails })
+    }
+}
+
+impl Drawing for Growing<'_> {
+    fn next(&mut self) -> u64 {
+        self.draw.next()
     }
 
     fn device(&mut self, depth: u32) -> Result<PartId> {
@@ -201,14 +201,13 @@ impl Drawing<'_> {
             let n = self.draw.below(self.disks.len() as u64) as usize;
             let (number, disk) = self.disks.swap_remove(n);
             self.used.push(number);
-            return self.add(disk.kind, disk.options, &[]);
+            return self.step(disk);
         }
-        let n = self.draw.below(SHAPES.len() as u64 + MORE_MIRRORS) as usize;
-        let draw = SHAPES.get(n).map_or(mirror as fn(&mut Drawing, u32) -> _, |shape| shape.draw);
+        let n = self.draw.below(draws().count() as u64) as usize;
+        let draw = draws().nth(n).expect("it is below their number");
         draw(self, depth - 1)
     }
 
-    /// Draws several devices, as long as there are disks for them.
     fn devices(&mut self, depth: u32, most: u64) -> Result<Vec<PartId>> {
         let mut devices = vec![self.device(depth)?];
         for _ in 0..self.draw.below(most) {
@@ -219,172 +218,65 @@ impl Drawing<'_> {
         Ok(devices)
     }
 
-    /// Draws a member of a mirror, and notes the disks that it took.
-    fn member(&mut self, depth: u32, place: Place) -> Result<Member> {
-        let before = (std::mem::take(&mut self.used), self.place, self.steps.len());
-        self.place = place;
-        let part = self.device(depth)?;
-        let disks = std::mem::replace(&mut self.used, before.0);
-        self.used.extend(&disks);
-        self.place = before.1;
-        let steps = &self.steps[before.2..];
-        let fails = steps.iter().any(|step| step.kind == "error");
-        Ok(Member { part, disks, is_disk: steps.len() == 1, fails })
-    }
-}
-
-fn size(key: &'static str, bytes: u64) -> (&'static str, Value) {
-    (key, Value::Size(bytes))
-}
-
-fn linear(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    let lower = drawing.device(depth)?;
-    let block = drawing.block;
-    let blocks = drawing.graph.info(lower).size / block;
-    let start = drawing.draw.below(blocks.div_ceil(2));
-    let len = drawing.draw.within(blocks.div_ceil(4), blocks - start).max(1);
-    drawing.add("linear", vec![size("start", start * block), size("size", len * block)], &[lower])
-}
-
-/// Draws two partitions of one device, concatenated with the second one first.
-fn partitions(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    // It takes two of the four levels through which a request may fan out.
-    let lower = drawing.device(depth.saturating_sub(1))?;
-    let block = drawing.block;
-    let blocks = drawing.graph.info(lower).size / block;
-    if blocks < 2 {
-        return Ok(lower);
-    }
-    let first = drawing.draw.within(1, blocks - 1);
-    let low = drawing.add("partition", vec![size("size", first * block)], &[lower])?;
-    let high = drawing.add("partition", vec![("size", Value::Rest)], &[lower])?;
-    drawing.add("concat", vec![], &[high, low])
-}
-
-fn concat(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    let lowers = drawing.devices(depth, 4)?;
-    drawing.add("concat", vec![], &lowers)
-}
-
-fn stripe(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    let lowers = drawing.devices(depth, 4)?;
-    let block = drawing.block;
-    let smallest = lowers.iter().map(|lower| drawing.graph.info(*lower).size).min();
-    let fits = smallest.unwrap_or(0) / block;
-    if lowers.len() < 2 || fits == 0 {
-        return drawing.add("concat", vec![], &lowers);
-    }
-    let chunk = block * drawing.draw.within(1, fits.min(16));
-    drawing.add("stripe", vec![size("chunk", chunk)], &lowers)
-}
-
-fn mirror(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    let count = drawing.draw.within(2, 3) as usize;
-    let inside = if drawing.place == Place::Spare { Place::Spare } else { Place::Needed };
-    // Never the first, which may take all remaining disks, so that there is no mirror.
-    let spare = drawing.draw.within(1, count as u64 - 1) as usize;
-    let mut members = Vec::new();
-    for n in 0..count {
-        if n == 0 || !drawing.disks.is_empty() {
-            let place = if n == spare { Place::Spare } else { inside };
-            members.push(drawing.member(depth, place)?);
+    fn redundant(&mut self, depth: u32, count: usize, add: AddOver) -> Result<PartId> {
+        let inside = if self.place == Place::Spare { Place::Spare } else { Place::Needed };
+        // Never the first, which may take all remaining disks, so that there is no mirror.
+        let spare = self.draw.within(1, count as u64 - 1) as usize;
+        let mut members = Vec::new();
+        for n in 0..count {
+            if n == 0 || !self.disks.is_empty() {
+                let place = if n == spare { Place::Spare } else { inside };
+                members.push(self.member(depth, place)?);
+            }
         }
+        if members.len() < 2 {
+            return Ok(members[0].part);
+        }
+        let victim = (inside == Place::Needed && spare < members.len()).then_some(spare);
+        let parts: Vec<_> = members.iter().map(|member| member.part).collect();
+        let patience = self.timeout * PATIENCE.pow(depth);
+        let part = add(self, &parts, patience)?;
+        self.mirrors.push(Mirror { part, members, victim, is_spare: inside == Place::Spare });
+        Ok(part)
     }
-    if members.len() < 2 {
-        return Ok(members[0].part);
+
+    fn hook(&mut self, depth: u32, kind: &Kind, mut options: Options) -> Result<PartId> {
+        let lower = self.device(depth)?;
+        if self.draw.below(2) == 0 {
+            options.push(AS_DEVICE);
+        }
+        self.add(kind, options, &[lower])
     }
-    let victim = (inside == Place::Needed && spare < members.len()).then_some(spare);
-    let trust = Value::Text(drawing.graph.name(members[0].part).to_owned());
-    let timeout = Value::Duration(drawing.timeout * PATIENCE.pow(depth));
-    let parts: Vec<_> = members.iter().map(|member| member.part).collect();
-    let part = drawing.add("mirror", vec![("trust", trust), ("timeout", timeout)], &parts)?;
-    drawing.mirrors.push(Mirror { part, members, victim, is_spare: inside == Place::Spare });
-    Ok(part)
-}
 
-/// Draws a hook, which runs directly in the engine or as a device.
-fn hook(
-    drawing: &mut Drawing,
-    depth: u32,
-    kind: &'static str,
-    mut options: Vec<(&'static str, Value)>,
-) -> Result<PartId> {
-    let lower = drawing.device(depth)?;
-    if drawing.draw.below(2) == 0 {
-        options.push(AS_DEVICE);
+    fn add(&mut self, kind: &Kind, options: Options, on: &[PartId]) -> Result<PartId> {
+        self.step(Step { kind: kind.name, options, on: on.to_vec() })
     }
-    drawing.add(kind, options, &[lower])
-}
 
-fn pass(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    hook(drawing, depth, "pass", vec![])
-}
-
-fn trace(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    let path = format!("/trace{}", drawing.draw.next());
-    // Small enough that it is filled to its end.
-    let size = size("size", (64 << 10) * drawing.draw.within(1, 4));
-    hook(drawing, depth, "trace", vec![("file", Value::Text(path)), size])
-}
-
-/// Draws a device that fails on purpose, in places where failures are reported to clients or masked by a
-/// mirror.
-fn error(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    if drawing.place == Place::Needed {
-        return pass(drawing, depth);
+    fn size(&self, part: PartId) -> u64 {
+        self.graph.info(part).size
     }
-    drawing.may_fail |= drawing.place == Place::Open;
-    let draw = drawing.draw;
-    let mut options = vec![
-        ("after", Value::Integer(draw.below(60))),
-        ("rate", Value::Share(0.1)),
-        ("count", Value::Integer(draw.within(1, 12))),
-        ("when", Value::Text(draw.pick(&["before", "after"]).to_owned())),
-    ];
-    if draw.below(3) == 0 {
-        let op = draw.pick(&["read", "write", "zero", "discard", "flush", "status"]);
-        options.push(("op", Value::List(vec![op.to_owned()])));
+
+    fn name(&self, part: PartId) -> String {
+        self.graph.name(part).to_owned()
     }
-    hook(drawing, depth, "error", options)
-}
 
-/// Draws a delay that is much shorter than all timeouts.
-fn delay(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    let lower = drawing.device(depth)?;
-    let time = |most: u64| Value::Duration(Duration::from_micros(drawing.draw.below(most)));
-    let options = vec![("time", time(2_000)), ("jitter", time(3_000)), ("flush", time(5_000))];
-    drawing.add("delay", options, &[lower])
-}
-
-/// Draws a limit at which requests wait, but at which all requests of the clients pass within a second.
-fn limit(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    let lower = drawing.device(depth)?;
-    let draw = drawing.draw;
-    let iops = Value::Integer(draw.within(500, 5_000));
-    let bytes = Value::Size(draw.within(8 << 20, 64 << 20));
-    let burst = ("burst", Value::Duration(Duration::from_micros(draw.within(1, 20_000))));
-    let options = match draw.below(2) {
-        0 => vec![("iops", iops), ("bytes", bytes), burst],
-        _ => vec![("read_bytes", bytes), ("write_iops", iops), burst],
-    };
-    drawing.add("limit", options, &[lower])
-}
-
-/// Draws an encrypted device. Blank bytes below read as junk above, so the content must be read before the
-/// first write.
-fn crypt(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    if !drawing.readable {
-        return pass(drawing, depth);
+    fn count(&self) -> usize {
+        self.steps.len()
     }
-    let lower = drawing.device(depth)?;
-    let discards = drawing.draw.below(2) == 0;
-    // Each has its own key. With one key for two devices, the second could get zeros encrypted by the first,
-    // and would store zeros on its disk.
-    let key = format!("file:/key{}", drawing.steps.len());
-    let options = vec![
-        ("key", Value::Text(key)),
-        ("plain", Value::Switch(true)),
-        ("discards", Value::Switch(discards)),
-    ];
-    drawing.add("crypt", options, &[lower])
+
+    fn block(&self) -> u64 {
+        self.block
+    }
+
+    fn may_fail(&mut self) -> bool {
+        let may_fail = self.place != Place::Needed;
+        self.may_fail |= self.place == Place::Open;
+        self.failing += usize::from(may_fail);
+        may_fail
+    }
+
+    fn may_scramble(&mut self) -> bool {
+        self.scrambles |= self.readable;
+        self.readable
+    }
 }

@@ -184,7 +184,7 @@ impl Trial {
             starts: 0,
             running: Some(running),
         };
-        if trial.steps.iter().any(|step| step.kind == "crypt") {
+        if drawn.scrambles {
             trial.world.block_on(trial.clients.worker(u64::MAX, Mix::ALL).learn())?;
         }
         Ok(trial)

@@ -1,0 +1,13 @@
+//! The subjects of the battery for limit.
+
+use kind::Value;
+use testkit::Subject;
+
+use crate::tests::subjects::{over, size};
+
+pub fn subjects() -> Vec<Subject> {
+    vec![over("limit", 1, |graph, on| {
+        let rates = [("iops", Value::Integer(5000)), size("bytes", 20 << 20)];
+        graph.add("limit", &rates, on)
+    })]
+}

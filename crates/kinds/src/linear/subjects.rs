@@ -1,0 +1,11 @@
+//! The subjects of the battery for linear.
+
+use testkit::Subject;
+
+use crate::tests::subjects::{over, size};
+
+pub fn subjects() -> Vec<Subject> {
+    vec![over("linear", 1, |graph, on| {
+        graph.add("linear", &[size("start", 4096), size("size", 40960)], on)
+    })]
+}

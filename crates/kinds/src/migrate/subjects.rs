@@ -1,0 +1,33 @@
+//! The subjects of the battery for migrate.
+
+use block::JobState;
+use testkit::Subject;
+
+use crate::tests::subjects::{labelled, over, plain};
+
+/// Marks a subject as a migration, which begins on disks with content. A completed migration must stay completed.
+fn moving(subject: Subject) -> Subject {
+    labelled(subject).adopting().promising(|before, after| {
+        match (&before.jobs[..], &after.jobs[..]) {
+            ([was], [is])
+                if was.state == JobState::Done
+                    && is.progress.done_bytes < is.progress.all_bytes =>
+            {
+                Err(format!("a move that was done is at {:?}", is.progress))
+            }
+            _ => Ok(()),
+        }
+    })
+}
+
+pub fn subjects() -> Vec<Subject> {
+    vec![
+        moving(over("migrate", 2, |graph, on| graph.add("migrate", &[], on))),
+        moving(over("a migrate of 4 KiB blocks", 2, |graph, on| graph.add("migrate", &[], on)))
+            .with_blocks_of_4k(),
+        moving(over("a migrate in place", 1, |graph, on| {
+            let safe = graph.add("crypt", &plain(), on)?;
+            graph.add("migrate", &[], &[on[0], safe])
+        })),
+    ]
+}

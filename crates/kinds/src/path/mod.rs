@@ -1,0 +1,27 @@
+//! A disk on a block device. It is a `file` whose place is another option, and which is never made.
+
+#[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
+use kind::{Effect, Kind, OptionSpec, Scope, ValueType};
+
+use crate::file::{self, CACHE, READ_ONLY, TIMEOUT};
+
+/// `path`
+pub const KIND: Kind = Kind {
+    name: "path",
+    summary: "a disk on a block device",
+    options: &[PLACE, CACHE, READ_ONLY, TIMEOUT],
+    ..file::KIND
+};
+
+pub(crate) const PLACE: OptionSpec = OptionSpec {
+    name: "path",
+    value: ValueType::Path,
+    required: true,
+    effect: Effect::Bytes,
+    scope: Scope::Local,
+    help: "the block device, best by a stable name: /dev/disk/by-id/...",
+};

@@ -1,0 +1,12 @@
+//! Runs the check of each kind's records over seeded inputs: valid ones, damaged ones, and noise.
+
+#[test]
+fn untrusted_records_keep_promises() {
+    let all = crate::TESTING.iter().flat_map(|kind| kind.records);
+    for records in all {
+        let mut accepted = 0;
+        testkit::smoke(&(records.valid)(), |input| accepted += u64::from((records.check)(input)));
+        let (name, inputs) = (records.name, testkit::INPUTS);
+        assert!(accepted > inputs / 10, "{name}: {accepted} of {inputs} were accepted");
+    }
+}
