@@ -11,7 +11,6 @@ mod reserve;
 mod slot;
 mod split;
 
-use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::mem::ManuallyDrop;
@@ -212,9 +211,9 @@ impl Engine {
         let info = device.info();
         let reserve = Reserve::of_device(needs, info.block_size, &self.reserves(lowers));
         reserve.check(name, info.max_transfer, self.0.pool.limit_bytes())?;
-        let (info, future) = (self.fitted(info, reserve, &[]), device.future_layout());
+        let (info, future_bytes) = (self.fitted(info, reserve, &[]), device.future_bytes());
         let lowers = lowers.iter().map(|id| self.node(*id)).collect();
-        self.add(name, info, Power::Device { device, lowers, future }, reserve)
+        self.add(name, info, Power::Device { device, lowers, future_bytes }, reserve)
     }
 
     /// Adds a hook on the way to `next`.
@@ -244,8 +243,8 @@ impl Engine {
         reserve.check(name, info.max_transfer, self.0.pool.limit_bytes())?;
         let info = self.fitted(&info, reserve, lowers);
         let lowers = lowers.iter().map(|id| self.node(*id)).collect();
-        let future = split.future_layout();
-        self.add(name, info, Power::Table { table, lowers, split, future }, reserve)
+        let future_bytes = split.future_bytes();
+        self.add(name, info, Power::Table { table, lowers, split, future_bytes }, reserve)
     }
 
     /// Returns the reserve of one request to a node.
@@ -449,12 +448,12 @@ impl Inner {
             Way::Device(node) => node,
             Way::Answered(result) => return Poll::Ready(result),
         };
-        let (device, future) = match &node.power {
-            Power::Device { device, future, .. } => (device, *future),
-            Power::Table { split, future, .. } => (split, *future),
+        let (device, future_bytes) = match &node.power {
+            Power::Device { device, future_bytes, .. } => (device, *future_bytes),
+            Power::Table { split, future_bytes, .. } => (split, *future_bytes),
             Power::Hooks { .. } => unreachable!("hooks do not carry requests out"),
         };
-        self.enter(index, entry, node, device, future)
+        self.enter(index, entry, node, device, future_bytes)
     }
 
     /// Passes the request in the slot to a device, and polls that once.
@@ -465,14 +464,14 @@ impl Inner {
         entry: &Entry,
         node: &Rc<Node>,
         device: &Rc<dyn AnyDevice>,
-        future: Layout,
+        future_bytes: usize,
     ) -> Poll<Result<()>> {
         let polled = if node.closed.get() {
             Poll::Ready(Err(node.refusal()))
         } else {
             let waker = self.waker(index, entry);
             let outer = self.current.replace(entry.id.get());
-            let polled = entry.slot.enter(device, future, &mut Context::from_waker(&waker));
+            let polled = entry.slot.enter(device, future_bytes, &mut Context::from_waker(&waker));
             self.current.set(outer);
             polled
         };
@@ -696,7 +695,7 @@ impl Core for Below {
         }
         // A child that goes directly to a device meets no hook or table on its way.
         let straight = match &self.node.power {
-            Power::Device { device, future, .. } => Some((device, *future)),
+            Power::Device { device, future_bytes, .. } => Some((device, *future_bytes)),
             Power::Hooks { .. } | Power::Table { .. } => None,
         };
         if straight.is_some() {
@@ -704,7 +703,9 @@ impl Core for Below {
         }
         let (index, entry) = engine.begin(std::mem::replace(op, Op::Flush));
         let polled = match straight {
-            Some((device, future)) => engine.enter(index, entry, &self.node, device, future),
+            Some((device, future_bytes)) => {
+                engine.enter(index, entry, &self.node, device, future_bytes)
+            }
             None => engine.run(index, entry, &self.node).map(|result| engine.ascend(entry, result)),
         };
         match polled {

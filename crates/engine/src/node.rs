@@ -1,6 +1,5 @@
 //! Nodes of the running graph.
 
-use std::alloc::Layout;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -15,11 +14,16 @@ pub type NodeId = usize;
 /// The function of a node.
 pub(super) enum Power {
     /// A device. Its future carries the request out.
-    Device { device: Rc<dyn AnyDevice>, lowers: Box<[Rc<Node>]>, future: Layout },
+    Device { device: Rc<dyn AnyDevice>, lowers: Box<[Rc<Node>]>, future_bytes: usize },
     /// A hook. It looks at the request, which goes on to the next node.
     Hooks { hooks: Rc<dyn Hooks>, next: Rc<Node> },
     /// A table. A request that lies in one run goes on in place, any other through `split`.
-    Table { table: Rc<Table>, lowers: Box<[Rc<Node>]>, split: Rc<dyn AnyDevice>, future: Layout },
+    Table {
+        table: Rc<Table>,
+        lowers: Box<[Rc<Node>]>,
+        split: Rc<dyn AnyDevice>,
+        future_bytes: usize,
+    },
 }
 
 /// A node of the running graph.

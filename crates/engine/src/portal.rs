@@ -52,8 +52,8 @@ impl Portal {
         let reserve = Reserve::of_device(Needs::LEAF, info.block_size, &[]);
         let closed = Closed { info: info.clone(), error: error.at(self.name()) };
         let device: Rc<dyn AnyDevice> = Rc::new(closed);
-        let future = device.future_layout();
-        let power = Power::Device { device, lowers: Box::default(), future };
+        let future_bytes = device.future_bytes();
+        let power = Power::Device { device, lowers: Box::default(), future_bytes };
         let node = Node::new(self.name(), info, power, reserve);
         *self.0.to.borrow_mut() = Target { id: None, node: Rc::new(node) };
     }

@@ -52,13 +52,13 @@ pub trait AnyDevice: sealed::Sealed {
     fn share(&self) -> Handover;
     /// See [`Device::close`].
     fn close(&self) -> LocalFuture<Handover>;
-    /// Returns the layout of the future of [`Device::submit`].
-    fn future_layout(&self) -> Layout;
+    /// Returns the size in bytes of the future of [`Device::submit`].
+    fn future_bytes(&self) -> usize;
     /// Writes the future of `submit` to `room` and polls it. A future that is ready at once is dropped. Otherwise it
     /// stays there, and is driven through the returned table.
     ///
     /// # Safety
-    /// `room` is valid for writes of [`AnyDevice::future_layout`]. `self` and `request` do not move, and no other code
+    /// `room` is valid for writes of [`AnyDevice::future_bytes`], and aligned to `ROOM_ALIGN`. `self` and `request` do not move, and no other code
     /// accesses `request`, until this has returned [`Entered::Ready`] or the future has been dropped through the table.
     unsafe fn enter(
         &self,
@@ -132,8 +132,12 @@ impl<F: Future<Output = Result<()>>> TableOf<F> {
     }
 }
 
-fn layout_of_future<A, B, F: Future>(_: fn(A, B) -> F) -> Layout {
-    Layout::new::<F>()
+/// The alignment of the memory for futures, which is enough for all of them.
+const ROOM_ALIGN: usize = 64;
+
+fn bytes_of_future<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
+    const { assert!(align_of::<F>() <= ROOM_ALIGN, "a room is aligned for every future") };
+    size_of::<F>()
 }
 
 impl<D: Device> AnyDevice for D {
@@ -169,8 +173,8 @@ impl<D: Device> AnyDevice for D {
         Device::close(self)
     }
 
-    fn future_layout(&self) -> Layout {
-        layout_of_future(<D as Device>::submit as fn(&'static D, &'static mut Request) -> _)
+    fn future_bytes(&self) -> usize {
+        bytes_of_future(<D as Device>::submit as fn(&'static D, &'static mut Request) -> _)
     }
 
     unsafe fn enter(
@@ -203,30 +207,30 @@ unsafe fn enter_in<F: Future<Output = Result<()>>>(
 /// Memory that a slot keeps for its futures.
 struct Room {
     memory: NonNull<u8>,
-    layout: Layout,
+    bytes: usize,
 }
 
 impl Room {
-    fn new(layout: Layout) -> Self {
+    /// Allocates memory for futures of at most so many bytes.
+    fn new(bytes: usize) -> Self {
         // A future may have no size, but an allocation may not.
-        let layout = Layout::from_size_align(layout.size().max(256), layout.align().max(16))
-            .expect("a future's layout, made a little larger")
-            .pad_to_align();
+        let bytes = bytes.max(256);
+        let layout = Self::layout(bytes);
         // SAFETY: the size is not zero.
         let memory = unsafe { alloc(layout) };
         let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { memory, layout }
+        Self { memory, bytes }
     }
 
-    fn fits(&self, layout: Layout) -> bool {
-        layout.size() <= self.layout.size() && layout.align() <= self.layout.align()
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, ROOM_ALIGN).expect("a future has at most so many bytes")
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+        unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.bytes)) };
     }
 }
 
@@ -262,7 +266,7 @@ impl Slot {
             request: UnsafeCell::new(MaybeUninit::uninit()),
             device: Cell::new(None),
             table: Cell::new(None),
-            room: Cell::new(Room::new(Layout::new::<()>())),
+            room: Cell::new(Room::new(0)),
         }
     }
 
@@ -301,18 +305,18 @@ impl Slot {
         seen
     }
 
-    /// Passes the request to `device`, whose future has that layout, and polls it once. If it is ready at once, the
+    /// Passes the request to `device`, whose future has that many bytes, and polls it once. If it is ready at once, the
     /// slot rests again.
     #[inline(always)]
     pub fn enter(
         &self,
         device: &Rc<dyn AnyDevice>,
-        layout: Layout,
+        future_bytes: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Result<()>> {
         self.expect(Stage::Resting);
         self.stage.set(Stage::Polling);
-        let room = self.room(layout);
+        let room = self.room(future_bytes);
         // SAFETY: we set `Polling`; the reference ends here, and from now on the pointer belongs to the future.
         let request = NonNull::from(unsafe { (*self.request.get()).assume_init_mut() });
         // SAFETY: the room fits; the caller's `Rc` keeps the device during this call, ours after it; the stage keeps
@@ -331,13 +335,13 @@ impl Slot {
         }
     }
 
-    /// Returns memory for a future of that layout. To be called only while no future lives in it.
+    /// Returns memory for a future of so many bytes. To be called only while no future lives in it.
     #[inline]
-    fn room(&self, layout: Layout) -> NonNull<u8> {
+    fn room(&self, future_bytes: usize) -> NonNull<u8> {
         let room = self.room.as_ptr();
         // SAFETY: the slot is ours (`Polling`), and this reference ends with the statement.
-        if !unsafe { (*room).fits(layout) } {
-            self.room.set(Room::new(layout));
+        if unsafe { (*room).bytes } < future_bytes {
+            self.room.set(Room::new(future_bytes));
         }
         // SAFETY: as above.
         unsafe { (*room).memory }
@@ -433,7 +437,7 @@ mod tests {
     fn enter(slot: &Slot, drops: &Rc<Cell<u32>>) -> Poll<Result<()>> {
         let device = patient(drops);
         let mut cx = Context::from_waker(Waker::noop());
-        slot.enter(&device, device.future_layout(), &mut cx)
+        slot.enter(&device, device.future_bytes(), &mut cx)
     }
 
     fn read(pool: &BufPool) -> Request {
