@@ -56,8 +56,8 @@ pub use request::{Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, push_ex
 pub use secret::{KeySource, SECRET_BYTES_MAX, Secret, Wanted, while_hidden};
 pub use state_store::{Found, NoStateStore, OnFailure, STATE_BYTES_MAX, StateStore, StoredState};
 pub use table::{
-    Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
-    StripeTable, Table, TableError, TableId,
+    Fused, Origin, Place, Port, PortPath, Run, Runs, Segment, Stripe, StripeTable, Table,
+    TableError,
 };
 pub use tasks::TaskGroup;
 pub use throttle::{

@@ -1,6 +1,6 @@
 //! The constructors: one function for each pure kind of device.
 
-use super::{Origin, Path, Place, Port, Row, Stripe, Table, TableError, stripe};
+use super::{Origin, Place, Port, Row, Stripe, Table, TableError, stripe};
 
 /// A striped table, with the number of unused bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,13 +53,13 @@ impl Table {
         let unused = lowers.iter().map(|(_, size)| size - column_bytes);
         let unused_bytes = unused.reduce(u64::saturating_add).unwrap_or(0);
         let place = striped(lowers.iter().map(|(port, _)| *port), chunk)?;
-        let table = Self::from_rows([Row { len, place, path: Path::default() }])?;
+        let table = Self::from_rows([Row { len, place }])?;
         Ok(StripeTable { table, unused_bytes })
     }
 }
 
 fn linear_row(port: Port, start: u64, len: u64) -> Row {
-    Row { len, place: Place::Linear(Origin { port, start }), path: Path::default() }
+    Row { len, place: Place::Linear(Origin { port, start }) }
 }
 
 /// Returns columns from the start of each port; a single one becomes linear.

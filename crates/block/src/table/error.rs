@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::{Port, Stripe, Table, TableId};
+use super::{Port, Stripe, Table};
 use crate::ByteRange;
 
 /// The reason why a table was rejected, with the value and the limit.
@@ -69,11 +69,6 @@ pub enum TableError {
         /// The block size.
         block: u32,
     },
-    /// A name that is empty, too long, or holds blanks or control characters.
-    Name {
-        /// The name.
-        name: String,
-    },
 }
 
 impl fmt::Display for TableError {
@@ -108,12 +103,6 @@ impl fmt::Display for TableError {
             Self::Misaligned { segment, bytes, block } => {
                 write!(f, "segment {segment}: {bytes} is not a multiple of {block}")
             }
-            Self::Name { name } => write!(
-                f,
-                "the name {name:?} has {} bytes; 1 to {} without blanks are allowed",
-                name.len(),
-                TableId::MAX_NAME_BYTES
-            ),
         }
     }
 }

@@ -61,20 +61,6 @@ impl Stripe {
         (Origin { port, start: start + row * chunk + within }, chunk - within)
     }
 
-    /// Returns the byte of the window, which has `len` bytes, that lies at `place`.
-    pub(super) fn offset_of(&self, place: Origin, len: u64) -> Option<u64> {
-        let at = ByteRange::new(place.start, 1)?;
-        let reaches = |index: &usize| {
-            let extent = self.extent(*index, len);
-            self.columns[*index].port == place.port && extent.is_some_and(|e| e.contains(at))
-        };
-        let column = (0..self.columns.len()).find(reaches)?;
-        let chunk = u64::from(self.chunk);
-        let (row, within) = div_rem(place.start - self.columns[column].start, chunk);
-        let number = row * self.columns.len() as u64 + column as u64;
-        Some(number * chunk + within - self.skip)
-    }
-
     /// Returns the bytes that the first `len` bytes of the window occupy in column `index`. They are one run, because
     /// a column receives its bytes in the order of the stripe space.
     pub(super) fn extent(&self, index: usize, len: u64) -> Option<ByteRange> {
@@ -157,15 +143,6 @@ mod tests {
         assert_eq!(window().extent(0, 600), None);
         assert_eq!(window().extent(1, 600), ByteRange::new(4096 + 512, 512));
         assert_eq!(window().extent(2, 600), ByteRange::new(8192, 88));
-    }
-
-    #[test]
-    fn stripe_maps_column_byte_back() {
-        let at = |port, start| Origin { port: Port(port), start };
-        assert_eq!(window().offset_of(at(0, 1025), 4096), Some(1537));
-        assert_eq!(window().offset_of(at(0, 1023), 4096), None, "skipped");
-        assert_eq!(window().offset_of(at(1, 4096 + 511), 4096), None, "skipped");
-        assert_eq!(window().offset_of(at(0, 1025), 1537), None, "behind the window");
     }
 
     #[test]
