@@ -36,7 +36,7 @@ pub(crate) struct Disk {
     fault: RefCell<Option<Error>>,
 }
 
-/// The handle that [`block::Env::open`] returns.
+/// The handle that [`block::env::World::open`] returns.
 pub(crate) struct OpenDisk {
     side: Rc<Reactor>,
     disk: Rc<Disk>,
