@@ -5,7 +5,7 @@ use super::constants::{
     BASE_ALLOCATION, ClientFlags, EXPORT_NAME_ZEROES, HandshakeFlags, INIT_MAGIC, InfoCode,
     MAX_STRING_BYTES, OLDSTYLE_MAGIC, OPTION_MAGIC, OptionCode, ReplyCode,
 };
-use super::error::{ProtocolError, require_magic, require_within};
+use super::error::{ProtocolError, invalid, require_magic, require_within};
 use super::export::{Context, ExportEntry, ExportFacts, ReplyStyle, Session};
 use super::option::{
     InfoRequest, MetaRequest, OPTION_REPLY_HEADER_BYTES, ReplyHeader, parse_server, put_option,
@@ -238,11 +238,8 @@ impl ClientHandshake {
             return Ok((0, ClientProgress::NeedMore));
         };
         if header.option != option {
-            return Err(ProtocolError::Invalid {
-                what: "option of an option reply",
-                value: header.option.0.into(),
-                rule: "must be the option that was sent",
-            });
+            let rule = "must be the option that was sent";
+            return Err(invalid("option of an option reply", header.option.0, rule));
         }
         require_within("length of an option reply", header.len, MAX_OPTION_REPLY_BYTES)?;
         let total = OPTION_REPLY_HEADER_BYTES + header.len;
@@ -270,11 +267,8 @@ impl ClientHandshake {
             (OptionCode::SET_META_CONTEXT, ReplyCode::META_CONTEXT) => self.take_context(data)?,
             (OptionCode::LIST, ReplyCode::SERVER) => self.entries.push(parse_server(data)?),
             _ => {
-                return Err(ProtocolError::Invalid {
-                    what: "kind of an option reply",
-                    value: code.0.into(),
-                    rule: "must be one that belongs to the option that was sent",
-                });
+                let rule = "must be one that belongs to the option that was sent";
+                return Err(invalid("kind of an option reply", code.0, rule));
             }
         }
         Ok(ClientProgress::Advanced)
@@ -289,11 +283,8 @@ impl ClientHandshake {
         let asked = self.config.contexts.iter().any(|asked| asked == name);
         let again = self.contexts.iter().any(|known| known.id == id || known.name == name);
         if !asked || again {
-            return Err(ProtocolError::Invalid {
-                what: "number of a metadata context",
-                value: id.into(),
-                rule: "must stand for a context that was asked for, and for one alone",
-            });
+            let rule = "must stand for a context that was asked for, and for one alone";
+            return Err(invalid("number of a metadata context", id, rule));
         }
         self.contexts.push(Context { id, name: name.to_owned() });
         Ok(())
@@ -312,11 +303,8 @@ impl ClientHandshake {
                 return Ok(ClientProgress::Listed(std::mem::take(&mut self.entries)));
             }
             OptionCode::GO | OptionCode::INFO if !self.has_size => {
-                return Err(ProtocolError::Invalid {
-                    what: "option reply",
-                    value: ReplyCode::ACK.0.into(),
-                    rule: "must come after an NBD_INFO_EXPORT",
-                });
+                let rule = "must come after an NBD_INFO_EXPORT";
+                return Err(invalid("option reply", ReplyCode::ACK.0, rule));
             }
             OptionCode::GO => return Ok(self.connected()),
             OptionCode::INFO => {
@@ -375,11 +363,7 @@ impl ClientHandshake {
     }
 
     fn connected(&mut self) -> ClientProgress {
-        let style = match (self.structured, self.extended) {
-            (_, true) => ReplyStyle::Extended,
-            (true, false) => ReplyStyle::Structured,
-            (false, false) => ReplyStyle::Simple,
-        };
+        let style = ReplyStyle::agreed(self.structured, self.extended);
         let contexts = std::mem::take(&mut self.contexts);
         let facts = std::mem::take(&mut self.facts);
         ClientProgress::Connected(Box::new(Session { style, contexts, facts }))

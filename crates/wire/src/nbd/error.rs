@@ -123,14 +123,31 @@ pub(crate) fn require_magic(
     Ok(())
 }
 
+/// Returns the error for a value that breaks a rule.
+pub(crate) fn invalid(
+    what: &'static str,
+    value: impl Into<u64>,
+    rule: &'static str,
+) -> ProtocolError {
+    ProtocolError::Invalid { what, value: value.into(), rule }
+}
+
+/// Returns the error for a count or length beyond its limit.
+pub(crate) fn over_limit(
+    what: &'static str,
+    value: impl Into<u64>,
+    limit: impl Into<u64>,
+) -> ProtocolError {
+    ProtocolError::OverLimit { what, value: value.into(), limit: limit.into() }
+}
+
 pub(crate) fn require_within(
     what: &'static str,
     value: usize,
     limit: usize,
 ) -> Result<(), ProtocolError> {
     if value > limit {
-        let (value, limit) = (value as u64, limit as u64);
-        return Err(ProtocolError::OverLimit { what, value, limit });
+        return Err(over_limit(what, value as u64, limit as u64));
     }
     Ok(())
 }

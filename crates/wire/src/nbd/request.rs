@@ -5,7 +5,7 @@ use super::constants::{
     Command, CommandFlags, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC, MAX_PAYLOAD_BYTES,
     REQUEST_BYTES, REQUEST_MAGIC,
 };
-use super::error::{ProtocolError, require_magic};
+use super::error::{ProtocolError, over_limit, require_magic};
 use super::export::ReplyStyle;
 
 /// A request without its payload.
@@ -38,11 +38,7 @@ impl RequestHeader {
         let Some((header, len)) = Self::fields(reader, extended) else { return Ok(None) };
         let payload = header.payload_length(style);
         if payload > u64::from(MAX_PAYLOAD_BYTES) {
-            return Err(ProtocolError::OverLimit {
-                what: "payload of a request",
-                value: payload,
-                limit: MAX_PAYLOAD_BYTES.into(),
-            });
+            return Err(over_limit("payload of a request", payload, MAX_PAYLOAD_BYTES));
         }
         Ok(Some((header, len)))
     }
@@ -99,10 +95,8 @@ impl RequestHeader {
             out[24..32].copy_from_slice(&self.length.to_be_bytes());
             return Ok(EXTENDED_REQUEST_BYTES);
         }
-        let length = u32::try_from(self.length).map_err(|_| ProtocolError::OverLimit {
-            what: "length of a request with a compact header",
-            value: self.length,
-            limit: u32::MAX.into(),
+        let length = u32::try_from(self.length).map_err(|_| {
+            over_limit("length of a request with a compact header", self.length, u32::MAX)
         })?;
         out[24..28].copy_from_slice(&length.to_be_bytes());
         Ok(REQUEST_BYTES)

@@ -5,7 +5,7 @@ use super::constants::{
     ClientFlags, EXPORT_NAME_ZEROES, HandshakeFlags, INIT_MAGIC, MAX_STRING_BYTES, OPTION_MAGIC,
     OptionCode, ReplyCode,
 };
-use super::error::{ProtocolError, require_magic, require_within};
+use super::error::{self, ProtocolError, over_limit, require_magic, require_within};
 use super::export::{Context, ExportFacts, Exports, ReplyStyle, Session};
 use super::option::{
     InfoRequest, MetaRequest, OPTION_HEADER_BYTES, put_infos, put_refusal, put_reply, put_server,
@@ -201,11 +201,7 @@ impl ServerHandshake {
         let flags = ClientFlags(bits);
         if flags.without(ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES) != ClientFlags::NONE
         {
-            return Err(ProtocolError::Invalid {
-                what: "client flags field",
-                value: bits.into(),
-                rule: "must have no bit but 0 and 1",
-            });
+            return Err(error::invalid("client flags field", bits, "must have no bit but 0 and 1"));
         }
         if !flags.has(ClientFlags::FIXED_NEWSTYLE) {
             return Err(ProtocolError::NotFixedNewstyle { found: "plain newstyle" });
@@ -270,11 +266,7 @@ impl ServerHandshake {
     ) -> Result<(usize, ServerProgress), ProtocolError> {
         let limit = self.limits.option_bytes;
         if option == OptionCode::EXPORT_NAME {
-            return Err(ProtocolError::OverLimit {
-                what: "length of the export name",
-                value: len.into(),
-                limit: limit.into(),
-            });
+            return Err(over_limit("length of the export name", len, limit));
         }
         let skipped = self.skipped_bytes.saturating_add(len);
         require_within(
@@ -341,11 +333,8 @@ impl ServerHandshake {
         out: &mut Vec<u8>,
     ) -> Result<Answer, ProtocolError> {
         if self.agreed.extended {
-            return Err(ProtocolError::Invalid {
-                what: "option",
-                value: OptionCode::EXPORT_NAME.0.into(),
-                rule: "must be NBD_OPT_GO once extended headers are agreed",
-            });
+            let rule = "must be NBD_OPT_GO once extended headers are agreed";
+            return Err(error::invalid("option", OptionCode::EXPORT_NAME.0, rule));
         }
         require_within("length of the export name", data.len(), MAX_STRING_BYTES)?;
         let name = text(data).ok_or(ProtocolError::BadText { what: "name of the export" })?;
@@ -485,11 +474,7 @@ impl ServerHandshake {
             _ => Vec::new(),
         };
         facts.flags = facts.wire_flags(agreed.structured);
-        let style = match (agreed.structured, agreed.extended) {
-            (_, true) => ReplyStyle::Extended,
-            (true, false) => ReplyStyle::Structured,
-            (false, false) => ReplyStyle::Simple,
-        };
+        let style = ReplyStyle::agreed(agreed.structured, agreed.extended);
         Session { style, contexts, facts }
     }
 }
