@@ -8,6 +8,7 @@ use std::rc::Rc;
 use block::env::{DiskIo, Open, Outcome, Place, Storage, StorageFacts, StorageNow, Ticket};
 use block::seeded::{self, Bug};
 use block::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result, State};
+use rustix::fs::fstat;
 
 use crate::opening::{self, Opened};
 use crate::reactor::Reactor;
@@ -56,8 +57,6 @@ pub(crate) enum Step {
 /// Opens a disk for `side`.
 pub(crate) fn open(side: Rc<Reactor>, open: &Open) -> Result<OpenDisk> {
     let Opened { file, seeker, facts, inline, foreign, punch, zero_range } = opening::open(open)?;
-    let is_file =
-        sys::fstat(file.as_raw_fd()).is_ok_and(|now| now.st_mode & libc::S_IFMT == libc::S_IFREG);
     let disk = Disk {
         path: open.path.display().to_string(),
         size: Cell::new(facts.size),
@@ -71,13 +70,13 @@ pub(crate) fn open(side: Rc<Reactor>, open: &Open) -> Result<OpenDisk> {
         zero_range: Cell::new(zero_range),
         fault: RefCell::new(None),
     };
+    let is_file = !open.device;
     Ok(OpenDisk { side, disk: Rc::new(disk), file: Rc::new(file), seeker, is_file })
 }
 
 impl OpenDisk {
     fn held(&self, op: Op, buf: Option<Buf>) -> Held {
-        let (file, disk) = (self.file.clone(), Some(self.disk.clone()));
-        Held { op, file, disk, name: None, buf, peer: None }
+        Held { disk: Some(self.disk.clone()), buf, ..Held::new(op, self.file.clone(), None) }
     }
 }
 
@@ -95,13 +94,14 @@ impl Storage for OpenDisk {
         if !self.is_file {
             return size;
         }
-        sys::fstat(self.file.as_raw_fd()).map_or(size, |now| now.st_size as u64)
+        fstat(&self.file).map_or(size, |now| now.st_size as u64)
     }
 
     fn look(&self) -> Result<StorageNow> {
         let (disk, fd) = (&self.disk, self.file.as_raw_fd());
-        let now = sys::fstat(fd)
-            .map_err(|error| Error::io(&error, format_args!("{}: stat", disk.path)))?;
+        let now = fstat(&self.file).map_err(|error| {
+            Error::os(error.raw_os_error(), format_args!("{}: stat", disk.path))
+        })?;
         if !self.is_file {
             return Ok(StorageNow { size: disk.size.get(), place: Place::There });
         }

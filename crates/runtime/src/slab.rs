@@ -13,9 +13,10 @@ use std::task::Waker;
 
 use block::env::Outcome;
 use block::{Buf, ByteRange, Result};
+use rustix::net::SocketAddrAny;
 
 use crate::disk::Disk;
-use crate::sys::{Call, Peer};
+use crate::sys::Call;
 
 const CHUNK: usize = 64;
 
@@ -105,7 +106,14 @@ pub(crate) struct Held {
     /// Name of the socket in messages.
     pub(crate) name: Option<Rc<str>>,
     pub(crate) buf: Option<Buf>,
-    pub(crate) peer: Option<Box<Peer>>,
+    pub(crate) peer: Option<Box<SocketAddrAny>>,
+}
+
+impl Held {
+    /// Returns what an operation on a stream holds, without a buffer.
+    pub(crate) fn new(op: Op, file: Rc<OwnedFd>, name: Option<Rc<str>>) -> Self {
+        Self { op, file, disk: None, name, buf: None, peer: None }
+    }
 }
 
 enum Phase {
