@@ -54,16 +54,18 @@ impl Remote {
 }
 
 impl Inner {
-    /// Sends a change, again after each lost connection, until it is answered.
-    async fn tell(&self, change: &Change) -> Result<()> {
+    /// Sends a read or a change, again after each lost connection, until it is answered.
+    async fn tell(&self, change: &Change) -> Result<Outcome> {
         let mut open = None;
         loop {
             let (session, client) = self.link.client(open.is_some()).await?;
-            open.get_or_insert_with(|| self.link.open_change());
             let Change { command, flags, range, data } = change.clone();
+            if command.modifies() {
+                open.get_or_insert_with(|| self.link.open_change());
+            }
             let ticket = client.start(command, flags, range.start(), range.len(), data);
-            if self.answer(session, &client, ticket).await?.is_some() {
-                return Ok(());
+            if let Some(outcome) = self.answer(session, &client, ticket).await? {
+                return Ok(outcome);
             }
         }
     }
@@ -97,16 +99,11 @@ impl Inner {
     }
 
     async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
-        loop {
-            let (session, client) = self.link.client(false).await?;
-            let (command, flags) = (Command::Read, CommandFlags::NONE);
-            let ticket =
-                client.start(command, flags, range.start(), range.len(), Some(into.clone()));
-            if let Some(outcome) = self.answer(session, &client, ticket).await? {
-                *into = outcome.buf.expect("a read comes back with its buffer");
-                return Ok(());
-            }
-        }
+        let (command, flags) = (Command::Read, CommandFlags::NONE);
+        let outcome =
+            self.tell(&Change { command, flags, range, data: Some(into.clone()) }).await?;
+        *into = outcome.buf.expect("a read comes back with its buffer");
+        Ok(())
     }
 
     /// Carries out a change. `fua` becomes FUA if the server supports it, and else a flush after the change.
@@ -135,7 +132,7 @@ impl Inner {
         for piece in self.pieces(&change) {
             let room = self.link.log.room(&piece).await;
             match self.tell(&piece).await {
-                Ok(()) => room.answered(piece, durable),
+                Ok(_) => room.answered(piece, durable),
                 Err(error) => {
                     room.refused(piece.range);
                     return Err(error);
