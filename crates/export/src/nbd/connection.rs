@@ -45,7 +45,7 @@ pub struct Connection {
     /// Start of the present send: since then the client has taken nothing.
     sending: Cell<Option<Mono>>,
     /// Headers of begun requests that are left to the next server of the connection, as they arrived.
-    unanswered: RefCell<Vec<u8>>,
+    pub unanswered: RefCell<Vec<u8>>,
     /// Whether no more replies are sent.
     closed: Cell<bool>,
     /// Whether another server must take it over.
@@ -55,7 +55,7 @@ pub struct Connection {
     /// Whether the writer has ended.
     written: Cell<bool>,
     /// Whether it was closed because it kept memory from others.
-    cut: Cell<bool>,
+    pub cut: Cell<bool>,
     reader: Notify,
     writer: Notify,
     /// Wakes the tasks that wait for the end.
@@ -97,7 +97,7 @@ impl Peers {
     pub fn close_barred(&self) {
         for peer in self.all() {
             let is_barred = !peer.export.is_for(&peer.names) && !seeded::on(Bug::BarredStays);
-            if is_barred && !peer.is_closed() {
+            if is_barred && !peer.closed.get() {
                 peer.close();
                 peer.fence();
             }
@@ -228,11 +228,6 @@ impl Connection {
         self.unanswered.borrow_mut().extend_from_slice(bytes);
         self.take(token);
         self.writer.wake();
-    }
-
-    /// Takes the headers of the begun requests that were left unanswered, as they arrived.
-    pub fn take_unanswered(&self) -> Vec<u8> {
-        self.unanswered.take()
     }
 
     /// Removes an ended request from the pending ones.
@@ -402,15 +397,6 @@ impl Connection {
     /// Gives up the socket to another server.
     pub fn let_go(&self) {
         self.closed.set(true);
-    }
-
-    /// Whether it was closed because it read no answers.
-    pub fn was_cut(&self) -> bool {
-        self.cut.get()
-    }
-
-    pub fn is_closed(&self) -> bool {
-        self.closed.get()
     }
 }
 
