@@ -5,7 +5,7 @@ use super::constants::{
     BASE_ALLOCATION, ClientFlags, EXPORT_NAME_ZEROES, HandshakeFlags, INIT_MAGIC, InfoCode,
     MAX_STRING_BYTES, OLDSTYLE_MAGIC, OPTION_MAGIC, OptionCode, ReplyCode,
 };
-use super::error::{ProtocolError, invalid, require_magic, require_within};
+use super::error::{ProtocolError, Result, invalid, require_magic, require_within};
 use super::export::{Context, ExportEntry, ExportFacts, ReplyStyle, Session};
 use super::option::{
     InfoRequest, MetaRequest, OPTION_REPLY_HEADER_BYTES, ReplyHeader, parse_server, put_option,
@@ -111,14 +111,12 @@ enum Phase {
     Over,
 }
 
-type Step = Result<ClientProgress, ProtocolError>;
-
 impl ClientHandshake {
     /// Starts a handshake. Refuses names that the protocol cannot carry.
-    pub fn new(config: ClientConfig) -> Result<Self, ProtocolError> {
+    pub fn new(config: ClientConfig) -> Result<Self> {
         for name in config.contexts.iter().chain([&config.export]) {
             require_within("length of a name", name.len(), MAX_STRING_BYTES)?;
-            text(name.as_bytes()).ok_or(ProtocolError::BadText { what: "name" })?;
+            text(name.as_bytes()).ok_or(ProtocolError::BadText("name"))?;
         }
         let mut plan = vec![match config.goal {
             Goal::Connect => OptionCode::GO,
@@ -150,11 +148,7 @@ impl ClientHandshake {
 
     /// Handles at most one message at the start of `input`, and appends its answer to `out`. Returns the number of
     /// bytes that it took, and the progress.
-    pub fn advance(
-        &mut self,
-        input: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(usize, ClientProgress), ProtocolError> {
+    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, ClientProgress)> {
         let result = match self.phase {
             Phase::Greeting => self.take_greeting(input, out),
             Phase::Reply(option) => self.take_reply(option, input, out),
@@ -183,20 +177,20 @@ impl ClientHandshake {
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(usize, ClientProgress), ProtocolError> {
+    ) -> Result<(usize, ClientProgress)> {
         let mut reader = Reader::new(input);
         let Some(magic) = reader.u64() else { return Ok((0, ClientProgress::NeedMore)) };
         require_magic("greeting", magic, INIT_MAGIC)?;
         let Some(magic) = reader.u64() else { return Ok((0, ClientProgress::NeedMore)) };
         if magic == OLDSTYLE_MAGIC {
-            return Err(ProtocolError::NotFixedNewstyle { found: "oldstyle" });
+            return Err(ProtocolError::NotFixedNewstyle("oldstyle"));
         }
         require_magic("newstyle greeting", magic, OPTION_MAGIC)?;
         let Some(flags) = reader.u16().map(HandshakeFlags) else {
             return Ok((0, ClientProgress::NeedMore));
         };
         if !flags.has(HandshakeFlags::FIXED_NEWSTYLE) {
-            return Err(ProtocolError::NotFixedNewstyle { found: "plain newstyle" });
+            return Err(ProtocolError::NotFixedNewstyle("plain newstyle"));
         }
         let mut answer = ClientFlags::FIXED_NEWSTYLE;
         if flags.has(HandshakeFlags::NO_ZEROES) {
@@ -233,7 +227,7 @@ impl ClientHandshake {
         option: OptionCode,
         input: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(usize, ClientProgress), ProtocolError> {
+    ) -> Result<(usize, ClientProgress)> {
         let Some(header) = ReplyHeader::parse(input)? else {
             return Ok((0, ClientProgress::NeedMore));
         };
@@ -258,7 +252,12 @@ impl ClientHandshake {
     }
 
     /// Takes a reply before the last one.
-    fn take_item(&mut self, option: OptionCode, code: ReplyCode, data: &[u8]) -> Step {
+    fn take_item(
+        &mut self,
+        option: OptionCode,
+        code: ReplyCode,
+        data: &[u8],
+    ) -> Result<ClientProgress> {
         match (option, code) {
             (OptionCode::GO | OptionCode::INFO, ReplyCode::INFO) => {
                 let info = take_info(&mut self.facts, data)?;
@@ -275,10 +274,10 @@ impl ClientHandshake {
     }
 
     /// Takes a context. Accepts only contexts that were asked for, each once, which also limits their number.
-    fn take_context(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
+    fn take_context(&mut self, data: &[u8]) -> Result<()> {
         let mut reader = Reader::new(data);
         let (Some(id), Some(name)) = (reader.u32(), text(reader.rest())) else {
-            return Err(ProtocolError::BadText { what: "metadata context" });
+            return Err(ProtocolError::BadText("metadata context"));
         };
         let asked = self.config.contexts.iter().any(|asked| asked == name);
         let again = self.contexts.iter().any(|known| known.id == id || known.name == name);
@@ -290,7 +289,7 @@ impl ClientHandshake {
         Ok(())
     }
 
-    fn acknowledged(&mut self, option: OptionCode, out: &mut Vec<u8>) -> Step {
+    fn acknowledged(&mut self, option: OptionCode, out: &mut Vec<u8>) -> Result<ClientProgress> {
         match option {
             OptionCode::STARTTLS => return Ok(ClientProgress::StartTls),
             OptionCode::STRUCTURED_REPLY => self.structured = true,
@@ -326,7 +325,7 @@ impl ClientHandshake {
         code: ReplyCode,
         data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Step {
+    ) -> Result<ClientProgress> {
         // A client with `tls` does not go on without TLS.
         let last = matches!(
             option,

@@ -4,7 +4,7 @@ use super::bytes::{Reader, text, truncated};
 use super::constants::{
     InfoCode, MAX_STRING_BYTES, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionCode, ReplyCode,
 };
-use super::error::{ProtocolError, invalid, require_magic};
+use super::error::{ProtocolError, Result, invalid, require_magic};
 use super::export::{BlockSizes, ExportEntry, ExportFacts};
 
 /// Bytes of an option before its data.
@@ -169,7 +169,7 @@ pub(crate) struct ReplyHeader {
 
 impl ReplyHeader {
     /// Parses the header. Returns `None` if more bytes are needed.
-    pub(crate) fn parse(input: &[u8]) -> Result<Option<Self>, ProtocolError> {
+    pub(crate) fn parse(input: &[u8]) -> Result<Option<Self>> {
         let mut reader = Reader::new(input);
         let Some(found) = reader.u64() else { return Ok(None) };
         require_magic("option reply", found, OPTION_REPLY_MAGIC)?;
@@ -181,7 +181,7 @@ impl ReplyHeader {
 }
 
 /// Copies one `NBD_REP_INFO` into the facts. An unknown kind is ignored.
-pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode, ProtocolError> {
+pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode> {
     let mut reader = Reader::new(data);
     let rule = "must be the one that belongs to its kind";
     let wrong = invalid("length of an NBD_REP_INFO", data.len() as u64, rule);
@@ -205,11 +205,11 @@ pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode
             facts.blocks = blocks.ok_or(invalid(what, min, rule))?;
         }
         InfoCode::NAME => {
-            let name = text(info).ok_or(ProtocolError::BadText { what: "name of the export" })?;
+            let name = text(info).ok_or(ProtocolError::BadText("name of the export"))?;
             facts.name = name.to_owned();
         }
         InfoCode::DESCRIPTION => {
-            let words = text(info).ok_or(ProtocolError::BadText { what: "description" })?;
+            let words = text(info).ok_or(ProtocolError::BadText("description"))?;
             facts.description = words.to_owned();
         }
         _ => {}
@@ -218,13 +218,13 @@ pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode
 }
 
 /// Parses the export in one `NBD_REP_SERVER`.
-pub(crate) fn parse_server(data: &[u8]) -> Result<ExportEntry, ProtocolError> {
+pub(crate) fn parse_server(data: &[u8]) -> Result<ExportEntry> {
     let mut reader = Reader::new(data);
     let name = take_string(&mut reader);
     match (name, text(reader.rest())) {
         (Some(name), Some(description)) => {
             Ok(ExportEntry { name: name.to_owned(), description: description.to_owned() })
         }
-        _ => Err(ProtocolError::BadText { what: "entry of the export list" }),
+        _ => Err(ProtocolError::BadText("entry of the export list")),
     }
 }

@@ -7,7 +7,7 @@ use super::constants::{
     ChunkKind, EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, Errno, MAX_STRING_BYTES, ReplyFlags,
     SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_BYTES, STRUCTURED_REPLY_MAGIC,
 };
-use super::error::{ProtocolError, invalid, over_limit};
+use super::error::{ProtocolError, Result, invalid, over_limit};
 use super::export::ReplyStyle;
 use super::reply::{Extent, MAX_STATUS_EXTENTS};
 
@@ -116,7 +116,7 @@ impl<'a> ReplyMessage<'a> {
         input: &'a [u8],
         style: ReplyStyle,
         max_payload: u32,
-    ) -> Result<Option<(Self, usize)>, ProtocolError> {
+    ) -> Result<Option<(Self, usize)>> {
         let Some(magic) = Reader::new(input).u32() else { return Ok(None) };
         let expected = match style {
             ReplyStyle::Simple => SIMPLE_REPLY_MAGIC,
@@ -150,7 +150,7 @@ impl<'a> ReplyMessage<'a> {
         input: &'a [u8],
         style: ReplyStyle,
         max_payload: u32,
-    ) -> Result<Option<(Self, usize)>, ProtocolError> {
+    ) -> Result<Option<(Self, usize)>> {
         let Some(header) = ChunkHeader::parse(input, style) else { return Ok(None) };
         // Unknown flags must be ignored (section "Structured reply flags").
         let done = header.flags.has(ReplyFlags::DONE);
@@ -181,7 +181,7 @@ impl ChunkHeader {
 
     /// Returns the number of payload bytes that are read together with the header. Checks everything that the header
     /// alone shows, so that the caller never waits for more bytes than allowed.
-    fn inline_bytes(&self, style: ReplyStyle, done: bool) -> Result<usize, ProtocolError> {
+    fn inline_bytes(&self, style: ReplyStyle, done: bool) -> Result<usize> {
         let extended = style == ReplyStyle::Extended;
         let (least, most, step) = match self.kind {
             ChunkKind::NONE if !done => {
@@ -214,7 +214,7 @@ impl ChunkHeader {
         }
     }
 
-    fn length_within(&self, least: u64, most: u64, step: u64) -> Result<(), ProtocolError> {
+    fn length_within(&self, least: u64, most: u64, step: u64) -> Result<()> {
         if self.payload > most {
             return Err(over_limit("length of a reply chunk", self.payload, most));
         }
@@ -229,11 +229,7 @@ impl ChunkHeader {
     }
 
     /// Parses the payload. A data chunk has only its offset there.
-    fn body<'a>(
-        &self,
-        mut payload: Reader<'a>,
-        max_payload: u32,
-    ) -> Result<Body<'a>, ProtocolError> {
+    fn body<'a>(&self, mut payload: Reader<'a>, max_payload: u32) -> Result<Body<'a>> {
         let short = self.misfit();
         match self.kind {
             ChunkKind::NONE => Ok(Body::None),
@@ -252,7 +248,7 @@ impl ChunkHeader {
         }
     }
 
-    fn status<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>, ProtocolError> {
+    fn status<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>> {
         let wide = self.kind == ChunkKind::BLOCK_STATUS_EXT;
         let context = payload.u32().unwrap_or_default();
         let count = if wide { payload.u32().unwrap_or_default() } else { 0 };
@@ -270,7 +266,7 @@ impl ChunkHeader {
     }
 
     /// Parses an error chunk. An unknown error kind is an error too (section "Structured reply types").
-    fn error<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>, ProtocolError> {
+    fn error<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>> {
         let number = payload.u32().unwrap_or_default();
         if number == 0 {
             return Err(invalid("number of an error", 0_u64, "must not be zero"));
@@ -289,7 +285,7 @@ impl ChunkHeader {
 }
 
 /// Checks the length of data or of a hole against `max_payload`.
-fn content_length(len: u64, max_payload: u32) -> Result<u32, ProtocolError> {
+fn content_length(len: u64, max_payload: u32) -> Result<u32> {
     if len == 0 {
         return Err(invalid("length of a hole", 0_u64, "must not be zero"));
     }

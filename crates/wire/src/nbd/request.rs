@@ -5,7 +5,7 @@ use super::constants::{
     Command, CommandFlags, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC, MAX_PAYLOAD_BYTES,
     REQUEST_BYTES, REQUEST_MAGIC,
 };
-use super::error::{ProtocolError, over_limit, require_magic};
+use super::error::{Result, over_limit, require_magic};
 use super::export::ReplyStyle;
 
 /// A request without its payload.
@@ -29,7 +29,7 @@ impl RequestHeader {
     /// Only a defect that makes the stream unreadable is an error. [`super::check`] decides whether the request may be
     /// carried out. In either case [`payload_bytes`](Self::payload_bytes) of payload follow and must be taken off the
     /// stream.
-    pub fn parse(input: &[u8], style: ReplyStyle) -> Result<Option<(Self, usize)>, ProtocolError> {
+    pub fn parse(input: &[u8], style: ReplyStyle) -> Result<Option<(Self, usize)>> {
         let mut reader = Reader::new(input);
         let Some(magic) = reader.u32() else { return Ok(None) };
         let extended = style == ReplyStyle::Extended;
@@ -79,7 +79,7 @@ impl RequestHeader {
         &self,
         style: ReplyStyle,
         out: &mut [u8; EXTENDED_REQUEST_BYTES],
-    ) -> Result<usize, ProtocolError> {
+    ) -> Result<usize> {
         let extended = style == ReplyStyle::Extended;
         let mut flags = self.flags;
         if extended && self.command == Command::Write {
