@@ -201,7 +201,7 @@ trait Connection {
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
     fn is_over(&self) -> bool;
     fn peer(&self) -> Option<&CertificateDer<'static>>;
-    fn finish(self) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error>;
+    fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error>;
 }
 
 /// Implements [`Connection`]: the two types of rustls share no trait, only the names of their functions.
@@ -225,9 +225,7 @@ macro_rules! connection {
                 self.peer_certificates()?.first()
             }
 
-            fn finish(
-                self,
-            ) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error> {
+            fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error> {
                 let (secrets, keys) = self.dangerous_into_kernel_connection()?;
                 Ok((secrets, Box::new(keys)))
             }
@@ -334,7 +332,7 @@ impl<C: Connection> Shaking<'_, C> {
         }
     }
 
-    fn step(&mut self) -> std::result::Result<Step, rustls::Error> {
+    fn step(&mut self) -> Result<Step, rustls::Error> {
         let (discard, step) = {
             let mut bytes = self.buf.write();
             let UnbufferedStatus { discard, state } =
@@ -391,10 +389,7 @@ impl<C: Connection> Shaking<'_, C> {
 }
 
 /// Carries out the request of a state of rustls.
-fn take<D>(
-    state: ConnectionState<'_, '_, D>,
-    out: &mut Vec<u8>,
-) -> std::result::Result<Step, rustls::Error> {
+fn take<D>(state: ConnectionState<'_, '_, D>, out: &mut Vec<u8>) -> Result<Step, rustls::Error> {
     match state {
         ConnectionState::EncodeTlsData(mut data) => {
             let at = out.len();
