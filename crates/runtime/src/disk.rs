@@ -15,7 +15,7 @@ use crate::reactor::Reactor;
 use crate::slab::{Held, Op, Slot};
 use crate::sys;
 
-const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+pub(crate) const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_WRITE_BYTES: u64 = 1 << 20;
 
@@ -317,18 +317,16 @@ impl Disk {
 
     fn failed(&self, op: Op, len: u64, errno: i32) -> Error {
         let path = &self.path;
-        let error = match op {
-            Op::Read { offset } | Op::Write { offset, .. } => {
-                let name = op.name();
-                Error::os(errno, format_args!("{path}: {name} of {len} bytes at {offset}"))
+        let place = match op {
+            Op::Read { offset } | Op::Write { offset, .. } => Some((len, offset)),
+            _ => op.range().map(|range| (range.len(), range.start())),
+        };
+        let name = op.name();
+        let error = match place {
+            Some((len, at)) => {
+                Error::os(errno, format_args!("{path}: {name} of {len} bytes at {at}"))
             }
-            _ => match op.range() {
-                Some(range) => {
-                    let (name, len, start) = (op.name(), range.len(), range.start());
-                    Error::os(errno, format_args!("{path}: {name} of {len} bytes at {start}"))
-                }
-                None => Error::os(errno, format_args!("{path}: flush")),
-            },
+            None => Error::os(errno, format_args!("{path}: {name}")),
         };
         // The kernel reports a lost write only once: a later flush would succeed.
         let lost = match op {

@@ -15,7 +15,7 @@ use block::env::Outcome;
 use block::{Buf, ByteRange, Result};
 use rustix::net::SocketAddrAny;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, PUNCH};
 use crate::sys::Call;
 
 const CHUNK: usize = 64;
@@ -183,8 +183,7 @@ impl Slot {
                 Call::Write { fd, ptr: buf.as_ptr(), len, offset, dsync: false, apart }
             }
             Op::Discard { range } => {
-                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                Call::Fallocate { fd, mode, offset: range.start(), len: range.len() }
+                Call::Fallocate { fd, mode: PUNCH, offset: range.start(), len: range.len() }
             }
             Op::Recv => {
                 let (ptr, len) = tail(buf(), 0);

@@ -21,17 +21,6 @@ impl Table {
         Self::from_rows([linear_row(port, start, len)])
     }
 
-    /// Returns a table for a partition of `size` bytes at `start`. It maps as [`Table::linear`] does; the name shows
-    /// that the numbers come from a partition table.
-    pub fn partition(
-        port: Port,
-        lower_size: u64,
-        start: u64,
-        size: u64,
-    ) -> Result<Self, TableError> {
-        Self::linear(port, lower_size, start, size)
-    }
-
     /// Returns a table of whole lower devices, each given with its size, one after the other.
     pub fn concat(lowers: &[(Port, u64)]) -> Result<Self, TableError> {
         Self::from_rows(lowers.iter().map(|&(port, size)| linear_row(port, 0, size)))
@@ -89,7 +78,6 @@ mod tests {
         assert_eq!(error.to_string(), "byte 8193 is beyond the end of p0, which has 8192 bytes");
         assert_eq!(Table::linear(P0, 8192, 0, 0), Err(TableError::Empty));
         assert_eq!(Table::linear(P0, 8192, u64::MAX, 1), Err(TableError::TooLarge));
-        assert_eq!(Table::partition(P0, 8192, 512, 512), Table::linear(P0, 8192, 512, 512));
     }
 
     #[test]

@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn fuse_of_partition_over_stripe_adds_skip() {
-        let upper = Table::partition(P0, 16384, 1536, 8192).unwrap();
+        let upper = Table::linear(P0, 16384, 1536, 8192).unwrap();
         let lower = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
         let fused = upper.fuse(&[Some(&lower)]).unwrap();
         assert_eq!(fused.table.to_string(), "0+8192 striped 1024 skip 1536 p0:0 p1:0");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use block::env::{LocalFuture, Outcome, Ticket};
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Device, EXTENTS_MAX, Env, Extent, Handover, Health, Info, Mode, Op, RangeLock,
-    Report, Request, Result, State, push_extent,
+    Buf, ByteRange, Device, Env, Extent, Handover, Health, Info, Mode, Op, RangeLock, Report,
+    Request, Result, clip_extents,
 };
 use wire::nbd::{Command, CommandFlags};
 
@@ -228,26 +228,9 @@ impl Inner {
                 self.link.lost(session, &gone);
                 continue;
             }
-            return Ok(within(range.len(), &answer.unwrap_or_default()));
+            return Ok(clip_extents(&answer.unwrap_or_default(), 0, range.len()));
         }
     }
-}
-
-/// Clips extents to the first `len` bytes. Without any, all bytes count as data.
-fn within(len: u64, told: &[Extent]) -> Vec<Extent> {
-    let (mut all, mut left) = (Vec::new(), len);
-    for extent in told.iter().take(EXTENTS_MAX).filter(|extent| extent.len > 0) {
-        if left == 0 {
-            break;
-        }
-        let here = extent.len.min(left);
-        push_extent(&mut all, here, extent.state);
-        left -= here;
-    }
-    if all.is_empty() {
-        push_extent(&mut all, len, State::Data);
-    }
-    all
 }
 
 impl Device for Remote {
