@@ -32,7 +32,7 @@ impl Table {
         stripe::check_chunk(chunk)?;
         let smallest = lowers.iter().min_by_key(|(_, size)| *size);
         let Some(&(port, size)) = smallest.filter(|_| lowers.len() <= Stripe::MAX_COLUMNS) else {
-            return Err(TableError::Columns { count: lowers.len() });
+            return Err(TableError::Columns(lowers.len()));
         };
         let column_bytes = size - size % u64::from(chunk);
         if column_bytes == 0 {

@@ -194,7 +194,7 @@ impl Builder {
             return Ok(());
         }
         if table.places.len() == Table::MAX_SEGMENTS {
-            return Err(TableError::Segments { count: Table::MAX_SEGMENTS + 1 });
+            return Err(TableError::Segments(Table::MAX_SEGMENTS + 1));
         }
         let ports = row.place.origins().iter().map(|origin| usize::from(origin.port.0) + 1);
         table.port_count = ports.fold(table.port_count, usize::max);
@@ -296,7 +296,7 @@ impl Place {
     fn check(&self, len: u64) -> Result<(), TableError> {
         for origin in self.origins() {
             if usize::from(origin.port.0) >= Table::MAX_PORTS {
-                return Err(TableError::Ports { port: origin.port });
+                return Err(TableError::Ports(origin.port));
             }
         }
         match self {

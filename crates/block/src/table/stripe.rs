@@ -31,7 +31,7 @@ impl Stripe {
     pub(super) fn new(chunk: u32, skip: u64, columns: Vec<Origin>) -> Result<Self, TableError> {
         check_chunk(chunk)?;
         if !(Self::MIN_COLUMNS..=Self::MAX_COLUMNS).contains(&columns.len()) {
-            return Err(TableError::Columns { count: columns.len() });
+            return Err(TableError::Columns(columns.len()));
         }
         Ok(Self { chunk, skip, columns })
     }
@@ -102,7 +102,7 @@ impl Stripe {
 pub(super) fn check_chunk(bytes: u32) -> Result<(), TableError> {
     let whole = bytes.is_multiple_of(Stripe::CHUNK_UNIT_BYTES);
     if bytes == 0 || bytes > Stripe::MAX_CHUNK_BYTES || !whole {
-        return Err(TableError::Chunk { bytes });
+        return Err(TableError::Chunk(bytes));
     }
     Ok(())
 }
@@ -147,11 +147,11 @@ mod tests {
 
     #[test]
     fn stripe_rejects_chunks_and_columns_out_of_bounds() {
-        assert_eq!(check_chunk(0), Err(TableError::Chunk { bytes: 0 }));
-        assert_eq!(check_chunk(513), Err(TableError::Chunk { bytes: 513 }));
-        assert_eq!(check_chunk((1 << 30) + 512), Err(TableError::Chunk { bytes: (1 << 30) + 512 }));
+        assert_eq!(check_chunk(0), Err(TableError::Chunk(0)));
+        assert_eq!(check_chunk(513), Err(TableError::Chunk(513)));
+        assert_eq!(check_chunk((1 << 30) + 512), Err(TableError::Chunk((1 << 30) + 512)));
         assert_eq!(check_chunk(1 << 30), Ok(()));
         let columns = vec![Origin { port: Port(0), start: 0 }];
-        assert_eq!(Stripe::new(512, 0, columns), Err(TableError::Columns { count: 1 }));
+        assert_eq!(Stripe::new(512, 0, columns), Err(TableError::Columns(1)));
     }
 }
