@@ -467,12 +467,12 @@ impl World for Reactor {
 
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
         let (job, ended) = Job::new(job);
-        // Only here the waiter is woken: its waker may be one that no other thread may touch.
+        // The waiter is woken only on its own core: no other thread may touch its waker.
         let home = Rc::new(OneShot::default());
         let tell = home.clone();
         self.workers.push(job);
         self.spawn("a job comes home", Box::pin(async move { tell.set(ended.await) }));
-        // The error of a job is ours, and shows here as well.
+        // A panic of the job is our error, and shows here too.
         Box::pin(async move { assert!(home.wait().await, "a job panicked on its worker thread") })
     }
 

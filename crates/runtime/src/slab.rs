@@ -110,7 +110,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Returns what an operation on a stream holds, without a buffer.
+    /// Creates the resources of an operation on a stream, without a buffer.
     pub(crate) fn new(op: Op, file: Rc<OwnedFd>, name: Option<Rc<str>>) -> Self {
         Self { op, file, disk: None, name, buf: None, peer: None }
     }

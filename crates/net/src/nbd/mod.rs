@@ -57,7 +57,7 @@ pub const KIND: Kind = Kind {
     },
 };
 
-/// What options have in common: the server's bytes stay the same, and only this machine knows them.
+/// The common part of the options. Another value leaves the bytes as they are, and no label holds it.
 const OPTION: OptionSpec = OptionSpec {
     name: "",
     value: ValueType::Switch,
