@@ -11,7 +11,10 @@
 //! | `unflushed.rs` | answered changes that the server has not flushed |
 //! | `ring.rs` | the same for the next process |
 //! | `remote.rs` | the disk |
+//! | `any_bytes_tests.rs` | the bodies of fuzz targets |
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod any_bytes_tests;
 mod client;
 mod covered;
 mod link;
@@ -35,11 +38,10 @@ use wire::nbd::{ClientConfig, ExportFacts, TransmissionFlags};
 use link::{Link, Reach};
 use remote::Remote;
 
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use any_bytes_tests::{try_any_replies, try_any_ring};
 pub use client::{Client, HANDSHAKE};
-#[doc(hidden)]
-pub use pending::try_any_replies;
-#[doc(hidden)]
-pub use ring::try_any_ring;
 pub use target::{PEM_MAX_BYTES, Target, TlsFiles, secure};
 
 /// `nbd`
