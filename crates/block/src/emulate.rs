@@ -3,8 +3,8 @@
 
 use crate::control::Resolved;
 use crate::{
-    Buf, ByteRange, Device, EXTENTS_MAX, Env, Error, ErrorKind, Info, Lower, Mode, Needs, Op,
-    RangeLock, Request, Result, State, push_extent,
+    Buf, ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Mode, Needs, Op, RangeLock,
+    Request, Result, clip_extents,
 };
 
 /// Length of the buffer of zeros.
@@ -125,22 +125,7 @@ impl Emulate {
         let done = self.lower.call(Op::Status { range: wide, extents: Vec::new() }).await;
         done.result?;
         let Op::Status { extents, .. } = done.op else { unreachable!("it came back as it went") };
-        let mut skip = range.start() - wide.start();
-        let mut left = range.len();
-        let mut all = Vec::new();
-        for extent in extents.into_iter().take(EXTENTS_MAX) {
-            let cut = skip.min(extent.len);
-            skip -= cut;
-            let len = (extent.len - cut).min(left);
-            if len > 0 {
-                push_extent(&mut all, len, extent.state);
-                left -= len;
-            }
-        }
-        if all.is_empty() {
-            push_extent(&mut all, range.len(), State::Data);
-        }
-        Ok(all)
+        Ok(clip_extents(&extents, range.start() - wide.start(), range.len()))
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -117,6 +118,9 @@ pub trait World {
     /// `InUse`, `Denied`, and other errors of the kernel.
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>>;
     /// Connects to an address.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`, and other errors of the kernel.
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>>;
     /// Mounts a file system on a directory. Its requests come as messages through the channel. After the channel has
     /// ended the mount is dead, and remains until it is unmounted.
@@ -153,14 +157,14 @@ pub trait World {
     /// # Errors
     /// `NotFound` if nothing was left under that name; `Limit` if it is more than `most` bytes; errors of the system.
     fn take_bytes(&self, name: &str, _most: usize) -> Result<Vec<u8>> {
-        Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
+        Err(nothing_left(name))
     }
     /// Takes over the connection under `name` ([`Socket::entrust`]).
     ///
     /// # Errors
     /// `NotFound` if nothing was left under that name; errors of the system.
     fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
-        Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
+        Err(nothing_left(name))
     }
     /// Whether a supervisor outlives this process, and keeps state for the next one.
     fn is_kept(&self) -> bool {
@@ -197,7 +201,7 @@ pub trait World {
     /// # Errors
     /// `NotFound` if nothing was left under that name.
     fn take_over(&self, name: &str, _at: &Path, _counts: &Path) -> Result<Rc<dyn Channel>> {
-        Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
+        Err(nothing_left(name))
     }
 
     /// Records an event of a device. It need not reach a reader.
@@ -222,6 +226,11 @@ pub trait World {
     fn read_secret(&self, path: &Path, _most: usize) -> Result<Secret> {
         Err(no_files(path))
     }
+}
+
+/// Returns the error for state that no earlier process has left under `name`.
+pub fn nothing_left(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
 }
 
 fn no_files(path: &Path) -> Error {
@@ -260,69 +269,29 @@ pub trait Lasting {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TimerId(pub Mono, pub u64);
 
+impl Deref for Env {
+    type Target = dyn World;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
 impl Env {
     /// Creates a handle to `world`.
     pub fn new(world: Rc<dyn World>) -> Self {
         Self(world)
     }
 
-    /// See [`World::now`].
-    pub fn now(&self) -> Mono {
-        self.0.now()
-    }
-
-    /// See [`World::clock`].
-    pub fn clock(&self) -> Mono {
-        self.0.clock()
-    }
-
-    /// See [`World::wall`].
-    pub fn wall(&self) -> Duration {
-        self.0.wall()
-    }
-
-    /// See [`World::random`].
-    pub fn random(&self, stream: &'static str) -> u64 {
-        self.0.random(stream)
-    }
-
-    /// See [`World::spawn`].
+    /// Runs a task as [`World::spawn`] does.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
         self.0.spawn(name, Box::pin(task));
     }
 
-    /// See [`World::work`].
+    /// Runs a job as [`World::work`] does.
     pub fn work(&self, job: impl FnOnce() + Send + 'static) -> LocalFuture<()> {
         self.0.work(Box::new(job))
-    }
-
-    /// See [`World::random_secret`].
-    pub fn random_secret(&self, into: &mut [u8]) {
-        self.0.random_secret(into);
-    }
-
-    /// See [`World::secret`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn secret(&self, wanted: &Wanted) -> Result<Secret> {
-        self.0.secret(wanted).await
-    }
-
-    /// See [`World::keep_secret`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn keep_secret(&self, who: &str, key: &Secret) -> Result<()> {
-        self.0.keep_secret(who, key)
-    }
-
-    /// See [`World::kept_secret`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn kept_secret(&self, who: &str) -> Result<Option<Secret>> {
-        self.0.kept_secret(who)
     }
 
     /// Returns a buffer of `len` bytes from this core's pool.
@@ -330,150 +299,7 @@ impl Env {
     /// # Errors
     /// As [`BufPool::take`].
     pub fn buf(&self, len: usize) -> Result<Buf> {
-        self.0.pool().take(len)
-    }
-
-    /// See [`World::pool`].
-    pub fn pool(&self) -> &BufPool {
-        self.0.pool()
-    }
-
-    /// See [`World::tell`].
-    pub fn tell(&self, event: Event) {
-        self.0.tell(event);
-    }
-
-    /// See [`World::events`].
-    pub fn events(&self) -> Option<Rc<Events>> {
-        self.0.events()
-    }
-
-    /// See [`World::probe`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn probe(&self, open: &Open) -> Result<StorageFacts> {
-        self.0.probe(open)
-    }
-
-    /// See [`World::open`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn open(&self, open: &Open) -> Result<Rc<dyn Storage>> {
-        self.0.open(open)
-    }
-
-    /// See [`World::listen`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {
-        self.0.listen(at)
-    }
-
-    /// See [`World::connect`].
-    ///
-    /// # Errors
-    /// `NotFound`, `Denied`, and other errors of the kernel.
-    pub async fn connect(&self, to: &Address) -> Result<Rc<dyn Socket>> {
-        self.0.connect(to).await
-    }
-
-    /// See [`World::mount`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
-        self.0.mount(at)
-    }
-
-    /// See [`World::left`].
-    pub fn left(&self) -> Vec<String> {
-        self.0.left()
-    }
-
-    /// See [`World::forsake`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn forsake(&self, name: &str) -> Result<()> {
-        self.0.forsake(name)
-    }
-
-    /// See [`World::leave`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn leave(&self, name: &str, bytes: &[u8]) -> Result<bool> {
-        self.0.leave(name, bytes)
-    }
-
-    /// See [`World::take_bytes`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn take_bytes(&self, name: &str, most: usize) -> Result<Vec<u8>> {
-        self.0.take_bytes(name, most)
-    }
-
-    /// See [`World::take_socket`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
-        self.0.take_socket(name)
-    }
-
-    /// See [`World::is_kept`].
-    pub fn is_kept(&self) -> bool {
-        self.0.is_kept()
-    }
-
-    /// See [`World::remains`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn remains(&self, name: &str, bytes: u64) -> Result<Remains> {
-        self.0.remains(name, bytes)
-    }
-
-    /// See [`World::entrust_remains`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn entrust_remains(&self) -> Result<()> {
-        self.0.entrust_remains()
-    }
-
-    /// See [`World::forsake_remains`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn forsake_remains(&self) -> Result<()> {
-        self.0.forsake_remains()
-    }
-
-    /// See [`World::take_over`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {
-        self.0.take_over(name, at, counts)
-    }
-
-    /// See [`World::read_file`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn read_file(&self, path: &Path, most: usize) -> Result<Vec<u8>> {
-        self.0.read_file(path, most)
-    }
-
-    /// See [`World::read_secret`].
-    #[allow(clippy::missing_errors_doc, reason = "as there")]
-    pub fn read_secret(&self, path: &Path, most: usize) -> Result<Secret> {
-        self.0.read_secret(path, most)
+        self.pool().take(len)
     }
 
     /// Waits for `delay`.
@@ -531,12 +357,12 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(timer) = self.timer.take() {
-            self.env.0.clear_timer(timer);
+            self.env.clear_timer(timer);
         }
         if self.env.now() >= self.at {
             return Poll::Ready(());
         }
-        self.timer = Some(self.env.0.set_timer(self.at, cx.waker()));
+        self.timer = Some(self.env.set_timer(self.at, cx.waker()));
         Poll::Pending
     }
 }
@@ -544,7 +370,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(timer) = self.timer.take() {
-            self.env.0.clear_timer(timer);
+            self.env.clear_timer(timer);
         }
     }
 }

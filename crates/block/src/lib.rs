@@ -52,12 +52,14 @@ pub use notify::{Notify, OneShot, ScopeGuard, TaskTracker, TrackedTask, Waiter, 
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
 pub use reason::Reason;
-pub use request::{Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, push_extent};
+pub use request::{
+    Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, clip_extents, push_extent,
+};
 pub use secret::{KeySource, SECRET_BYTES_MAX, Secret, Wanted, while_hidden};
 pub use state_store::{Found, NoStateStore, OnFailure, STATE_BYTES_MAX, StateStore, StoredState};
 pub use table::{
-    Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
-    StripeTable, Table, TableError, TableId,
+    Fused, Origin, Place, Port, PortPath, Run, Runs, Segment, Stripe, StripeTable, Table,
+    TableError,
 };
 pub use tasks::TaskGroup;
 pub use throttle::{

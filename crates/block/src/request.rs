@@ -248,6 +248,25 @@ impl State {
 /// Most extents in the answer of one status request; the client asks again for the rest.
 pub const EXTENTS_MAX: usize = 4096;
 
+/// Returns the answer for `len` bytes from a lower's answer, which begins `skip` bytes before them. Without an answer for
+/// any of them, all count as data.
+pub fn clip_extents(told: &[Extent], mut skip: u64, len: u64) -> Vec<Extent> {
+    let (mut all, mut left) = (Vec::new(), len);
+    for extent in told.iter().take(EXTENTS_MAX) {
+        let cut = skip.min(extent.len);
+        skip -= cut;
+        let here = (extent.len - cut).min(left);
+        if here > 0 {
+            push_extent(&mut all, here, extent.state);
+            left -= here;
+        }
+    }
+    if all.is_empty() {
+        push_extent(&mut all, len, State::Data);
+    }
+    all
+}
+
 /// Appends a run to an answer, merged with the last one if both have the same state.
 pub fn push_extent(extents: &mut Vec<Extent>, len: u64, state: State) {
     match extents.last_mut() {

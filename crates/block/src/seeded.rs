@@ -4,234 +4,169 @@
 //! constant `false`. One bug at a time is selected by its number: `CAIRN_SEEDED_BUG=02a`. `tools/mutants` reads the
 //! numbers and the words from the lines below.
 
-/// A seeded bug.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bug {
-    /// 02a flush only the first child of a table
-    FlushFirstChild,
-    /// 02b flush only the first member of a mirror
-    FlushFirstMember,
-    /// 04 retry a flush that failed, and say yes
-    FlushRetried,
-    /// 05 an update of a label goes over the copies that count
-    LabelOverActive,
-    /// 06 the newest copy of a label counts, whole or not
-    LabelUnchecked,
-    /// 07 a member that missed writes serves after a restart
-    StaleServes,
-    /// 08 a write is answered before a member's failure is durable
-    AnsweredEarly,
-    /// 15 overlapping writes in another order on each copy
-    OverlapUnordered,
-    /// 40 a flush covers its own connection only
-    FlushPerConnection,
-    /// 35 one tweak for all data units of a request
-    TweakOnce,
-    /// 35b a request that is split while workers are busy has the tweak of its beginning everywhere
-    TweakOfSplit,
-    /// 66 a write that the system carries out in part is not continued
-    ShortWrite,
-    /// 41 a payload that came in part is written
-    PartialPayload,
-    /// 10 the tail of a vault's log moves before the pages are flushed
-    LogTailEarly,
-    /// 10b room in a vault's log is computed without the record itself
-    RoomForNothing,
-    /// 03 a transaction is answered before its record is flushed
-    CommitBeforeFlush,
-    /// 05b a vault's superblock goes over the one that counts
-    SuperblockOverActive,
-    /// 08b a commit is answered before the others know durably who missed it
-    LeftBehindLate,
-    /// 05c the epoch of a vault stays when a copy is left behind
-    EpochKept,
-    /// 23 a vault's log ends at any record that is damaged
-    LogCutAtDamage,
-    /// 44 the boundary of a migration moves before what is behind it is flushed
-    MoveUnflushed,
-    /// 44b a migration changes a window before its state is durable
-    MoveUnrecorded,
-    /// 44c a migration turns round in the midst of a window
-    TurnedAtOnce,
-    /// 44d the window that a migration has moved is released before its state is durable
-    MoveReleasedEarly,
-    /// 50 a server that came back is not sent again what it was not asked to flush
-    ReplaySkipped,
-    /// 50b overlapping changes are sent again at once over several connections
-    ReplayUnordered,
-    /// 51 a write is answered before its record is in the memory that outlives the process
-    AnsweredUnrecorded,
-    /// 60 clients are not held while a graph changes
-    ChangeNotHeld,
-    /// 61 a graph changes without a flush before
-    ChangeUnflushed,
-    /// 62 labels tell of a change before its devices are made
-    ChangeToldEarly,
-    /// 63 a new disk counts before the others are told of the change that it came with
-    NewDiskEarly,
-    /// 64 a disk of an earlier time is served beside the others
-    OlderServes,
-    /// 64b a disk that is one round older than the others is served beside them
-    OlderByOneServes,
-    /// 13 a copy's progress is told before what was copied is flushed
-    ProgressEarly,
-    /// 70 a region is marked after the write to it is sent
-    RegionMarkedLate,
-    /// 70b a region leaves the map while a write there is in flight
-    RegionLeftBusy,
-    /// 71 a region is called clean without a flush
-    RegionUnflushed,
-    /// 72 the map of a member that comes back is ignored
-    MapIgnored,
-    /// 73 the data that a vault's last record names are not looked at
-    DataUnverified,
-    /// 74 data that a vault's last record names are changed in place all the same
-    DataNotLetGo,
-    /// 12 a member that is being copied is read
-    ResyncReadsTarget,
-    /// 14 what a crash left different on members in sync is not made alike
-    CrashUnreconciled,
-    /// 75 a member's image from when it was in use is the source of those that were closed in order
-    ImageIsSource,
-    /// 76 a copy begins before the member has a state that says so, and stays
-    CopyUntold,
-    /// 77 what the last member does late lands on top of what was answered since
-    LateUnfenced,
-    /// 78 a member stays although a write of a copy that was begun again since is late there
-    LateCopyStays,
-    /// 79 the block status that one copy gave before it failed stays in the answer of the next one
-    StatusLeftOver,
-    /// 80 bytes count that a member of a mirror gave after it was taken out
-    FailedBelieved,
-    /// 43 a change forgets a request that waits for its end
-    ChangeDropsHeld,
-    /// 45 a flush counts for what was answered after it was submitted
-    FlushJoinedLate,
-    /// 45b a flush on its way does not ask a member that came in sync meanwhile
-    FlushNotAskedAnew,
-    /// 52 a disk is served before its lock is had
-    ServedUnlocked,
-    /// 53 what a client had sent that is gone is begun beside its successor's
-    GoneNotClosed,
-    /// 54 a disk is served after a kill before its server is flushed
-    KilledNotFlushed,
-    /// 55 the error of one piece of a long request is forgotten
-    PieceErrorForgotten,
-    /// 06b a disk whose label at the front was overwritten is believed
-    OverwrittenBelieved,
-    /// 07b trust in a spec brings back a member that missed writes
-    TrustOverLabels,
-    /// 37 a file that was cut short is read and written all the same
-    CutUnnoticed,
-    /// 60b the pieces of a long request are not admitted
-    PieceUnadmitted,
-    /// 85 a flush succeeds beside one that fails
-    FlushBeside,
-    /// 86 a mirror that is made anew forgets the states that were sent before
-    SentForgotten,
-    /// 96 a member copied as a whole proves what its former bytes had
-    RefilledProves,
-    /// 98 a new label begins before one that a start which was cut short has left
-    LeftLabelNewer,
-    /// 91 a change reaches disks without its states together with those that have them
-    StatelessEarly,
-    /// 87 a change is undone on the disks that it removes before any other disk
-    UndoneOnRemovedFirst,
-    /// 88 a start repeats a migration that has ended
-    MigrationRepeated,
-    /// 89 a window is moved under sums that a power cut has made wrong
-    MoveMendedUnrecorded,
-    /// 90 a graph is closed in order while a request of a closed connection is under way
-    FlushUndrained,
-    /// 92 the spec in a label is not checked against the allow list
-    LabelBelieved,
-    /// 93 a label holds local options, and sources of keys
-    LabelHoldsAll,
-    /// 94 a removed key slot stays in the older generation of a label
-    OldSlotsStay,
-    /// 95 a connection whose certificate is not admitted any more stays
-    BarredStays,
-    /// 97 the label with the most updates counts, whatever its epoch
-    EpochIgnored,
+/// Declares the bugs: each with its number.
+macro_rules! bugs {
+    ($($(#[$words:meta])* $bug:ident = $number:literal,)*) => {
+        /// A seeded bug.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Bug {
+            $($(#[$words])* $bug,)*
+        }
+
+        impl Bug {
+            /// All bugs, with their numbers.
+            pub const ALL: &[(&str, Self)] = &[$(($number, Self::$bug),)*];
+        }
+    };
 }
 
-impl Bug {
-    /// All bugs, with their numbers.
-    pub const ALL: [(&str, Self); 73] = [
-        ("02a", Self::FlushFirstChild),
-        ("02b", Self::FlushFirstMember),
-        ("04", Self::FlushRetried),
-        ("05", Self::LabelOverActive),
-        ("06", Self::LabelUnchecked),
-        ("07", Self::StaleServes),
-        ("08", Self::AnsweredEarly),
-        ("15", Self::OverlapUnordered),
-        ("40", Self::FlushPerConnection),
-        ("35", Self::TweakOnce),
-        ("35b", Self::TweakOfSplit),
-        ("66", Self::ShortWrite),
-        ("41", Self::PartialPayload),
-        ("10", Self::LogTailEarly),
-        ("10b", Self::RoomForNothing),
-        ("03", Self::CommitBeforeFlush),
-        ("05b", Self::SuperblockOverActive),
-        ("08b", Self::LeftBehindLate),
-        ("05c", Self::EpochKept),
-        ("23", Self::LogCutAtDamage),
-        ("44", Self::MoveUnflushed),
-        ("44b", Self::MoveUnrecorded),
-        ("44c", Self::TurnedAtOnce),
-        ("44d", Self::MoveReleasedEarly),
-        ("50", Self::ReplaySkipped),
-        ("50b", Self::ReplayUnordered),
-        ("51", Self::AnsweredUnrecorded),
-        ("60", Self::ChangeNotHeld),
-        ("61", Self::ChangeUnflushed),
-        ("62", Self::ChangeToldEarly),
-        ("63", Self::NewDiskEarly),
-        ("64", Self::OlderServes),
-        ("64b", Self::OlderByOneServes),
-        ("13", Self::ProgressEarly),
-        ("70", Self::RegionMarkedLate),
-        ("70b", Self::RegionLeftBusy),
-        ("71", Self::RegionUnflushed),
-        ("72", Self::MapIgnored),
-        ("73", Self::DataUnverified),
-        ("74", Self::DataNotLetGo),
-        ("12", Self::ResyncReadsTarget),
-        ("14", Self::CrashUnreconciled),
-        ("75", Self::ImageIsSource),
-        ("76", Self::CopyUntold),
-        ("77", Self::LateUnfenced),
-        ("78", Self::LateCopyStays),
-        ("79", Self::StatusLeftOver),
-        ("80", Self::FailedBelieved),
-        ("43", Self::ChangeDropsHeld),
-        ("45", Self::FlushJoinedLate),
-        ("45b", Self::FlushNotAskedAnew),
-        ("52", Self::ServedUnlocked),
-        ("53", Self::GoneNotClosed),
-        ("54", Self::KilledNotFlushed),
-        ("55", Self::PieceErrorForgotten),
-        ("06b", Self::OverwrittenBelieved),
-        ("07b", Self::TrustOverLabels),
-        ("37", Self::CutUnnoticed),
-        ("60b", Self::PieceUnadmitted),
-        ("85", Self::FlushBeside),
-        ("86", Self::SentForgotten),
-        ("87", Self::UndoneOnRemovedFirst),
-        ("96", Self::RefilledProves),
-        ("98", Self::LeftLabelNewer),
-        ("91", Self::StatelessEarly),
-        ("88", Self::MigrationRepeated),
-        ("89", Self::MoveMendedUnrecorded),
-        ("90", Self::FlushUndrained),
-        ("92", Self::LabelBelieved),
-        ("93", Self::LabelHoldsAll),
-        ("94", Self::OldSlotsStay),
-        ("95", Self::BarredStays),
-        ("97", Self::EpochIgnored),
-    ];
+bugs! {
+    /// 02a flush only the first child of a table
+    FlushFirstChild = "02a",
+    /// 02b flush only the first member of a mirror
+    FlushFirstMember = "02b",
+    /// 04 retry a flush that failed, and say yes
+    FlushRetried = "04",
+    /// 05 an update of a label goes over the copies that count
+    LabelOverActive = "05",
+    /// 06 the newest copy of a label counts, whole or not
+    LabelUnchecked = "06",
+    /// 07 a member that missed writes serves after a restart
+    StaleServes = "07",
+    /// 08 a write is answered before a member's failure is durable
+    AnsweredEarly = "08",
+    /// 15 overlapping writes in another order on each copy
+    OverlapUnordered = "15",
+    /// 40 a flush covers its own connection only
+    FlushPerConnection = "40",
+    /// 35 one tweak for all data units of a request
+    TweakOnce = "35",
+    /// 35b a request that is split while workers are busy has the tweak of its beginning everywhere
+    TweakOfSplit = "35b",
+    /// 66 a write that the system carries out in part is not continued
+    ShortWrite = "66",
+    /// 41 a payload that came in part is written
+    PartialPayload = "41",
+    /// 10 the tail of a vault's log moves before the pages are flushed
+    LogTailEarly = "10",
+    /// 10b room in a vault's log is computed without the record itself
+    RoomForNothing = "10b",
+    /// 03 a transaction is answered before its record is flushed
+    CommitBeforeFlush = "03",
+    /// 05b a vault's superblock goes over the one that counts
+    SuperblockOverActive = "05b",
+    /// 08b a commit is answered before the others know durably who missed it
+    LeftBehindLate = "08b",
+    /// 05c the epoch of a vault stays when a copy is left behind
+    EpochKept = "05c",
+    /// 23 a vault's log ends at any record that is damaged
+    LogCutAtDamage = "23",
+    /// 44 the boundary of a migration moves before what is behind it is flushed
+    MoveUnflushed = "44",
+    /// 44b a migration changes a window before its state is durable
+    MoveUnrecorded = "44b",
+    /// 44c a migration turns round in the midst of a window
+    TurnedAtOnce = "44c",
+    /// 44d the window that a migration has moved is released before its state is durable
+    MoveReleasedEarly = "44d",
+    /// 50 a server that came back is not sent again what it was not asked to flush
+    ReplaySkipped = "50",
+    /// 50b overlapping changes are sent again at once over several connections
+    ReplayUnordered = "50b",
+    /// 51 a write is answered before its record is in the memory that outlives the process
+    AnsweredUnrecorded = "51",
+    /// 60 clients are not held while a graph changes
+    ChangeNotHeld = "60",
+    /// 61 a graph changes without a flush before
+    ChangeUnflushed = "61",
+    /// 62 labels tell of a change before its devices are made
+    ChangeToldEarly = "62",
+    /// 63 a new disk counts before the others are told of the change that it came with
+    NewDiskEarly = "63",
+    /// 64 a disk of an earlier time is served beside the others
+    OlderServes = "64",
+    /// 64b a disk that is one round older than the others is served beside them
+    OlderByOneServes = "64b",
+    /// 13 a copy's progress is told before what was copied is flushed
+    ProgressEarly = "13",
+    /// 70 a region is marked after the write to it is sent
+    RegionMarkedLate = "70",
+    /// 70b a region leaves the map while a write there is in flight
+    RegionLeftBusy = "70b",
+    /// 71 a region is called clean without a flush
+    RegionUnflushed = "71",
+    /// 72 the map of a member that comes back is ignored
+    MapIgnored = "72",
+    /// 73 the data that a vault's last record names are not looked at
+    DataUnverified = "73",
+    /// 74 data that a vault's last record names are changed in place all the same
+    DataNotLetGo = "74",
+    /// 12 a member that is being copied is read
+    ResyncReadsTarget = "12",
+    /// 14 what a crash left different on members in sync is not made alike
+    CrashUnreconciled = "14",
+    /// 75 a member's image from when it was in use is the source of those that were closed in order
+    ImageIsSource = "75",
+    /// 76 a copy begins before the member has a state that says so, and stays
+    CopyUntold = "76",
+    /// 77 what the last member does late lands on top of what was answered since
+    LateUnfenced = "77",
+    /// 78 a member stays although a write of a copy that was begun again since is late there
+    LateCopyStays = "78",
+    /// 79 the block status that one copy gave before it failed stays in the answer of the next one
+    StatusLeftOver = "79",
+    /// 80 bytes count that a member of a mirror gave after it was taken out
+    FailedBelieved = "80",
+    /// 43 a change forgets a request that waits for its end
+    ChangeDropsHeld = "43",
+    /// 45 a flush counts for what was answered after it was submitted
+    FlushJoinedLate = "45",
+    /// 45b a flush on its way does not ask a member that came in sync meanwhile
+    FlushNotAskedAnew = "45b",
+    /// 52 a disk is served before its lock is had
+    ServedUnlocked = "52",
+    /// 53 what a client had sent that is gone is begun beside its successor's
+    GoneNotClosed = "53",
+    /// 54 a disk is served after a kill before its server is flushed
+    KilledNotFlushed = "54",
+    /// 55 the error of one piece of a long request is forgotten
+    PieceErrorForgotten = "55",
+    /// 06b a disk whose label at the front was overwritten is believed
+    OverwrittenBelieved = "06b",
+    /// 07b trust in a spec brings back a member that missed writes
+    TrustOverLabels = "07b",
+    /// 37 a file that was cut short is read and written all the same
+    CutUnnoticed = "37",
+    /// 60b the pieces of a long request are not admitted
+    PieceUnadmitted = "60b",
+    /// 85 a flush succeeds beside one that fails
+    FlushBeside = "85",
+    /// 86 a mirror that is made anew forgets the states that were sent before
+    SentForgotten = "86",
+    /// 96 a member copied as a whole proves what its former bytes had
+    RefilledProves = "96",
+    /// 98 a new label begins before one that a start which was cut short has left
+    LeftLabelNewer = "98",
+    /// 91 a change reaches disks without its states together with those that have them
+    StatelessEarly = "91",
+    /// 87 a change is undone on the disks that it removes before any other disk
+    UndoneOnRemovedFirst = "87",
+    /// 88 a start repeats a migration that has ended
+    MigrationRepeated = "88",
+    /// 89 a window is moved under sums that a power cut has made wrong
+    MoveMendedUnrecorded = "89",
+    /// 90 a graph is closed in order while a request of a closed connection is under way
+    FlushUndrained = "90",
+    /// 92 the spec in a label is not checked against the allow list
+    LabelBelieved = "92",
+    /// 93 a label holds local options, and sources of keys
+    LabelHoldsAll = "93",
+    /// 94 a removed key slot stays in the older generation of a label
+    OldSlotsStay = "94",
+    /// 95 a connection whose certificate is not admitted any more stays
+    BarredStays = "95",
+    /// 97 the label with the most updates counts, whatever its epoch
+    EpochIgnored = "97",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]
@@ -279,7 +214,7 @@ mod switch {
 
     fn chosen() -> Option<Bug> {
         let wanted = std::env::var("CAIRN_SEEDED_BUG").ok()?;
-        let found = Bug::ALL.into_iter().find(|(number, _)| *number == wanted);
+        let found = Bug::ALL.iter().find(|(number, _)| *number == wanted);
         Some(found.unwrap_or_else(|| panic!("CAIRN_SEEDED_BUG={wanted}: there is none")).1)
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use block::{BUF_MAX_BYTES, Buf, BufPool, ByteRange, Device, Needs, Push, State};
+use block::{BUF_MAX_BYTES, Buf, BufPool, ByteRange, Device, Needs, Port, Push, State};
 use std::collections::BTreeMap;
 
 fn range(start: u64, len: u64) -> ByteRange {
@@ -318,8 +318,10 @@ fn a_request_is_admitted_only_with_its_reserve() {
     let mut top = id;
     for _ in 0..4 {
         // Two segments; the lower half comes last.
-        let text = "0+2048 linear p0 2048\n2048+2048 linear p0 0";
-        top = bench.table(text.parse().unwrap(), &[top]);
+        let halves = [2048, 0].map(|start| Table::linear(Port(0), 4096, start, 2048).unwrap());
+        let joined = Table::concat(&[(Port(0), 2048), (Port(1), 2048)]).unwrap();
+        let swapped = joined.fuse(&halves.each_ref().map(Some)).unwrap().table;
+        top = bench.table(swapped.renumber(&[Port(0); 2]).unwrap(), &[top]);
     }
     // Each table may fan out to a window of parts: 1 + 8 * (1 + 8 * ...).
     let need = 1 + 8 * (1 + 8 * (1 + 8 * (1 + 8)));

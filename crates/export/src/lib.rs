@@ -5,5 +5,6 @@ mod catalog;
 pub mod fuse;
 pub mod nbd;
 mod pieces;
+mod tokens;
 
 pub use catalog::{Catalog, ExportList, Listed};

@@ -1,6 +1,6 @@
 //! Tables, each fused with the tables directly below it: one lookup, however many there are.
 
-use block::{Port, Result, Table, TableId};
+use block::{Port, Result, Table};
 
 /// A table device: its own table over its lowers, and the fused one over the devices below them. `P` names such a device.
 #[derive(Clone)]
@@ -12,24 +12,19 @@ pub(crate) struct Fusion<P> {
 }
 
 impl<P: Copy + PartialEq> Fusion<P> {
-    /// Makes the table `own` of the device `name`, over one device.
-    ///
-    /// # Errors
-    /// `Invalid` if the name is no name of a table.
-    pub fn alone(name: &str, own: Table, below: P) -> Result<Self> {
-        let fused = own.clone().named(TableId::new(name, 1)?);
-        Ok(Self { own, fused, ports: vec![below] })
+    /// Makes the table `own` over one device.
+    pub fn alone(own: Table, below: P) -> Self {
+        Self { fused: own.clone(), own, ports: vec![below] }
     }
 
-    /// Makes the table `own` of the device `name`, and fuses it with those of its lowers that are tables.
+    /// Makes the table `own`, and fuses it with those of its lowers that are tables.
     ///
     /// # Errors
     /// `Invalid` if the tables do not fit each other.
-    pub fn over(name: &str, own: Table, lowers: &[(P, Option<&Self>)]) -> Result<Self> {
-        let id = TableId::new(name, 1)?;
+    pub fn over(own: Table, lowers: &[(P, Option<&Self>)]) -> Result<Self> {
         let tables: Vec<_> =
             lowers.iter().map(|(_, table)| table.map(|table| &table.fused)).collect();
-        let fused = own.clone().named(id).fuse(&tables)?;
+        let fused = own.fuse(&tables)?;
         let (mut targets, mut ports) = (Vec::new(), Vec::new());
         for path in &fused.ports {
             let (lower, table) = lowers[usize::from(path.upper.0)];

@@ -374,7 +374,7 @@ impl Graph {
         let raw = made.last().copied().unwrap_or(raw);
         let raw_info = self.engine.info(raw);
         let own = Table::linear(Port(0), raw_info.size, meta::DATA_START, bytes)?;
-        let fusion = Fusion::alone(&plan.name, own, raw)?;
+        let fusion = Fusion::alone(own, raw);
         let info = Info { size: bytes, ..raw_info };
         let table = Rc::new(fusion.fused.clone());
         let node = self.engine.add_table(&plan.name, info, table, &fusion.ports)?;
@@ -397,7 +397,7 @@ impl Graph {
         let own = plan.table.clone().expect("a table kind is planned with its table");
         let below = plan.lowers.iter().map(|lower| &self.nodes[*lower]);
         let lowers: Vec<_> = below.map(|lower| (lower.node, lower.fusion())).collect();
-        let fusion = Fusion::over(&plan.name, own, &lowers)?;
+        let fusion = Fusion::over(own, &lowers)?;
         let (table, info) = (Rc::new(fusion.fused.clone()), plan.info.clone());
         let node = self.engine.add_table(&plan.name, info, table, &fusion.ports)?;
         Ok((vec![node], Body::Table(fusion), self.engine.info(node)))

@@ -108,8 +108,6 @@ pub fn test_names() -> BTreeSet<String> {
 pub fn seeded_bugs() -> BTreeSet<String> {
     let list = root().join("crates/block/src/seeded.rs");
     let text = std::fs::read_to_string(list).expect("the list of seeded bugs");
-    let rows = text.lines().filter_map(|line| line.trim().strip_prefix("(\""));
-    rows.filter_map(|row| row.split_once("\", Self::"))
-        .map(|(number, _)| number.to_owned())
-        .collect()
+    let rows = text.lines().filter_map(|line| line.strip_suffix("\","));
+    rows.filter_map(|row| row.split_once(" = \"")).map(|(_, number)| number.to_owned()).collect()
 }

@@ -6,12 +6,14 @@
 //! the clone.
 
 use std::cell::RefCell;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
 use block::env::{Channel, Outcome, Ticket, stopped};
 use block::{Buf, Error, ErrorKind, Result};
+use rustix::io::{Errno, readv, writev};
 
 use crate::fdstore;
 use crate::reactor::Reactor;
@@ -67,9 +69,7 @@ pub(crate) fn take_over(
     at: &Path,
     counts: &Path,
 ) -> Result<Rc<dyn Channel>> {
-    let left = fdstore::take(|left| left.name == name).ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
-    })?;
+    let left = fdstore::take_named(name)?;
     let again = Again::open(counts).inspect_err(|error| not_counted(&side, counts, error)).ok();
     let (entrusted, again) = (RefCell::new(Some(left.name)), again.map(RefCell::new));
     Ok(Rc::new(Fuse { entrusted, again, ..Fuse::new(side, left.file, at) }))
@@ -110,11 +110,11 @@ impl Fuse {
         }
     }
 
-    fn error(&self, error: &std::io::Error, tried: &str) -> Error {
-        match error.raw_os_error() {
+    fn error(&self, error: Errno, tried: &str) -> Error {
+        match error {
             // The file system was unmounted, or aborted by force.
-            Some(libc::ENODEV | libc::ECONNABORTED) => stopped(),
-            _ => Error::io(error, format_args!("{}: {tried}", self.name)),
+            Errno::NODEV | Errno::CONNABORTED => stopped(),
+            _ => Error::os(error.raw_os_error(), format_args!("{}: {tried}", self.name)),
         }
     }
 }
@@ -124,17 +124,16 @@ impl Channel for Fuse {
         let file = self.file()?;
         let (mut head, mut rest) = (head.write(), rest.write());
         loop {
-            match sys::read_two(file.as_raw_fd(), &mut head, &mut rest) {
+            let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut rest)];
+            match readv(&*file, &mut parts) {
                 Ok(n) => return Ok(Some(n)),
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => {
-                        self.settle();
-                        return Ok(None);
-                    }
-                    // The kernel cancelled the request while it was read.
-                    Some(libc::EINTR | libc::ENOENT) => {}
-                    _ => return Err(self.error(&error, "receive")),
-                },
+                Err(Errno::AGAIN) => {
+                    self.settle();
+                    return Ok(None);
+                }
+                // The kernel cancelled the request while it was read.
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(error) => return Err(self.error(error, "receive")),
             }
         }
     }
@@ -145,19 +144,20 @@ impl Channel for Fuse {
             Err(error) => return Ticket::ready(Outcome::bare(Err(error))),
         };
         let name = Some(self.name.clone());
-        let held = Held { op: Op::Ready, file, disk: None, name, buf: None, peer: None };
-        self.side.start(held, Vec::new(), false)
+        self.side.start(Held::new(Op::Ready, file, name), Vec::new(), false)
     }
 
     fn send(&self, head: &[u8], rest: Option<&Buf>) -> Result<()> {
         let file = self.file()?;
         let rest = rest.map(Buf::read);
         let rest = rest.as_deref().unwrap_or_default();
+        let parts = [IoSlice::new(head), IoSlice::new(rest)];
+        let parts = if rest.is_empty() { &parts[..1] } else { &parts };
         loop {
-            match sys::write_two(file.as_raw_fd(), head, rest) {
+            match writev(&*file, parts) {
                 Ok(_) => return Ok(()),
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                Err(error) => return Err(self.error(&error, "send")),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(self.error(error, "send")),
             }
         }
     }

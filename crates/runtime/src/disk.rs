@@ -8,13 +8,14 @@ use std::rc::Rc;
 use block::env::{DiskIo, Open, Outcome, Place, Storage, StorageFacts, StorageNow, Ticket};
 use block::seeded::{self, Bug};
 use block::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result, State};
+use rustix::fs::fstat;
 
 use crate::opening::{self, Opened};
 use crate::reactor::Reactor;
 use crate::slab::{Held, Op, Slot};
 use crate::sys;
 
-const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+pub(crate) const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_WRITE_BYTES: u64 = 1 << 20;
 
@@ -36,7 +37,7 @@ pub(crate) struct Disk {
     fault: RefCell<Option<Error>>,
 }
 
-/// The handle that [`block::Env::open`] returns.
+/// The handle that [`block::env::World::open`] returns.
 pub(crate) struct OpenDisk {
     side: Rc<Reactor>,
     disk: Rc<Disk>,
@@ -56,8 +57,6 @@ pub(crate) enum Step {
 /// Opens a disk for `side`.
 pub(crate) fn open(side: Rc<Reactor>, open: &Open) -> Result<OpenDisk> {
     let Opened { file, seeker, facts, inline, foreign, punch, zero_range } = opening::open(open)?;
-    let is_file =
-        sys::fstat(file.as_raw_fd()).is_ok_and(|now| now.st_mode & libc::S_IFMT == libc::S_IFREG);
     let disk = Disk {
         path: open.path.display().to_string(),
         size: Cell::new(facts.size),
@@ -71,13 +70,13 @@ pub(crate) fn open(side: Rc<Reactor>, open: &Open) -> Result<OpenDisk> {
         zero_range: Cell::new(zero_range),
         fault: RefCell::new(None),
     };
+    let is_file = !open.device;
     Ok(OpenDisk { side, disk: Rc::new(disk), file: Rc::new(file), seeker, is_file })
 }
 
 impl OpenDisk {
     fn held(&self, op: Op, buf: Option<Buf>) -> Held {
-        let (file, disk) = (self.file.clone(), Some(self.disk.clone()));
-        Held { op, file, disk, name: None, buf, peer: None }
+        Held { disk: Some(self.disk.clone()), buf, ..Held::new(op, self.file.clone(), None) }
     }
 }
 
@@ -95,13 +94,14 @@ impl Storage for OpenDisk {
         if !self.is_file {
             return size;
         }
-        sys::fstat(self.file.as_raw_fd()).map_or(size, |now| now.st_size as u64)
+        fstat(&self.file).map_or(size, |now| now.st_size as u64)
     }
 
     fn look(&self) -> Result<StorageNow> {
         let (disk, fd) = (&self.disk, self.file.as_raw_fd());
-        let now = sys::fstat(fd)
-            .map_err(|error| Error::io(&error, format_args!("{}: stat", disk.path)))?;
+        let now = fstat(&self.file).map_err(|error| {
+            Error::os(error.raw_os_error(), format_args!("{}: stat", disk.path))
+        })?;
         if !self.is_file {
             return Ok(StorageNow { size: disk.size.get(), place: Place::There });
         }
@@ -317,18 +317,16 @@ impl Disk {
 
     fn failed(&self, op: Op, len: u64, errno: i32) -> Error {
         let path = &self.path;
-        let error = match op {
-            Op::Read { offset } | Op::Write { offset, .. } => {
-                let name = op.name();
-                Error::os(errno, format_args!("{path}: {name} of {len} bytes at {offset}"))
+        let place = match op {
+            Op::Read { offset } | Op::Write { offset, .. } => Some((len, offset)),
+            _ => op.range().map(|range| (range.len(), range.start())),
+        };
+        let name = op.name();
+        let error = match place {
+            Some((len, at)) => {
+                Error::os(errno, format_args!("{path}: {name} of {len} bytes at {at}"))
             }
-            _ => match op.range() {
-                Some(range) => {
-                    let (name, len, start) = (op.name(), range.len(), range.start());
-                    Error::os(errno, format_args!("{path}: {name} of {len} bytes at {start}"))
-                }
-                None => Error::os(errno, format_args!("{path}: flush")),
-            },
+            None => Error::os(errno, format_args!("{path}: {name}")),
         };
         // The kernel reports a lost write only once: a later flush would succeed.
         let lost = match op {

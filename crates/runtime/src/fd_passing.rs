@@ -57,7 +57,7 @@ pub fn bequeath<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) ->
     Ok(theirs)
 }
 
-/// Takes the descriptors that wait in such a socket. From now on they are left to this process (`Env::left`).
+/// Takes the descriptors that wait in such a socket. From now on they are left to this process (`World::left`).
 ///
 /// # Errors
 /// `Invalid` if names and descriptors do not match; errors of the system.

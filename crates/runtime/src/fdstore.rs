@@ -13,6 +13,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use block::env::nothing_left;
 use block::{Error, Result};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -110,6 +111,14 @@ pub(crate) fn take(is_it: impl Fn(&Left) -> bool) -> Option<Left> {
     let mut left = left();
     let found = left.iter().position(is_it)?;
     Some(left.remove(found))
+}
+
+/// Takes the descriptor left under `name`.
+///
+/// # Errors
+/// `NotFound`.
+pub(crate) fn take_named(name: &str) -> Result<Left> {
+    take(|left| left.name == name).ok_or_else(|| nothing_left(name))
 }
 
 /// Whether a service manager could hold descriptors.

@@ -30,9 +30,7 @@ pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
 /// `NotFound`; `Limit` if there are more than `most`; errors of the system.
 pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     let failed = |error| Error::io(&error, format_args!("{name}: taking what was left"));
-    let left = fdstore::take(|left| left.name == name).ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
-    })?;
+    let left = fdstore::take_named(name)?;
     let mut file = File::from(left.file);
     let mut bytes = Vec::new();
     file.rewind().map_err(failed)?;

@@ -14,8 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret};
 
-use crate::fdstore;
-use crate::secrets::Keys;
+use crate::{fdstore, secrets};
 
 /// Prefix of their names, before the device.
 const PREFIX: &str = "key/";
@@ -39,8 +38,7 @@ fn all_given() -> MutexGuard<'static, BTreeMap<String, Secret>> {
 /// # Errors
 /// Errors of the file.
 pub fn give_key(who: &str, file: &Path) -> Result<()> {
-    let keys = Keys { credentials: None, by_hand: false, note: |_| {} };
-    let key = keys.file(file, &KeySource::File(file.to_owned()))?;
+    let key = secrets::file(file, &KeySource::File(file.to_owned()), |_| {})?;
     all_given().insert(who.to_owned(), key);
     Ok(())
 }

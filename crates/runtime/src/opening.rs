@@ -1,5 +1,6 @@
 //! Opening a disk: flags, lock and abilities.
 
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use block::env::{CacheMode, Open, StorageFacts};
 use block::seeded::{self, Bug};
 use block::{BUF_ALIGN, Error, ErrorKind, Result};
+use rustix::fs::{FallocateFlags, Stat, fallocate, fstat, fstatfs, ftruncate};
 
 use crate::sys;
 
@@ -32,57 +34,51 @@ pub(crate) struct Opened {
 
 /// Opens and locks the disk that `open` names, and finds its facts.
 pub(crate) fn open(open: &Open) -> Result<Opened> {
-    if open.device { device(open) } else { file(open) }.map_err(|failure| told(open, failure))
+    if open.device { device(open) } else { file(open) }
 }
 
-fn told(open: &Open, failure: Failure) -> Error {
-    let path = open.path.display();
-    match failure {
-        Failure::Os(what, error) if error.raw_os_error() == Some(libc::EROFS) => Error::io(
-            &error,
-            format_args!("{path}: {what}: the file system is read-only; open it with read_only"),
-        ),
-        Failure::Os(what, error) => Error::io(&error, format_args!("{path}: {what}")),
-        Failure::Size(size, error) => Error::size(&error, path, size),
-        Failure::Said(kind, words) => Error::new(kind, format!("{path}: {words}")),
-        Failure::Next(kind, words, next) => Error::new(kind, format!("{path}: {words}")).next(next),
-    }
-}
-
-enum Failure {
-    Os(&'static str, io::Error),
-    Size(u64, io::Error),
-    Said(ErrorKind, String),
-    /// An error with a next step.
-    Next(ErrorKind, String, String),
+/// Returns the error of a disk that is not as it must be.
+fn refused(open: &Open, kind: ErrorKind, words: impl Display) -> Error {
+    Error::new(kind, format!("{}: {words}", open.path.display()))
 }
 
 trait Tried<T> {
-    fn tried(self, what: &'static str) -> Result<T, Failure>;
+    fn tried(self, open: &Open, what: &str) -> Result<T>;
 }
 
-impl<T> Tried<T> for io::Result<T> {
-    fn tried(self, what: &'static str) -> Result<T, Failure> {
-        self.map_err(|error| Failure::Os(what, error))
+impl<T, E: Into<io::Error>> Tried<T> for Result<T, E> {
+    fn tried(self, open: &Open, what: &str) -> Result<T> {
+        self.map_err(|error| {
+            let (error, path) = (error.into(), open.path.display());
+            let read_only = match error.raw_os_error() {
+                Some(libc::EROFS) => ": the file system is read-only; open it with read_only",
+                _ => "",
+            };
+            Error::io(&error, format_args!("{path}: {what}{read_only}"))
+        })
     }
+}
+
+/// Makes a new file `size` bytes long.
+fn set_len(open: &Open, file: &OwnedFd, size: u64) -> Result<()> {
+    ftruncate(file, size).map_err(|error| Error::size(&error.into(), open.path.display(), size))
 }
 
 fn access(open: &Open) -> i32 {
     if open.read_only { libc::O_RDONLY } else { libc::O_RDWR }
 }
 
-fn file(open: &Open) -> Result<Opened, Failure> {
+fn file(open: &Open) -> Result<Opened> {
     // Without O_DIRECT at first: a tmpfs does not need it, and other file systems may refuse it.
     let (file, created) = open_or_create(open)?;
-    let fd = file.as_raw_fd();
-    let stat = sys::fstat(fd).tried("stat")?;
+    let stat = fstat(&file).tried(open, "stat")?;
     if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-        let words = "is no regular file; a block device is opened as a device".to_owned();
-        return Err(Failure::Said(ErrorKind::Invalid, words));
+        let words = "is no regular file; a block device is opened as a device";
+        return Err(refused(open, ErrorKind::Invalid, words));
     }
-    lock(open, fd, &stat)?;
+    lock(open, &file, &stat)?;
     if let (true, Some(size)) = (created, open.create) {
-        sys::set_len(fd, size).map_err(|error| Failure::Size(size, error))?;
+        set_len(open, &file, size)?;
     }
     // Inspected under the lock: another process may have changed the size before.
     inspect(open, file, created)
@@ -90,38 +86,39 @@ fn file(open: &Open) -> Result<Opened, Failure> {
 
 /// Returns the facts that opening would find. It takes no lock and leaves nothing behind.
 pub(crate) fn probe(open: &Open) -> Result<StorageFacts> {
-    let look = || {
-        if open.device {
-            let file = sys::open(&open.path, libc::O_RDONLY, 0).tried("open")?;
-            return inspect_device(open, file);
+    if open.device {
+        let file = sys::open(&open.path, libc::O_RDONLY, 0).tried(open, "open")?;
+        return Ok(inspect_device(open, file)?.facts);
+    }
+    let opened = match (sys::open(&open.path, access(open), 0), open.create) {
+        (Err(error), Some(size)) if error.raw_os_error() == Some(libc::ENOENT) => {
+            // A file without a name, in the directory of the named one.
+            let flags = libc::O_RDWR | libc::O_TMPFILE;
+            let file = sys::open(directory_of(&open.path), flags, 0o600)
+                .tried(open, "looking at the directory")?;
+            set_len(open, &file, size)?;
+            inspect(open, file, true)?
         }
-        match sys::open(&open.path, access(open), 0) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) && open.create.is_some() => {
-                // A file without a name, in the directory of the named one.
-                let directory = open.path.parent().filter(|path| !path.as_os_str().is_empty());
-                let directory = directory.unwrap_or(Path::new("."));
-                let file = sys::open(directory, libc::O_RDWR | libc::O_TMPFILE, 0o600)
-                    .tried("looking at the directory")?;
-                let size = open.create.expect("looked at above");
-                sys::set_len(file.as_raw_fd(), size).map_err(|error| Failure::Size(size, error))?;
-                inspect(open, file, true)
-            }
-            other => inspect(open, other.tried("open")?, false),
-        }
+        (other, _) => inspect(open, other.tried(open, "open")?, false)?,
     };
-    look().map(|opened| opened.facts).map_err(|failure| told(open, failure))
+    Ok(opened.facts)
 }
 
-fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure> {
+fn directory_of(path: &Path) -> &Path {
+    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+    directory.unwrap_or(Path::new("."))
+}
+
+fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened> {
     let fd = file.as_raw_fd();
-    let size = sys::fstat(fd).tried("stat")?.st_size as u64;
-    let kind = sys::file_system(fd).tried("statfs")?;
+    let size = fstat(&file).tried(open, "stat")?.st_size as u64;
+    let kind = fstatfs(&file).tried(open, "statfs")?.f_type;
     let inline = kind == TMPFS;
     let direct = open.cache == CacheMode::Direct && !inline;
     if direct {
-        set_direct(fd, kind)?;
+        set_direct(open, fd, kind)?;
     }
-    let block_size = match sys::direct_align(fd) {
+    let block_size = match sys::direct_align(&file) {
         // Slices begin at multiples of the block size, so memory is aligned to the same number.
         Some((offset, memory)) if direct => offset.max(memory),
         None if direct => BUF_ALIGN as u32,
@@ -131,14 +128,12 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
         let whole = size.next_multiple_of(block_size.into()).max(block_size.into());
         let words = format!("has {size} bytes; it must be a multiple of {block_size} above zero");
         let next = format!("truncate -s {whole}, or more, or name another");
-        return Err(Failure::Next(ErrorKind::Invalid, words, next));
+        return Err(refused(open, ErrorKind::Invalid, words).next(next));
     }
     // A hole past the end of the file: this tests the call without writing.
-    let punch_mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    let punch = !open.read_only && {
-        let beyond = size.next_multiple_of(BUF_ALIGN as u64);
-        sys::allocate(fd, punch_mode, beyond, BUF_ALIGN as u64).is_ok()
-    };
+    let punch_mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let beyond = size.next_multiple_of(BUF_ALIGN as u64);
+    let punch = !open.read_only && fallocate(&file, punch_mode, beyond, BUF_ALIGN as u64).is_ok();
     let zero_range = !open.read_only && matches!(kind, EXT4 | XFS | BTRFS | F2FS);
     // A file system in user space answers a query for holes from another process, and would block the core
     // meanwhile.
@@ -148,7 +143,8 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
     let seeker = match foreign {
         true => None,
         false => {
-            Some(sys::open(itself.as_ref(), libc::O_RDONLY, 0).tried("opening again to seek")?)
+            let again = sys::open(itself.as_ref(), libc::O_RDONLY, 0);
+            Some(again.tried(open, "opening again to seek")?)
         }
     };
     let words = match (inline, direct) {
@@ -174,41 +170,39 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
 /// name that it would get.
 fn identity(path: &Path) -> String {
     let made = || {
-        let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
-        let directory = std::fs::canonicalize(directory.unwrap_or(Path::new("."))).ok()?;
+        let directory = std::fs::canonicalize(directory_of(path)).ok()?;
         Some(directory.join(path.file_name()?))
     };
     let found = std::fs::canonicalize(path).ok().or_else(made);
     found.unwrap_or_else(|| path.to_owned()).display().to_string()
 }
 
-fn open_or_create(open: &Open) -> Result<(OwnedFd, bool), Failure> {
+fn open_or_create(open: &Open) -> Result<(OwnedFd, bool)> {
     // Two rounds, in case another process creates or removes the file between the two calls.
     for _ in 0..2 {
         match sys::open(&open.path, access(open), 0) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) && open.create.is_some() => {}
-            other => return other.map(|file| (file, false)).tried("open"),
+            other => return other.map(|file| (file, false)).tried(open, "open"),
         }
         if open.read_only {
             break;
         }
         match sys::open(&open.path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-            other => return other.map(|file| (file, true)).tried("create"),
+            other => return other.map(|file| (file, true)).tried(open, "create"),
         }
     }
-    let words = "is not there, and cannot be made".to_owned();
-    Err(Failure::Said(ErrorKind::NotFound, words))
+    Err(refused(open, ErrorKind::NotFound, "is not there, and cannot be made"))
 }
 
-fn set_direct(fd: RawFd, kind: i64) -> Result<(), Failure> {
+fn set_direct(open: &Open, fd: RawFd, kind: i64) -> Result<()> {
     match sys::set_flags(fd, libc::O_DIRECT, true) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             let words =
                 format!("{} has no O_DIRECT; choose cache = \"buffered\"", kind_words(kind));
-            Err(Failure::Said(ErrorKind::Unsupported, words))
+            Err(refused(open, ErrorKind::Unsupported, words))
         }
-        other => other.tried("O_DIRECT"),
+        other => other.tried(open, "O_DIRECT"),
     }
 }
 
@@ -225,7 +219,7 @@ fn kind_words(kind: i64) -> String {
     }
 }
 
-fn device(open: &Open) -> Result<Opened, Failure> {
+fn device(open: &Open) -> Result<Opened> {
     let direct = open.cache == CacheMode::Direct;
     let flags = access(open) | libc::O_EXCL | if direct { libc::O_DIRECT } else { 0 };
     let file = match sys::open(&open.path, flags, 0) {
@@ -240,27 +234,26 @@ fn device(open: &Open) -> Result<Opened, Failure> {
                     "unmount it, or name another",
                 ),
             };
-            return Err(Failure::Next(ErrorKind::InUse, words, next.to_owned()));
+            return Err(refused(open, ErrorKind::InUse, words).next(next));
         }
-        other => other.tried("open")?,
+        other => other.tried(open, "open")?,
     };
     inspect_device(open, file)
 }
 
-fn inspect_device(open: &Open, file: OwnedFd) -> Result<Opened, Failure> {
+fn inspect_device(open: &Open, file: OwnedFd) -> Result<Opened> {
     let direct = open.cache == CacheMode::Direct;
-    let fd = file.as_raw_fd();
-    let stat = sys::fstat(fd).tried("stat")?;
+    let invalid = |words| Err(refused(open, ErrorKind::Invalid, words));
+    let stat = fstat(&file).tried(open, "stat")?;
     if stat.st_mode & libc::S_IFMT != libc::S_IFBLK {
-        let words = "is no block device; open it as a file".to_owned();
-        return Err(Failure::Said(ErrorKind::Invalid, words));
+        return invalid("is no block device; open it as a file");
     }
-    let (size, logical) = sys::device_size(fd).tried("asking for the size")?;
+    let sizes = sys::device_size(file.as_raw_fd());
+    let (size, logical) = sizes.tried(open, "asking for the size")?;
     if size == 0 {
-        let words = "has no bytes: there is no medium, or it is not set up".to_owned();
-        return Err(Failure::Said(ErrorKind::Invalid, words));
+        return invalid("has no bytes: there is no medium, or it is not set up");
     }
-    let block_size = match sys::direct_align(fd) {
+    let block_size = match sys::direct_align(&file) {
         Some((offset, memory)) if direct => offset.max(memory),
         _ => logical,
     };
@@ -299,25 +292,24 @@ fn queue_limit(device: u64, name: &str) -> u64 {
 const LOCK_TRIES: u32 = 200;
 const LOCK_REST: Duration = Duration::from_millis(10);
 
-fn lock(open: &Open, fd: RawFd, stat: &libc::stat) -> Result<(), Failure> {
+fn lock(open: &Open, file: &OwnedFd, stat: &Stat) -> Result<()> {
     if seeded::on(Bug::ServedUnlocked) {
         return Ok(());
     }
     for _ in 0..LOCK_TRIES {
-        match sys::lock(fd, !open.read_only) {
+        match sys::lock(file.as_raw_fd(), !open.read_only) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {}
-            other => return other.tried("lock"),
+            other => return other.tried(open, "lock"),
         }
         if let Some(holder) = file_holder(stat) {
-            let words = format!("is in use by {holder}");
-            let next = "stop that, or name another".to_owned();
-            return Err(Failure::Next(ErrorKind::InUse, words, next));
+            let error = refused(open, ErrorKind::InUse, format_args!("is in use by {holder}"));
+            return Err(error.next("stop that, or name another"));
         }
         std::thread::sleep(LOCK_REST);
     }
     let words = "is in use: by a request of an ended process that the kernel has not finished, or by \
                  another machine; try again";
-    Err(Failure::Said(ErrorKind::InUse, words.to_owned()))
+    Err(refused(open, ErrorKind::InUse, words))
 }
 
 fn processes() -> impl Iterator<Item = u32> {
@@ -331,7 +323,7 @@ fn process_words(pid: u32) -> String {
 }
 
 /// Returns the process that holds a lock on the file.
-fn file_holder(stat: &libc::stat) -> Option<String> {
+fn file_holder(stat: &Stat) -> Option<String> {
     let (major, minor) = (libc::major(stat.st_dev), libc::minor(stat.st_dev));
     let place = format!(" {major:02x}:{minor:02x}:{} ", stat.st_ino);
     let holds = |entry: std::fs::DirEntry| {

@@ -18,7 +18,7 @@ use block::env::{
     self, Address, Channel, Listener, LocalFuture, Open, Outcome, Remains, Socket, Storage,
     StorageFacts, Ticket, Tickets, TimerId, World,
 };
-use block::{Buf, BufPool, Error, ErrorKind, Event, Events, Mono, Result, Secret, Wanted};
+use block::{Buf, BufPool, Error, ErrorKind, Event, Events, Mono, OneShot, Result, Secret, Wanted};
 
 use crate::Config;
 use crate::engine::{Answer, Running, Wait};
@@ -28,7 +28,7 @@ use crate::secrets::{self, Keys};
 use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
-use crate::workers::{Home, Job, Workers};
+use crate::workers::{Job, Workers};
 use crate::{channel, disk, fdstore, memfd_state, one_shot_keys, opening, socket};
 
 // Number of passes over the queue before the next call to the kernel.
@@ -105,17 +105,13 @@ impl Reactor {
             stopping: Cell::new(false),
             lost: Cell::new(false),
         });
-        let held = Held {
-            op: Op::Bell,
-            file: Rc::new(bell),
-            disk: None,
-            name: None,
-            buf: None,
-            peer: None,
-        };
         // This ticket is never polled: the read is begun again after each completion.
-        drop(side.start(held, Vec::new(), false));
+        drop(side.start(Held::new(Op::Bell, Rc::new(bell), None), Vec::new(), false));
         side
+    }
+
+    fn me(&self) -> Rc<Self> {
+        self.me.upgrade().expect("a side at work is alive")
     }
 
     /// Whether sockets must be nonblocking.
@@ -143,7 +139,7 @@ impl Reactor {
         } else {
             self.submit(id, call);
         }
-        Ticket::new(self.me.upgrade().expect("a side at work is alive"), id)
+        Ticket::new(self.me(), id)
     }
 
     fn submit(&self, id: u64, call: Call) {
@@ -456,8 +452,9 @@ impl World for Reactor {
     fn random(&self, _: &'static str) -> u64 {
         let mut batch = self.random.borrow_mut();
         if batch.is_empty() {
-            batch.resize(RANDOM_BATCH, 0);
-            sys::random(&mut batch);
+            let mut bytes = [[0; 8]; RANDOM_BATCH];
+            sys::random_bytes(bytes.as_flattened_mut());
+            batch.extend(bytes.map(u64::from_ne_bytes));
         }
         batch.pop().expect("a batch was just made")
     }
@@ -470,11 +467,13 @@ impl World for Reactor {
 
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
         let (job, ended) = Job::new(job);
-        let home = Rc::<Home>::default();
+        // The waiter is woken only on its own core: no other thread may touch its waker.
+        let home = Rc::new(OneShot::default());
         let tell = home.clone();
         self.workers.push(job);
-        self.spawn("a job comes home", Box::pin(async move { tell.tell(ended.await) }));
-        Box::pin(async move { home.wait().await })
+        self.spawn("a job comes home", Box::pin(async move { tell.set(ended.await) }));
+        // A panic of the job is our error, and shows here too.
+        Box::pin(async move { assert!(home.wait().await, "a job panicked on its worker thread") })
     }
 
     fn random_secret(&self, into: &mut [u8]) {
@@ -504,12 +503,11 @@ impl World for Reactor {
     }
 
     fn open(&self, open: &Open) -> Result<Rc<dyn Storage>> {
-        let side = self.me.upgrade().expect("a side at work is alive");
-        Ok(Rc::new(disk::open(side, open)?))
+        Ok(Rc::new(disk::open(self.me(), open)?))
     }
 
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {
-        socket::listen(self.me.upgrade().expect("a side at work is alive"), at)
+        socket::listen(self.me(), at)
     }
 
     fn read_file(&self, path: &Path, most: usize) -> Result<Vec<u8>> {
@@ -529,12 +527,11 @@ impl World for Reactor {
     }
 
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {
-        let side = self.me.upgrade().expect("a side at work is alive");
-        Box::pin(socket::connect(side, to.clone()))
+        Box::pin(socket::connect(self.me(), to.clone()))
     }
 
     fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
-        channel::mount(self.me.upgrade().expect("a side at work is alive"), at)
+        channel::mount(self.me(), at)
     }
 
     fn left(&self) -> Vec<String> {
@@ -555,7 +552,7 @@ impl World for Reactor {
     }
 
     fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
-        socket::take(self.me.upgrade().expect("a side at work is alive"), name)
+        socket::take(self.me(), name)
     }
 
     fn is_kept(&self) -> bool {
@@ -577,7 +574,6 @@ impl World for Reactor {
     }
 
     fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {
-        let side = self.me.upgrade().expect("a side at work is alive");
-        channel::take_over(side, name, at, counts)
+        channel::take_over(self.me(), name, at, counts)
     }
 }

@@ -226,7 +226,7 @@ fn entry(call: Call) -> Entry {
         Call::Connect { fd, addr } => {
             // SAFETY: the slot owns the address until the completion.
             let addr = unsafe { &*addr };
-            opcode::Connect::new(Fd(fd), addr.as_ptr(), addr.len()).build()
+            opcode::Connect::new(Fd(fd), addr.as_ptr().cast(), addr.addr_len()).build()
         }
         Call::Ready { fd } => opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(),
         // Reads at the stream's own position.

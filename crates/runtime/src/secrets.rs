@@ -50,7 +50,7 @@ impl Keys {
             }
         }
         let secret = match &wanted.source {
-            KeySource::File(path) => self.file(path, &wanted.source),
+            KeySource::File(path) => file(path, &wanted.source, self.note),
             KeySource::Fd(number) => descriptor(*number),
             KeySource::Credential(name) => self.credential(name),
             KeySource::Ask => ask(wanted),
@@ -65,40 +65,6 @@ impl Keys {
         Ok(secret)
     }
 
-    pub(crate) fn file(&self, path: &Path, source: &KeySource) -> Result<Secret> {
-        let refuse = |error: io::Error| {
-            let next = match error.kind() {
-                io::ErrorKind::NotFound => "make it, or name another",
-                io::ErrorKind::PermissionDenied => "run as a user who may, or name another",
-                io::ErrorKind::WouldBlock => "write the key into it first",
-                _ => "name another",
-            };
-            denied(format!("key {source}: {error}")).next(next.to_string())
-        };
-        // Never waits: a pipe must have its bytes already.
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(path)
-            .map_err(refuse)?;
-        let about = file.metadata().map_err(refuse)?;
-        if about.is_dir() {
-            let why = format!("key {source}: this is a directory");
-            return Err(denied(why).next("name a file in it"));
-        }
-        let (mode, shown) = (about.mode() & 0o777, path.display());
-        if about.is_file() && mode & 0o044 != 0 {
-            (self.note)(&format!(
-                "warning: others may read the key in {shown} (mode {mode:03o}). Next: chmod 600 \
-                 {shown}"
-            ));
-        }
-        let mut secret = Secret::zeroed(SECRET_BYTES_MAX + 1)?;
-        let len = read_all(&mut file, secret.bytes_mut()).map_err(refuse)?;
-        cut(secret, len, source)
-    }
-
     fn credential(&self, name: &str) -> Result<Secret> {
         let source = KeySource::Credential(name.to_owned());
         let Some(directory) = &self.credentials else {
@@ -108,9 +74,43 @@ impl Keys {
                          \"file:PATH\""
             )));
         };
-        let keys = Keys { credentials: None, by_hand: false, note: |_| {} };
-        keys.file(&PathBuf::from(directory).join(name), &source)
+        file(&PathBuf::from(directory).join(name), &source, |_| {})
     }
+}
+
+/// Reads a key from a file, and passes a warning to `note` if others may read the file.
+pub(crate) fn file(path: &Path, source: &KeySource, note: fn(&str)) -> Result<Secret> {
+    let refuse = |error: io::Error| {
+        let next = match error.kind() {
+            io::ErrorKind::NotFound => "make it, or name another",
+            io::ErrorKind::PermissionDenied => "run as a user who may, or name another",
+            io::ErrorKind::WouldBlock => "write the key into it first",
+            _ => "name another",
+        };
+        denied(format!("key {source}: {error}")).next(next.to_string())
+    };
+    // Never waits: a pipe must have its bytes already.
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(refuse)?;
+    let about = file.metadata().map_err(refuse)?;
+    if about.is_dir() {
+        let why = format!("key {source}: this is a directory");
+        return Err(denied(why).next("name a file in it"));
+    }
+    let (mode, shown) = (about.mode() & 0o777, path.display());
+    if about.is_file() && mode & 0o044 != 0 {
+        note(&format!(
+            "warning: others may read the key in {shown} (mode {mode:03o}). Next: chmod 600 \
+             {shown}"
+        ));
+    }
+    let mut secret = Secret::zeroed(SECRET_BYTES_MAX + 1)?;
+    let len = read_all(&mut file, secret.bytes_mut()).map_err(refuse)?;
+    cut(secret, len, source)
 }
 
 fn denied(words: impl Into<String>) -> Error {

@@ -52,8 +52,7 @@ impl Signals {
     pub async fn next(&mut self) -> Result<i32> {
         let ticket = self.ticket.get_or_insert_with(|| {
             let file = self.file.clone();
-            let held = Held { op: Op::Next, file, disk: None, name: None, buf: None, peer: None };
-            self.side.start(held, Vec::new(), false)
+            self.side.start(Held::new(Op::Next, file, None), Vec::new(), false)
         });
         let outcome = poll_fn(|cx| Pin::new(&mut *ticket).poll(cx)).await;
         self.ticket = None;

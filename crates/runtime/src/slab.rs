@@ -13,9 +13,10 @@ use std::task::Waker;
 
 use block::env::Outcome;
 use block::{Buf, ByteRange, Result};
+use rustix::net::SocketAddrAny;
 
-use crate::disk::Disk;
-use crate::sys::{Call, Peer};
+use crate::disk::{Disk, PUNCH};
+use crate::sys::Call;
 
 const CHUNK: usize = 64;
 
@@ -105,7 +106,14 @@ pub(crate) struct Held {
     /// Name of the socket in messages.
     pub(crate) name: Option<Rc<str>>,
     pub(crate) buf: Option<Buf>,
-    pub(crate) peer: Option<Box<Peer>>,
+    pub(crate) peer: Option<Box<SocketAddrAny>>,
+}
+
+impl Held {
+    /// Creates the resources of an operation on a stream, without a buffer.
+    pub(crate) fn new(op: Op, file: Rc<OwnedFd>, name: Option<Rc<str>>) -> Self {
+        Self { op, file, disk: None, name, buf: None, peer: None }
+    }
 }
 
 enum Phase {
@@ -175,8 +183,7 @@ impl Slot {
                 Call::Write { fd, ptr: buf.as_ptr(), len, offset, dsync: false, apart }
             }
             Op::Discard { range } => {
-                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                Call::Fallocate { fd, mode, offset: range.start(), len: range.len() }
+                Call::Fallocate { fd, mode: PUNCH, offset: range.start(), len: range.len() }
             }
             Op::Recv => {
                 let (ptr, len) = tail(buf(), 0);

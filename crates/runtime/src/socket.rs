@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,20 +15,29 @@ use std::time::Duration;
 
 use block::env::{Address, LISTENER, Listener, LocalFuture, Socket, Ticket, World, stopped};
 use block::{Buf, Env, Error, ErrorKind, Result};
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, bind,
+    getpeername, getsockname, socket_with, sockopt,
+};
 
 use crate::fdstore;
 use crate::reactor::Reactor;
 use crate::slab::{Held, Op};
-use crate::sys::{self, Peer, UNIX_PATH_MAX};
+use crate::sys;
 
 const BACKLOG: i32 = 128;
-const UNIX_BUFFER_BYTES: i32 = 1 << 20;
+const UNIX_BUFFER_BYTES: usize = 1 << 20;
+
+/// Longest path of a unix socket.
+const UNIX_PATH_MAX: usize = 107;
 
 /// Keepalive of TCP connections: idle time before the first probe, pause between probes, and number of probes
 /// before the connection counts as lost. 25 s in all.
-const KEEPALIVE_IDLE_S: i32 = 10;
-const KEEPALIVE_EVERY_S: i32 = 5;
-const KEEPALIVE_PROBES: i32 = 3;
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
 
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -39,8 +49,8 @@ struct Connection {
 
 impl Connection {
     fn start(&self, op: Op, buf: Option<Buf>, parts: Vec<Buf>) -> Ticket {
-        let (file, name) = (self.file.clone(), Some(self.name.clone()));
-        self.side.start(Held { op, file, disk: None, name, buf, peer: None }, parts, false)
+        let held = Held::new(op, self.file.clone(), Some(self.name.clone()));
+        self.side.start(Held { buf, ..held }, parts, false)
     }
 }
 
@@ -54,7 +64,7 @@ impl Socket for Connection {
     }
 
     fn shutdown(&self) {
-        sys::shutdown(self.file.as_raw_fd());
+        shutdown(&self.file);
     }
 
     fn peer(&self) -> String {
@@ -81,9 +91,7 @@ impl Socket for Connection {
 /// Takes over a connection of the previous process. Its holder closes it first: the other end must notice
 /// when this process closes it.
 pub(crate) fn take(side: Rc<Reactor>, name: &str) -> Result<Rc<dyn Socket>> {
-    let left = fdstore::take(|left| left.name == name).ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
-    })?;
+    let left = fdstore::take_named(name)?;
     fdstore::take_from_manager(name)?;
     sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
         .map_err(|error| Error::io(&error, format_args!("{name}: O_NONBLOCK")))?;
@@ -92,59 +100,65 @@ pub(crate) fn take(side: Rc<Reactor>, name: &str) -> Result<Rc<dyn Socket>> {
 }
 
 /// Sets the options of both ends of a connection, as far as the kernel grants them.
-fn tune(file: &OwnedFd, family: i32) {
-    let fd = file.as_raw_fd();
-    if family == libc::AF_UNIX {
-        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, UNIX_BUFFER_BYTES);
-        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, UNIX_BUFFER_BYTES);
+fn tune(file: &OwnedFd, family: AddressFamily) {
+    if family == AddressFamily::UNIX {
+        let _ = sockopt::set_socket_send_buffer_size(file, UNIX_BUFFER_BYTES);
+        let _ = sockopt::set_socket_recv_buffer_size(file, UNIX_BUFFER_BYTES);
     } else {
-        let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+        let _ = sockopt::set_tcp_nodelay(file, true);
         // A peer that vanished is detected even when no request is sent to it.
-        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
-        let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
-        let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_EVERY_S);
-        let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES);
+        let _ = sockopt::set_socket_keepalive(file, true);
+        let _ = sockopt::set_tcp_keepidle(file, KEEPALIVE_IDLE);
+        let _ = sockopt::set_tcp_keepintvl(file, KEEPALIVE_EVERY);
+        let _ = sockopt::set_tcp_keepcnt(file, KEEPALIVE_PROBES);
     }
 }
 
-fn unix_peer(path: &Path) -> Result<Peer> {
-    Peer::unix(path).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Invalid,
-            format!(
-                "unix:{}: a path of {} bytes; a socket's has 1 to {UNIX_PATH_MAX}: choose a \
-                 shorter one",
-                path.display(),
-                path.as_os_str().len()
-            ),
-        )
+/// Makes a stream socket.
+fn stream(family: AddressFamily, nonblocking: bool, at: &Address) -> Result<OwnedFd> {
+    let mut flags = SocketFlags::CLOEXEC;
+    flags.set(SocketFlags::NONBLOCK, nonblocking);
+    socket_with(family, SocketType::STREAM, flags, None)
+        .map_err(|error| failed(at, "making a socket", error))
+}
+
+/// Ends both directions of a socket. It is no error if it has ended already.
+fn shutdown(file: &OwnedFd) {
+    let _ = rustix::net::shutdown(file, Shutdown::Both);
+}
+
+fn failed(at: &Address, what: &str, error: impl Into<io::Error>) -> Error {
+    Error::io(&error.into(), format_args!("{at}: {what}"))
+}
+
+fn unix_peer(path: &Path) -> Result<SocketAddrAny> {
+    let len = path.as_os_str().len();
+    let peer = SocketAddrUnix::new(path).ok().filter(|_| (1..=UNIX_PATH_MAX).contains(&len));
+    peer.map(Into::into).ok_or_else(|| {
+        let words = format!(
+            "unix:{}: a path of {len} bytes; a socket's has 1 to {UNIX_PATH_MAX}: choose a shorter one",
+            path.display()
+        );
+        Error::new(ErrorKind::Invalid, words)
     })
 }
 
 /// Connects to the first address of the host that accepts.
 pub(crate) async fn connect(side: Rc<Reactor>, to: Address) -> Result<Rc<dyn Socket>> {
-    let peers = match &to {
+    let peers: Vec<SocketAddrAny> = match &to {
         Address::Unix(path) => vec![unix_peer(path)?],
         Address::Tcp(host, port) => {
-            resolve(&side, host, *port).await?.into_iter().map(Peer::tcp).collect()
+            resolve(&side, host, *port).await?.into_iter().map(Into::into).collect()
         }
     };
     let name: Rc<str> = to.to_string().into();
     let mut failed = None;
     for peer in peers {
-        let family = peer.family();
-        let file = sys::socket(family, side.nonblocking())
-            .map_err(|error| Error::io(&error, format_args!("{to}: making a socket")))?;
-        tune(&file, family);
+        let file = stream(peer.address_family(), side.nonblocking(), &to)?;
+        tune(&file, peer.address_family());
         let file = Rc::new(file);
-        let held = Held {
-            op: Op::Connect,
-            file: file.clone(),
-            disk: None,
-            name: Some(name.clone()),
-            buf: None,
-            peer: Some(Box::new(peer)),
-        };
+        let held = Held::new(Op::Connect, file.clone(), Some(name.clone()));
+        let held = Held { peer: Some(Box::new(peer)), ..held };
         match side.start(held, Vec::new(), false).await.result {
             Ok(_) => return Ok(Rc::new(Connection { side, file, name })),
             Err(error) => failed = Some(error),
@@ -197,18 +211,17 @@ struct Handle(Rc<Listening>);
 
 /// Listens at an address. Uses a socket left to this process if one is bound to that address.
 pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>> {
-    let failed = |what: &str, error: &io::Error| Error::io(error, format_args!("{at}: {what}"));
     if let Some(left) = fdstore::take(|left| is_bound_to(&left.file, at)) {
         sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
-            .map_err(|error| failed("O_NONBLOCK", &error))?;
+            .map_err(|error| failed(at, "O_NONBLOCK", error))?;
         // A socket of another name was passed by another owner, which keeps its file.
         return listening(side, left.file, at, left.name == LISTENER);
     }
-    let (peer, mode) = match at {
+    let peer: SocketAddrAny = match at {
         Address::Unix(path) => {
             let peer = unix_peer(path)?;
             clear_stale(path, &peer, at)?;
-            (peer, Some(0o600))
+            peer
         }
         Address::Tcp(host, port) => {
             let mut found = (host.as_str(), *port)
@@ -217,23 +230,27 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
             let first = found.next().ok_or_else(|| {
                 Error::new(ErrorKind::NotFound, format!("{at}: the host has no address"))
             })?;
-            (Peer::tcp(first), None)
+            first.into()
         }
     };
-    let file = sys::socket(peer.family(), side.nonblocking())
-        .map_err(|error| failed("making a socket", &error))?;
-    let fd = file.as_raw_fd();
-    if mode.is_none() {
-        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
-            .map_err(|error| failed("SO_REUSEADDR", &error))?;
+    let family = peer.address_family();
+    let file = stream(family, side.nonblocking(), at)?;
+    if family != AddressFamily::UNIX {
+        sockopt::set_socket_reuseaddr(&file, true)
+            .map_err(|error| failed(at, "SO_REUSEADDR", error))?;
     }
-    tune(&file, peer.family());
-    sys::bind(&file, &peer, mode).map_err(|error| match error.raw_os_error() {
-        Some(libc::EADDRINUSE) => Error::new(
+    tune(&file, family);
+    let bound = match family {
+        // The path that bind makes takes the mode of the socket.
+        AddressFamily::UNIX => fchmod(&file, Mode::RUSR | Mode::WUSR),
+        _ => Ok(()),
+    };
+    bound.and_then(|()| bind(&file, &peer)).map_err(|error| match error {
+        Errno::ADDRINUSE => Error::new(
             ErrorKind::InUse,
             format!("{at}: somebody listens there already; stop it or choose another address"),
         ),
-        _ => failed("bind", &error),
+        _ => failed(at, "bind", error),
     })?;
     listening(side, file, at, true)
 }
@@ -245,17 +262,16 @@ fn listening(
     at: &Address,
     ours: bool,
 ) -> Result<Rc<dyn Listener>> {
-    let failed = |what: &str, error: &io::Error| Error::io(error, format_args!("{at}: {what}"));
-    let fd = file.as_raw_fd();
     let made = match at {
         Address::Unix(path) if ours => {
-            let found = std::fs::symlink_metadata(path).map_err(|error| failed("stat", &error))?;
+            let found =
+                std::fs::symlink_metadata(path).map_err(|error| failed(at, "stat", error))?;
             Some((path.clone(), found.dev(), found.ino()))
         }
         _ => None,
     };
-    sys::listen(fd, BACKLOG).map_err(|error| failed("listen", &error))?;
-    let address = match sys::name_of(fd, false).ok().and_then(|name| name.to_tcp()) {
+    rustix::net::listen(&file, BACKLOG).map_err(|error| failed(at, "listen", error))?;
+    let address = match own_tcp(&file) {
         Some(bound) => Address::Tcp(bound.ip().to_string(), bound.port()),
         None => at.clone(),
     };
@@ -266,19 +282,29 @@ fn listening(
     Ok(Rc::new(Handle(Rc::new(listening))))
 }
 
+/// Returns the internet address of this end, if it has one.
+fn own_tcp(file: &OwnedFd) -> Option<SocketAddr> {
+    getsockname(file).ok()?.try_into().ok()
+}
+
+/// Returns the path to which a unix socket is bound, if it is one with a path.
+fn own_path(file: &OwnedFd) -> Option<PathBuf> {
+    let socket = UnixListener::from(file.try_clone().ok()?);
+    Some(socket.local_addr().ok()?.as_pathname()?.to_owned())
+}
+
 /// Whether a descriptor is a socket bound to `at`. If the kernel had to choose the port, any port matches.
 fn is_bound_to(file: &OwnedFd, at: &Address) -> bool {
-    let Ok(bound) = sys::name_of(file.as_raw_fd(), false) else { return false };
     match at {
         Address::Unix(path) => {
             let whole = |path: &Path| std::path::absolute(path).ok();
             // A socket without its file is out of reach.
             let is_there = std::fs::symlink_metadata(path);
-            bound.to_path().is_some_and(|bound| whole(&bound) == whole(path))
+            own_path(file).is_some_and(|bound| whole(&bound) == whole(path))
                 && is_there.is_ok_and(|found| found.file_type().is_socket())
         }
         Address::Tcp(host, port) => {
-            let Some(bound) = bound.to_tcp() else { return false };
+            let Some(bound) = own_tcp(file) else { return false };
             let wanted = (host.as_str(), *port).to_socket_addrs().into_iter().flatten().next();
             wanted.is_some_and(|wanted| {
                 wanted.ip() == bound.ip() && (*port == 0 || *port == bound.port())
@@ -288,27 +314,22 @@ fn is_bound_to(file: &OwnedFd, at: &Address) -> bool {
 }
 
 /// Removes the socket file of a listener that is gone.
-fn clear_stale(path: &Path, peer: &Peer, at: &Address) -> Result<()> {
+fn clear_stale(path: &Path, peer: &SocketAddrAny, at: &Address) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let in_use = |words: &str| Error::new(ErrorKind::InUse, format!("{at}: {words}"));
     if !found.file_type().is_socket() {
         return Err(in_use("the path exists and is no socket; remove it or choose another"));
     }
-    let probe = sys::socket(libc::AF_UNIX, true)
-        .map_err(|error| Error::io(&error, format_args!("{at}: making a socket")))?;
-    match sys::connect(probe.as_raw_fd(), peer).map_err(|error| error.raw_os_error()) {
-        Err(Some(libc::ECONNREFUSED)) => std::fs::remove_file(path).map_err(|error| {
-            Error::io(&error, format_args!("{at}: removing the socket of an ended process"))
-        }),
-        Err(Some(libc::ENOENT)) => Ok(()),
+    let probe = stream(AddressFamily::UNIX, true, at)?;
+    match rustix::net::connect(&probe, peer) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path)
+            .map_err(|error| failed(at, "removing the socket of an ended process", error)),
+        Err(Errno::NOENT) => Ok(()),
         // Connected, or the backlog is full: either way there is a listener.
-        Ok(()) | Err(Some(libc::EAGAIN)) => {
+        Ok(()) | Err(Errno::AGAIN) => {
             Err(in_use("somebody listens there already; stop it or choose another path"))
         }
-        Err(errno) => Err(Error::os(
-            errno.unwrap_or(libc::EIO),
-            format_args!("{at}: asking whether somebody listens there"),
-        )),
+        Err(error) => Err(failed(at, "asking whether somebody listens there", error)),
     }
 }
 
@@ -363,14 +384,12 @@ impl Listening {
             let _ = std::fs::remove_file(path);
         }
         // Waiting accepts fail with EINVAL.
-        sys::shutdown(self.file.as_raw_fd());
+        shutdown(&self.file);
     }
 
     fn begin(&self) -> Ticket {
         let name = Some(self.address.to_string().into());
-        let file = self.file.clone();
-        let held = Held { op: Op::Accept, file, disk: None, name, buf: None, peer: None };
-        self.side.start(held, Vec::new(), false)
+        self.side.start(Held::new(Op::Accept, self.file.clone(), name), Vec::new(), false)
     }
 }
 
@@ -410,8 +429,8 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
                     break;
                 }
                 let name = describe(&file);
-                if let Ok(own) = sys::name_of(file.as_raw_fd(), false) {
-                    tune(&file, own.family());
+                if let Ok(own) = getsockname(&file) {
+                    tune(&file, own.address_family());
                 }
                 let (side, file, name) = (listening.side.clone(), Rc::new(file), name.into());
                 return Ok(Rc::new(Connection { side, file, name }));
@@ -440,11 +459,11 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
 
 /// Returns a description of the other end.
 fn describe(file: &OwnedFd) -> String {
-    let fd = file.as_raw_fd();
-    if let Some(address) = sys::name_of(fd, true).ok().and_then(|name| name.to_tcp()) {
-        return format!("tcp:{address}");
+    let peer = getpeername(file).ok().flatten().and_then(|name| SocketAddr::try_from(name).ok());
+    if let Some(peer) = peer {
+        return format!("tcp:{}", SocketAddr::from((peer.ip(), peer.port())));
     }
-    match sys::credentials(fd) {
+    match sys::credentials(file.as_raw_fd()) {
         Ok((pid, user)) => {
             let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             format!("process {pid} ({}) of user {user}", comm.trim())

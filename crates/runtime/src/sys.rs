@@ -4,15 +4,17 @@
 //! One of the listed places of unsafe code.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, OsStr, c_int, c_void};
+use std::ffi::{CString, c_int};
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::net::SocketAddrAny;
 
 /// One operation for the kernel. The slot keeps the pointers valid until the kernel has completed it.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +58,7 @@ pub(crate) enum Call {
     },
     Connect {
         fd: RawFd,
-        addr: *const Peer,
+        addr: *const SocketAddrAny,
     },
     /// A read of a stream: an eventfd or a signalfd.
     Next {
@@ -72,12 +74,6 @@ pub(crate) enum Call {
 
 // SAFETY: a call is numbers; a thread that performs it keeps the memory behind its pointers alive.
 unsafe impl Send for Call {}
-
-/// An address in the kernel's form.
-pub(crate) struct Peer {
-    storage: libc::sockaddr_storage,
-    len: libc::socklen_t,
-}
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -146,10 +142,9 @@ pub(crate) unsafe fn perform(call: Call) -> i32 {
         Call::Connect { fd, addr } => {
             // SAFETY: a valid address, by the contract above.
             let addr = unsafe { &*addr };
-            match connect(fd, addr) {
-                Ok(()) => 0,
-                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
-            }
+            // SAFETY: as above, with its own length.
+            let result = unsafe { libc::connect(fd, addr.as_ptr().cast(), addr.addr_len()) };
+            check_size(result as isize)
         }
         Call::Next { fd, ptr, len } => {
             // SAFETY: valid memory, by the contract above.
@@ -172,34 +167,11 @@ pub(crate) fn open(path: &Path, flags: c_int, mode: u32) -> io::Result<OwnedFd> 
     owned(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) })
 }
 
-/// Returns the metadata of an open file.
-pub(crate) fn fstat(fd: RawFd) -> io::Result<libc::stat> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills the whole structure if it returns zero.
-    check(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
-    // SAFETY: filled by the call above.
-    Ok(unsafe { stat.assume_init() })
-}
-
-/// Returns the magic number of the file system of an open file.
-pub(crate) fn file_system(fd: RawFd) -> io::Result<i64> {
-    let mut stat = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the kernel fills the whole structure if it returns zero.
-    check(unsafe { libc::fstatfs(fd, stat.as_mut_ptr()) })?;
-    // SAFETY: filled by the call above.
-    Ok(unsafe { stat.assume_init() }.f_type)
-}
-
 /// Returns the alignment of offsets and of memory that O_DIRECT needs, if the kernel reports it.
-pub(crate) fn direct_align(fd: RawFd) -> Option<(u32, u32)> {
-    let mut stat = MaybeUninit::<libc::statx>::zeroed();
-    let flags = libc::AT_EMPTY_PATH;
-    let mask = libc::STATX_DIOALIGN;
-    // SAFETY: an empty terminated path, and room for the answer.
-    check(unsafe { libc::statx(fd, c"".as_ptr(), flags, mask, stat.as_mut_ptr()) }).ok()?;
-    // SAFETY: zeroed before, and zeros are a valid value.
-    let stat = unsafe { stat.assume_init() };
-    (stat.stx_mask & mask != 0 && stat.stx_dio_offset_align != 0)
+pub(crate) fn direct_align(file: &OwnedFd) -> Option<(u32, u32)> {
+    let mask = StatxFlags::DIOALIGN;
+    let stat = statx(file, c"", AtFlags::EMPTY_PATH, mask).ok()?;
+    (stat.stx_mask & mask.bits() != 0 && stat.stx_dio_offset_align != 0)
         .then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
 }
 
@@ -213,12 +185,6 @@ pub(crate) fn device_size(fd: RawFd) -> io::Result<(u64, u32)> {
     // SAFETY: as above.
     check(unsafe { libc::ioctl(fd, libc::BLKSSZGET, &raw mut block) })?;
     Ok((size, block as u32))
-}
-
-/// Sets the size of a file.
-pub(crate) fn set_len(fd: RawFd, len: u64) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::ftruncate(fd, len as i64) }).map(drop)
 }
 
 /// Takes an open file description lock on the whole file, without waiting.
@@ -252,15 +218,6 @@ pub(crate) fn ring_bell(fd: RawFd) {
     let one = 1u64;
     // SAFETY: eight valid bytes. It fails only if the counter is full, and then the reader is woken already.
     let _ = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
-}
-
-/// Fills `into` with random numbers of the kernel.
-pub(crate) fn random(into: &mut [u64]) {
-    // SAFETY: all bytes of the slice, and any bits are a valid u64.
-    let bytes = unsafe {
-        std::slice::from_raw_parts_mut(into.as_mut_ptr().cast::<u8>(), size_of_val(into))
-    };
-    random_bytes(bytes);
 }
 
 /// Fills `into` with random bytes of the kernel. Early after boot it waits until they are good.
@@ -455,21 +412,6 @@ pub(crate) fn poll(
     Ok(ready > 0)
 }
 
-/// Makes a stream socket.
-pub(crate) fn socket(family: c_int, nonblocking: bool) -> io::Result<OwnedFd> {
-    let flags = libc::SOCK_CLOEXEC | if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
-    // SAFETY: no memory is passed.
-    owned(unsafe { libc::socket(family, libc::SOCK_STREAM | flags, 0) })
-}
-
-/// Sets an option that is a number.
-pub(crate) fn set_option(fd: RawFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
-    let len = size_of::<c_int>() as libc::socklen_t;
-    let value: *const c_void = (&raw const value).cast();
-    // SAFETY: one number of that length.
-    check(unsafe { libc::setsockopt(fd, level, name, value, len) }).map(drop)
-}
-
 /// Returns the pending error of a socket, zero if none: the result of a nonblocking connect.
 pub(crate) fn socket_error(fd: RawFd) -> i32 {
     let mut value: c_int = 0;
@@ -480,50 +422,6 @@ pub(crate) fn socket_error(fd: RawFd) -> i32 {
         0 => value,
         _ => last_errno(),
     }
-}
-
-/// Gives a socket an address, made with `mode` if it is a path.
-pub(crate) fn bind(fd: &OwnedFd, at: &Peer, mode: Option<u32>) -> io::Result<()> {
-    let fd = fd.as_raw_fd();
-    if let Some(mode) = mode {
-        // SAFETY: no memory is passed. The path that bind makes takes the mode of the socket.
-        check(unsafe { libc::fchmod(fd, mode) })?;
-    }
-    // SAFETY: a valid address of that length.
-    check(unsafe { libc::bind(fd, at.as_ptr(), at.len) }).map(drop)
-}
-
-/// Makes a bound socket a listener.
-pub(crate) fn listen(fd: RawFd, backlog: c_int) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::listen(fd, backlog) }).map(drop)
-}
-
-/// Connects a socket to an address.
-pub(crate) fn connect(fd: RawFd, to: &Peer) -> io::Result<()> {
-    // SAFETY: a valid address of that length.
-    check(unsafe { libc::connect(fd, to.as_ptr(), to.len) }).map(drop)
-}
-
-/// Ends both directions of a socket. It is no error if it has ended already.
-pub(crate) fn shutdown(fd: RawFd) {
-    // SAFETY: no memory is passed.
-    let _ = unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
-}
-
-/// Returns the address of this end, or of the other.
-pub(crate) fn name_of(fd: RawFd, other_end: bool) -> io::Result<Peer> {
-    let mut peer = Peer::empty();
-    let ptr = (&raw mut peer.storage).cast();
-    // SAFETY: room for any address, and its length.
-    check(unsafe {
-        if other_end {
-            libc::getpeername(fd, ptr, &raw mut peer.len)
-        } else {
-            libc::getsockname(fd, ptr, &raw mut peer.len)
-        }
-    })?;
-    Ok(peer)
 }
 
 /// Returns the process and the user at the other end of a unix socket.
@@ -537,108 +435,6 @@ pub(crate) fn credentials(fd: RawFd) -> io::Result<(i32, u32)> {
     })?;
     Ok((who.pid, who.uid))
 }
-
-impl Peer {
-    fn empty() -> Self {
-        // SAFETY: zeros are a valid address of no family.
-        let storage = unsafe { std::mem::zeroed() };
-        Self { storage, len: size_of::<libc::sockaddr_storage>() as libc::socklen_t }
-    }
-
-    /// Returns the address of a unix socket; `None` if the path is longer than the kernel takes.
-    pub(crate) fn unix(path: &Path) -> Option<Self> {
-        let bytes = path.as_os_str().as_bytes();
-        if bytes.is_empty() || bytes.len() > UNIX_PATH_MAX {
-            return None;
-        }
-        let mut peer = Self::empty();
-        let address: *mut libc::sockaddr_un = (&raw mut peer.storage).cast();
-        // SAFETY: the storage has room for any address, and the length was checked above.
-        unsafe {
-            (*address).sun_family = libc::AF_UNIX as libc::sa_family_t;
-            let path = (&raw mut (*address).sun_path).cast();
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), path, bytes.len());
-        }
-        peer.len = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1) as u32;
-        Some(peer)
-    }
-
-    /// Returns an internet address in the kernel's form.
-    pub(crate) fn tcp(address: SocketAddr) -> Self {
-        let mut peer = Self::empty();
-        let ptr = &raw mut peer.storage;
-        match address {
-            // SAFETY: the storage has room for any address, and all of this one is written.
-            SocketAddr::V4(v4) => unsafe {
-                let to: *mut libc::sockaddr_in = ptr.cast();
-                (*to).sin_family = libc::AF_INET as libc::sa_family_t;
-                (*to).sin_port = v4.port().to_be();
-                (*to).sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-                peer.len = size_of::<libc::sockaddr_in>() as u32;
-            },
-            // SAFETY: as above.
-            SocketAddr::V6(v6) => unsafe {
-                let to: *mut libc::sockaddr_in6 = ptr.cast();
-                (*to).sin6_family = libc::AF_INET6 as libc::sa_family_t;
-                (*to).sin6_port = v6.port().to_be();
-                (*to).sin6_addr.s6_addr = v6.ip().octets();
-                (*to).sin6_scope_id = v6.scope_id();
-                peer.len = size_of::<libc::sockaddr_in6>() as u32;
-            },
-        }
-        peer
-    }
-
-    /// Returns the internet address, if it is one.
-    pub(crate) fn to_tcp(&self) -> Option<SocketAddr> {
-        let ptr = &raw const self.storage;
-        match c_int::from(self.storage.ss_family) {
-            // SAFETY: the family says which address the kernel has written.
-            libc::AF_INET => unsafe {
-                let from = &*ptr.cast::<libc::sockaddr_in>();
-                let ip = Ipv4Addr::from(from.sin_addr.s_addr.to_ne_bytes());
-                Some((ip, u16::from_be(from.sin_port)).into())
-            },
-            // SAFETY: as above.
-            libc::AF_INET6 => unsafe {
-                let from = &*ptr.cast::<libc::sockaddr_in6>();
-                let ip = Ipv6Addr::from(from.sin6_addr.s6_addr);
-                Some((ip, u16::from_be(from.sin6_port)).into())
-            },
-            _ => None,
-        }
-    }
-
-    /// Returns the path of a unix socket, if it is one with a path.
-    pub(crate) fn to_path(&self) -> Option<PathBuf> {
-        if self.family() != libc::AF_UNIX {
-            return None;
-        }
-        let from = (&raw const self.storage).cast::<libc::sockaddr_un>();
-        // SAFETY: the storage is larger than this address, and any bytes are a valid path.
-        let bytes = unsafe { (*from).sun_path }.map(|byte| byte as u8);
-        let path = bytes.split(|byte| *byte == 0).next().filter(|path| !path.is_empty())?;
-        Some(PathBuf::from(OsStr::from_bytes(path)))
-    }
-
-    /// Returns the pointer for the kernel.
-    pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
-        (&raw const self.storage).cast()
-    }
-
-    /// Returns the length for the kernel.
-    pub(crate) fn len(&self) -> libc::socklen_t {
-        self.len
-    }
-
-    /// Returns the address family.
-    pub(crate) fn family(&self) -> c_int {
-        c_int::from(self.storage.ss_family)
-    }
-}
-
-/// Longest path of a unix socket.
-pub(crate) const UNIX_PATH_MAX: usize = 107;
 
 /// Sets or clears status flags of an open file.
 pub(crate) fn set_flags(fd: RawFd, flags: c_int, on: bool) -> io::Result<()> {
@@ -678,12 +474,6 @@ pub(crate) fn forget_variables(names: &[&str]) {
     }
 }
 
-/// Calls `fallocate`.
-pub(crate) fn allocate(fd: RawFd, mode: c_int, offset: u64, len: u64) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) }).map(drop)
-}
-
 /// Mounts a FUSE file system. Its requests are read from `device`.
 pub(crate) fn mount_fuse(device: RawFd, at: &Path) -> io::Result<()> {
     let at = CString::new(at.as_os_str().as_bytes())?;
@@ -698,30 +488,6 @@ pub(crate) fn mount_fuse(device: RawFd, at: &Path) -> io::Result<()> {
     // SAFETY: terminated strings that live over the call.
     check(unsafe { libc::mount(source, at.as_ptr(), kind, flags, options.as_ptr().cast()) })
         .map(drop)
-}
-
-/// Reads into two parts by `readv`. Returns the number of bytes.
-pub(crate) fn read_two(fd: RawFd, one: &mut [u8], two: &mut [u8]) -> io::Result<usize> {
-    let parts = [
-        libc::iovec { iov_base: one.as_mut_ptr().cast(), iov_len: one.len() },
-        libc::iovec { iov_base: two.as_mut_ptr().cast(), iov_len: two.len() },
-    ];
-    // SAFETY: two parts that have no other user meanwhile.
-    let read = unsafe { libc::readv(fd, parts.as_ptr(), 2) };
-    usize::try_from(read).map_err(|_| io::Error::last_os_error())
-}
-
-/// Writes two parts by `writev`. Returns the number of bytes.
-pub(crate) fn write_two(fd: RawFd, one: &[u8], two: &[u8]) -> io::Result<usize> {
-    let part = |bytes: &[u8]| libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
-    let parts = [part(one), part(two)];
-    let count = if two.is_empty() { 1 } else { 2 };
-    // SAFETY: valid parts, which the kernel only reads.
-    let written = unsafe { libc::writev(fd, parts.as_ptr(), count) };
-    usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
 /// Locks memory, so that it is not swapped out.

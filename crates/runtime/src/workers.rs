@@ -1,8 +1,7 @@
 //! Threads for jobs that may block for long.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -166,38 +165,5 @@ impl Future for Ended {
                 Poll::Pending
             }
         }
-    }
-}
-
-/// The end of a job, passed on to its own core. Only there the waiter is woken: its waker may be one that no
-/// other thread may touch.
-#[derive(Default)]
-pub(crate) struct Home {
-    ended: Cell<Option<bool>>,
-    waker: RefCell<Option<Waker>>,
-}
-
-impl Home {
-    /// Reports the end. Called by a task of the core.
-    pub(crate) fn tell(&self, ran: bool) {
-        self.ended.set(Some(ran));
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-
-    /// Waits for the report.
-    ///
-    /// # Panics
-    /// If the job panicked: the error is ours, and shows here as well.
-    pub(crate) async fn wait(&self) {
-        let ran = poll_fn(|cx| match self.ended.get() {
-            Some(ran) => Poll::Ready(ran),
-            None => {
-                *self.waker.borrow_mut() = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        });
-        assert!(ran.await, "a job panicked on its worker thread");
     }
 }

@@ -2,6 +2,7 @@
 //! end.
 
 use std::fmt;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +11,15 @@ use block::env::Socket;
 use block::{Buf, Env, Error, ErrorKind, Memory, Result};
 use rustls::client::{ClientConnectionData, Resumption, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{ServerName, UnixTime};
 use rustls::server::{
     NoServerSessionStorage, ServerConnectionData, UnbufferedServerConnection, WebPkiClientVerifier,
 };
 use rustls::sign::SingleCertAndKey;
 use rustls::time_provider::TimeProvider;
-use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, UnbufferedConnectionCommon, UnbufferedStatus,
+};
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, ConnectionTrafficSecrets, ExtractedSecrets, ServerConfig,
@@ -196,12 +199,10 @@ impl<D> Keys for KernelConnection<D> {
 }
 
 /// The operations that both sides of rustls share.
-trait Connection {
+trait Connection: Deref<Target = UnbufferedConnectionCommon<Self::Data>> {
     type Data: 'static;
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
-    fn is_over(&self) -> bool;
-    fn peer(&self) -> Option<&CertificateDer<'static>>;
-    fn finish(self) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error>;
+    fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error>;
 }
 
 /// Implements [`Connection`]: the two types of rustls share no trait, only the names of their functions.
@@ -217,17 +218,7 @@ macro_rules! connection {
                 self.process_tls_records(bytes)
             }
 
-            fn is_over(&self) -> bool {
-                !self.is_handshaking()
-            }
-
-            fn peer(&self) -> Option<&CertificateDer<'static>> {
-                self.peer_certificates()?.first()
-            }
-
-            fn finish(
-                self,
-            ) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error> {
+            fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error> {
                 let (secrets, keys) = self.dangerous_into_kernel_connection()?;
                 Ok((secrets, Box::new(keys)))
             }
@@ -284,7 +275,8 @@ async fn shake(
     let mut shaking = Shaking { env, memory, socket: &*lower, connection, buf, end, offered, out };
     shaking.run().await?;
     let Shaking { connection, buf, end, offered, .. } = shaking;
-    let names = connection.peer().map(names).unwrap_or_default();
+    let names =
+        connection.peer_certificates().and_then(<[_]>::first).map(names).unwrap_or_default();
     let (secrets, keys) = connection.finish().map_err(|error| failed(&error))?;
     let (opening, sealing) = (Half::new(secrets.rx)?, Half::new(secrets.tx)?);
     let (env, arrived) = (env.clone(), (buf, offered..end));
@@ -334,7 +326,7 @@ impl<C: Connection> Shaking<'_, C> {
         }
     }
 
-    fn step(&mut self) -> std::result::Result<Step, rustls::Error> {
+    fn step(&mut self) -> Result<Step, rustls::Error> {
         let (discard, step) = {
             let mut bytes = self.buf.write();
             let UnbufferedStatus { discard, state } =
@@ -347,7 +339,7 @@ impl<C: Connection> Shaking<'_, C> {
             self.offered -= discard;
         }
         match step? {
-            Step::Over if !self.connection.is_over() => Ok(Step::NeedMore),
+            Step::Over if self.connection.is_handshaking() => Ok(Step::NeedMore),
             step => Ok(step),
         }
     }
@@ -391,10 +383,7 @@ impl<C: Connection> Shaking<'_, C> {
 }
 
 /// Carries out the request of a state of rustls.
-fn take<D>(
-    state: ConnectionState<'_, '_, D>,
-    out: &mut Vec<u8>,
-) -> std::result::Result<Step, rustls::Error> {
+fn take<D>(state: ConnectionState<'_, '_, D>, out: &mut Vec<u8>) -> Result<Step, rustls::Error> {
     match state {
         ConnectionState::EncodeTlsData(mut data) => {
             let at = out.len();

@@ -55,7 +55,7 @@ fn wrong(path: &str, why: impl std::fmt::Display) -> Error {
 }
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
-    let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem.bytes).collect();
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem.bytes).collect();
     let all = all.map_err(|error| wrong(&pem.path, format!("no PEM: {error}")))?;
     if all.is_empty() {
         return Err(wrong(&pem.path, "no certificate in it (-----BEGIN CERTIFICATE-----)"));
@@ -139,7 +139,7 @@ impl Revoked {
     /// # Errors
     /// `Invalid`, with the file, if it holds no list, or one that cannot be read.
     pub fn new(pem: &Pem) -> Result<Self> {
-        let all: std::result::Result<Vec<_>, _> =
+        let all: Result<Vec<_>, _> =
             CertificateRevocationListDer::pem_slice_iter(&pem.bytes).collect();
         let all = all.map_err(|error| wrong(&pem.path, format!("no PEM: {error}")))?;
         if all.is_empty() {
@@ -153,7 +153,7 @@ impl Revoked {
     }
 }
 
-fn parse<'a>(cert: &'a CertificateDer<'_>) -> std::result::Result<X509Certificate<'a>, String> {
+fn parse<'a>(cert: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
     X509Certificate::from_der(cert)
         .map(|(_, cert)| cert)
         .map_err(|error| format!("no X.509: {error}"))

@@ -11,7 +11,7 @@
 //! | `record.rs` | one direction of the record layer, without I/O |
 //! | `socket.rs` | the socket that seals and opens |
 //!
-//! Certificates are checked against the time of [`block::Env::wall`]. Random numbers come from the crypto
+//! Certificates are checked against the time of [`block::env::World::wall`]. Random numbers come from the crypto
 //! library itself, because an attacker must not guess them: they never come from a seed.
 
 mod handshake;

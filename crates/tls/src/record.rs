@@ -124,7 +124,7 @@ impl Half {
     ///
     /// # Errors
     /// The reason, with the alert for the peer.
-    pub fn open(&mut self, record: &mut [u8]) -> std::result::Result<(Content, usize), Broken> {
+    pub fn open(&mut self, record: &mut [u8]) -> Result<(Content, usize), Broken> {
         let (header, sealed) = record.split_at_mut(HEADER_BYTES);
         let nonce = self.nonce();
         let opened = self.key.open_in_place(nonce, Aad::from(&*header), sealed);
@@ -156,7 +156,7 @@ fn head(sealed: usize) -> [u8; HEADER_BYTES] {
 ///
 /// # Errors
 /// If the bytes are not the header of a sealed record.
-pub fn record_len(bytes: &[u8]) -> std::result::Result<Option<usize>, Broken> {
+pub fn record_len(bytes: &[u8]) -> Result<Option<usize>, Broken> {
     let Some(header) = bytes.get(..HEADER_BYTES) else { return Ok(None) };
     let len = usize::from(header[3]) << 8 | usize::from(header[4]);
     if header[0] != Content::Data as u8 || header[1] != 3 {

@@ -347,7 +347,7 @@ impl Inner {
     }
 
     /// Opens the next record. Returns whether a whole record was there.
-    fn open(&self, incoming: &mut Incoming) -> std::result::Result<bool, Broken> {
+    fn open(&self, incoming: &mut Incoming) -> Result<bool, Broken> {
         let Range { start, end } = incoming.sealed;
         let (content, plain) = {
             let mut bytes = incoming.buf.write();
@@ -391,7 +391,7 @@ impl Inner {
     }
 
     /// Handles messages after the handshake: tickets, which are ignored, and key updates.
-    fn messages(&self, incoming: &mut Incoming) -> std::result::Result<(), Broken> {
+    fn messages(&self, incoming: &mut Incoming) -> Result<(), Broken> {
         while let [kind, a, b, c, rest @ ..] = &incoming.message[..] {
             let len = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
             if len > MESSAGE_MAX_BYTES {

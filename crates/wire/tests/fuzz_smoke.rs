@@ -4,8 +4,8 @@ mod bodies;
 
 use wire::nbd::handed::{self, Handed, Shown};
 use wire::nbd::{
-    ClientConfig, ClientHandshake, Command, CommandFlags, Context, Errno, Extent, Limits, Reply,
-    ReplyStyle, RequestHeader, ServerHandshake, Session,
+    ChunkKind, ClientConfig, ClientHandshake, Command, CommandFlags, Context, Errno, Extent,
+    Limits, Reply, ReplyStyle, RequestHeader, ServerHandshake, Session,
 };
 
 /// Puts a counting first byte before each input: it decides how a body cuts its input, or in which style it parses it.
@@ -70,6 +70,16 @@ fn request() {
     run(&seeds, bodies::request);
 }
 
+/// Returns an error with an offset, from a hole in the same style. No server here sends such a chunk.
+fn error_at(hole: &[u8]) -> Vec<u8> {
+    let payload = [&5_u32.to_be_bytes()[..], &[0, 3], b"bad", &4352_u64.to_be_bytes()].concat();
+    let mut chunk = hole[..hole.len() - 12].to_vec();
+    chunk[6..8].copy_from_slice(&ChunkKind::ERROR_OFFSET.0.to_be_bytes());
+    *chunk.last_mut().unwrap() = payload.len() as u8;
+    chunk.extend(payload);
+    chunk
+}
+
 #[test]
 fn reply() {
     let seeds = STYLES.map(|style| {
@@ -81,7 +91,7 @@ fn reply() {
             out.extend_from_slice(b"data");
             let extent = Extent { length: 512, status: 3 };
             chunks.block_status(0, &[extent, extent], false, &mut out);
-            chunks.error_at(Errno::EIO, "bad sector", 4352, false, &mut out);
+            out.extend(error_at(&chunks.hole(4352, 1, false)));
         }
         reply.error(Errno::ENOSPC, "full", &mut out);
         out.extend_from_slice(&reply.done());

@@ -1,6 +1,6 @@
 //! The constructors: one function for each pure kind of device.
 
-use super::{Origin, Path, Place, Port, Row, Stripe, Table, TableError, stripe};
+use super::{Origin, Place, Port, Row, Stripe, Table, TableError, stripe};
 
 /// A striped table, with the number of unused bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,17 +21,6 @@ impl Table {
         Self::from_rows([linear_row(port, start, len)])
     }
 
-    /// Returns a table for a partition of `size` bytes at `start`. It maps as [`Table::linear`] does; the name shows
-    /// that the numbers come from a partition table.
-    pub fn partition(
-        port: Port,
-        lower_size: u64,
-        start: u64,
-        size: u64,
-    ) -> Result<Self, TableError> {
-        Self::linear(port, lower_size, start, size)
-    }
-
     /// Returns a table of whole lower devices, each given with its size, one after the other.
     pub fn concat(lowers: &[(Port, u64)]) -> Result<Self, TableError> {
         Self::from_rows(lowers.iter().map(|&(port, size)| linear_row(port, 0, size)))
@@ -43,7 +32,7 @@ impl Table {
         stripe::check_chunk(chunk)?;
         let smallest = lowers.iter().min_by_key(|(_, size)| *size);
         let Some(&(port, size)) = smallest.filter(|_| lowers.len() <= Stripe::MAX_COLUMNS) else {
-            return Err(TableError::Columns { count: lowers.len() });
+            return Err(TableError::Columns(lowers.len()));
         };
         let column_bytes = size - size % u64::from(chunk);
         if column_bytes == 0 {
@@ -53,13 +42,13 @@ impl Table {
         let unused = lowers.iter().map(|(_, size)| size - column_bytes);
         let unused_bytes = unused.reduce(u64::saturating_add).unwrap_or(0);
         let place = striped(lowers.iter().map(|(port, _)| *port), chunk)?;
-        let table = Self::from_rows([Row { len, place, path: Path::default() }])?;
+        let table = Self::from_rows([Row { len, place }])?;
         Ok(StripeTable { table, unused_bytes })
     }
 }
 
 fn linear_row(port: Port, start: u64, len: u64) -> Row {
-    Row { len, place: Place::Linear(Origin { port, start }), path: Path::default() }
+    Row { len, place: Place::Linear(Origin { port, start }) }
 }
 
 /// Returns columns from the start of each port; a single one becomes linear.
@@ -89,7 +78,6 @@ mod tests {
         assert_eq!(error.to_string(), "byte 8193 is beyond the end of p0, which has 8192 bytes");
         assert_eq!(Table::linear(P0, 8192, 0, 0), Err(TableError::Empty));
         assert_eq!(Table::linear(P0, 8192, u64::MAX, 1), Err(TableError::TooLarge));
-        assert_eq!(Table::partition(P0, 8192, 512, 512), Table::linear(P0, 8192, 512, 512));
     }
 
     #[test]

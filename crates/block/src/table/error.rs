@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::{Port, Stripe, Table, TableId};
+use super::{Port, Stripe, Table};
 use crate::ByteRange;
 
 /// The reason why a table was rejected, with the value and the limit.
@@ -14,25 +14,13 @@ pub enum TableError {
     /// An address past the last one of 64 bits.
     TooLarge,
     /// More segments than [`Table::MAX_SEGMENTS`].
-    Segments {
-        /// Number of segments.
-        count: usize,
-    },
+    Segments(usize),
     /// A port number of [`Table::MAX_PORTS`] or more.
-    Ports {
-        /// The port.
-        port: Port,
-    },
+    Ports(Port),
     /// A stripe of too few or of more than [`Stripe::MAX_COLUMNS`] columns.
-    Columns {
-        /// Number of columns.
-        count: usize,
-    },
+    Columns(usize),
     /// A chunk that is no multiple of 512 bytes, or is empty, or above 1 GiB.
-    Chunk {
-        /// Length of the chunk.
-        bytes: u32,
-    },
+    Chunk(u32),
     /// A lower device that is smaller than one chunk cannot be a column.
     SmallerThanChunk {
         /// The lower device.
@@ -69,11 +57,6 @@ pub enum TableError {
         /// The block size.
         block: u32,
     },
-    /// A name that is empty, too long, or holds blanks or control characters.
-    Name {
-        /// The name.
-        name: String,
-    },
 }
 
 impl fmt::Display for TableError {
@@ -81,18 +64,18 @@ impl fmt::Display for TableError {
         match self {
             Self::Empty => write!(f, "a length of 0 bytes; at least 1 is needed"),
             Self::TooLarge => write!(f, "an address passes {}", u64::MAX),
-            Self::Segments { count } => {
+            Self::Segments(count) => {
                 let max = Table::MAX_SEGMENTS;
                 write!(f, "{count} segments; at most {max} are allowed")
             }
-            Self::Ports { port } => {
+            Self::Ports(port) => {
                 write!(f, "port {port}; the highest is p{}", Table::MAX_PORTS - 1)
             }
-            Self::Columns { count } => {
+            Self::Columns(count) => {
                 let (min, max) = (Stripe::MIN_COLUMNS, Stripe::MAX_COLUMNS);
                 write!(f, "{count} columns; {min} to {max} are allowed")
             }
-            Self::Chunk { bytes } => {
+            Self::Chunk(bytes) => {
                 let (unit, max) = (Stripe::CHUNK_UNIT_BYTES, Stripe::MAX_CHUNK_BYTES);
                 write!(f, "a chunk of {bytes} bytes; it is a multiple of {unit} up to {max}")
             }
@@ -108,12 +91,6 @@ impl fmt::Display for TableError {
             Self::Misaligned { segment, bytes, block } => {
                 write!(f, "segment {segment}: {bytes} is not a multiple of {block}")
             }
-            Self::Name { name } => write!(
-                f,
-                "the name {name:?} has {} bytes; 1 to {} without blanks are allowed",
-                name.len(),
-                TableId::MAX_NAME_BYTES
-            ),
         }
     }
 }

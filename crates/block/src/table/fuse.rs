@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Origin, Path, Place, Port, Row, Segment, Table, TableError};
+use super::{Origin, Place, Port, Row, Segment, Table, TableError};
 use crate::ByteRange;
 
 /// Target of a port of a fused table.
@@ -39,8 +39,11 @@ impl Table {
     pub fn fuse(&self, lowers: &[Option<&Table>]) -> Result<Fused, TableError> {
         let mut fuser = Fuser { lowers: choose(self, lowers)?, ports: Ports::default() };
         let mut rows = Vec::new();
-        for (segment, path) in self.segments().zip(&self.paths) {
-            fuser.substitute(segment, path, &mut rows);
+        for segment in self.segments() {
+            match segment.place {
+                Place::Linear(origin) => fuser.linear(*origin, segment.range.len(), &mut rows),
+                Place::Striped(_) => rows.push(fuser.striped(segment)),
+            }
         }
         Ok(Fused { table: Table::from_rows(rows)?, ports: fuser.ports.list })
     }
@@ -111,17 +114,16 @@ impl Table {
             .map_while(move |index| Some((index, self.segment_range(index).intersect(range)?)))
     }
 
-    /// Returns the start of a column below this table, and the segment with it. The column begins at `origin`, and
-    /// `extent` is the used part. `None` if that part lies in several segments or in a stripe, or if the column would
+    /// Returns the start of a column below this table. The column begins at `origin`, and `extent` is the used part. `None` if that part lies in several segments or in a stripe, or if the column would
     /// begin before the first byte. `None` too if no byte is used, because then its segment is unknown.
-    fn column(&self, origin: Origin, extent: Option<ByteRange>) -> Option<(Origin, usize)> {
+    fn column(&self, origin: Origin, extent: Option<ByteRange>) -> Option<Origin> {
         let extent = extent?;
         let index = self.segment_at(extent.start());
         let segment = self.segment_range(index);
         match self.places[index] {
             Place::Linear(below) if segment.contains(extent) => {
                 let start = below.start.checked_add(origin.start)?.checked_sub(segment.start())?;
-                Some((Origin { port: below.port, start }, index))
+                Some(Origin { port: below.port, start })
             }
             _ => None,
         }
@@ -135,18 +137,11 @@ struct Fuser<'t> {
 }
 
 impl Fuser<'_> {
-    fn substitute(&mut self, segment: Segment, path: &Path, rows: &mut Vec<Row>) {
-        match segment.place {
-            Place::Linear(origin) => self.linear(*origin, segment.range.len(), path, rows),
-            Place::Striped(_) => rows.push(self.striped(segment, path)),
-        }
-    }
-
     /// Replaces a linear segment with the segments below it, clipped.
-    fn linear(&mut self, origin: Origin, len: u64, path: &Path, rows: &mut Vec<Row>) {
+    fn linear(&mut self, origin: Origin, len: u64, rows: &mut Vec<Row>) {
         let Some(lower) = self.lowers[usize::from(origin.port.0)] else {
             let place = Place::Linear(self.unfused(origin));
-            rows.push(Row { len, place, path: path.clone() });
+            rows.push(Row { len, place });
             return;
         };
         let range = ByteRange::new(origin.start, len).expect("segments end within u64");
@@ -154,14 +149,13 @@ impl Fuser<'_> {
             let skipped = part.start() - lower.bounds[index];
             let place = lower.places[index].advanced(skipped);
             let place = place.with_ports(|port| self.ports.number(origin.port, Some(port)));
-            rows.push(Row { len: part.len(), place, path: join(path, &lower.paths[index]) });
+            rows.push(Row { len: part.len(), place });
         }
     }
 
     /// Moves each column of a striped segment to its position below; the segment keeps its shape.
-    fn striped(&mut self, segment: Segment, path: &Path) -> Row {
+    fn striped(&mut self, segment: Segment) -> Row {
         let len = segment.range.len();
-        let mut path = path.clone();
         let mut index = 0;
         let place = segment.place.with_origins(|origin| {
             let extent = segment.place.extent(index, len);
@@ -169,11 +163,10 @@ impl Fuser<'_> {
             let Some(lower) = self.lowers[usize::from(origin.port.0)] else {
                 return self.unfused(origin);
             };
-            let (below, at) = lower.column(origin, extent).expect("chosen for being foldable");
-            path = join(&path, &lower.paths[at]);
+            let below = lower.column(origin, extent).expect("chosen for being foldable");
             Origin { port: self.ports.number(origin.port, Some(below.port)), ..below }
         });
-        Row { len, place, path }
+        Row { len, place }
     }
 
     fn unfused(&mut self, origin: Origin) -> Origin {
@@ -199,15 +192,9 @@ impl Ports {
     }
 }
 
-/// Joins two paths without duplicates: two columns may pass through the same table.
-fn join(upper: &Path, lower: &Path) -> Path {
-    let new = lower.iter().filter(|id| !upper.contains(id));
-    upper.iter().chain(new).cloned().collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::TableId;
+    use super::super::text_tests::table;
     use super::*;
 
     const P0: Port = Port(0);
@@ -216,14 +203,6 @@ mod tests {
 
     fn path(upper: u16, lower: u16) -> PortPath {
         PortPath { upper: Port(upper), lower: Some(Port(lower)) }
-    }
-
-    fn table(text: &str) -> Table {
-        text.parse().unwrap()
-    }
-
-    fn named(table: Table, name: &str) -> Table {
-        table.named(TableId::new(name, 1).unwrap())
     }
 
     #[test]
@@ -247,7 +226,7 @@ mod tests {
 
     #[test]
     fn fuse_of_partition_over_stripe_adds_skip() {
-        let upper = Table::partition(P0, 16384, 1536, 8192).unwrap();
+        let upper = Table::linear(P0, 16384, 1536, 8192).unwrap();
         let lower = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
         let fused = upper.fuse(&[Some(&lower)]).unwrap();
         assert_eq!(fused.table.to_string(), "0+8192 striped 1024 skip 1536 p0:0 p1:0");
@@ -315,33 +294,6 @@ mod tests {
     }
 
     #[test]
-    fn fused_segment_names_tables_on_its_path() {
-        let upper = named(Table::concat(&[(P0, 100), (P1, 100)]).unwrap(), "both");
-        let lower = named(Table::linear(P0, 500, 7, 100).unwrap(), "part");
-        let fused = upper.fuse(&[Some(&lower)]).unwrap().table;
-        let expected = "0+100 linear p0 7 via both@1 part@1\n100+100 linear p1 0 via both@1";
-        assert_eq!(fused.to_string(), expected);
-        assert_eq!(fused.sources().len(), 2);
-    }
-
-    #[test]
-    fn fused_stripe_names_tables_of_all_columns() {
-        let upper = named(Table::stripe(&[(P0, 512), (P1, 512)], 512).unwrap().table, "fast");
-        let lower = |name| named(Table::linear(P0, 512, 0, 512).unwrap(), name);
-        let fused = upper.fuse(&[Some(&lower("a")), Some(&lower("b"))]).unwrap().table;
-        let expected = "0+1024 striped 512 skip 0 p0:0 p1:0 via fast@1 a@1 b@1";
-        assert_eq!(fused.to_string(), expected);
-    }
-
-    #[test]
-    fn fused_path_names_table_once() {
-        let upper = table("0+1024 striped 512 skip 0 p0:0 p0:512");
-        let lower = named(Table::linear(P0, 4096, 1024, 1024).unwrap(), "both");
-        let fused = upper.fuse(&[Some(&lower)]).unwrap().table;
-        assert_eq!(fused.to_string(), "0+1024 striped 512 skip 0 p0:1024 p0:1536 via both@1");
-    }
-
-    #[test]
     fn fuse_keeps_column_without_bytes() {
         // Only the first chunk, in p0, is within the segment.
         let upper = table("0+512 striped 512 skip 0 p0:0 p1:0");
@@ -383,13 +335,10 @@ mod tests {
     }
 
     /// Returns the table `below` of `size` bytes with its two parts swapped: the part from `cut` on comes first.
-    fn swapped(below: &Table, size: u64, cut: u64, name: Option<&str>) -> Table {
+    fn swapped(below: &Table, size: u64, cut: u64) -> Table {
         let parts = [(cut, size - cut), (0, cut)];
         let parts = parts.map(|(start, len)| Table::linear(P0, size, start, len).unwrap());
-        let mut joined = Table::concat(&[(P0, size - cut), (P1, cut)]).unwrap();
-        if let Some(name) = name {
-            joined = named(joined, name);
-        }
+        let joined = Table::concat(&[(P0, size - cut), (P1, cut)]).unwrap();
         let parts = parts.map(|part| part.fuse(&[Some(below)]).unwrap().table);
         let fused = joined.fuse(&parts.each_ref().map(Some)).unwrap();
         fused.table.renumber(&vec![P0; fused.ports.len()]).unwrap()
@@ -401,22 +350,9 @@ mod tests {
         let size = 4096 * KIB;
         let mut stack = Table::linear(P0, size, 0, size).unwrap();
         for k in 0..16 {
-            stack = swapped(&stack, size, (2 * k + 1) * 4 * KIB, None);
+            stack = swapped(&stack, size, (2 * k + 1) * 4 * KIB);
         }
         let expected = "0+3145728 linear p0 1048576\n3145728+1048576 linear p0 0";
         assert_eq!(stack.to_string(), expected);
-    }
-
-    #[test]
-    fn fuse_of_named_tables_adds_no_segments() {
-        // As before, but each concat is named. All bytes pass through all of them.
-        let size = 4096 * KIB;
-        let mut stack = Table::linear(P0, size, 0, size).unwrap();
-        for k in 0..16 {
-            stack = swapped(&stack, size, (2 * k + 1) * 4 * KIB, Some(&format!("swap{k}")));
-        }
-        assert_eq!(stack.segments().len(), 2);
-        assert_eq!(stack.sources().len(), 16);
-        assert_eq!(stack.segment(1).path[0].name(), "swap15");
     }
 }

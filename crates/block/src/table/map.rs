@@ -1,4 +1,4 @@
-//! Lookup from above to below, and back.
+//! Lookup from above to below.
 
 use super::{Origin, Place, Port, Table};
 use crate::ByteRange;
@@ -67,17 +67,6 @@ impl Table {
         let segment = self.segment_at(range.start());
         Runs { table: self, segment, at: range.start(), end: range.end(), ahead: None }
     }
-
-    /// Returns the byte above that lies at byte `lower_byte` of `port`; `None` if there is none.
-    ///
-    /// It walks the segments. It is for diagnostics, not for requests.
-    pub fn upper_of(&self, port: Port, lower_byte: u64) -> Option<u64> {
-        let place = Origin { port, start: lower_byte };
-        self.segments().find_map(|segment| {
-            let offset = segment.place.offset_of(place, segment.range.len())?;
-            Some(segment.range.start() + offset)
-        })
-    }
 }
 
 impl Place {
@@ -87,17 +76,6 @@ impl Place {
         match self {
             Self::Linear(origin) => (Origin { start: origin.start + offset, ..*origin }, u64::MAX),
             Self::Striped(stripe) => stripe.locate(offset),
-        }
-    }
-
-    /// Returns the byte of the first `len` that lies at `place`.
-    fn offset_of(&self, place: Origin, len: u64) -> Option<u64> {
-        match self {
-            Self::Linear(origin) if origin.port == place.port => {
-                place.start.checked_sub(origin.start).filter(|offset| *offset < len)
-            }
-            Self::Linear(_) => None,
-            Self::Striped(stripe) => stripe.offset_of(place, len),
         }
     }
 }
@@ -152,6 +130,7 @@ impl Iterator for Runs<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::text_tests::table;
     use super::*;
 
     const P0: Port = Port(0);
@@ -205,25 +184,15 @@ mod tests {
 
     #[test]
     fn map_joins_runs_of_contiguous_segments() {
-        // Two segments because of their paths, but one run below.
-        let text = "0+10 linear p0 5 via a@1\n10+10 linear p0 15 via b@1";
-        let table: Table = text.parse().unwrap();
-        assert_eq!(table.map(range(0, 20)).collect::<Vec<_>>(), [run(P0, 5, 20, 0)]);
-        assert_eq!(table.map_one(range(5, 10)), None);
-        assert_eq!(table.without_paths().map_one(range(5, 10)), Some(run(P0, 10, 10, 5)));
+        // A stripe of one chunk, and what follows that chunk: two segments, but one run below.
+        let table = table("0+512 striped 512 skip 0 p0:0 p1:0\n512+512 linear p0 512");
+        assert_eq!(table.map(range(0, 1024)).collect::<Vec<_>>(), [run(P0, 0, 1024, 0)]);
+        assert_eq!(table.map_one(range(256, 512)), None);
     }
 
     #[test]
     #[should_panic(expected = "100+51 passes the end of a table of 150 bytes")]
     fn map_panics_past_end_of_table() {
         Table::concat(&[(P0, 100), (P1, 50)]).unwrap().map(range(100, 51));
-    }
-
-    #[test]
-    fn upper_of_maps_lower_byte_back() {
-        let table = Table::concat(&[(P1, 100), (P0, 50)]).unwrap();
-        assert_eq!(table.upper_of(P0, 49), Some(149));
-        assert_eq!(table.upper_of(P0, 50), None);
-        assert_eq!(table.upper_of(Port(2), 0), None);
     }
 }

@@ -9,9 +9,9 @@
 //! | `mod.rs` | the type, and the one check of its invariants |
 //! | `stripe.rs` | the arithmetic of striping |
 //! | `build.rs` | the constructors |
-//! | `map.rs` | lookup from above to below, and back |
+//! | `map.rs` | lookup from above to below |
 //! | `fuse.rs` | substitution of a table into another |
-//! | `text.rs` | printing and parsing |
+//! | `text.rs` | printing |
 
 #![forbid(unsafe_code)]
 
@@ -23,10 +23,11 @@ mod laws;
 mod map;
 mod stripe;
 mod text;
+#[cfg(test)]
+mod text_tests;
 
 use std::fmt;
 use std::slice;
-use std::sync::Arc;
 
 use crate::ByteRange;
 
@@ -35,7 +36,6 @@ pub use error::TableError;
 pub use fuse::{Fused, PortPath};
 pub use map::{Run, Runs};
 pub use stripe::Stripe;
-pub use text::{ParseError, ParseProblem};
 
 /// The index of a lower device in a table's own list of lowers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -65,48 +65,6 @@ pub enum Place {
     Striped(Box<Stripe>),
 }
 
-/// A table at one moment of its life. A change to a table gives it a new generation, which shows that a fused table
-/// is stale.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TableId {
-    name: Arc<str>,
-    generation: u64,
-}
-
-impl TableId {
-    /// Most bytes in a name.
-    pub const MAX_NAME_BYTES: usize = 255;
-
-    /// Creates an id. The name must have 1 to [`TableId::MAX_NAME_BYTES`] bytes without blanks or control characters,
-    /// which would break the text form.
-    pub fn new(name: &str, generation: u64) -> Result<Self, TableError> {
-        let broken = |c: char| c.is_whitespace() || c.is_control();
-        if name.is_empty() || name.len() > Self::MAX_NAME_BYTES || name.contains(broken) {
-            return Err(TableError::Name { name: name.to_owned() });
-        }
-        Ok(Self { name: name.into(), generation })
-    }
-
-    /// Returns the name, which is the same for all generations.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the number of changes before this state of the table.
-    pub fn generation(&self) -> u64 {
-        self.generation
-    }
-}
-
-impl fmt::Display for TableId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.name, self.generation)
-    }
-}
-
-/// The tables that a segment passes through, the uppermost first.
-type Path = Arc<[TableId]>;
-
 /// A row of a table, as seen from outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'t> {
@@ -114,22 +72,18 @@ pub struct Segment<'t> {
     pub range: ByteRange,
     /// Position of these bytes below.
     pub place: &'t Place,
-    /// Named tables that they pass through, the uppermost first. Empty for a table without a name.
-    pub path: &'t [TableId],
 }
 
 /// A pure mapping from `[0, size)` to bytes of lower devices.
 ///
 /// Invariants: there is at least one segment; segments cover `[0, size)` exactly; neighbours that continue each other
-/// and have the same path are one segment; no lower byte is reached twice; the named limits hold and no address
-/// passes `u64::MAX`.
+/// are one segment; no lower byte is reached twice; the named limits hold and no address passes `u64::MAX`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Table {
     /// Starts of the segments, and the size as the last entry: one entry more than there are segments. Separate from
     /// the places, so that a search touches nothing else.
     bounds: Vec<u64>,
     places: Vec<Place>,
-    paths: Vec<Path>,
     port_count: usize,
 }
 
@@ -160,34 +114,7 @@ impl Table {
     /// # Panics
     /// If there is no such row.
     pub fn segment(&self, index: usize) -> Segment<'_> {
-        Segment {
-            range: self.segment_range(index),
-            place: &self.places[index],
-            path: &self.paths[index],
-        }
-    }
-
-    /// Returns every table that this one was made from, sorted and without duplicates.
-    pub fn sources(&self) -> Vec<TableId> {
-        let mut sources: Vec<_> = self.paths.iter().flat_map(|path| path.iter().cloned()).collect();
-        sources.sort();
-        sources.dedup();
-        sources
-    }
-
-    /// Returns the same mapping with `id` put before every path.
-    pub fn named(mut self, id: TableId) -> Self {
-        for path in &mut self.paths {
-            *path = std::iter::once(id.clone()).chain(path.iter().cloned()).collect();
-        }
-        self
-    }
-
-    /// Returns the same mapping without paths, in the fewest segments: neighbours that differed only in their paths
-    /// are merged.
-    pub fn without_paths(&self) -> Self {
-        let rows = self.rows().map(|row| Row { path: Path::default(), ..row });
-        Self::from_rows(rows).expect("fewer segments of a valid table are valid")
+        Segment { range: self.segment_range(index), place: &self.places[index] }
     }
 
     /// Returns the same mapping with port `p` renamed to `to[p]`. Ports of the same device may get one number. It is
@@ -197,7 +124,10 @@ impl Table {
     /// If `to` is shorter than [`Table::port_count`].
     pub fn renumber(&self, to: &[Port]) -> Result<Self, TableError> {
         let rename = |port: Port| to[usize::from(port.0)];
-        Self::from_rows(self.rows().map(|row| Row { place: row.place.with_ports(rename), ..row }))
+        Self::from_rows(self.segments().map(|segment| Row {
+            len: segment.range.len(),
+            place: segment.place.with_ports(rename),
+        }))
     }
 
     /// Checks that every boundary and every position below is a multiple of `block` bytes, so that a request in whole
@@ -220,14 +150,6 @@ impl Table {
             .expect("a segment is not empty")
     }
 
-    fn rows(&self) -> impl Iterator<Item = Row> {
-        self.segments().zip(&self.paths).map(|(segment, path)| Row {
-            len: segment.range.len(),
-            place: segment.place.clone(),
-            path: path.clone(),
-        })
-    }
-
     fn from_rows(rows: impl IntoIterator<Item = Row>) -> Result<Self, TableError> {
         let mut builder = Builder::new();
         for row in rows {
@@ -241,7 +163,6 @@ impl Table {
 struct Row {
     len: u64,
     place: Place,
-    path: Path,
 }
 
 /// The only builder of tables: each table that it returns satisfies the invariants.
@@ -251,7 +172,7 @@ struct Builder {
 
 impl Builder {
     fn new() -> Self {
-        Self { table: Table { bounds: vec![0], places: vec![], paths: vec![], port_count: 0 } }
+        Self { table: Table { bounds: vec![0], places: vec![], port_count: 0 } }
     }
 
     /// Returns the number of bytes covered so far.
@@ -267,20 +188,18 @@ impl Builder {
         row.place.check(row.len)?;
         let table = &mut self.table;
         if let Some(last) = table.places.len().checked_sub(1)
-            && table.paths[last] == row.path
             && table.places[last].continues(table.segment_range(last).len(), &row.place)
         {
             table.bounds[last + 1] = end;
             return Ok(());
         }
         if table.places.len() == Table::MAX_SEGMENTS {
-            return Err(TableError::Segments { count: Table::MAX_SEGMENTS + 1 });
+            return Err(TableError::Segments(Table::MAX_SEGMENTS + 1));
         }
         let ports = row.place.origins().iter().map(|origin| usize::from(origin.port.0) + 1);
         table.port_count = ports.fold(table.port_count, usize::max);
         table.bounds.push(end);
         table.places.push(row.place);
-        table.paths.push(row.path);
         Ok(())
     }
 
@@ -377,7 +296,7 @@ impl Place {
     fn check(&self, len: u64) -> Result<(), TableError> {
         for origin in self.origins() {
             if usize::from(origin.port.0) >= Table::MAX_PORTS {
-                return Err(TableError::Ports { port: origin.port });
+                return Err(TableError::Ports(origin.port));
             }
         }
         match self {
@@ -391,11 +310,11 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::text_tests::table;
 
     /// Parses a table and prints it, which merges neighbours.
     fn shortest(text: &str) -> String {
-        text.parse::<Table>().unwrap().to_string()
+        table(text).to_string()
     }
 
     #[test]
@@ -411,7 +330,6 @@ mod tests {
         let texts = [
             "0+5 linear p0 0\n5+5 linear p1 5",
             "0+5 linear p0 0\n5+5 linear p0 6",
-            "0+5 linear p0 0 via a@1\n5+5 linear p0 5 via a@2",
             "0+512 striped 512 skip 0 p0:0 p1:0\n512+512 striped 512 skip 512 p0:0 p1:512",
             "0+512 striped 512 skip 0 p0:0 p1:0\n512+512 striped 1024 skip 512 p0:0 p1:0",
             "0+512 striped 512 skip 0 p0:0 p1:0\n512+512 striped 512 skip 1536 p0:0 p1:0",
@@ -423,9 +341,8 @@ mod tests {
 
     #[test]
     fn check_block_size_rejects_misaligned_numbers() {
-        let unaligned = |text: &str, block| {
-            text.parse::<Table>().unwrap().check_block_size(block).unwrap_err().to_string()
-        };
+        let unaligned =
+            |text: &str, block| table(text).check_block_size(block).unwrap_err().to_string();
         let end = unaligned("0+4096 linear p0 0\n4096+1536 linear p1 0", 4096);
         assert_eq!(end, "segment 1: 5632 is not a multiple of 4096");
         let start = unaligned("0+4096 linear p0 512", 4096);
@@ -441,6 +358,6 @@ mod tests {
     #[test]
     fn check_block_size_accepts_aligned_table() {
         let text = "0+4096 linear p0 512\n4096+1024 striped 1536 skip 512 p1:0 p2:1024";
-        assert_eq!(text.parse::<Table>().unwrap().check_block_size(512), Ok(()));
+        assert_eq!(table(text).check_block_size(512), Ok(()));
     }
 }

@@ -31,7 +31,7 @@ impl Stripe {
     pub(super) fn new(chunk: u32, skip: u64, columns: Vec<Origin>) -> Result<Self, TableError> {
         check_chunk(chunk)?;
         if !(Self::MIN_COLUMNS..=Self::MAX_COLUMNS).contains(&columns.len()) {
-            return Err(TableError::Columns { count: columns.len() });
+            return Err(TableError::Columns(columns.len()));
         }
         Ok(Self { chunk, skip, columns })
     }
@@ -59,20 +59,6 @@ impl Stripe {
         let (row, column) = div_rem(number, self.columns.len() as u64);
         let Origin { port, start } = self.columns[column as usize];
         (Origin { port, start: start + row * chunk + within }, chunk - within)
-    }
-
-    /// Returns the byte of the window, which has `len` bytes, that lies at `place`.
-    pub(super) fn offset_of(&self, place: Origin, len: u64) -> Option<u64> {
-        let at = ByteRange::new(place.start, 1)?;
-        let reaches = |index: &usize| {
-            let extent = self.extent(*index, len);
-            self.columns[*index].port == place.port && extent.is_some_and(|e| e.contains(at))
-        };
-        let column = (0..self.columns.len()).find(reaches)?;
-        let chunk = u64::from(self.chunk);
-        let (row, within) = div_rem(place.start - self.columns[column].start, chunk);
-        let number = row * self.columns.len() as u64 + column as u64;
-        Some(number * chunk + within - self.skip)
     }
 
     /// Returns the bytes that the first `len` bytes of the window occupy in column `index`. They are one run, because
@@ -116,7 +102,7 @@ impl Stripe {
 pub(super) fn check_chunk(bytes: u32) -> Result<(), TableError> {
     let whole = bytes.is_multiple_of(Stripe::CHUNK_UNIT_BYTES);
     if bytes == 0 || bytes > Stripe::MAX_CHUNK_BYTES || !whole {
-        return Err(TableError::Chunk { bytes });
+        return Err(TableError::Chunk(bytes));
     }
     Ok(())
 }
@@ -160,21 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn stripe_maps_column_byte_back() {
-        let at = |port, start| Origin { port: Port(port), start };
-        assert_eq!(window().offset_of(at(0, 1025), 4096), Some(1537));
-        assert_eq!(window().offset_of(at(0, 1023), 4096), None, "skipped");
-        assert_eq!(window().offset_of(at(1, 4096 + 511), 4096), None, "skipped");
-        assert_eq!(window().offset_of(at(0, 1025), 1537), None, "behind the window");
-    }
-
-    #[test]
     fn stripe_rejects_chunks_and_columns_out_of_bounds() {
-        assert_eq!(check_chunk(0), Err(TableError::Chunk { bytes: 0 }));
-        assert_eq!(check_chunk(513), Err(TableError::Chunk { bytes: 513 }));
-        assert_eq!(check_chunk((1 << 30) + 512), Err(TableError::Chunk { bytes: (1 << 30) + 512 }));
+        assert_eq!(check_chunk(0), Err(TableError::Chunk(0)));
+        assert_eq!(check_chunk(513), Err(TableError::Chunk(513)));
+        assert_eq!(check_chunk((1 << 30) + 512), Err(TableError::Chunk((1 << 30) + 512)));
         assert_eq!(check_chunk(1 << 30), Ok(()));
         let columns = vec![Origin { port: Port(0), start: 0 }];
-        assert_eq!(Stripe::new(512, 0, columns), Err(TableError::Columns { count: 1 }));
+        assert_eq!(Stripe::new(512, 0, columns), Err(TableError::Columns(1)));
     }
 }

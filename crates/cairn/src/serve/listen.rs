@@ -4,7 +4,7 @@ use std::path::Path;
 
 use block::env::Address;
 use graph::spec::{Listen, SOCKET_PATH_MAX_BYTES, is_loopback, parse_address};
-use wire::nbd::uri::{self, NbdUri};
+use wire::nbd::uri::NbdUri;
 
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
@@ -34,8 +34,8 @@ pub fn warn(listens: &[Listen]) {
 /// Returns the URI of an export, in the form that `nbdinfo` and `qemu-img` take.
 pub fn uri(at: &Listen, export: &str) -> String {
     let address = match &at.address {
-        Address::Tcp(host, port) => uri::Address::Tcp { host: reachable(host), port: *port },
-        Address::Unix(path) => uri::Address::Unix { path: absolute(path) },
+        Address::Tcp(host, port) => Address::Tcp(reachable(host), *port),
+        Address::Unix(path) => Address::Unix(absolute(path).into()),
     };
     let export = export.to_owned();
     NbdUri { tls: at.tls, address, export, certificates: None, hostname: None }.to_string()

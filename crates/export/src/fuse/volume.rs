@@ -15,6 +15,7 @@ use super::inbox::Inbox;
 use super::{GREETING, RESENT_MAX, ROUND};
 use crate::nbd::{Export, Orphan};
 use crate::pieces::{PIECE_BYTES, in_pieces};
+use crate::tokens::Tokens;
 
 /// ENOENT: there is no other name.
 const NO_ENTRY: i32 = 2;
@@ -51,7 +52,7 @@ struct Inner {
     facts: Cell<Facts>,
     max_bytes: u32,
     log: Box<dyn Fn(&str)>,
-    pending: RefCell<Pending>,
+    pending: RefCell<Tokens<Asked>>,
     in_flight: Cell<usize>,
     agreed: Cell<Option<Agreed>>,
     /// Whether a flush has failed.
@@ -59,13 +60,6 @@ struct Inner {
     /// Whether no more requests come.
     over: Cell<bool>,
     waiting: Notify,
-}
-
-/// Requests in flight, by token.
-#[derive(Default)]
-struct Pending {
-    requests: Vec<Option<Asked>>,
-    free: Vec<usize>,
 }
 
 /// The facts about a request that are needed at its end.
@@ -440,22 +434,12 @@ impl Inner {
 
     fn note(&self, asked: Asked) -> usize {
         self.in_flight.set(self.in_flight.get() + 1);
-        let mut pending = self.pending.borrow_mut();
-        let token = pending.free.pop().unwrap_or_else(|| {
-            pending.requests.push(None);
-            pending.requests.len() - 1
-        });
-        pending.requests[token] = Some(asked);
-        token
+        self.pending.borrow_mut().add(asked)
     }
 
     /// Replies to a request, by its token.
     fn end(&self, token: usize, op: &Op, result: Result<()>) {
-        let Asked { unique, .. } = {
-            let mut pending = self.pending.borrow_mut();
-            pending.free.push(token);
-            pending.requests[token].take().expect("a token is answered once")
-        };
+        let Asked { unique, .. } = self.pending.borrow_mut().take(token);
         self.in_flight.set(self.in_flight.get() - 1);
         if self.over.get() {
             self.export.wake_fenced();
@@ -530,11 +514,6 @@ impl Orphan for Inner {
     }
 
     fn is_about(&self, range: Option<ByteRange>) -> bool {
-        let pending = self.pending.borrow();
-        let mut changed = pending.requests.iter().flatten().filter_map(|asked| asked.changes);
-        match range {
-            Some(range) => changed.any(|changed| changed.overlaps(range)),
-            None => changed.next().is_some(),
-        }
+        self.pending.borrow().any_change(range, |asked| asked.changes)
     }
 }

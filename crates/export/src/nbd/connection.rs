@@ -15,6 +15,7 @@ use wire::stream::{Batch, Outbox};
 use super::cancel::CancelToken;
 use super::command::{PREFETCH_BYTES, allocation, errno_of, is_zero, range_of};
 use super::{Export, Limits, Orphan};
+use crate::tokens::Tokens;
 
 /// Minimum length of replies that are sent while the next requests are carried out, so that client and server work at
 /// the same time with few system calls.
@@ -36,7 +37,7 @@ pub struct Connection {
     /// Shut when its client is gone and another one waits to be served.
     pub gone: CancelToken,
     pub peers: Rc<Peers>,
-    pending: RefCell<Pending>,
+    pending: RefCell<Tokens<RequestHeader>>,
     outbox: RefCell<Outbox>,
     /// Replies that did not fit into the outbox.
     overflow: RefCell<VecDeque<Answer>>,
@@ -45,7 +46,7 @@ pub struct Connection {
     /// Start of the present send: since then the client has taken nothing.
     sending: Cell<Option<Mono>>,
     /// Headers of begun requests that are left to the next server of the connection, as they arrived.
-    unanswered: RefCell<Vec<u8>>,
+    pub unanswered: RefCell<Vec<u8>>,
     /// Whether no more replies are sent.
     closed: Cell<bool>,
     /// Whether another server must take it over.
@@ -55,7 +56,7 @@ pub struct Connection {
     /// Whether the writer has ended.
     written: Cell<bool>,
     /// Whether it was closed because it kept memory from others.
-    cut: Cell<bool>,
+    pub cut: Cell<bool>,
     reader: Notify,
     writer: Notify,
     /// Wakes the tasks that wait for the end.
@@ -97,7 +98,7 @@ impl Peers {
     pub fn close_barred(&self) {
         for peer in self.all() {
             let is_barred = !peer.export.is_for(&peer.names) && !seeded::on(Bug::BarredStays);
-            if is_barred && !peer.is_closed() {
+            if is_barred && !peer.closed.get() {
                 peer.close();
                 peer.fence();
             }
@@ -113,13 +114,6 @@ impl Peers {
             }
         }
     }
-}
-
-/// Requests in flight, by token.
-#[derive(Default)]
-struct Pending {
-    requests: Vec<Option<RequestHeader>>,
-    free: Vec<u32>,
 }
 
 /// A request and its result.
@@ -204,13 +198,7 @@ impl Connection {
     pub fn begin(&self, header: RequestHeader, held: usize) -> u64 {
         self.in_flight.set(self.in_flight.get() + 1);
         self.held_bytes.set(self.held_bytes.get() + held);
-        let mut pending = self.pending.borrow_mut();
-        let token = pending.free.pop().unwrap_or_else(|| {
-            pending.requests.push(None);
-            pending.requests.len() as u32 - 1
-        });
-        pending.requests[token as usize] = Some(header);
-        u64::from(token)
+        self.pending.borrow_mut().add(header) as u64
     }
 
     /// Sends the reply to a request, by its token.
@@ -230,18 +218,9 @@ impl Connection {
         self.writer.wake();
     }
 
-    /// Takes the headers of the begun requests that were left unanswered, as they arrived.
-    pub fn take_unanswered(&self) -> Vec<u8> {
-        self.unanswered.take()
-    }
-
     /// Removes an ended request from the pending ones.
     fn take(&self, token: u64) -> RequestHeader {
-        let header = {
-            let mut pending = self.pending.borrow_mut();
-            pending.free.push(token as u32);
-            pending.requests[token as usize].take().expect("a token is answered once")
-        };
+        let header = self.pending.borrow_mut().take(token as usize);
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 {
             self.waiting.wake();
@@ -403,15 +382,6 @@ impl Connection {
     pub fn let_go(&self) {
         self.closed.set(true);
     }
-
-    /// Whether it was closed because it read no answers.
-    pub fn was_cut(&self) -> bool {
-        self.cut.get()
-    }
-
-    pub fn is_closed(&self) -> bool {
-        self.closed.get()
-    }
 }
 
 impl Orphan for Connection {
@@ -420,12 +390,8 @@ impl Orphan for Connection {
     }
 
     fn is_about(&self, range: Option<ByteRange>) -> bool {
-        let pending = self.pending.borrow();
-        let mut changing = pending.requests.iter().flatten().filter(|h| h.command.modifies());
-        match range {
-            Some(range) => changing.any(|header| range_of(header).overlaps(range)),
-            None => changing.next().is_some(),
-        }
+        let changes = |header: &RequestHeader| header.command.modifies().then(|| range_of(header));
+        self.pending.borrow().any_change(range, changes)
     }
 }
 

@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use block::Env;
 use block::env::Socket;
-use wire::nbd::{ExportEntry, ExportFacts, Exports, ServerHandshake, ServerProgress, Session};
+use wire::nbd::{ExportEntry, ExportFacts, Exports, ServerHandshake, ServerProgress};
 use wire::stream::Inbox;
 
 use super::Export;
+use super::server::Paused;
 use crate::{Catalog, Listed};
 
 /// Number of volumes that are read from a catalogue at a time.
@@ -98,15 +99,7 @@ impl Exports for Offer<'_> {
     }
 }
 
-/// The result of a successful handshake.
-pub struct Shaken {
-    pub export: Rc<Export>,
-    pub session: Session,
-    /// The names in the client's certificate.
-    pub names: Vec<String>,
-}
-
-/// Carries out the handshake. Returns `None` if the client left. After TLS has begun, `socket` is the encrypted one.
+/// Carries out the handshake, and returns the connection before its first request; `None` if the client left. After TLS has begun, `socket` is the encrypted one.
 ///
 /// # Errors
 /// The reason, in words, for which the connection must be closed.
@@ -115,7 +108,7 @@ pub async fn shake(
     socket: &mut Rc<dyn Socket>,
     policy: &ListenerPolicy<'_>,
     inbox: &mut Inbox,
-) -> Result<Option<Shaken>, String> {
+) -> Result<Option<Paused>, String> {
     let mut handshake = policy.begin();
     let (mut names, found) = (Vec::new(), RefCell::new(None));
     let mut out = Vec::new();
@@ -137,7 +130,8 @@ pub async fn shake(
             ServerProgress::Ready(session) => {
                 send(env, &**socket, &mut out).await?;
                 let export = found.take().expect("the codec agrees on an export that was found");
-                return Ok(Some(Shaken { export, session: *session, names }));
+                let (socket, session, unread) = (socket.clone(), *session, Vec::new());
+                return Ok(Some(Paused { export, socket, session, names, unread }));
             }
             ServerProgress::Aborted => {
                 send(env, &**socket, &mut out).await?;

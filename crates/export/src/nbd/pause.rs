@@ -46,17 +46,12 @@ impl Server {
     /// Returns whether they all are. A connection that cannot be handed over, such as one with TLS, is closed in order;
     /// so is one that does not read its replies.
     pub async fn pause(&self, limit: Duration) -> bool {
-        let inner = self.inner();
+        let inner = &self.0;
         inner.pausing.set(true);
         inner.listeners.borrow().iter().for_each(|listener| listener.call_off());
         let open = inner.peers.all();
         open.iter().for_each(|connection| connection.leave());
-        let quiet = async {
-            for connection in &open {
-                connection.quiet().await;
-            }
-        };
-        if inner.env.within(limit, quiet).await.is_none() {
+        if !self.all_quiet(&open, limit).await {
             return false;
         }
         // A client that finishes its handshake now begins no requests.
@@ -76,7 +71,7 @@ impl Server {
     /// are closed.
     pub fn hand_over(&self, identity: u64) -> Vec<(Handed, Rc<dyn Socket>)> {
         let (mut all, mut room) = (Vec::new(), Room::new());
-        for Paused { export, socket, session, unread, .. } in self.inner().paused.take() {
+        for Paused { export, socket, session, unread, .. } in self.0.paused.take() {
             let shown = Shown::of(&export.facts());
             let one = Handed { identity, session, shown, unread };
             match room.takes(encoded_bytes(&one)) {
@@ -99,7 +94,7 @@ impl Server {
         identity: u64,
     ) -> Result<(), String> {
         let name = one.session.facts.name.clone();
-        let found = self.inner().catalog.find(&name).await;
+        let found = self.0.catalog.find(&name).await;
         let shows = |facts| Shown::of(&facts) == one.shown && one.identity == identity;
         let taken = match found {
             Err(error) => Err(error.to_string()),
@@ -125,7 +120,7 @@ impl Server {
 
     /// Accepts clients again, and resumes all paused connections.
     pub fn go_on(&self) {
-        let inner = self.inner();
+        let inner = &self.0;
         inner.pausing.set(false);
         inner.waiting.wake();
         for paused in inner.paused.take() {
@@ -136,9 +131,9 @@ impl Server {
     fn resume(&self, paused: Paused) {
         let gate = self.count();
         let server = self.clone();
-        self.inner().env.spawn("an NBD connection", async move {
+        self.0.env.spawn("an NBD connection", async move {
             let socket = paused.socket.clone();
-            let inbox = Inbox::new(server.inner().env.pool()).await;
+            let inbox = Inbox::new(server.0.env.pool()).await;
             let ended = match inbox {
                 Ok(inbox) => server.transmit(paused, inbox, gate).await,
                 Err(error) => Err(error.to_string()),

@@ -4,15 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use block::Env;
-use block::Notify;
 use block::env::{Listener, Socket};
+use block::{Env, Notify};
 use wire::nbd::Session;
 use wire::stream::Inbox;
 
 use super::cancel::CancelToken;
 use super::connection::{Connection, Peers};
-use super::handshake::{ListenerPolicy, Shaken, shake};
+use super::handshake::{ListenerPolicy, shake};
 use super::log::Log;
 use super::reader::read;
 use super::writer::write;
@@ -33,7 +32,7 @@ pub type CurrentTls = Rc<dyn Fn() -> Rc<tls::Server>>;
 
 /// A running NBD server.
 #[derive(Clone)]
-pub struct Server(Rc<Inner>);
+pub struct Server(pub(super) Rc<Inner>);
 
 pub(super) struct Inner {
     pub(super) env: Env,
@@ -92,10 +91,6 @@ impl Server {
             pausing: Cell::new(false),
             paused: RefCell::default(),
         }))
-    }
-
-    pub(super) fn inner(&self) -> &Inner {
-        &self.0
     }
 
     /// Serves the clients that connect to `listener`.
@@ -166,23 +161,24 @@ impl Server {
             listener.close();
         }
         let open = self.0.peers.all();
-        for gate in self.0.gates.take() {
-            if let Some(gate) = gate.upgrade() {
-                gate.shut();
-            }
-        }
-        let quiet = async {
-            for connection in &open {
-                connection.quiet().await;
-            }
-        };
-        let answered = self.0.env.within(limit, quiet).await.is_some();
+        self.0.gates.take().iter().filter_map(Weak::upgrade).for_each(|gate| gate.shut());
+        let answered = self.all_quiet(&open, limit).await;
         if answered && self.0.env.within(LINGER, self.all_closed()).await.is_some() {
             return (open.len(), true);
         }
         open.iter().for_each(|connection| connection.close());
         let closed = self.0.env.within(LINGER, self.all_closed()).await;
         (open.len(), answered && closed.is_some())
+    }
+
+    /// Waits up to `limit` until every begun request of these connections is answered. Returns whether they all are.
+    pub(super) async fn all_quiet(&self, open: &[Rc<Connection>], limit: Duration) -> bool {
+        let quiet = async {
+            for connection in open {
+                connection.quiet().await;
+            }
+        };
+        self.0.env.within(limit, quiet).await.is_some()
     }
 
     /// Waits until there is no connection.
@@ -252,13 +248,9 @@ impl Server {
         let shaken = self.handshake(socket, &gate, full, tls).await;
         inner.shaking.set(inner.shaking.get() - 1);
         inner.waiting.wake();
-        let Some((Shaken { export, session, names }, inbox)) = shaken? else {
-            return Ok(None);
-        };
-        let socket = socket.clone();
+        let Some((begin, inbox)) = shaken? else { return Ok(None) };
         gate.unless(inner.peers.close_gone(&inner.env, inner.limits.request)).await;
-        let paused = Paused { export, socket, session, names, unread: Vec::new() };
-        self.transmit(paused, inbox, gate).await
+        self.transmit(begin, inbox, gate).await
     }
 
     /// Serves requests until the client leaves or another server must take over.
@@ -292,7 +284,7 @@ impl Server {
             if written && connection.is_leaving() {
                 connection.let_go();
                 let (socket, session) = (connection.socket.clone(), connection.session.clone());
-                let unread = [connection.take_unanswered(), unread].concat();
+                let unread = [connection.unanswered.take(), unread].concat();
                 let names = connection.names.clone();
                 return Ok(Some(Paused { export, socket, session, names, unread }));
             }
@@ -302,7 +294,7 @@ impl Server {
         if !export.is_for(&connection.names) {
             return Err(NOT_ADMITTED.to_owned());
         }
-        if connection.was_cut() {
+        if connection.cut.get() {
             return Err(format!(
                 "it took none of its answers for {:?}, and others wait for memory",
                 limits.request
@@ -318,7 +310,7 @@ impl Server {
         gate: &CancelToken,
         full: bool,
         tls: Option<&tls::Server>,
-    ) -> Result<Option<(Shaken, Inbox)>, String> {
+    ) -> Result<Option<(Paused, Inbox)>, String> {
         let inner = &self.0;
         let full = full.then_some(inner.limits.connections);
         let policy = ListenerPolicy { catalog: &*inner.catalog, full, tls };

@@ -139,21 +139,34 @@ mod tests {
         log.finish().map_or_else(|faults| faults.to_string(), |_| "nothing".to_owned())
     }
 
-    fn claimed(uses: &mut Uses, line: u32, table: &str) {
-        let table: Table = table.parse().unwrap();
-        uses.claim_table(&table, Port(0), 4096, &user(line, &format!("t{line}")));
+    /// Claims what a table reaches: for each segment its length, its port, and its start below.
+    fn claimed(uses: &mut Uses, line: u32, segments: &[(u64, u16, u64)]) {
+        let parts = segments
+            .iter()
+            .map(|(len, _, start)| Table::linear(Port(0), u64::MAX, *start, *len).unwrap());
+        let parts: Vec<_> = parts.collect();
+        let sizes = (0..).map(Port).zip(segments.iter().map(|(len, ..)| *len));
+        let joined = Table::concat(&sizes.collect::<Vec<_>>()).unwrap();
+        let table = joined.fuse(&parts.iter().map(Some).collect::<Vec<_>>()).unwrap().table;
+        let ports: Vec<_> = segments.iter().map(|(_, port, _)| Port(*port)).collect();
+        let table = table.renumber(&ports).unwrap();
+        claim(uses, line, &table);
+    }
+
+    fn claim(uses: &mut Uses, line: u32, table: &Table) {
+        uses.claim_table(table, Port(0), 4096, &user(line, &format!("t{line}")));
     }
 
     #[test]
     fn tables_share_device_byte_by_byte() {
         let mut uses = Uses::default();
-        claimed(&mut uses, 1, "0+512 linear p0 1024\n512+512 linear p1 2048\n1024+512 linear p0 0");
-        claimed(&mut uses, 2, "0+512 linear p0 512");
-        claimed(&mut uses, 4, "0+512 linear p1 0");
+        claimed(&mut uses, 1, &[(512, 0, 1024), (512, 1, 2048), (512, 0, 0)]);
+        claimed(&mut uses, 2, &[(512, 0, 512)]);
+        claimed(&mut uses, 4, &[(512, 1, 0)]);
         assert_eq!((told(&uses, 4096).as_str(), uses.next_free()), ("nothing", 1536));
-        claimed(&mut uses, 5, "0+512 linear p0 2048");
+        claimed(&mut uses, 5, &[(512, 0, 2048)]);
         assert_eq!(told(&uses, 4096), "nothing", "t1 reaches that byte of another port");
-        claimed(&mut uses, 3, "0+1 linear p0 1023");
+        claimed(&mut uses, 3, &[(1, 0, 1023)]);
         assert!(
             told(&uses, 4096).starts_with("t:3:1  error  bytes 1023 B to 1 KiB of \"d\" belong")
         );
@@ -162,7 +175,7 @@ mod tests {
     #[test]
     fn users_that_share_several_ranges_are_reported_once() {
         let mut uses = Uses::default();
-        claimed(&mut uses, 7, "0+512 linear p0 1024\n512+512 linear p0 0");
+        claimed(&mut uses, 7, &[(512, 0, 1024), (512, 0, 0)]);
         uses.claim_all(4096, user(3, "all"));
         let expected = "t:7:1  error  bytes 0 B to 512 B of \"d\" belong to \"all\" (line 3) already; \
                         move one\n1 fault, nothing done.";
@@ -172,7 +185,8 @@ mod tests {
     #[test]
     fn stripe_claims_its_columns_wholly() {
         let mut uses = Uses::default();
-        claimed(&mut uses, 1, "0+1024 striped 512 skip 0 p0:0 p1:0");
+        let striped = Table::stripe(&[(Port(0), 512), (Port(1), 512)], 512).unwrap();
+        claim(&mut uses, 1, &striped.table);
         assert_eq!(uses.next_free(), 4096);
     }
 }

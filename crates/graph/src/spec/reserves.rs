@@ -53,7 +53,7 @@ impl Reserves {
                 let lowers = node.lowers.iter();
                 let lowers: Vec<_> =
                     lowers.map(|lower| (*lower, self.nodes[*lower].fusion.as_ref())).collect();
-                self.of_table(Fusion::over(&node.name, table.clone(), &lowers)?, block)
+                self.of_table(Fusion::over(table.clone(), &lowers)?, block)
             }
             (_, None) => NodeReserve::of_device(Reserve::of_device(node.needs, block, &below)),
         })
@@ -70,7 +70,7 @@ impl Reserves {
         let end = meta::DATA_START + info.size;
         let own = Table::linear(Port(0), end, meta::DATA_START, info.size)?;
         let reserve = Reserve::of_table(&own, info.block_size, &[raw]);
-        let fusion = Some(Fusion::alone(&node.name, own, self.nodes.len())?);
+        let fusion = Some(Fusion::alone(own, self.nodes.len()));
         Ok(NodeReserve { reserve, below_label: raw, fusion })
     }
 

@@ -218,7 +218,7 @@ fn plan_partition(given: &DeviceConfig) -> Plan<TablePlan> {
         let message = format!("size {size}, but {} leaves {rest}; at most \"{rest}\"", lower.name);
         return Err(vec![Fault::new("size", message)]);
     }
-    whole("size", Table::partition(Port(0), lower.info.size, start, size))
+    whole("size", Table::linear(Port(0), lower.info.size, start, size))
 }
 
 fn plan_concat(given: &DeviceConfig) -> Plan<TablePlan> {

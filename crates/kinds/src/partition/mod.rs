@@ -71,5 +71,5 @@ fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
         );
         return Err(vec![Fault::new("size", fault)]);
     }
-    tables::plan(given, "size", Table::partition(Port(0), lower.info.size, start, size))
+    tables::plan(given, "size", Table::linear(Port(0), lower.info.size, start, size))
 }

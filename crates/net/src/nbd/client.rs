@@ -4,6 +4,7 @@
 //! one receive.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -156,7 +157,8 @@ impl Client {
         let (command, flags) = (Command::BlockStatus, CommandFlags::NONE);
         self.0.queue(RequestHeader { command, flags, cookie, offset, length }, None);
         let inner = self.0.clone();
-        poll_fn(move |cx| inner.poll_status(cookie, cx)).await
+        let slot = poll_fn(move |cx| inner.take(cookie, cx)).await;
+        slot.failed.map_or(Ok(slot.extents), Err)
     }
 
     /// Sends a disconnect. Requests in flight fail.
@@ -234,10 +236,6 @@ impl Inner {
         }
         Poll::Ready(pending.vacate(cookie))
     }
-
-    fn poll_status(&self, cookie: u64, cx: &mut Context<'_>) -> Poll<Result<Vec<Extent>>> {
-        self.take(cookie, cx).map(|slot| slot.failed.map_or(Ok(slot.extents), Err))
-    }
 }
 
 impl Tickets for Inner {
@@ -285,13 +283,7 @@ async fn shake(
                 send(env, &**socket, &mut out, memory).await?;
             }
             ClientProgress::Connected(session) => return Ok(*session),
-            ClientProgress::NeedMore => {
-                let outcome = socket.recv(inbox.room()).await;
-                match outcome.result? {
-                    0 => return Err(ended()),
-                    n => inbox.arrived(n),
-                }
-            }
+            ClientProgress::NeedMore => receive(&**socket, inbox).await?,
             _ => {}
         }
     }
@@ -309,6 +301,15 @@ async fn send(env: &Env, socket: &dyn Socket, out: &mut Vec<u8>, memory: Memory)
         }
     }
     out.clear();
+    Ok(())
+}
+
+/// Receives bytes into the inbox. The end of the stream is an error.
+async fn receive(socket: &dyn Socket, inbox: &mut Inbox) -> Result<()> {
+    match socket.recv(inbox.room()).await.result? {
+        0 => return Err(ended()),
+        n => inbox.arrived(n),
+    }
     Ok(())
 }
 
@@ -357,10 +358,7 @@ async fn send_all(inner: &Inner) {
 }
 
 async fn read(inner: Rc<Inner>, inbox: Inbox) {
-    let why = match (Reader { inner: &inner, inbox }).run().await {
-        Ok(()) => ended(),
-        Err(error) => error,
-    };
+    let Err(why) = (Reader { inner: &inner, inbox }).run().await;
     inner.end(why);
     inner.task_ended();
 }
@@ -371,9 +369,9 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    async fn run(&mut self) -> Result<()> {
-        while let Some(follows) = self.reply().await? {
-            let Some(Follows { cookie, what, last }) = follows else { continue };
+    async fn run(&mut self) -> Result<Infallible> {
+        loop {
+            let Some(Follows { cookie, what, last }) = self.reply().await? else { continue };
             match what {
                 Rest::Data(into) => self.payload(&into).await?,
                 Rest::Nothing(len) => self.pass_over(len).await?,
@@ -382,11 +380,10 @@ impl Reader<'_> {
                 self.inner.pending.borrow_mut().finish(cookie);
             }
         }
-        Ok(())
     }
 
-    /// Returns the bytes that follow the next reply; `None` at the end of the stream.
-    async fn reply(&mut self) -> Result<Option<Option<Follows>>> {
+    /// Takes the next reply. Returns the bytes that follow it, if any.
+    async fn reply(&mut self) -> Result<Option<Follows>> {
         let max = self.inner.session.facts.blocks.max_payload();
         let style = self.inner.session.style;
         loop {
@@ -403,12 +400,9 @@ impl Reader<'_> {
             };
             if let Some((follows, used)) = heard {
                 self.inbox.take(used);
-                return Ok(Some(follows));
+                return Ok(follows);
             }
-            match self.inner.socket.recv(self.inbox.room()).await.result? {
-                0 => return Ok(None),
-                n => self.inbox.arrived(n),
-            }
+            self.more().await?;
         }
     }
 
@@ -420,11 +414,12 @@ impl Reader<'_> {
             if len == 0 {
                 return Ok(());
             }
-            match self.inner.socket.recv(self.inbox.room()).await.result? {
-                0 => return Err(ended()),
-                n => self.inbox.arrived(n),
-            }
+            self.more().await?;
         }
+    }
+
+    async fn more(&mut self) -> Result<()> {
+        receive(&*self.inner.socket, &mut self.inbox).await
     }
 
     /// Receives payload. Copies the bytes in the inbox; a long rest is received directly into its buffer.
@@ -437,10 +432,7 @@ impl Reader<'_> {
             }
             let rest = into.slice(have..into.len());
             if rest.len() < STRAIGHT_BYTES {
-                match self.inner.socket.recv(self.inbox.room()).await.result? {
-                    0 => return Err(ended()),
-                    n => self.inbox.arrived(n),
-                }
+                self.more().await?;
                 have += self.inbox.take_into(&rest);
             } else {
                 match self.inner.socket.recv(rest).await.result? {

@@ -165,70 +165,9 @@ pub(super) fn nonsense(words: String) -> Error {
     Error::new(ErrorKind::Io, format!("the server answers nonsense: {words}"))
 }
 
-/// Feeds arbitrary bytes of a server to a few requests in flight. Returns the number of reads that succeed. For tests
-/// and fuzzing.
-#[doc(hidden)]
-pub fn try_any_replies(bytes: &[u8]) -> usize {
-    const NOT_COME: u8 = 0xa5;
-    const COME: u8 = 0x5a;
-    const ASKED: [(Command, u64, usize); 6] = [
-        (Command::Read, 0, 512),
-        (Command::Read, 4096, 64),
-        (Command::Read, u64::MAX - 255, 255),
-        (Command::Write, 8192, 4096),
-        (Command::BlockStatus, 0, 1 << 20),
-        (Command::Read, 1 << 20, 64),
-    ];
-    // The waiter of the last one is gone.
-    const ABANDONED: usize = 5;
-    let Some((first, mut bytes)) = bytes.split_first() else { return 0 };
-    let style = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
-    let style = style[usize::from(*first) % style.len()];
-    let pool = block::BufPool::new(1 << 20, 0);
-    let mut pending = Pending::default();
-    let asked = |(command, offset, len): (Command, u64, usize)| {
-        let buf = (command == Command::Read).then(|| pool.take(len).expect("it is a small one"));
-        buf.iter().for_each(|buf| buf.write().fill(NOT_COME));
-        Slot { busy: true, command: Some(command), offset, buf, ..Slot::default() }
-    };
-    pending.slots.extend(ASKED.map(asked));
-    pending.slots[ABANDONED].abandoned = true;
-    while let Ok(Some((message, used))) = ReplyMessage::parse(bytes, style, 1 << 20) {
-        bytes = &bytes[used..];
-        let place = place_of(message.cookie);
-        let buf = pending.slots.get(place).and_then(|slot| slot.buf.clone());
-        let before = buf.map(|buf| buf.read().to_vec());
-        let Ok(follows) = pending.hear(&message, style) else { break };
-        if let (Body::Hole { offset, len }, Some(before)) = (message.body, before) {
-            let hole = &before[(offset - ASKED[place].1) as usize..][..len as usize];
-            assert!(hole.iter().all(|byte| *byte == NOT_COME), "a hole comes once, too");
-        }
-        let Some(Follows { cookie, what, last }) = follows else { continue };
-        let len = match what {
-            Rest::Data(into) => {
-                assert!(into.read().iter().all(|byte| *byte == NOT_COME), "it comes once");
-                into.write().fill(COME);
-                into.len()
-            }
-            Rest::Nothing(len) => len,
-        };
-        let Some(rest) = bytes.get(len..) else { break };
-        bytes = rest;
-        if last {
-            pending.finish(cookie);
-        }
-    }
-    let well = pending.slots.iter().filter(|slot| slot.done && slot.failed.is_none());
-    let read: Vec<_> = well.filter_map(|slot| slot.buf.as_ref()).collect();
-    for buf in &read {
-        assert!(buf.read().iter().all(|byte| *byte != NOT_COME), "all of it has come");
-    }
-    read.len()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::any_bytes_tests::try_any_replies;
 
     #[test]
     fn client_survives_any_reply() {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use block::env::{LocalFuture, Outcome, Ticket};
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Device, EXTENTS_MAX, Env, Extent, Handover, Health, Info, Mode, Op, RangeLock,
-    Report, Request, Result, State, push_extent,
+    Buf, ByteRange, Device, Env, Extent, Handover, Health, Info, Mode, Op, RangeLock, Report,
+    Request, Result, clip_extents,
 };
 use wire::nbd::{Command, CommandFlags};
 
@@ -54,16 +54,18 @@ impl Remote {
 }
 
 impl Inner {
-    /// Sends a change, again after each lost connection, until it is answered.
-    async fn tell(&self, change: &Change) -> Result<()> {
+    /// Sends a read or a change, again after each lost connection, until it is answered.
+    async fn tell(&self, change: &Change) -> Result<Outcome> {
         let mut open = None;
         loop {
             let (session, client) = self.link.client(open.is_some()).await?;
-            open.get_or_insert_with(|| self.link.open_change());
             let Change { command, flags, range, data } = change.clone();
+            if command.modifies() {
+                open.get_or_insert_with(|| self.link.open_change());
+            }
             let ticket = client.start(command, flags, range.start(), range.len(), data);
-            if self.answer(session, &client, ticket).await?.is_some() {
-                return Ok(());
+            if let Some(outcome) = self.answer(session, &client, ticket).await? {
+                return Ok(outcome);
             }
         }
     }
@@ -97,16 +99,11 @@ impl Inner {
     }
 
     async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
-        loop {
-            let (session, client) = self.link.client(false).await?;
-            let (command, flags) = (Command::Read, CommandFlags::NONE);
-            let ticket =
-                client.start(command, flags, range.start(), range.len(), Some(into.clone()));
-            if let Some(outcome) = self.answer(session, &client, ticket).await? {
-                *into = outcome.buf.expect("a read comes back with its buffer");
-                return Ok(());
-            }
-        }
+        let (command, flags) = (Command::Read, CommandFlags::NONE);
+        let outcome =
+            self.tell(&Change { command, flags, range, data: Some(into.clone()) }).await?;
+        *into = outcome.buf.expect("a read comes back with its buffer");
+        Ok(())
     }
 
     /// Carries out a change. `fua` becomes FUA if the server supports it, and else a flush after the change.
@@ -135,7 +132,7 @@ impl Inner {
         for piece in self.pieces(&change) {
             let room = self.link.log.room(&piece).await;
             match self.tell(&piece).await {
-                Ok(()) => room.answered(piece, durable),
+                Ok(_) => room.answered(piece, durable),
                 Err(error) => {
                     room.refused(piece.range);
                     return Err(error);
@@ -231,26 +228,9 @@ impl Inner {
                 self.link.lost(session, &gone);
                 continue;
             }
-            return Ok(within(range.len(), &answer.unwrap_or_default()));
+            return Ok(clip_extents(&answer.unwrap_or_default(), 0, range.len()));
         }
     }
-}
-
-/// Clips extents to the first `len` bytes. Without any, all bytes count as data.
-fn within(len: u64, told: &[Extent]) -> Vec<Extent> {
-    let (mut all, mut left) = (Vec::new(), len);
-    for extent in told.iter().take(EXTENTS_MAX).filter(|extent| extent.len > 0) {
-        if left == 0 {
-            break;
-        }
-        let here = extent.len.min(left);
-        push_extent(&mut all, here, extent.state);
-        left -= here;
-    }
-    if all.is_empty() {
-        push_extent(&mut all, len, State::Data);
-    }
-    all
 }
 
 impl Device for Remote {

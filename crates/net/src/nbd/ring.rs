@@ -61,7 +61,7 @@ pub(super) struct Ring {
     capacity: u64,
     head: Head,
     /// Lengths of the records, from the oldest on.
-    lengths: VecDeque<u64>,
+    pub lengths: VecDeque<u64>,
 }
 
 /// Content of a ring that an earlier process has left.
@@ -381,50 +381,11 @@ fn parse_record(bytes: &[u8; RECORD_BYTES], number: u64) -> Option<(Change, u32,
     agrees.then_some((Change { command, flags, range, data: None }, payload, int(44)))
 }
 
-/// Opens a ring of these bytes, changes it, and opens it again. Returns the number of records. For tests and fuzzing.
-#[doc(hidden)]
-pub fn try_any_ring(bytes: &[u8]) -> usize {
-    let Some(identity) = bytes.get(20..28).and_then(|bytes| bytes.first_chunk()) else { return 0 };
-    let identity = u64::from_be_bytes(*identity);
-    let memory = Rc::new(Plain(bytes.to_vec().into()));
-    let pool = block::BufPool::new(1 << 20, 0);
-    let Ok((mut ring, found)) = Ring::open(memory.clone(), identity, |len| pool.take(len)) else {
-        return 0;
-    };
-    let count = ring.lengths.len();
-    assert!(found.changes.len() == count || found.lost.is_some());
-    ring.trim(count, true).expect("the memory is as large as it was");
-    let (_, found) =
-        Ring::open(memory, identity, |len| pool.take(len)).expect("it was just written");
-    assert!(found.lost.is_some() || found.changes.is_empty());
-    count
-}
-
-/// Memory of this process only.
-struct Plain(std::cell::RefCell<Vec<u8>>);
-
-impl Lasting for Plain {
-    fn len(&self) -> u64 {
-        self.0.borrow().len() as u64
-    }
-
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
-        let at = at as usize;
-        into.copy_from_slice(&self.0.borrow()[at..at + into.len()]);
-        Ok(())
-    }
-
-    fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        let at = at as usize;
-        self.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use block::BufPool;
 
+    use super::super::any_bytes_tests::{Plain, try_any_ring};
     use super::*;
 
     const CAPACITY: u64 = 1000;

@@ -7,7 +7,7 @@ use block::env::{Address, Socket};
 use block::{Env, Error, ErrorKind, Memory, Result};
 use tls::{Authorities, Identity, Pem, PemKey, Secured};
 use wire::nbd::ClientConfig;
-use wire::nbd::uri::{Address as UriAddress, NbdUri};
+use wire::nbd::uri::NbdUri;
 
 use super::Client;
 
@@ -108,12 +108,12 @@ impl Target {
         let parsed: std::result::Result<NbdUri, _> = uri.parse();
         let NbdUri { tls, address, export, certificates, hostname } =
             parsed.map_err(|error| Error::new(ErrorKind::Invalid, format!("{uri:?}: {error}")))?;
-        let (address, host) = match address {
-            UriAddress::Unix { path } => (Address::Unix(path.into()), LOCAL.to_owned()),
-            UriAddress::Tcp { host, port } => (Address::Tcp(host.clone(), port), host),
+        let host = match &address {
+            Address::Unix(_) => LOCAL,
+            Address::Tcp(host, _) => host,
         };
-        let tls =
-            tls.then(|| TlsFiles::of_directory(certificates.as_deref(), hostname.unwrap_or(host)));
+        let hostname = hostname.unwrap_or_else(|| host.to_owned());
+        let tls = tls.then(|| TlsFiles::of_directory(certificates.as_deref(), hostname));
         Ok(Self { address, export, tls })
     }
 

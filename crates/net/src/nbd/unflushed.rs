@@ -251,9 +251,7 @@ impl Room {
             log.forget();
         }
     }
-}
 
-impl Room {
     /// Handles a refusal: the server may have done part of the change. If an older entry overlaps it, sending that
     /// entry again would change bytes that were already read. So a flush is due, and until then the log is incomplete.
     pub fn refused(self, range: ByteRange) {

@@ -5,7 +5,7 @@ use super::constants::{
     BASE_ALLOCATION, ClientFlags, EXPORT_NAME_ZEROES, HandshakeFlags, INIT_MAGIC, InfoCode,
     MAX_STRING_BYTES, OLDSTYLE_MAGIC, OPTION_MAGIC, OptionCode, ReplyCode,
 };
-use super::error::{ProtocolError, require_magic, require_within};
+use super::error::{ProtocolError, Result, invalid, require_magic, require_within};
 use super::export::{Context, ExportEntry, ExportFacts, ReplyStyle, Session};
 use super::option::{
     InfoRequest, MetaRequest, OPTION_REPLY_HEADER_BYTES, ReplyHeader, parse_server, put_option,
@@ -111,14 +111,12 @@ enum Phase {
     Over,
 }
 
-type Step = Result<ClientProgress, ProtocolError>;
-
 impl ClientHandshake {
     /// Starts a handshake. Refuses names that the protocol cannot carry.
-    pub fn new(config: ClientConfig) -> Result<Self, ProtocolError> {
+    pub fn new(config: ClientConfig) -> Result<Self> {
         for name in config.contexts.iter().chain([&config.export]) {
             require_within("length of a name", name.len(), MAX_STRING_BYTES)?;
-            text(name.as_bytes()).ok_or(ProtocolError::BadText { what: "name" })?;
+            text(name.as_bytes()).ok_or(ProtocolError::BadText("name"))?;
         }
         let mut plan = vec![match config.goal {
             Goal::Connect => OptionCode::GO,
@@ -150,11 +148,7 @@ impl ClientHandshake {
 
     /// Handles at most one message at the start of `input`, and appends its answer to `out`. Returns the number of
     /// bytes that it took, and the progress.
-    pub fn advance(
-        &mut self,
-        input: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(usize, ClientProgress), ProtocolError> {
+    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, ClientProgress)> {
         let result = match self.phase {
             Phase::Greeting => self.take_greeting(input, out),
             Phase::Reply(option) => self.take_reply(option, input, out),
@@ -183,20 +177,20 @@ impl ClientHandshake {
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(usize, ClientProgress), ProtocolError> {
+    ) -> Result<(usize, ClientProgress)> {
         let mut reader = Reader::new(input);
         let Some(magic) = reader.u64() else { return Ok((0, ClientProgress::NeedMore)) };
         require_magic("greeting", magic, INIT_MAGIC)?;
         let Some(magic) = reader.u64() else { return Ok((0, ClientProgress::NeedMore)) };
         if magic == OLDSTYLE_MAGIC {
-            return Err(ProtocolError::NotFixedNewstyle { found: "oldstyle" });
+            return Err(ProtocolError::NotFixedNewstyle("oldstyle"));
         }
         require_magic("newstyle greeting", magic, OPTION_MAGIC)?;
         let Some(flags) = reader.u16().map(HandshakeFlags) else {
             return Ok((0, ClientProgress::NeedMore));
         };
         if !flags.has(HandshakeFlags::FIXED_NEWSTYLE) {
-            return Err(ProtocolError::NotFixedNewstyle { found: "plain newstyle" });
+            return Err(ProtocolError::NotFixedNewstyle("plain newstyle"));
         }
         let mut answer = ClientFlags::FIXED_NEWSTYLE;
         if flags.has(HandshakeFlags::NO_ZEROES) {
@@ -233,16 +227,13 @@ impl ClientHandshake {
         option: OptionCode,
         input: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(usize, ClientProgress), ProtocolError> {
+    ) -> Result<(usize, ClientProgress)> {
         let Some(header) = ReplyHeader::parse(input)? else {
             return Ok((0, ClientProgress::NeedMore));
         };
         if header.option != option {
-            return Err(ProtocolError::Invalid {
-                what: "option of an option reply",
-                value: header.option.0.into(),
-                rule: "must be the option that was sent",
-            });
+            let rule = "must be the option that was sent";
+            return Err(invalid("option of an option reply", header.option.0, rule));
         }
         require_within("length of an option reply", header.len, MAX_OPTION_REPLY_BYTES)?;
         let total = OPTION_REPLY_HEADER_BYTES + header.len;
@@ -261,7 +252,12 @@ impl ClientHandshake {
     }
 
     /// Takes a reply before the last one.
-    fn take_item(&mut self, option: OptionCode, code: ReplyCode, data: &[u8]) -> Step {
+    fn take_item(
+        &mut self,
+        option: OptionCode,
+        code: ReplyCode,
+        data: &[u8],
+    ) -> Result<ClientProgress> {
         match (option, code) {
             (OptionCode::GO | OptionCode::INFO, ReplyCode::INFO) => {
                 let info = take_info(&mut self.facts, data)?;
@@ -270,36 +266,30 @@ impl ClientHandshake {
             (OptionCode::SET_META_CONTEXT, ReplyCode::META_CONTEXT) => self.take_context(data)?,
             (OptionCode::LIST, ReplyCode::SERVER) => self.entries.push(parse_server(data)?),
             _ => {
-                return Err(ProtocolError::Invalid {
-                    what: "kind of an option reply",
-                    value: code.0.into(),
-                    rule: "must be one that belongs to the option that was sent",
-                });
+                let rule = "must be one that belongs to the option that was sent";
+                return Err(invalid("kind of an option reply", code.0, rule));
             }
         }
         Ok(ClientProgress::Advanced)
     }
 
     /// Takes a context. Accepts only contexts that were asked for, each once, which also limits their number.
-    fn take_context(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
+    fn take_context(&mut self, data: &[u8]) -> Result<()> {
         let mut reader = Reader::new(data);
         let (Some(id), Some(name)) = (reader.u32(), text(reader.rest())) else {
-            return Err(ProtocolError::BadText { what: "metadata context" });
+            return Err(ProtocolError::BadText("metadata context"));
         };
         let asked = self.config.contexts.iter().any(|asked| asked == name);
         let again = self.contexts.iter().any(|known| known.id == id || known.name == name);
         if !asked || again {
-            return Err(ProtocolError::Invalid {
-                what: "number of a metadata context",
-                value: id.into(),
-                rule: "must stand for a context that was asked for, and for one alone",
-            });
+            let rule = "must stand for a context that was asked for, and for one alone";
+            return Err(invalid("number of a metadata context", id, rule));
         }
         self.contexts.push(Context { id, name: name.to_owned() });
         Ok(())
     }
 
-    fn acknowledged(&mut self, option: OptionCode, out: &mut Vec<u8>) -> Step {
+    fn acknowledged(&mut self, option: OptionCode, out: &mut Vec<u8>) -> Result<ClientProgress> {
         match option {
             OptionCode::STARTTLS => return Ok(ClientProgress::StartTls),
             OptionCode::STRUCTURED_REPLY => self.structured = true,
@@ -312,11 +302,8 @@ impl ClientHandshake {
                 return Ok(ClientProgress::Listed(std::mem::take(&mut self.entries)));
             }
             OptionCode::GO | OptionCode::INFO if !self.has_size => {
-                return Err(ProtocolError::Invalid {
-                    what: "option reply",
-                    value: ReplyCode::ACK.0.into(),
-                    rule: "must come after an NBD_INFO_EXPORT",
-                });
+                let rule = "must come after an NBD_INFO_EXPORT";
+                return Err(invalid("option reply", ReplyCode::ACK.0, rule));
             }
             OptionCode::GO => return Ok(self.connected()),
             OptionCode::INFO => {
@@ -338,7 +325,7 @@ impl ClientHandshake {
         code: ReplyCode,
         data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Step {
+    ) -> Result<ClientProgress> {
         // A client with `tls` does not go on without TLS.
         let last = matches!(
             option,
@@ -375,11 +362,7 @@ impl ClientHandshake {
     }
 
     fn connected(&mut self) -> ClientProgress {
-        let style = match (self.structured, self.extended) {
-            (_, true) => ReplyStyle::Extended,
-            (true, false) => ReplyStyle::Structured,
-            (false, false) => ReplyStyle::Simple,
-        };
+        let style = ReplyStyle::agreed(self.structured, self.extended);
         let contexts = std::mem::take(&mut self.contexts);
         let facts = std::mem::take(&mut self.facts);
         ClientProgress::Connected(Box::new(Session { style, contexts, facts }))

@@ -4,6 +4,9 @@ use std::fmt;
 
 use super::constants::{OptionCode, ReplyCode};
 
+/// The result of reading a stream.
+pub(crate) type Result<T, E = ProtocolError> = std::result::Result<T, E>;
+
 /// A violation of the protocol or a limit by the peer, or its refusal of a required option.
 ///
 /// The position in the stream is lost or useless: send the output buffer, then close the connection. Bad input after
@@ -39,25 +42,13 @@ pub enum ProtocolError {
         rule: &'static str,
     },
     /// Text that is not UTF-8 or holds a NUL.
-    BadText {
-        /// The text.
-        what: &'static str,
-    },
+    BadText(&'static str),
     /// The peer does not speak fixed newstyle, the only supported handshake.
-    NotFixedNewstyle {
-        /// The handshake that it offered.
-        found: &'static str,
-    },
+    NotFixedNewstyle(&'static str),
     /// `NBD_OPT_EXPORT_NAME` named an export that does not exist; the option has no error reply.
-    UnknownExport {
-        /// The requested name.
-        name: String,
-    },
+    UnknownExport(String),
     /// `NBD_OPT_EXPORT_NAME` was refused by [`super::Exports`]; the option has no error reply.
-    NotServed {
-        /// The reason, from [`super::Exports`].
-        why: String,
-    },
+    NotServed(String),
     /// The server refused an option that the client cannot do without.
     Refused {
         /// The option.
@@ -81,16 +72,16 @@ impl fmt::Display for ProtocolError {
                 write!(f, "the {what} is {value}, the limit is {limit}")
             }
             Self::Invalid { what, value, rule } => write!(f, "the {what} is {value}, it {rule}"),
-            Self::BadText { what } => write!(f, "the {what} is not UTF-8 or holds a NUL"),
-            Self::NotFixedNewstyle { found } => write!(
+            Self::BadText(what) => write!(f, "the {what} is not UTF-8 or holds a NUL"),
+            Self::NotFixedNewstyle(found) => write!(
                 f,
                 "the peer offers the {found} handshake, only fixed newstyle is spoken; \
                  use a peer that supports it"
             ),
-            Self::UnknownExport { name } => {
+            Self::UnknownExport(name) => {
                 write!(f, "there is no export named {name:?}; list the exports to see the names")
             }
-            Self::NotServed { why } => f.write_str(why),
+            Self::NotServed(why) => f.write_str(why),
             Self::Refused { option, reply, message } => {
                 write!(f, "the server refused {option} with {reply}")?;
                 if !message.is_empty() {
@@ -112,25 +103,34 @@ impl fmt::Display for ProtocolError {
 
 impl std::error::Error for ProtocolError {}
 
-pub(crate) fn require_magic(
-    what: &'static str,
-    found: u64,
-    expected: u64,
-) -> Result<(), ProtocolError> {
+pub(crate) fn require_magic(what: &'static str, found: u64, expected: u64) -> Result<()> {
     if found != expected {
         return Err(ProtocolError::BadMagic { what, found, expected });
     }
     Ok(())
 }
 
-pub(crate) fn require_within(
+/// Returns the error for a value that breaks a rule.
+pub(crate) fn invalid(
     what: &'static str,
-    value: usize,
-    limit: usize,
-) -> Result<(), ProtocolError> {
+    value: impl Into<u64>,
+    rule: &'static str,
+) -> ProtocolError {
+    ProtocolError::Invalid { what, value: value.into(), rule }
+}
+
+/// Returns the error for a count or length beyond its limit.
+pub(crate) fn over_limit(
+    what: &'static str,
+    value: impl Into<u64>,
+    limit: impl Into<u64>,
+) -> ProtocolError {
+    ProtocolError::OverLimit { what, value: value.into(), limit: limit.into() }
+}
+
+pub(crate) fn require_within(what: &'static str, value: usize, limit: usize) -> Result<()> {
     if value > limit {
-        let (value, limit) = (value as u64, limit as u64);
-        return Err(ProtocolError::OverLimit { what, value, limit });
+        return Err(over_limit(what, value as u64, limit as u64));
     }
     Ok(())
 }

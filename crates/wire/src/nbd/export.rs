@@ -134,6 +134,17 @@ pub enum ReplyStyle {
     Extended,
 }
 
+impl ReplyStyle {
+    /// Returns the style after an agreement on structured replies, and on extended headers.
+    pub(super) fn agreed(structured: bool, extended: bool) -> Self {
+        match (structured, extended) {
+            (_, true) => Self::Extended,
+            (true, false) => Self::Structured,
+            (false, false) => Self::Simple,
+        }
+    }
+}
+
 /// The result of a handshake. It governs the transmission phase.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Session {

@@ -4,7 +4,7 @@ use super::bytes::{Reader, text, truncated};
 use super::constants::{
     InfoCode, MAX_STRING_BYTES, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionCode, ReplyCode,
 };
-use super::error::{ProtocolError, require_magic};
+use super::error::{ProtocolError, Result, invalid, require_magic};
 use super::export::{BlockSizes, ExportEntry, ExportFacts};
 
 /// Bytes of an option before its data.
@@ -169,7 +169,7 @@ pub(crate) struct ReplyHeader {
 
 impl ReplyHeader {
     /// Parses the header. Returns `None` if more bytes are needed.
-    pub(crate) fn parse(input: &[u8]) -> Result<Option<Self>, ProtocolError> {
+    pub(crate) fn parse(input: &[u8]) -> Result<Option<Self>> {
         let mut reader = Reader::new(input);
         let Some(found) = reader.u64() else { return Ok(None) };
         require_magic("option reply", found, OPTION_REPLY_MAGIC)?;
@@ -181,13 +181,10 @@ impl ReplyHeader {
 }
 
 /// Copies one `NBD_REP_INFO` into the facts. An unknown kind is ignored.
-pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode, ProtocolError> {
+pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode> {
     let mut reader = Reader::new(data);
-    let wrong = ProtocolError::Invalid {
-        what: "length of an NBD_REP_INFO",
-        value: data.len() as u64,
-        rule: "must be the one that belongs to its kind",
-    };
+    let rule = "must be the one that belongs to its kind";
+    let wrong = invalid("length of an NBD_REP_INFO", data.len() as u64, rule);
     let Some(code) = reader.u16().map(InfoCode) else { return Err(wrong) };
     let info = reader.rest();
     match code {
@@ -202,18 +199,17 @@ pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode
         InfoCode::BLOCK_SIZE => {
             let fields = (reader.u32(), reader.u32(), reader.u32(), reader.is_empty());
             let (Some(min), Some(preferred), Some(max), true) = fields else { return Err(wrong) };
-            facts.blocks = BlockSizes::new(min, preferred, max).ok_or(ProtocolError::Invalid {
-                what: "minimum block size, or one of the sizes with it",
-                value: min.into(),
-                rule: "must be a power of two up to 65536, the others must be multiples of it",
-            })?;
+            let what = "minimum block size, or one of the sizes with it";
+            let rule = "must be a power of two up to 65536, the others must be multiples of it";
+            let blocks = BlockSizes::new(min, preferred, max);
+            facts.blocks = blocks.ok_or(invalid(what, min, rule))?;
         }
         InfoCode::NAME => {
-            let name = text(info).ok_or(ProtocolError::BadText { what: "name of the export" })?;
+            let name = text(info).ok_or(ProtocolError::BadText("name of the export"))?;
             facts.name = name.to_owned();
         }
         InfoCode::DESCRIPTION => {
-            let words = text(info).ok_or(ProtocolError::BadText { what: "description" })?;
+            let words = text(info).ok_or(ProtocolError::BadText("description"))?;
             facts.description = words.to_owned();
         }
         _ => {}
@@ -222,13 +218,13 @@ pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode
 }
 
 /// Parses the export in one `NBD_REP_SERVER`.
-pub(crate) fn parse_server(data: &[u8]) -> Result<ExportEntry, ProtocolError> {
+pub(crate) fn parse_server(data: &[u8]) -> Result<ExportEntry> {
     let mut reader = Reader::new(data);
     let name = take_string(&mut reader);
     match (name, text(reader.rest())) {
         (Some(name), Some(description)) => {
             Ok(ExportEntry { name: name.to_owned(), description: description.to_owned() })
         }
-        _ => Err(ProtocolError::BadText { what: "entry of the export list" }),
+        _ => Err(ProtocolError::BadText("entry of the export list")),
     }
 }

@@ -91,7 +91,7 @@ impl Reply {
     pub fn error(self, errno: Errno, message: &str, out: &mut Vec<u8>) {
         match self.chunks() {
             None => out.extend_from_slice(&self.simple(errno.to_wire())),
-            Some(chunks) => chunks.put_error(ChunkKind::ERROR, errno, message, &[], true, out),
+            Some(chunks) => chunks.put_error(errno, message, out),
         }
     }
 
@@ -138,12 +138,6 @@ impl Chunks {
             .with(&len.to_be_bytes())
     }
 
-    /// Appends a failure at an offset. Pieces that were sent for other offsets stay valid.
-    pub fn error_at(self, errno: Errno, message: &str, offset: u64, last: bool, out: &mut Vec<u8>) {
-        let tail = offset.to_be_bytes();
-        self.put_error(ChunkKind::ERROR_OFFSET, errno, message, &tail, last, out);
-    }
-
     /// Appends the extents of one metadata context, from the offset of the request on.
     ///
     /// Sends at most [`MAX_STATUS_EXTENTS`]. Without extended headers, stops after the first extent of 4 GiB or more.
@@ -183,22 +177,13 @@ impl Chunks {
         self.reply.done()
     }
 
-    fn put_error(
-        self,
-        kind: ChunkKind,
-        errno: Errno,
-        message: &str,
-        tail: &[u8],
-        last: bool,
-        out: &mut Vec<u8>,
-    ) {
+    fn put_error(self, errno: Errno, message: &str, out: &mut Vec<u8>) {
         let message = truncated(message, MAX_STRING_BYTES);
-        let payload = 6 + message.len() + tail.len();
-        out.extend_from_slice(&self.head(kind, last, payload as u64));
+        let payload = 6 + message.len() as u64;
+        out.extend_from_slice(&self.head(ChunkKind::ERROR, true, payload));
         out.extend_from_slice(&errno.to_wire().to_be_bytes());
         out.extend_from_slice(&(message.len() as u16).to_be_bytes());
         out.extend_from_slice(message.as_bytes());
-        out.extend_from_slice(tail);
     }
 
     /// Encodes a chunk header (sections "Structured reply chunk message" and "Extended reply chunk message").

@@ -7,7 +7,7 @@ use super::constants::{
     ChunkKind, EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, Errno, MAX_STRING_BYTES, ReplyFlags,
     SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_BYTES, STRUCTURED_REPLY_MAGIC,
 };
-use super::error::ProtocolError;
+use super::error::{ProtocolError, Result, invalid, over_limit};
 use super::export::ReplyStyle;
 use super::reply::{Extent, MAX_STATUS_EXTENTS};
 
@@ -116,7 +116,7 @@ impl<'a> ReplyMessage<'a> {
         input: &'a [u8],
         style: ReplyStyle,
         max_payload: u32,
-    ) -> Result<Option<(Self, usize)>, ProtocolError> {
+    ) -> Result<Option<(Self, usize)>> {
         let Some(magic) = Reader::new(input).u32() else { return Ok(None) };
         let expected = match style {
             ReplyStyle::Simple => SIMPLE_REPLY_MAGIC,
@@ -150,7 +150,7 @@ impl<'a> ReplyMessage<'a> {
         input: &'a [u8],
         style: ReplyStyle,
         max_payload: u32,
-    ) -> Result<Option<(Self, usize)>, ProtocolError> {
+    ) -> Result<Option<(Self, usize)>> {
         let Some(header) = ChunkHeader::parse(input, style) else { return Ok(None) };
         // Unknown flags must be ignored (section "Structured reply flags").
         let done = header.flags.has(ReplyFlags::DONE);
@@ -181,15 +181,12 @@ impl ChunkHeader {
 
     /// Returns the number of payload bytes that are read together with the header. Checks everything that the header
     /// alone shows, so that the caller never waits for more bytes than allowed.
-    fn inline_bytes(&self, style: ReplyStyle, done: bool) -> Result<usize, ProtocolError> {
+    fn inline_bytes(&self, style: ReplyStyle, done: bool) -> Result<usize> {
         let extended = style == ReplyStyle::Extended;
         let (least, most, step) = match self.kind {
             ChunkKind::NONE if !done => {
-                return Err(ProtocolError::Invalid {
-                    what: "flags field of an NBD_REPLY_TYPE_NONE",
-                    value: self.flags.0.into(),
-                    rule: "must have NBD_REPLY_FLAG_DONE",
-                });
+                let rule = "must have NBD_REPLY_FLAG_DONE";
+                return Err(invalid("flags field of an NBD_REPLY_TYPE_NONE", self.flags.0, rule));
             }
             ChunkKind::NONE => (0, 0, 1),
             // The length of the data itself is checked with its offset, in `content_length`.
@@ -200,11 +197,8 @@ impl ChunkHeader {
             ChunkKind::ERROR_OFFSET => (14, MAX_ERROR_BYTES, 1),
             kind if kind.is_error() => (6, MAX_ERROR_BYTES, 1),
             kind => {
-                return Err(ProtocolError::Invalid {
-                    what: "kind of a reply chunk",
-                    value: kind.0.into(),
-                    rule: "must be one that was negotiated",
-                });
+                let rule = "must be one that was negotiated";
+                return Err(invalid("kind of a reply chunk", kind.0, rule));
             }
         };
         self.length_within(least, most, step)?;
@@ -220,32 +214,23 @@ impl ChunkHeader {
         }
     }
 
-    fn length_within(&self, least: u64, most: u64, step: u64) -> Result<(), ProtocolError> {
+    fn length_within(&self, least: u64, most: u64, step: u64) -> Result<()> {
         if self.payload > most {
-            let (what, value) = ("length of a reply chunk", self.payload);
-            return Err(ProtocolError::OverLimit { what, value, limit: most });
+            return Err(over_limit("length of a reply chunk", self.payload, most));
         }
         if self.payload < least || !(self.payload - least).is_multiple_of(step) {
-            return Err(ProtocolError::Invalid {
-                what: "length of a reply chunk",
-                value: self.payload,
-                rule: "must fit the fields of its kind",
-            });
+            return Err(self.misfit());
         }
         Ok(())
     }
 
+    fn misfit(&self) -> ProtocolError {
+        invalid("length of a reply chunk", self.payload, "must fit the fields of its kind")
+    }
+
     /// Parses the payload. A data chunk has only its offset there.
-    fn body<'a>(
-        &self,
-        mut payload: Reader<'a>,
-        max_payload: u32,
-    ) -> Result<Body<'a>, ProtocolError> {
-        let short = ProtocolError::Invalid {
-            what: "length of a reply chunk",
-            value: self.payload,
-            rule: "must fit the fields of its kind",
-        };
+    fn body<'a>(&self, mut payload: Reader<'a>, max_payload: u32) -> Result<Body<'a>> {
+        let short = self.misfit();
         match self.kind {
             ChunkKind::NONE => Ok(Body::None),
             ChunkKind::OFFSET_DATA => {
@@ -263,52 +248,34 @@ impl ChunkHeader {
         }
     }
 
-    fn status<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>, ProtocolError> {
+    fn status<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>> {
         let wide = self.kind == ChunkKind::BLOCK_STATUS_EXT;
         let context = payload.u32().unwrap_or_default();
         let count = if wide { payload.u32().unwrap_or_default() } else { 0 };
         let extents = Extents { bytes: payload.rest(), wide };
         // A count of zero means that only the length gives the number of extents.
         if count != 0 && u64::from(count) * 16 + 8 != self.payload {
-            return Err(ProtocolError::Invalid {
-                what: "number of extents",
-                value: count.into(),
-                rule: "must agree with the length of the chunk",
-            });
+            let rule = "must agree with the length of the chunk";
+            return Err(invalid("number of extents", count, rule));
         }
         if extents.iter().any(|extent| extent.length == 0) {
-            return Err(ProtocolError::Invalid {
-                what: "length of an extent",
-                value: 0,
-                rule: "must not be zero",
-            });
+            return Err(invalid("length of an extent", 0_u64, "must not be zero"));
         }
         let more = self.payload.saturating_sub(self.heard_bytes()) as u32;
         Ok(Body::Status { context, extents, more })
     }
 
     /// Parses an error chunk. An unknown error kind is an error too (section "Structured reply types").
-    fn error<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>, ProtocolError> {
+    fn error<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>> {
         let number = payload.u32().unwrap_or_default();
         if number == 0 {
-            return Err(ProtocolError::Invalid {
-                what: "number of an error",
-                value: 0,
-                rule: "must not be zero",
-            });
+            return Err(invalid("number of an error", 0_u64, "must not be zero"));
         }
         let len = payload.u16().unwrap_or_default();
-        let message = payload.bytes(len.into()).ok_or(ProtocolError::OverLimit {
-            what: "length of an error message",
-            value: len.into(),
-            limit: self.payload - 6,
-        })?;
+        let over = |rest| over_limit("length of an error message", len, self.payload - rest);
+        let message = payload.bytes(len.into()).ok_or_else(|| over(6))?;
         let offset = match self.kind {
-            ChunkKind::ERROR_OFFSET => Some(payload.u64().ok_or(ProtocolError::OverLimit {
-                what: "length of an error message",
-                value: len.into(),
-                limit: self.payload - 14,
-            })?),
+            ChunkKind::ERROR_OFFSET => Some(payload.u64().ok_or_else(|| over(14))?),
             _ => None,
         };
         // An invalid message text is dropped; it does not justify closing the connection.
@@ -318,20 +285,12 @@ impl ChunkHeader {
 }
 
 /// Checks the length of data or of a hole against `max_payload`.
-fn content_length(len: u64, max_payload: u32) -> Result<u32, ProtocolError> {
+fn content_length(len: u64, max_payload: u32) -> Result<u32> {
     if len == 0 {
-        return Err(ProtocolError::Invalid {
-            what: "length of a hole",
-            value: 0,
-            rule: "must not be zero",
-        });
+        return Err(invalid("length of a hole", 0_u64, "must not be zero"));
     }
     match u32::try_from(len) {
         Ok(len) if len <= max_payload => Ok(len),
-        _ => Err(ProtocolError::OverLimit {
-            what: "length of the data or hole in a reply",
-            value: len,
-            limit: max_payload.into(),
-        }),
+        _ => Err(over_limit("length of the data or hole in a reply", len, max_payload)),
     }
 }

@@ -5,7 +5,7 @@ use super::constants::{
     Command, CommandFlags, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC, MAX_PAYLOAD_BYTES,
     REQUEST_BYTES, REQUEST_MAGIC,
 };
-use super::error::{ProtocolError, require_magic};
+use super::error::{Result, over_limit, require_magic};
 use super::export::ReplyStyle;
 
 /// A request without its payload.
@@ -29,7 +29,7 @@ impl RequestHeader {
     /// Only a defect that makes the stream unreadable is an error. [`super::check`] decides whether the request may be
     /// carried out. In either case [`payload_bytes`](Self::payload_bytes) of payload follow and must be taken off the
     /// stream.
-    pub fn parse(input: &[u8], style: ReplyStyle) -> Result<Option<(Self, usize)>, ProtocolError> {
+    pub fn parse(input: &[u8], style: ReplyStyle) -> Result<Option<(Self, usize)>> {
         let mut reader = Reader::new(input);
         let Some(magic) = reader.u32() else { return Ok(None) };
         let extended = style == ReplyStyle::Extended;
@@ -38,11 +38,7 @@ impl RequestHeader {
         let Some((header, len)) = Self::fields(reader, extended) else { return Ok(None) };
         let payload = header.payload_length(style);
         if payload > u64::from(MAX_PAYLOAD_BYTES) {
-            return Err(ProtocolError::OverLimit {
-                what: "payload of a request",
-                value: payload,
-                limit: MAX_PAYLOAD_BYTES.into(),
-            });
+            return Err(over_limit("payload of a request", payload, MAX_PAYLOAD_BYTES));
         }
         Ok(Some((header, len)))
     }
@@ -83,7 +79,7 @@ impl RequestHeader {
         &self,
         style: ReplyStyle,
         out: &mut [u8; EXTENDED_REQUEST_BYTES],
-    ) -> Result<usize, ProtocolError> {
+    ) -> Result<usize> {
         let extended = style == ReplyStyle::Extended;
         let mut flags = self.flags;
         if extended && self.command == Command::Write {
@@ -99,10 +95,8 @@ impl RequestHeader {
             out[24..32].copy_from_slice(&self.length.to_be_bytes());
             return Ok(EXTENDED_REQUEST_BYTES);
         }
-        let length = u32::try_from(self.length).map_err(|_| ProtocolError::OverLimit {
-            what: "length of a request with a compact header",
-            value: self.length,
-            limit: u32::MAX.into(),
+        let length = u32::try_from(self.length).map_err(|_| {
+            over_limit("length of a request with a compact header", self.length, u32::MAX)
         })?;
         out[24..28].copy_from_slice(&length.to_be_bytes());
         Ok(REQUEST_BYTES)

@@ -5,7 +5,7 @@ use super::constants::{
     ClientFlags, EXPORT_NAME_ZEROES, HandshakeFlags, INIT_MAGIC, MAX_STRING_BYTES, OPTION_MAGIC,
     OptionCode, ReplyCode,
 };
-use super::error::{ProtocolError, require_magic, require_within};
+use super::error::{self, ProtocolError, Result, over_limit, require_magic, require_within};
 use super::export::{Context, ExportFacts, Exports, ReplyStyle, Session};
 use super::option::{
     InfoRequest, MetaRequest, OPTION_HEADER_BYTES, put_infos, put_refusal, put_reply, put_server,
@@ -175,7 +175,7 @@ impl ServerHandshake {
         input: &[u8],
         exports: &impl Exports,
         out: &mut Vec<u8>,
-    ) -> Result<(usize, ServerProgress), ProtocolError> {
+    ) -> Result<(usize, ServerProgress)> {
         let result = match self.phase {
             Phase::ClientFlags => self.take_client_flags(input),
             Phase::Option => self.take_option(input, exports, out).await,
@@ -191,24 +191,17 @@ impl ServerHandshake {
 
     /// Takes the client flags. An unknown flag, or one that was not offered, ends the connection (section "Client
     /// flags").
-    fn take_client_flags(
-        &mut self,
-        input: &[u8],
-    ) -> Result<(usize, ServerProgress), ProtocolError> {
+    fn take_client_flags(&mut self, input: &[u8]) -> Result<(usize, ServerProgress)> {
         let Some(bits) = Reader::new(input).u32() else {
             return Ok((0, ServerProgress::NeedMore));
         };
         let flags = ClientFlags(bits);
         if flags.without(ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES) != ClientFlags::NONE
         {
-            return Err(ProtocolError::Invalid {
-                what: "client flags field",
-                value: bits.into(),
-                rule: "must have no bit but 0 and 1",
-            });
+            return Err(error::invalid("client flags field", bits, "must have no bit but 0 and 1"));
         }
         if !flags.has(ClientFlags::FIXED_NEWSTYLE) {
-            return Err(ProtocolError::NotFixedNewstyle { found: "plain newstyle" });
+            return Err(ProtocolError::NotFixedNewstyle("plain newstyle"));
         }
         self.no_zeroes = flags.has(ClientFlags::NO_ZEROES);
         self.phase = Phase::Option;
@@ -220,7 +213,7 @@ impl ServerHandshake {
         input: &[u8],
         exports: &impl Exports,
         out: &mut Vec<u8>,
-    ) -> Result<(usize, ServerProgress), ProtocolError> {
+    ) -> Result<(usize, ServerProgress)> {
         let mut reader = Reader::new(input);
         let Some(magic) = reader.u64() else { return Ok((0, ServerProgress::NeedMore)) };
         require_magic("option", magic, OPTION_MAGIC)?;
@@ -267,14 +260,10 @@ impl ServerHandshake {
         option: OptionCode,
         len: u32,
         out: &mut Vec<u8>,
-    ) -> Result<(usize, ServerProgress), ProtocolError> {
+    ) -> Result<(usize, ServerProgress)> {
         let limit = self.limits.option_bytes;
         if option == OptionCode::EXPORT_NAME {
-            return Err(ProtocolError::OverLimit {
-                what: "length of the export name",
-                value: len.into(),
-                limit: limit.into(),
-            });
+            return Err(over_limit("length of the export name", len, limit));
         }
         let skipped = self.skipped_bytes.saturating_add(len);
         require_within(
@@ -310,7 +299,7 @@ impl ServerHandshake {
         data: &[u8],
         exports: &impl Exports,
         out: &mut Vec<u8>,
-    ) -> Result<Answer, ProtocolError> {
+    ) -> Result<Answer> {
         if self.tls == ServerTls::Required {
             return plain(option, data);
         }
@@ -339,21 +328,18 @@ impl ServerHandshake {
         data: &[u8],
         exports: &impl Exports,
         out: &mut Vec<u8>,
-    ) -> Result<Answer, ProtocolError> {
+    ) -> Result<Answer> {
         if self.agreed.extended {
-            return Err(ProtocolError::Invalid {
-                what: "option",
-                value: OptionCode::EXPORT_NAME.0.into(),
-                rule: "must be NBD_OPT_GO once extended headers are agreed",
-            });
+            let rule = "must be NBD_OPT_GO once extended headers are agreed";
+            return Err(error::invalid("option", OptionCode::EXPORT_NAME.0, rule));
         }
         require_within("length of the export name", data.len(), MAX_STRING_BYTES)?;
-        let name = text(data).ok_or(ProtocolError::BadText { what: "name of the export" })?;
+        let name = text(data).ok_or(ProtocolError::BadText("name of the export"))?;
         if let Some(why) = exports.refusal() {
-            return Err(ProtocolError::NotServed { why });
+            return Err(ProtocolError::NotServed(why));
         }
-        let found = exports.find(name).await.map_err(|why| ProtocolError::NotServed { why })?;
-        let facts = found.ok_or_else(|| ProtocolError::UnknownExport { name: name.to_owned() })?;
+        let found = exports.find(name).await.map_err(ProtocolError::NotServed)?;
+        let facts = found.ok_or_else(|| ProtocolError::UnknownExport(name.to_owned()))?;
         let session = self.session(facts);
         out.extend_from_slice(&session.facts.size_bytes.to_be_bytes());
         out.extend_from_slice(&session.facts.flags.0.to_be_bytes());
@@ -485,24 +471,20 @@ impl ServerHandshake {
             _ => Vec::new(),
         };
         facts.flags = facts.wire_flags(agreed.structured);
-        let style = match (agreed.structured, agreed.extended) {
-            (_, true) => ReplyStyle::Extended,
-            (true, false) => ReplyStyle::Structured,
-            (false, false) => ReplyStyle::Simple,
-        };
+        let style = ReplyStyle::agreed(agreed.structured, agreed.extended);
         Session { style, contexts, facts }
     }
 }
 
 /// Answers an option before TLS, where TLS is required.
-fn plain(option: OptionCode, data: &[u8]) -> Result<Answer, ProtocolError> {
+fn plain(option: OptionCode, data: &[u8]) -> Result<Answer> {
     match option {
         OptionCode::STARTTLS if data.is_empty() => Ok(Secure),
         OptionCode::STARTTLS => Ok(invalid("STARTTLS takes no data")),
         OptionCode::ABORT => Ok(Leave),
         // This option has no error reply.
         OptionCode::EXPORT_NAME => {
-            Err(ProtocolError::NotServed { why: "this address wants TLS first".to_owned() })
+            Err(ProtocolError::NotServed("this address wants TLS first".to_owned()))
         }
         _ => Ok(Refuse(ReplyCode::ERR_TLS_REQD, "this address wants TLS first".to_owned())),
     }

@@ -12,6 +12,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use block::env::Address;
+
 use super::constants::{DEFAULT_PORT, MAX_STRING_BYTES};
 
 /// Longest URI accepted: an export name and a path of maximal length, every byte escaped.
@@ -25,7 +27,7 @@ const PARAMETERS: [&str; 3] = ["socket", "tls-certificates", "tls-hostname"];
 pub struct NbdUri {
     /// Whether TLS must be used.
     pub tls: bool,
-    /// The address of the server.
+    /// The address of the server. Its host is not empty, an IPv6 address without its brackets; nor is its path.
     pub address: Address,
     /// The export; empty for the default one.
     pub export: String,
@@ -35,69 +37,28 @@ pub struct NbdUri {
     pub hostname: Option<String>,
 }
 
-/// The address of a server.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Address {
-    /// A host name or address and a port.
-    Tcp {
-        /// The host; an IPv6 address without its brackets. Not empty.
-        host: String,
-        /// The port.
-        port: u16,
-    },
-    /// A socket in the file system.
-    Unix {
-        /// Its path. Not empty.
-        path: String,
-    },
-}
-
 /// The reason why a text is no usable NBD URI.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum UriError {
     /// The text is too long.
-    TooLong {
-        /// Its length in bytes.
-        len: usize,
-    },
+    TooLong(usize),
     /// The scheme is missing or not one of those listed in the module documentation.
-    Scheme {
-        /// The text in place of a scheme.
-        found: String,
-    },
+    Scheme(String),
     /// A TCP URI names no host, or a host that is malformed.
-    Host {
-        /// The text in place of a host.
-        found: String,
-    },
+    Host(String),
     /// The port is no number from 1 to 65535.
-    Port {
-        /// The text in place of a port.
-        found: String,
-    },
+    Port(String),
     /// A Unix URI names a host, which it cannot have.
-    UnixHost {
-        /// The host.
-        found: String,
-    },
+    UnixHost(String),
     /// A Unix URI has no `socket` parameter, or an empty one.
     NoSocket,
     /// A parameter that is unknown, repeated, or not for this kind of URI.
-    Parameter {
-        /// The parameter.
-        found: String,
-    },
+    Parameter(String),
     /// A `%` without two hexadecimal digits after it, or bytes that are not UTF-8 or hold a NUL.
-    Escape {
-        /// The part of the URI.
-        found: String,
-    },
+    Escape(String),
     /// The name of the export is too long.
-    Export {
-        /// Its length in bytes.
-        len: usize,
-    },
+    Export(usize),
     /// A `#`, which would begin a fragment: NBD URIs have none.
     Fragment,
 }
@@ -105,22 +66,22 @@ pub enum UriError {
 impl fmt::Display for UriError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong { len } => {
+            Self::TooLong(len) => {
                 write!(f, "the URI has {len} bytes, the limit is {MAX_URI_BYTES}")
             }
-            Self::Scheme { found } => write!(
+            Self::Scheme(found) => write!(
                 f,
                 "the scheme is {found:?}; use nbd://, nbds://, nbd+unix:// or nbds+unix://"
             ),
-            Self::Host { found } => write!(
+            Self::Host(found) => write!(
                 f,
                 "the host is {found:?}; write a name, an IPv4 address, or an IPv6 address in \
                  brackets"
             ),
-            Self::Port { found } => {
+            Self::Port(found) => {
                 write!(f, "the port is {found:?}, it must be a number from 1 to 65535")
             }
-            Self::UnixHost { found } => write!(
+            Self::UnixHost(found) => write!(
                 f,
                 "a URI of a Unix socket names the host {found:?}; write three slashes after the \
                  scheme"
@@ -128,15 +89,15 @@ impl fmt::Display for UriError {
             Self::NoSocket => {
                 f.write_str("a URI of a Unix socket needs its path; add ?socket=/path")
             }
-            Self::Parameter { found } => {
+            Self::Parameter(found) => {
                 write!(f, "the parameter {found:?} is not known here or given twice; remove it")
             }
-            Self::Escape { found } => write!(
+            Self::Escape(found) => write!(
                 f,
                 "{found:?} holds a % without two hexadecimal digits, or is not UTF-8 or holds a \
                  NUL; write a % itself as %25"
             ),
-            Self::Export { len } => {
+            Self::Export(len) => {
                 write!(f, "the name of the export has {len} bytes, the limit is {MAX_STRING_BYTES}")
             }
             Self::Fragment => f.write_str("a URI of an export has no fragment; write # as %23"),
@@ -151,9 +112,9 @@ impl FromStr for NbdUri {
 
     fn from_str(text: &str) -> Result<Self, UriError> {
         if text.len() > MAX_URI_BYTES {
-            return Err(UriError::TooLong { len: text.len() });
+            return Err(UriError::TooLong(text.len()));
         }
-        let scheme_error = |found: &str| UriError::Scheme { found: found.to_owned() };
+        let scheme_error = |found: &str| UriError::Scheme(found.to_owned());
         let (scheme, rest) = text.split_once("://").ok_or_else(|| scheme_error(text))?;
         let (tls, unix) = match scheme.to_ascii_lowercase().as_str() {
             "nbd" => (false, false),
@@ -172,7 +133,7 @@ impl FromStr for NbdUri {
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
         let export = unescape(export)?;
         if export.len() > MAX_STRING_BYTES {
-            return Err(UriError::Export { len: export.len() });
+            return Err(UriError::Export(export.len()));
         }
         let [socket, certificates, hostname] = parameters(query, [unix, tls, tls])?;
         let address = if unix { unix_address(authority, socket)? } else { tcp(authority)? };
@@ -184,7 +145,7 @@ impl FromStr for NbdUri {
 fn parameters(query: &str, possible: [bool; 3]) -> Result<[Option<String>; 3], UriError> {
     let mut values = [None, None, None];
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-        let wrong = || UriError::Parameter { found: parameter.to_owned() };
+        let wrong = || UriError::Parameter(parameter.to_owned());
         let (name, value) = parameter.split_once('=').ok_or_else(wrong)?;
         let place = PARAMETERS.iter().position(|known| *known == name).ok_or_else(wrong)?;
         if !possible[place] || values[place].is_some() {
@@ -197,16 +158,16 @@ fn parameters(query: &str, possible: [bool; 3]) -> Result<[Option<String>; 3], U
 
 fn unix_address(authority: &str, socket: Option<String>) -> Result<Address, UriError> {
     if !authority.is_empty() {
-        return Err(UriError::UnixHost { found: authority.to_owned() });
+        return Err(UriError::UnixHost(authority.to_owned()));
     }
     match socket {
-        Some(path) if !path.is_empty() => Ok(Address::Unix { path }),
+        Some(path) if !path.is_empty() => Ok(Address::Unix(path.into())),
         _ => Err(UriError::NoSocket),
     }
 }
 
 fn tcp(authority: &str) -> Result<Address, UriError> {
-    let bad_host = || UriError::Host { found: authority.to_owned() };
+    let bad_host = || UriError::Host(authority.to_owned());
     // An IPv6 address holds colons, so it needs brackets.
     let (host, port) = match authority.strip_prefix('[') {
         Some(inner) => {
@@ -231,19 +192,19 @@ fn tcp(authority: &str) -> Result<Address, UriError> {
         None | Some("") => DEFAULT_PORT,
         Some(digits) => parse_port(digits)?,
     };
-    Ok(Address::Tcp { host, port })
+    Ok(Address::Tcp(host, port))
 }
 
 fn parse_port(digits: &str) -> Result<u16, UriError> {
     let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok());
     match number.flatten() {
         Some(port) if port != 0 => Ok(port),
-        _ => Err(UriError::Port { found: digits.to_owned() }),
+        _ => Err(UriError::Port(digits.to_owned())),
     }
 }
 
 fn unescape(text: &str) -> Result<String, UriError> {
-    let wrong = || UriError::Escape { found: text.to_owned() };
+    let wrong = || UriError::Escape(text.to_owned());
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -284,7 +245,7 @@ impl fmt::Display for NbdUri {
         let s = if self.tls { "s" } else { "" };
         let mut socket = None;
         match &self.address {
-            Address::Tcp { host, port } => {
+            Address::Tcp(host, port) => {
                 write!(f, "nbd{s}://")?;
                 if host.contains(':') {
                     f.write_str("[")?;
@@ -297,14 +258,14 @@ impl fmt::Display for NbdUri {
                     write!(f, ":{port}")?;
                 }
             }
-            Address::Unix { path } => {
+            Address::Unix(path) => {
                 write!(f, "nbd{s}+unix://")?;
-                socket = Some(path);
+                socket = Some(path.to_string_lossy());
             }
         }
         f.write_str("/")?;
         escape(f, &self.export, b"/:@")?;
-        let values = [socket, self.certificates.as_ref(), self.hostname.as_ref()];
+        let values = [socket.as_deref(), self.certificates.as_deref(), self.hostname.as_deref()];
         let mut mark = '?';
         for (name, value) in PARAMETERS.iter().zip(values) {
             let Some(value) = value else { continue };

@@ -61,7 +61,7 @@ fn invalid(step: Step) -> &'static str {
 fn client_refuses_other_handshakes_by_name() {
     let greet = |tail: &[u8]| Client::new(plain()).give(&[b"NBDMAGIC", tail].concat());
     let oldstyle = [0x00, 0x00, 0x42, 0x02, 0x81, 0x86, 0x12, 0x53];
-    let not_fixed = |found| Err(ProtocolError::NotFixedNewstyle { found });
+    let not_fixed = |found| Err(ProtocolError::NotFixedNewstyle(found));
     assert_eq!(greet(&oldstyle), not_fixed("oldstyle"));
     assert_eq!(greet(b"IHAVEOPT\0\0"), not_fixed("plain newstyle"));
     assert_eq!(greet(b"IHAVEOPT\0\x02"), not_fixed("plain newstyle"));
@@ -132,7 +132,7 @@ fn client_rejects_contexts_not_asked_for() {
     let again = client.answer(set, ReplyCode::META_CONTEXT, asked);
     assert_eq!(invalid(again), "number of a metadata context");
     let text = selecting().answer(set, ReplyCode::META_CONTEXT, b"\0\0\0\x05\xff");
-    assert_eq!(text, Err(ProtocolError::BadText { what: "metadata context" }));
+    assert_eq!(text, Err(ProtocolError::BadText("metadata context")));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn client_rejects_malformed_info() {
     };
     assert_eq!(sizes(512, 4096, 1 << 20), Ok(ClientProgress::Advanced));
     assert!(invalid(sizes(3, 4096, 1 << 20)).contains("block size"));
-    let text = |what| Err(ProtocolError::BadText { what });
+    let text = |what| Err(ProtocolError::BadText(what));
     assert_eq!(info(b"\0\x01\xff"), text("name of the export"));
     assert_eq!(info(b"\0\x02a\0b"), text("description"));
     assert_eq!(info(b"\x12\x34anything"), Ok(ClientProgress::Advanced), "unknown is ignored");
@@ -229,7 +229,7 @@ fn client_rejects_list_entry_without_valid_text() {
         client.answer(OptionCode::LIST, ReplyCode::SERVER, data)
     };
     assert_eq!(entry(b"\0\0\0\x01awords"), Ok(ClientProgress::Advanced));
-    let wrong = Err(ProtocolError::BadText { what: "entry of the export list" });
+    let wrong = Err(ProtocolError::BadText("entry of the export list"));
     for data in [&b""[..], b"\0\0\0\x02a", b"\0\0\0\x01\xff", b"\xff\xff\xff\xffa"] {
         assert_eq!(entry(data), wrong, "{data:?}");
     }

@@ -87,7 +87,7 @@ fn handshake_limits_export_names() {
 
     let by_name =
         |name: &str| Server::new().give(&option(OptionCode::EXPORT_NAME, name.as_bytes()));
-    assert_eq!(by_name(&longest), Err(ProtocolError::UnknownExport { name: longest.clone() }));
+    assert_eq!(by_name(&longest), Err(ProtocolError::UnknownExport(longest.clone())));
     assert_eq!(over(by_name(&too_long)), (4097, 4096));
     let huge = "n".repeat(65537);
     assert_eq!(over(by_name(&huge)), (65537, 65536));
@@ -222,8 +222,8 @@ fn block_sizes() {
 fn uris() {
     let parse = |len: usize| format!("nbd://{}", "h".repeat(len - 6)).parse::<NbdUri>();
     assert!(parse(MAX_URI_BYTES).is_ok());
-    assert_eq!(parse(MAX_URI_BYTES + 1), Err(UriError::TooLong { len: MAX_URI_BYTES + 1 }));
+    assert_eq!(parse(MAX_URI_BYTES + 1), Err(UriError::TooLong(MAX_URI_BYTES + 1)));
     let export = |len: usize| format!("nbd://h/{}", "%65".repeat(len)).parse::<NbdUri>();
     assert!(export(MAX_STRING_BYTES).is_ok());
-    assert_eq!(export(4097), Err(UriError::Export { len: 4097 }));
+    assert_eq!(export(4097), Err(UriError::Export(4097)));
 }

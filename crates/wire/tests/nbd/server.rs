@@ -82,7 +82,7 @@ fn server_checks_client_flags() {
     assert!(matches!(step(1), Ok((4, ServerProgress::Advanced))));
     assert!(matches!(step(3), Ok((4, ServerProgress::Advanced))));
     for not_fixed in [0, 2] {
-        assert!(matches!(step(not_fixed), Err(ProtocolError::NotFixedNewstyle { .. })));
+        assert!(matches!(step(not_fixed), Err(ProtocolError::NotFixedNewstyle(_))));
     }
     for unknown in [5, 1 << 31 | 1] {
         assert!(matches!(step(unknown), Err(ProtocolError::Invalid { .. })));
@@ -105,9 +105,9 @@ fn export_name_ends_with_zeroes_unless_agreed() {
 
 #[test]
 fn export_name_has_no_error_reply() {
-    let unknown = ProtocolError::UnknownExport { name: "third".to_owned() };
+    let unknown = ProtocolError::UnknownExport("third".to_owned());
     assert_eq!(export_name(&mut Server::new(), "third"), Err(unknown));
-    let text = ProtocolError::BadText { what: "name of the export" };
+    let text = ProtocolError::BadText("name of the export");
     assert_eq!(export_name(&mut Server::new(), "a\0b"), Err(text));
     // The option is forbidden once extended headers are agreed.
     let refused = export_name(&mut extended(), "first");

@@ -1,15 +1,16 @@
 //! NBD URIs.
 
+use block::env::Address;
 use proptest::prelude::*;
-use wire::nbd::uri::{Address, NbdUri, UriError};
+use wire::nbd::uri::{NbdUri, UriError};
 
 fn tcp(tls: bool, host: &str, port: u16, export: &str) -> NbdUri {
-    let address = Address::Tcp { host: host.to_owned(), port };
+    let address = Address::Tcp(host.to_owned(), port);
     NbdUri { tls, address, export: export.to_owned(), certificates: None, hostname: None }
 }
 
 fn unix(tls: bool, path: &str, export: &str) -> NbdUri {
-    let address = Address::Unix { path: path.to_owned() };
+    let address = Address::Unix(path.into());
     NbdUri { tls, address, export: export.to_owned(), certificates: None, hostname: None }
 }
 

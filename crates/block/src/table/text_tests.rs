@@ -1,0 +1,56 @@
+//! Tables from their text form, for tests, and tests of that form.
+
+use super::{Origin, Place, Port, Row, Stripe, Table, TableError};
+
+const TWO: &str = "\
+0+1073741824 linear p0 4096
+1073741824+8388608 striped 65536 skip 512 p1:0 p2:1048576";
+
+/// Returns the table of a text.
+///
+/// # Panics
+/// If the text is no table.
+pub(super) fn table(text: &str) -> Table {
+    try_table(text).unwrap()
+}
+
+fn try_table(text: &str) -> Result<Table, TableError> {
+    Table::from_rows(text.lines().map(row))
+}
+
+/// Parses one line. The start of the range follows from the lines before it.
+fn row(line: &str) -> Row {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let (_, len) = words[0].split_once('+').unwrap();
+    let place = match words[1..] {
+        ["linear", port, start] => Place::Linear(origin(port, start)),
+        ["striped", chunk, "skip", skip, ref columns @ ..] => {
+            let halves = columns.iter().map(|column| column.split_once(':').unwrap());
+            let columns = halves.map(|(port, start)| origin(port, start)).collect();
+            let stripe = Stripe::new(chunk.parse().unwrap(), skip.parse().unwrap(), columns);
+            Place::Striped(Box::new(stripe.unwrap()))
+        }
+        _ => panic!("no segment: {line:?}"),
+    };
+    Row { len: len.parse().unwrap(), place }
+}
+
+fn origin(port: &str, start: &str) -> Origin {
+    let number = port.strip_prefix('p').unwrap().parse().unwrap();
+    Origin { port: Port(number), start: start.parse().unwrap() }
+}
+
+#[test]
+fn table_prints_its_segments() {
+    assert_eq!(table(TWO).to_string(), TWO);
+}
+
+#[test]
+fn table_rejects_rows_without_bytes_and_bytes_reached_twice() {
+    let error = |text| try_table(text).unwrap_err().to_string();
+    assert_eq!(error(""), "a length of 0 bytes; at least 1 is needed");
+    assert_eq!(error("0+0 linear p0 0"), "a length of 0 bytes; at least 1 is needed");
+    assert_eq!(error("0+5 linear p1024 0"), "port p1024; the highest is p1023");
+    let overlap = "0+5 linear p0 0\n5+5 linear p0 4";
+    assert_eq!(error(overlap), "bytes 0+5 and 4+5 of p0 overlap");
+}

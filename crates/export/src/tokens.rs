@@ -1,0 +1,47 @@
+//! Requests in flight, by token.
+
+use block::ByteRange;
+
+/// Facts about requests that are needed at their ends.
+pub struct Tokens<T> {
+    requests: Vec<Option<T>>,
+    free: Vec<usize>,
+}
+
+impl<T> Default for Tokens<T> {
+    fn default() -> Self {
+        Self { requests: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Tokens<T> {
+    /// Adds a request that begins, and returns its token.
+    pub fn add(&mut self, request: T) -> usize {
+        let token = self.free.pop().unwrap_or_else(|| {
+            self.requests.push(None);
+            self.requests.len() - 1
+        });
+        self.requests[token] = Some(request);
+        token
+    }
+
+    /// Removes a request that has ended.
+    ///
+    /// # Panics
+    /// If it was removed before.
+    pub fn take(&mut self, token: usize) -> T {
+        self.free.push(token);
+        self.requests[token].take().expect("a token is answered once")
+    }
+
+    /// Whether one of the requests changes bytes of `range`, or any bytes for `None`. `changes` returns the bytes that
+    /// a request changes.
+    pub fn any_change(
+        &self,
+        range: Option<ByteRange>,
+        changes: impl Fn(&T) -> Option<ByteRange>,
+    ) -> bool {
+        let mut changed = self.requests.iter().flatten().filter_map(changes);
+        changed.any(|changed| range.is_none_or(|range| changed.overlaps(range)))
+    }
+}
