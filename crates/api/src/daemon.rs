@@ -15,7 +15,7 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 
-use crate::server::{answer, bind, page, refuse};
+use crate::server::{answer, bind, page, refuse, routes};
 use crate::{Health, Problem, Status};
 
 /// A daemon.
@@ -226,7 +226,7 @@ impl DaemonSocket {
             // No client may find the socket while the last answers are sent.
             drop(file);
         };
-        axum::serve(listener, routes(daemon)).with_graceful_shutdown(until).await
+        axum::serve(listener, routes(table(), daemon)).with_graceful_shutdown(until).await
     }
 }
 
@@ -274,12 +274,6 @@ pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Arc<dyn Keeps>>)> {
         ("/v1/daemon/leave", post(leave)),
         ("/metrics", get(figures)),
     ]
-}
-
-fn routes(daemon: Arc<dyn Keeps>) -> Router {
-    let routes = table().into_iter();
-    let router = routes.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
-    crate::server::worded(router.fallback(crate::server::nothing).with_state(daemon))
 }
 
 type Daemon = State<Arc<dyn Keeps>>;
