@@ -226,8 +226,7 @@ pub fn bring_up(form: Form, daemon: &Client, up: &UpRequest) -> Result {
         let exports = client.graph()?.exports.into_iter();
         uris.extend(exports.flat_map(|export| export.attached.into_iter().chain(export.uris)));
     }
-    form.print(&kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))?;
-    Ok(Exit::Ok)
+    form.print(&kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))
 }
 
 /// Prints the changes that were made, or would be.
@@ -235,8 +234,7 @@ pub fn print(form: Form, applied: &Applied, dry_run: bool) -> Result {
     if form == Form::Text {
         applied.notes.iter().for_each(|note| out::note(note));
     }
-    form.print(applied, || text(applied, dry_run))?;
-    Ok(Exit::Ok)
+    form.print(applied, || text(applied, dry_run))
 }
 
 fn text(applied: &Applied, dry_run: bool) -> String {

@@ -120,8 +120,7 @@ impl ImportArgs {
             Found { graphs, skipped }
         };
         let Some(wanted) = &self.graph else {
-            form.print(&found, || found.text())?;
-            return Ok(Exit::Ok);
+            return form.print(&found, || found.text());
         };
         let graph = found.choose(wanted)?;
         if let Some(faults) = graph.spec(REGISTRY, &Local::default()).faults() {

@@ -49,8 +49,7 @@ impl StopArgs {
             release(&client, &name, yes, dry_run)?;
         }
         if dry_run {
-            form.print(kept, || format!("would stop {name}\n"))?;
-            return Ok(Exit::Ok);
+            return form.print(kept, || format!("would stop {name}\n"));
         }
         let is_labelled = is_labelled(&supervisor::file_in(&state, &name));
         let stopped = daemon.stop(&KeptName { name })?;
@@ -71,8 +70,7 @@ impl StopArgs {
                      Next: cairn import {name}, and stop it; or cairn import {name} --take on another machine\n"
                 ),
             }
-        })?;
-        Ok(Exit::Ok)
+        })
     }
 }
 
