@@ -55,7 +55,7 @@ use graph::live::RunningGraph;
 use graph::spec::{Known, Listen, Planned, Spec};
 use runtime::{Config, Core, Signals};
 
-use crate::attach::Attachments;
+use crate::attach::{Attachments, Kept};
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
@@ -250,7 +250,7 @@ impl Serving {
     /// Whether this process takes over listeners or devices of an earlier one. If so, new attachments that fail do not
     /// end it.
     fn goes_on(&self) -> bool {
-        self.env.left().iter().any(|name| name == LISTENER || Attachments::are_meant(name))
+        self.env.left().iter().any(|name| name == LISTENER || Kept::is_meant(name))
     }
 
     /// Attaches the exports that the spec marks. A failure ends a new start, but not a process that `goes_on`: the
@@ -477,7 +477,7 @@ impl ServeOptions {
         if self.dry_run {
             out::print(&labels::previews(probe))?;
         }
-        let failure = labels::refused(probe.refusals());
+        let failure = Failure::because(probe.refusals().to_vec());
         Err(Failure { lasts: probe.refuses_for_good(), ..failure })
     }
 
