@@ -368,7 +368,7 @@ impl std::fmt::Display for Problem {
 }
 
 /// A spec to apply to a running graph.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ApplyRequest {
     /// File of the spec, as its name in messages.
     pub file: String,

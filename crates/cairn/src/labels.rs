@@ -22,15 +22,9 @@ pub fn no_label(skipped: &[Skipped]) -> &'static str {
     }
 }
 
-/// Returns the failure for refusals to open a graph: all of them, each on a line of its own, with the code of the
-/// first.
-pub fn refused(refusals: &[Error]) -> Failure {
-    Failure::because(refusals.to_vec())
-}
-
 /// Returns the result of a dry run: the exit code that the real command would have.
 pub fn judged(refusals: &[Error]) -> Result {
-    if refusals.is_empty() { Ok(Exit::Ok) } else { Err(refused(refusals)) }
+    if refusals.is_empty() { Ok(Exit::Ok) } else { Err(Failure::because(refusals.to_vec())) }
 }
 
 /// Whether the refusal only reports that another process has the disk open.

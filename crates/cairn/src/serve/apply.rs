@@ -197,7 +197,7 @@ impl Serving {
         let look = doctor.probe(spec, &self.engine, opening, dry_run, running);
         let probe = look.await;
         if let Some(refusals) = probe.as_ref().map(Probe::refusals).filter(|all| !all.is_empty()) {
-            return Err(labels::refused(refusals));
+            return Err(Failure::because(refusals.to_vec()));
         }
         let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
         let planned = spec.plan_over(REGISTRY, &self.env, &surveyed).await;
@@ -292,7 +292,7 @@ fn applied(graph: String, changes: Changes, notes: Vec<String>) -> Applied {
 /// Returns the failure for a graph that was not opened or not changed.
 pub fn told(unchanged: Unchanged) -> Failure {
     match unchanged {
-        Unchanged::Refused(refusals) => labels::refused(&refusals),
+        Unchanged::Refused(refusals) => Failure::because(refusals),
         Unchanged::Failed(error) => error.into(),
         Unchanged::Lost { change, back } => {
             let why = format!(

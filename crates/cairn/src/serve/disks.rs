@@ -59,11 +59,8 @@ impl Serving {
         let mut devices: Vec<_> =
             members.iter().map(|(path, device)| (path[..2].to_vec(), *device)).collect();
         devices.dedup_by(|one, other| one.0 == other.0);
-        let names: Vec<_> = devices.iter().map(|(_, device)| device.name.as_str()).collect();
-        let known = match &names[..] {
-            [] => "nothing here has members".to_owned(),
-            _ => format!("with members there are {}", names.join(", ")),
-        };
+        let known = devices.iter().map(|(_, device)| device.name.as_str());
+        let known = names::listed(known, "nothing here has members", "with members there are");
         if matches!(change, DiskChange::Insert(_)) {
             let unknown = || format!("no device {of} with members; {known}");
             let found = names::resolve_or_only(of, devices);

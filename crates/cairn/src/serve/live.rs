@@ -262,10 +262,8 @@ fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Mem
     let all = members(graph);
     let names: Vec<_> = all.iter().map(|(path, _)| path[1..].join("/")).collect();
     names::resolve(&word, all).map_err(|unresolved| {
-        let known = match &names[..] {
-            [] => "no device here has members".to_owned(),
-            _ => format!("there are {}", names.join(", ")),
-        };
+        let known = names.iter().map(String::as_str);
+        let known = names::listed(known, "no device here has members", "there are");
         unresolved.refuse(&word, || format!("no member {word}; {known}")).into()
     })
 }
@@ -276,11 +274,8 @@ fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member, Problem> {
     let devices: Vec<_> = graph.members().iter().filter(has_copies).collect();
     let path = |device: &&'g Member| (vec![graph.name().to_owned(), device.name.clone()], *device);
     names::resolve_or_only(of, devices.iter().map(path).collect()).map_err(|unresolved| {
-        let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
-        let known = match &names[..] {
-            [] => "nothing here has copies".to_owned(),
-            _ => format!("there are {}", names.join(", ")),
-        };
+        let known = devices.iter().map(|device| device.name.as_str());
+        let known = names::listed(known, "nothing here has copies", "there are");
         unresolved.refuse(of, || format!("no device {of} with copies; {known}")).into()
     })
 }
