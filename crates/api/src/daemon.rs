@@ -162,11 +162,8 @@ impl KeptGraph {
             graph: self.name.clone(),
             pid: self.pid.unwrap_or_default(),
             health: Health::Failed,
-            connections: 0,
-            served: 0,
-            devices: Vec::new(),
-            attached: Vec::new(),
             kept: Some(self.clone()),
+            ..Status::default()
         }
     }
 }

@@ -90,7 +90,7 @@ pub struct SpecText {
 }
 
 /// Status of a graph.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Name of the graph.
     pub graph: String,

@@ -91,7 +91,7 @@ pub struct ServeArgs {
 }
 
 /// Options for serving a graph, from any source.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct ServeOptions {
     /// Refuse writes on every export
     #[arg(long)]
@@ -182,24 +182,20 @@ impl Serving {
             limits.connections = most as usize;
         }
         let server = Server::new(env, exports.clone(), limits, out::note);
-        let (env, engine) = (env.clone(), engine.clone());
-        let (listens, spec) = (RefCell::default(), RefCell::new(spec));
-        let (read_only, record) = (false, None);
-        let (before, jobs, followed) = Default::default();
         Ok(Self {
-            env,
-            engine,
+            env: env.clone(),
+            engine: engine.clone(),
             live,
             exports,
             server,
             attachments,
-            listens,
-            spec,
-            before,
-            read_only,
-            jobs,
-            followed,
-            record,
+            listens: RefCell::default(),
+            spec: RefCell::new(spec),
+            before: RefCell::default(),
+            read_only: false,
+            jobs: RefCell::default(),
+            followed: RefCell::default(),
+            record: None,
         })
     }
 
