@@ -28,8 +28,6 @@ pub struct CheckedDisks {
     pub graphs: Vec<Checked>,
     /// Disks with an unreadable label.
     pub unread: Vec<Finding>,
-    /// Disks that another process has open, or that cannot be read.
-    pub skipped: Vec<Skipped>,
 }
 
 /// The graphs that were found: those that run, as their servers have checked them, and then those on disks.
@@ -95,8 +93,8 @@ impl Doctor {
         let open: Vec<_> = found.graphs.iter().flat_map(|graph| &graph.disks).collect();
         let open: Vec<_> = open.iter().filter_map(|disk| real(&disk.place)).collect();
         skipped.retain(|skipped| real(&skipped.path).is_none_or(|path| !open.contains(&path)));
-        let checked = self.check_disks(&disks, skipped, &found.graphs).await;
-        found.skipped = checked.skipped;
+        let checked = self.check_disks(&disks, &skipped, &found.graphs).await;
+        found.skipped = skipped;
         found.unread.extend(checked.unread.into_iter().map(Into::into));
         let is_wanted = |graph: &Checked| wanted.is_none_or(|wanted| graph.graph == wanted);
         let graphs = checked.graphs.into_iter().filter(is_wanted);
@@ -108,7 +106,7 @@ impl Doctor {
     pub async fn check_disks(
         &self,
         disks: &[DiskCopies],
-        skipped: Vec<Skipped>,
+        skipped: &[Skipped],
         running: &[findings::Checked],
     ) -> CheckedDisks {
         let places: Vec<_> = disks.iter().map(|(path, _)| path.display().to_string()).collect();
@@ -117,7 +115,7 @@ impl Doctor {
         });
         let unread = unread.collect();
         let mut held: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for Skipped { path: place, why, label } in &skipped {
+        for Skipped { path: place, why, label } in skipped {
             if let Some(label) = label {
                 held.entry(of(label)).or_default().push(LockedDisk { place, why, label });
             }
@@ -134,7 +132,7 @@ impl Doctor {
             let held = held.get(graph).map(|held| &held[..]).unwrap_or_default();
             graphs.extend(self.check_stopped(seen, held).await);
         }
-        CheckedDisks { graphs, unread, skipped }
+        CheckedDisks { graphs, unread }
     }
 
     /// Checks the labels of a graph that runs. `None` if none of its disks can be read.

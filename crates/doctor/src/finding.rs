@@ -77,6 +77,4 @@ pub enum Sort {
     NotLookedAt,
     /// Damage in an object store.
     DamagedObjects,
-    /// A disk at another place than in its spec.
-    OtherPlace,
 }

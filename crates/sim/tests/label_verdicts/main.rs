@@ -151,7 +151,7 @@ impl Judge {
         };
         let disks: Vec<_> = states.iter().enumerate().filter_map(disk).collect();
         let doctor = self.doctor();
-        let checked = doctor.check_disks(&disks, Vec::new(), &[]);
+        let checked = doctor.check_disks(&disks, &[], &[]);
         self.world.block_on(checked).expect("a check waits for nothing")
     }
 
