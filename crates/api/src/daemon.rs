@@ -13,6 +13,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::server::{answer, bind, page, refuse, routes};
@@ -264,40 +265,29 @@ impl Drop for SocketFile {
 /// Returns the handler of each path. All paths are in `docs/api/openapi.json`.
 pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Arc<dyn Keeps>>)> {
     vec![
-        ("/v1/daemon", get(view)),
-        ("/v1/daemon/up", post(up)),
-        ("/v1/daemon/stop", post(stop)),
-        ("/v1/daemon/renew", post(renew)),
-        ("/v1/daemon/leave", post(leave)),
+        ("/v1/daemon", get(async |State(daemon): Daemon| answer(Ok(daemon.view())))),
+        ("/v1/daemon/up", asks(|daemon, request| daemon.up(request))),
+        ("/v1/daemon/stop", asks(|daemon, request| daemon.stop(request))),
+        ("/v1/daemon/renew", asks(|daemon, request| daemon.renew(request))),
+        ("/v1/daemon/leave", post(async |State(daemon): Daemon| answer(daemon.leave().await))),
         ("/metrics", get(figures)),
     ]
 }
 
-type Daemon = State<Arc<dyn Keeps>>;
-
-async fn view(State(daemon): Daemon) -> Response {
-    answer(Ok(daemon.view()))
+/// Returns the handler of a request with a body.
+fn asks<Q: DeserializeOwned + Send + 'static>(
+    ask: fn(Arc<dyn Keeps>, Q) -> Answering<KeptGraph>,
+) -> MethodRouter<Arc<dyn Keeps>> {
+    post(async move |State(daemon): Daemon, Json(request): Json<Q>| {
+        answer(ask(daemon, request).await)
+    })
 }
+
+type Daemon = State<Arc<dyn Keeps>>;
 
 async fn figures(State(daemon): Daemon) -> Response {
     match daemon.metrics().await {
         Ok(text) => page(text),
         Err(problem) => refuse(problem),
     }
-}
-
-async fn up(State(daemon): Daemon, Json(request): Json<UpRequest>) -> Response {
-    answer(daemon.up(request).await)
-}
-
-async fn stop(State(daemon): Daemon, Json(graph): Json<KeptName>) -> Response {
-    answer(daemon.stop(graph).await)
-}
-
-async fn renew(State(daemon): Daemon, Json(graph): Json<KeptName>) -> Response {
-    answer(daemon.renew(graph).await)
-}
-
-async fn leave(State(daemon): Daemon) -> Response {
-    answer(daemon.leave().await)
 }

@@ -66,11 +66,6 @@ impl Server {
         })?;
         Ok(server)
     }
-
-    /// Returns the path of the socket.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Drop for Server {
