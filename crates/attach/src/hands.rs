@@ -92,7 +92,7 @@ pub fn prepare(name: &Name) -> Result<()> {
 /// # Errors
 /// `Limit` if no loop device is free; errors of the system. Then nothing is left behind but the mount.
 pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
-    let device = Loop::connect(name, wanted.block_bytes, wanted.read_only)?;
+    let device = Loop::connect(name, wanted)?;
     device.forget_errors();
     link_or_let_go(name, Device::Loop(device))?;
     Ok(Connected { device: Device::Loop(device).path(), direct: device.is_direct() })

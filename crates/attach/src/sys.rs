@@ -14,6 +14,8 @@ use linux_raw_sys::loop_device::{
     loop_info64,
 };
 
+use crate::hands::Wanted;
+
 /// Length of the name field, with a zero at the end.
 pub(crate) const FILE_NAME_BYTES: usize = LO_NAME_SIZE as usize;
 
@@ -39,8 +41,7 @@ pub(crate) fn resize_loop(device: &File) -> io::Result<()> {
 pub(crate) fn configure_loop(
     device: &File,
     file: &File,
-    block_bytes: u32,
-    read_only: bool,
+    Wanted { block_bytes, read_only }: Wanted,
     mark: &str,
 ) -> io::Result<()> {
     // SAFETY: the structure is made of numbers, and zeros are valid for all numbers.
