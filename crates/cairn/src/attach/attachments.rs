@@ -154,14 +154,7 @@ impl Attachments {
         self.0.busy.borrow_mut().push(export.name().to_owned());
         let _busy = Busy { all: self.0.clone(), export: export.name().to_owned() };
         let claim = Claim::take(&name)?;
-        let view = Attached {
-            name: name.to_string(),
-            export: export.name().to_owned(),
-            path: name.link().display().to_string(),
-            device: None,
-            has_resend: false,
-            notes: Vec::new(),
-        };
+        let view = unattached(&name, export.name());
         if dry_run {
             return Ok(view);
         }
@@ -241,17 +234,11 @@ impl Attachments {
         let export = self.find(&kept.export)?;
         let claim = Claim::take(&kept.name)?;
         let (behind, found) = Behind::resume(&self.0.env, &export, kept)?;
-        let path = kept.name.link().display().to_string();
         let Found { connected, is_smaller } = found;
-        let notes = notes::of(&behind, &path, connected.direct, true);
-        let view = Attached {
-            name: kept.name.to_string(),
-            export: kept.export.clone(),
-            path,
-            device: Some(connected.device.display().to_string()),
-            has_resend: true,
-            notes,
-        };
+        let view = unattached(&kept.name, &kept.export);
+        let notes = notes::of(&behind, &view.path, connected.direct, true);
+        let device = Some(connected.device.display().to_string());
+        let view = Attached { device, has_resend: true, notes, ..view };
         self.add(behind, view.clone(), claim, export.info().size);
         Ok((view, is_smaller))
     }
@@ -423,6 +410,13 @@ impl Attachments {
         }
         Err(behind.join("; "))
     }
+}
+
+/// Returns the view of an export that is not attached yet.
+fn unattached(name: &Name, export: &str) -> Attached {
+    let path = name.link().display().to_string();
+    let (name, export) = (name.to_string(), export.to_owned());
+    Attached { name, export, path, device: None, has_resend: false, notes: Vec::new() }
 }
 
 fn keeps_its_size(path: &str, why: &str) -> String {

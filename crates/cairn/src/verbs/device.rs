@@ -331,16 +331,11 @@ impl FailArgs {
             return self.target.print(form, &before, "take it out of service");
         }
         if !self.yes {
-            self.ask(&before)?;
+            let Member { name, state, .. } = self.target.find(&before)?;
+            confirm(&format!("take {name} ({state}) out of {}?", before.name))?;
         }
         let device = client.fail(&name.request(false))?;
         self.target.print(form, &device, "")
-    }
-
-    fn ask(&self, device: &DeviceStatus) -> Result<()> {
-        let member = self.target.find(device)?;
-        let (name, state) = (&member.name, &member.state);
-        confirm(&format!("take {name} ({state}) out of {}?", device.name))
     }
 }
 
