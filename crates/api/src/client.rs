@@ -299,14 +299,6 @@ impl Client {
         self.post_within(PATIENCE_DISKS, "/v1/daemon/stop", graph)
     }
 
-    /// Makes a daemon replace the process of a graph by a new one.
-    ///
-    /// # Errors
-    /// As for [`Client::graph`].
-    pub fn renew(&self, graph: &KeptName) -> Answer<KeptGraph> {
-        self.post_within(PATIENCE_DISKS, "/v1/daemon/renew", graph)
-    }
-
     /// Makes a daemon end and leave all graphs as they are.
     ///
     /// # Errors

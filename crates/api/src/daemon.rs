@@ -13,9 +13,10 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::server::{answer, bind, page, refuse};
+use crate::server::{answer, bind, page, refuse, routes};
 use crate::{Health, Problem, Status};
 
 /// A daemon.
@@ -162,11 +163,8 @@ impl KeptGraph {
             graph: self.name.clone(),
             pid: self.pid.unwrap_or_default(),
             health: Health::Failed,
-            connections: 0,
-            served: 0,
-            devices: Vec::new(),
-            attached: Vec::new(),
             kept: Some(self.clone()),
+            ..Status::default()
         }
     }
 }
@@ -226,7 +224,7 @@ impl DaemonSocket {
             // No client may find the socket while the last answers are sent.
             drop(file);
         };
-        axum::serve(listener, routes(daemon)).with_graceful_shutdown(until).await
+        axum::serve(listener, routes(table(), daemon)).with_graceful_shutdown(until).await
     }
 }
 
@@ -267,46 +265,29 @@ impl Drop for SocketFile {
 /// Returns the handler of each path. All paths are in `docs/api/openapi.json`.
 pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Arc<dyn Keeps>>)> {
     vec![
-        ("/v1/daemon", get(view)),
-        ("/v1/daemon/up", post(up)),
-        ("/v1/daemon/stop", post(stop)),
-        ("/v1/daemon/renew", post(renew)),
-        ("/v1/daemon/leave", post(leave)),
+        ("/v1/daemon", get(async |State(daemon): Daemon| answer(Ok(daemon.view())))),
+        ("/v1/daemon/up", asks(|daemon, request| daemon.up(request))),
+        ("/v1/daemon/stop", asks(|daemon, request| daemon.stop(request))),
+        ("/v1/daemon/renew", asks(|daemon, request| daemon.renew(request))),
+        ("/v1/daemon/leave", post(async |State(daemon): Daemon| answer(daemon.leave().await))),
         ("/metrics", get(figures)),
     ]
 }
 
-fn routes(daemon: Arc<dyn Keeps>) -> Router {
-    let routes = table().into_iter();
-    let router = routes.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
-    crate::server::worded(router.fallback(crate::server::nothing).with_state(daemon))
+/// Returns the handler of a request with a body.
+fn asks<Q: DeserializeOwned + Send + 'static>(
+    ask: fn(Arc<dyn Keeps>, Q) -> Answering<KeptGraph>,
+) -> MethodRouter<Arc<dyn Keeps>> {
+    post(async move |State(daemon): Daemon, Json(request): Json<Q>| {
+        answer(ask(daemon, request).await)
+    })
 }
 
 type Daemon = State<Arc<dyn Keeps>>;
-
-async fn view(State(daemon): Daemon) -> Response {
-    answer(Ok(daemon.view()))
-}
 
 async fn figures(State(daemon): Daemon) -> Response {
     match daemon.metrics().await {
         Ok(text) => page(text),
         Err(problem) => refuse(problem),
     }
-}
-
-async fn up(State(daemon): Daemon, Json(request): Json<UpRequest>) -> Response {
-    answer(daemon.up(request).await)
-}
-
-async fn stop(State(daemon): Daemon, Json(graph): Json<KeptName>) -> Response {
-    answer(daemon.stop(graph).await)
-}
-
-async fn renew(State(daemon): Daemon, Json(graph): Json<KeptName>) -> Response {
-    answer(daemon.renew(graph).await)
-}
-
-async fn leave(State(daemon): Daemon) -> Response {
-    answer(daemon.leave().await)
 }

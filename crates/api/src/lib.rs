@@ -32,6 +32,7 @@ mod server;
 mod types;
 
 pub use block::control::job::Action as JobCommand;
+pub use block::findings::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 pub use block::{Health, JobState, Member, MemberState, Progress, Room, Scrub};
 pub use bridge::{Answers, Bridge, JOBS_MAX, bridge};
 pub use client::{ANSWER_MAX_BYTES, Client};
@@ -42,11 +43,10 @@ pub use daemon::{
 pub use follow::FOLLOWERS_MAX;
 pub use server::{SOCKET_PATH_MAX_BYTES, Server, is_heard};
 pub use types::{
-    Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Checked, CheckedDevice,
-    CheckedDisk, CommandRequest, Counts, DetachRequest, DeviceStatus, DiskChange, DiskRequest,
-    EventLine, ExportView, Finding, ForgottenDisk, GraphView, History, Job, JobRequest, Means,
-    MemberRequest, NodeView, PastSpec, Place, Power, Problem, ResizeRequest, ScrubRequest,
-    Soundness, SpecText, Status, Top, TopRow, UndoRequest,
+    Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, CommandRequest, Counts,
+    DetachRequest, DeviceStatus, DiskChange, DiskRequest, EventLine, ExportView, ForgottenDisk,
+    GraphView, History, Job, JobRequest, Means, MemberRequest, NodeView, PastSpec, Place, Power,
+    Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top, TopRow, UndoRequest,
 };
 
 /// An answer that takes time. It runs on the core of the graph.

@@ -1,8 +1,11 @@
 //! Metrics for Prometheus, in its text format. `docs/metrics.md` lists them. All values are in base units.
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
-use crate::{DaemonView, GraphView, Health, MemberState, Phase, Room, Status, Top};
+use crate::{
+    Counts, DaemonView, DeviceStatus, GraphView, Health, MemberState, Phase, Room, Status, Top,
+};
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -32,196 +35,155 @@ pub fn page(samples: &[Sample], daemon: Option<&DaemonView>) -> String {
 
 fn devices(page: &mut Page, samples: &[Sample]) {
     let rows = || {
-        samples.iter().flat_map(|sample| {
-            let rows = sample.top.rows.iter();
-            rows.filter_map(|row| Some((&*sample.top.graph, row, row.counts.as_ref()?)))
+        samples.iter().flat_map(|Sample { top, .. }| {
+            let rows = top.rows.iter();
+            rows.filter_map(|row| {
+                Some((labels(&top.graph, &row.name, &row.kind), row.counts.as_ref()?))
+            })
         })
     };
-    page.family("cairn_device_ops_total", "counter", "Requests begun at a device.");
-    for (graph, row, counts) in rows() {
-        for (op, n) in &counts.ops {
-            page.line(
-                &[("graph", graph), ("device", &row.name), ("kind", &row.kind), ("op", op)],
-                n,
-            );
-        }
-    }
-    page.family("cairn_device_bytes_total", "counter", "Bytes that these requests were about.");
-    for (graph, row, counts) in rows() {
-        for (op, n) in &counts.bytes {
-            page.line(
-                &[("graph", graph), ("device", &row.name), ("kind", &row.kind), ("op", op)],
-                n,
-            );
-        }
-    }
-    page.family("cairn_device_errors_total", "counter", "Requests that failed at a device.");
-    for (graph, row, counts) in rows() {
-        let labels = [("graph", graph), ("device", &*row.name), ("kind", &*row.kind)];
-        page.line(&labels, counts.errors);
-    }
-    page.family("cairn_device_in_flight", "gauge", "Requests begun and not yet answered.");
-    for (graph, row, counts) in rows() {
-        let labels = [("graph", graph), ("device", &*row.name), ("kind", &*row.kind)];
-        page.line(&labels, counts.in_flight);
-    }
+    let by_op = |pick: fn(&Counts) -> &BTreeMap<String, u64>| {
+        rows().flat_map(move |([graph, device, kind], counts)| {
+            pick(counts).iter().map(move |(op, n)| ([graph, device, kind, ("op", op)], n))
+        })
+    };
+    let help = "Requests begun at a device.";
+    page.family("cairn_device_ops_total", "counter", help, by_op(|counts| &counts.ops));
+    let help = "Bytes that these requests were about.";
+    page.family("cairn_device_bytes_total", "counter", help, by_op(|counts| &counts.bytes));
+    let errors = rows().map(|(labels, counts)| (labels, counts.errors));
+    let help = "Requests that failed at a device.";
+    page.family("cairn_device_errors_total", "counter", help, errors);
+    let in_flight = rows().map(|(labels, counts)| (labels, counts.in_flight));
+    let help = "Requests begun and not yet answered.";
+    page.family("cairn_device_in_flight", "gauge", help, in_flight);
 }
 
 fn health(page: &mut Page, samples: &[Sample]) {
-    page.family("cairn_graph_state", "gauge", "1 for the state that a graph is in, 0 for others.");
-    for Sample { status, .. } in samples {
-        page.states(&[("graph", &status.graph)], status.health);
-    }
-    page.family(
-        "cairn_device_state",
-        "gauge",
-        "1 for the state that a device is in, 0 for others.",
-    );
-    for Sample { status, .. } in samples {
-        for device in &status.devices {
-            let labels =
-                [("graph", &*status.graph), ("device", &*device.name), ("kind", &*device.kind)];
-            page.states(&labels, device.health);
-        }
-    }
-    room(page, samples);
-    page.family("cairn_device_events_total", "counter", "What a device counts besides requests.");
-    for Sample { status, .. } in samples {
-        for device in &status.devices {
-            for (event, n) in &device.counters {
-                let labels = [
-                    ("graph", &*status.graph),
-                    ("device", &*device.name),
-                    ("kind", &*device.kind),
-                    ("event", event),
-                ];
-                page.line(&labels, n);
-            }
-        }
-    }
-}
-
-/// Adds the metrics of devices that allocate blocks by themselves.
-fn room(page: &mut Page, samples: &[Sample]) {
-    type Pick = fn(&Room) -> u64;
-    let families: [(_, _, Pick); 2] = [
-        ("cairn_device_room_taken_bytes", "Bytes of a device's room that are taken.", |room| {
-            room.taken_bytes
-        }),
-        ("cairn_device_room_bytes", "Bytes of a device's room.", |room| room.of_bytes),
-    ];
-    for (name, help, pick) in families {
-        page.family(name, "gauge", help);
-        for Sample { status, .. } in samples {
-            for device in &status.devices {
-                let Some(room) = &device.room else { continue };
-                let labels =
-                    [("graph", &*status.graph), ("device", &*device.name), ("kind", &*device.kind)];
-                page.line(&labels, pick(room));
-            }
-        }
-    }
+    let all = samples.iter().map(|Sample { status, .. }| status);
+    let graphs = all.flat_map(|status| states(&[("graph", &status.graph)], status.health));
+    let help = "1 for the state that a graph is in, 0 for others.";
+    page.family("cairn_graph_state", "gauge", help, graphs);
+    let devices = statuses(samples).flat_map(|(labels, device)| states(&labels, device.health));
+    let help = "1 for the state that a device is in, 0 for others.";
+    page.family("cairn_device_state", "gauge", help, devices);
+    // Devices that allocate blocks by themselves.
+    let room = |pick: fn(&Room) -> u64| {
+        statuses(samples)
+            .filter_map(move |(labels, device)| Some((labels, pick(device.room.as_ref()?))))
+    };
+    let help = "Bytes of a device's room that are taken.";
+    page.family("cairn_device_room_taken_bytes", "gauge", help, room(|room| room.taken_bytes));
+    let help = "Bytes of a device's room.";
+    page.family("cairn_device_room_bytes", "gauge", help, room(|room| room.of_bytes));
+    let events = statuses(samples).flat_map(|([graph, name, kind], device)| {
+        let counters = device.counters.iter();
+        counters.map(move |(event, n)| ([graph, name, kind, ("event", event)], n))
+    });
+    let help = "What a device counts besides requests.";
+    page.family("cairn_device_events_total", "counter", help, events);
 }
 
 fn members(page: &mut Page, samples: &[Sample]) {
     let all = || {
-        samples.iter().flat_map(|Sample { status, .. }| {
-            status.devices.iter().flat_map(move |device| {
-                let labels = move |member| {
-                    [("graph", &*status.graph), ("device", &*device.name), ("member", member)]
-                };
-                device.members.iter().map(move |member| (labels(&*member.name), member))
-            })
+        statuses(samples).flat_map(|([graph, name, _], device)| {
+            let members = device.members.iter();
+            members.map(move |member| ([graph, name, ("member", &*member.name)], member))
         })
     };
-    page.family("cairn_member_in_sync", "gauge", "Whether a member of a redundant device is.");
-    for (labels, member) in all() {
-        page.line(&labels, u8::from(member.state == MemberState::InSync));
-    }
-    page.family("cairn_member_errors_total", "counter", "Errors of a member since the start.");
-    for (labels, member) in all() {
-        page.line(&labels, member.errors);
-    }
-    page.family("cairn_member_progress_ratio", "gauge", "How far a member is that is copied to.");
-    for (labels, member) in all() {
-        if let Some(progress) = member.progress.filter(|progress| progress.all_bytes > 0) {
-            page.line(&labels, progress.done_bytes as f64 / progress.all_bytes as f64);
-        }
-    }
+    let in_sync = |state| u8::from(state == MemberState::InSync);
+    let in_sync = all().map(|(labels, member)| (labels, in_sync(member.state)));
+    let help = "Whether a member of a redundant device is.";
+    page.family("cairn_member_in_sync", "gauge", help, in_sync);
+    let errors = all().map(|(labels, member)| (labels, member.errors));
+    let help = "Errors of a member since the start.";
+    page.family("cairn_member_errors_total", "counter", help, errors);
+    let progress = all().filter_map(|(labels, member)| {
+        let progress = member.progress.filter(|progress| progress.all_bytes > 0)?;
+        Some((labels, progress.done_bytes as f64 / progress.all_bytes as f64))
+    });
+    let help = "How far a member is that is copied to.";
+    page.family("cairn_member_progress_ratio", "gauge", help, progress);
 }
 
 fn clients(page: &mut Page, samples: &[Sample]) {
-    page.family("cairn_export_capacity_bytes", "gauge", "What an export shows.");
-    for Sample { graph, .. } in samples {
-        for export in &graph.exports {
-            page.line(&[("graph", &graph.name), ("export", &export.name)], export.size_bytes);
-        }
-    }
-    page.family("cairn_connections", "gauge", "NBD connections now.");
-    for Sample { status, .. } in samples {
-        page.line(&[("graph", &status.graph)], status.connections);
-    }
-    page.family("cairn_connections_total", "counter", "NBD connections since the start.");
-    for Sample { status, .. } in samples {
-        page.line(&[("graph", &status.graph)], status.served);
-    }
-    page.family("cairn_attached", "gauge", "1 for each export that is a device of this machine.");
-    for Sample { status, .. } in samples {
-        for attached in &status.attached {
-            let labels = [
-                ("graph", &*status.graph),
-                ("export", &*attached.export),
-                ("path", &*attached.path),
-            ];
-            page.line(&labels, 1);
-        }
-    }
+    let exports = samples.iter().flat_map(|Sample { graph, .. }| {
+        let labels = |export| [("graph", &*graph.name), ("export", export)];
+        graph.exports.iter().map(move |export| (labels(&*export.name), export.size_bytes))
+    });
+    page.family("cairn_export_capacity_bytes", "gauge", "What an export shows.", exports);
+    let graphs = || samples.iter().map(|sample| ([("graph", &*sample.status.graph)], sample));
+    let now = graphs().map(|(labels, sample)| (labels, sample.status.connections));
+    page.family("cairn_connections", "gauge", "NBD connections now.", now);
+    let served = graphs().map(|(labels, sample)| (labels, sample.status.served));
+    let help = "NBD connections since the start.";
+    page.family("cairn_connections_total", "counter", help, served);
+    let attached = graphs().flat_map(|([graph], sample)| {
+        let attached = sample.status.attached.iter();
+        attached.map(move |one| ([graph, ("export", &*one.export), ("path", &*one.path)], 1))
+    });
+    let help = "1 for each export that is a device of this machine.";
+    page.family("cairn_attached", "gauge", help, attached);
 }
 
 fn kept(page: &mut Page, daemon: &DaemonView) {
-    page.family("cairn_daemon_graph_up", "gauge", "Whether clients can connect to a graph.");
-    for graph in &daemon.graphs {
-        page.line(&[("graph", &graph.name)], u8::from(graph.phase == Phase::Up));
-    }
-    page.family("cairn_daemon_graph_starts_total", "counter", "Processes started for a graph.");
-    for graph in &daemon.graphs {
-        page.line(&[("graph", &graph.name)], graph.starts);
-    }
-    page.family("cairn_daemon_held", "gauge", "Descriptors held for the next process.");
-    for graph in &daemon.graphs {
-        page.line(&[("graph", &graph.name)], graph.held);
-    }
+    let graphs = || daemon.graphs.iter().map(|graph| ([("graph", &*graph.name)], graph));
+    let up = graphs().map(|(labels, graph)| (labels, u8::from(graph.phase == Phase::Up)));
+    let help = "Whether clients can connect to a graph.";
+    page.family("cairn_daemon_graph_up", "gauge", help, up);
+    let starts = graphs().map(|(labels, graph)| (labels, graph.starts));
+    let help = "Processes started for a graph.";
+    page.family("cairn_daemon_graph_starts_total", "counter", help, starts);
+    let held = graphs().map(|(labels, graph)| (labels, graph.held));
+    page.family("cairn_daemon_held", "gauge", "Descriptors held for the next process.", held);
+}
+
+/// A label: its name and its value.
+type Label<'a> = (&'a str, &'a str);
+
+/// Returns the labels of a device.
+fn labels<'a>(graph: &'a str, device: &'a str, kind: &'a str) -> [Label<'a>; 3] {
+    [("graph", graph), ("device", device), ("kind", kind)]
+}
+
+/// Returns the status of every device, with its labels.
+fn statuses(samples: &[Sample]) -> impl Iterator<Item = ([Label<'_>; 3], &DeviceStatus)> {
+    samples.iter().flat_map(|Sample { status, .. }| {
+        let devices = status.devices.iter();
+        devices.map(|device| (labels(&status.graph, &device.name, &device.kind), device))
+    })
+}
+
+/// Returns a line for each state that a graph or a device may be in.
+fn states<'a>(labels: &[Label<'a>], is: Health) -> [(Vec<Label<'a>>, u8); 3] {
+    let all = [(Health::Ok, "ok"), (Health::Degraded, "degraded"), (Health::Failed, "failed")];
+    all.map(|(health, word)| ([labels, &[("state", word)]].concat(), u8::from(health == is)))
 }
 
 /// A page under construction. The format demands that the lines of a metric family are adjacent.
 #[derive(Default)]
 struct Page {
     text: String,
-    family: &'static str,
 }
 
 impl Page {
-    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
-        self.family = name;
+    fn family<'a, L: AsRef<[Label<'a>]>>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        lines: impl IntoIterator<Item = (L, impl Display)>,
+    ) {
         // Writing to a String does not fail.
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    }
-
-    fn line(&mut self, labels: &[(&str, &str)], value: impl Display) {
-        self.text.push_str(self.family);
-        for (n, (label, value)) in labels.iter().enumerate() {
-            self.text.push(if n == 0 { '{' } else { ',' });
-            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let _ = write!(self.text, "{label}=\"{value}\"");
-        }
-        let _ = writeln!(self.text, "}} {value}");
-    }
-
-    fn states(&mut self, labels: &[(&str, &str)], is: Health) {
-        let all = [(Health::Ok, "ok"), (Health::Degraded, "degraded"), (Health::Failed, "failed")];
-        for (health, word) in all {
-            let labels = [labels, &[("state", word)]].concat();
-            self.line(&labels, u8::from(health == is));
+        for (labels, value) in lines {
+            self.text.push_str(name);
+            for (n, (label, value)) in labels.as_ref().iter().enumerate() {
+                self.text.push(if n == 0 { '{' } else { ',' });
+                let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+                let _ = write!(self.text, "{label}=\"{value}\"");
+            }
+            let _ = writeln!(self.text, "}} {value}");
         }
     }
 }
@@ -337,8 +299,7 @@ mod tests {
     #[test]
     fn metrics_label_values_are_escaped() {
         let mut page = Page::default();
-        page.family("x", "gauge", "X.");
-        page.line(&[("name", "a\"b\\c\nd")], 1);
+        page.family("x", "gauge", "X.", [([("name", "a\"b\\c\nd")], 1)]);
         assert!(page.text.ends_with("x{name=\"a\\\"b\\\\c\\nd\"} 1\n"));
     }
 }

@@ -15,16 +15,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use rustix::fs::Mode;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use crate::follow::follow;
 use crate::metrics;
-use crate::{
-    ApplyRequest, AttachRequest, Bridge, CommandRequest, DetachRequest, DiskRequest, JobRequest,
-    Live, MemberRequest, Problem, ResizeRequest, ScrubRequest, UndoRequest,
-};
+use crate::{Bridge, Later, Live, Problem};
 
 /// An open control socket. It closes when this value is dropped.
 pub struct Server {
@@ -59,7 +57,7 @@ impl Server {
                 let until = async move {
                     let _ = until.await;
                 };
-                axum::serve(listener, routes(bridge)).with_graceful_shutdown(until).await
+                axum::serve(listener, routes(table(), bridge)).with_graceful_shutdown(until).await
             };
             if let Err(error) = runtime.block_on(serve) {
                 eprintln!("cairn: the control socket is closed: {error}");
@@ -67,11 +65,6 @@ impl Server {
             drop(running);
         })?;
         Ok(server)
-    }
-
-    /// Returns the path of the socket.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 }
 
@@ -134,35 +127,50 @@ pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Bridge>)> {
         ("/v1/status", get(|State(bridge)| ask(bridge, |live| Ok(live.status())))),
         ("/v1/top", get(|State(bridge)| ask(bridge, |live| Ok(live.top())))),
         ("/v1/locate", get(locate)),
-        ("/v1/device/fail", post(fail)),
-        ("/v1/device/resync", post(resync)),
-        ("/v1/device/scrub", post(scrub)),
-        ("/v1/device/disk", post(disk)),
-        ("/v1/device/resize", post(resize)),
+        ("/v1/device/fail", asks(|live, request| live.fail(request))),
+        ("/v1/device/resync", asks(|live, request| live.resync(request))),
+        ("/v1/device/scrub", asks(|live, request| live.scrub(request))),
+        ("/v1/device/disk", asks(|live, request| live.disk(request))),
+        ("/v1/device/resize", asks(|live, request| live.resize(request))),
         ("/v1/events", get(events)),
         ("/v1/events/follow", get(follow_events)),
         ("/v1/jobs", get(|State(bridge)| ask(bridge, |live| Ok(live.jobs())))),
-        ("/v1/job", post(job)),
-        ("/v1/command", post(command)),
-        ("/v1/attach", post(attach)),
-        ("/v1/detach", post(detach)),
-        ("/v1/apply", post(apply)),
+        ("/v1/job", asks(|live, request| live.job(request))),
+        ("/v1/command", asks(|live, request| live.command(request))),
+        ("/v1/attach", asks(|live, request| live.attach(request))),
+        ("/v1/detach", asks(|live, request| live.detach(request))),
+        ("/v1/apply", asks(|live, request| live.apply(request))),
         ("/v1/check", get(|State(bridge)| check(bridge, false))),
         ("/v1/repair", post(repair)),
         ("/v1/history", get(|State(bridge)| ask(bridge, |live| live.history()))),
-        ("/v1/undo", post(undo)),
+        ("/v1/undo", asks(|live, request| live.undo(request))),
         ("/metrics", get(figures)),
     ]
 }
 
-fn routes(bridge: Bridge) -> Router {
-    let routes = table().into_iter();
+/// Returns the handler of a request whose answer takes time.
+fn asks<Q, A>(ask: fn(&dyn Live, Q) -> Later<Result<A, Problem>>) -> MethodRouter<Bridge>
+where
+    Q: DeserializeOwned + Send + 'static,
+    A: Serialize + Send + 'static,
+{
+    post(async move |State(bridge): State<Bridge>, Json(request): Json<Q>| {
+        answer(bridge.ask_later(move |live| ask(live, request)).await.flatten())
+    })
+}
+
+/// Returns the router of these handlers.
+pub(crate) fn routes<S: Clone + Send + Sync + 'static>(
+    table: Vec<(&'static str, MethodRouter<S>)>,
+    state: S,
+) -> Router {
+    let routes = table.into_iter();
     let router = routes.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
-    worded(router.fallback(nothing).with_state(bridge))
+    worded(router.fallback(nothing).with_state(state))
 }
 
 /// Puts refusals of the HTTP library into the form of all others: JSON, with an exit code.
-pub(crate) fn worded(router: Router) -> Router {
+fn worded(router: Router) -> Router {
     router.layer(middleware::map_response(async |response: Response| {
         let status = response.status();
         let json = HeaderValue::from_static("application/json");
@@ -213,22 +221,6 @@ pub(crate) fn page(text: String) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
 
-async fn fail(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.fail(request)).await.flatten())
-}
-
-async fn resync(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.resync(request)).await.flatten())
-}
-
-async fn scrub(State(bridge): State<Bridge>, Json(request): Json<ScrubRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.scrub(request)).await.flatten())
-}
-
-async fn disk(State(bridge): State<Bridge>, Json(request): Json<DiskRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.disk(request)).await.flatten())
-}
-
 #[derive(Deserialize)]
 struct After {
     #[serde(default)]
@@ -241,22 +233,6 @@ async fn events(State(bridge): State<Bridge>, Query(from): Query<After>) -> Resp
 
 async fn follow_events(State(bridge): State<Bridge>, Query(from): Query<After>) -> Response {
     follow(bridge, from.after)
-}
-
-async fn command(State(bridge): State<Bridge>, Json(request): Json<CommandRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.command(request)).await.flatten())
-}
-
-async fn attach(State(bridge): State<Bridge>, Json(request): Json<AttachRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.attach(request)).await.flatten())
-}
-
-async fn detach(State(bridge): State<Bridge>, Json(request): Json<DetachRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.detach(request)).await.flatten())
-}
-
-async fn apply(State(bridge): State<Bridge>, Json(request): Json<ApplyRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.apply(request)).await.flatten())
 }
 
 async fn check(bridge: Bridge, repair: bool) -> Response {
@@ -280,19 +256,7 @@ async fn repair(State(bridge): State<Bridge>, said: Nothing) -> Response {
     }
 }
 
-async fn undo(State(bridge): State<Bridge>, Json(request): Json<UndoRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.undo(request)).await.flatten())
-}
-
-async fn resize(State(bridge): State<Bridge>, Json(request): Json<ResizeRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.resize(request)).await.flatten())
-}
-
-async fn job(State(bridge): State<Bridge>, Json(request): Json<JobRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.job(request)).await.flatten())
-}
-
-pub(crate) async fn nothing() -> Response {
+async fn nothing() -> Response {
     refuse(Problem::new(4, "there is nothing under that path".to_owned()))
 }
 

@@ -90,7 +90,7 @@ pub struct SpecText {
 }
 
 /// Status of a graph.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Name of the graph.
     pub graph: String,
@@ -368,7 +368,7 @@ impl std::fmt::Display for Problem {
 }
 
 /// A spec to apply to a running graph.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ApplyRequest {
     /// File of the spec, as its name in messages.
     pub file: String,
@@ -425,77 +425,6 @@ pub struct ResizeRequest {
     pub size_bytes: Option<u64>,
     /// Whether to report only the effects.
     pub dry_run: bool,
-}
-
-/// Result of a check of the labels of a graph.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Checked {
-    /// Name of the graph.
-    pub graph: String,
-    /// Uuid of the graph in its labels.
-    pub uuid: String,
-    /// Change number in the newest label.
-    pub change: u64,
-    /// The worst of the findings.
-    pub soundness: Soundness,
-    /// The disks that were found.
-    pub disks: Vec<CheckedDisk>,
-    /// The states of devices in the labels, in words.
-    pub kept: Vec<CheckedDevice>,
-    /// Faults, and notes that are worth knowing.
-    pub findings: Vec<Finding>,
-}
-
-/// Grade of a finding or of a whole check.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Soundness {
-    /// No fault.
-    Sound,
-    /// Something is damaged or missing, but another copy holds all of the data.
-    Repairable,
-    /// A disk is open in a process or on another machine.
-    #[serde(rename = "in use")]
-    InUse,
-    /// Something is lost.
-    Damaged,
-}
-
-/// A disk with a label.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CheckedDisk {
-    /// Name of the disk.
-    pub name: String,
-    /// Path or address of the disk.
-    pub place: String,
-    /// Change number in its label.
-    pub change: u64,
-    /// Whether a repair would rewrite its label.
-    pub to_renew: bool,
-}
-
-/// The persistent state of a device.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CheckedDevice {
-    /// Name of the device.
-    pub name: String,
-    /// Kind of the device.
-    pub kind: String,
-    /// Summary of its newest state.
-    pub words: String,
-}
-
-/// A finding of a check.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Finding {
-    /// Its grade.
-    pub soundness: Soundness,
-    /// Name of the disk or device that it concerns, if it concerns one.
-    pub name: Option<String>,
-    /// Description of the finding.
-    pub words: String,
-    /// Next step; empty if nothing needs to be done.
-    pub next: String,
 }
 
 /// The previous specs of a graph, as its labels keep them.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use block::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{UnmountFlags, unmount};
+use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
 use crate::loops::{LOOK, Loop};
@@ -26,7 +27,7 @@ const CLOSE: Duration = Duration::from_secs(10);
 const FUSE: &str = "/dev/fuse";
 
 /// The required properties of a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Wanted {
     /// Block size, a power of two from 512 to 4096.
     pub block_bytes: u32,
@@ -35,7 +36,7 @@ pub struct Wanted {
 }
 
 /// A connected device.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Connected {
     /// `/dev/loopN`
     pub device: PathBuf,
@@ -53,7 +54,7 @@ pub struct Found {
 }
 
 /// The way to release a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Release {
     /// How long to wait for its users.
     pub patience: Duration,
@@ -91,7 +92,7 @@ pub fn prepare(name: &Name) -> Result<()> {
 /// # Errors
 /// `Limit` if no loop device is free; errors of the system. Then nothing is left behind but the mount.
 pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
-    let device = Loop::connect(name, wanted.block_bytes, wanted.read_only)?;
+    let device = Loop::connect(name, wanted)?;
     device.forget_errors();
     link_or_let_go(name, Device::Loop(device))?;
     Ok(Connected { device: Device::Loop(device).path(), direct: device.is_direct() })

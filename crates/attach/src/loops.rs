@@ -81,11 +81,11 @@ impl Loop {
     ///
     /// # Errors
     /// `Limit` if none is free, `Unsupported` without loop devices, and other errors of the kernel.
-    pub(crate) fn connect(name: &Name, block_bytes: u32, read_only: bool) -> Result<Self> {
+    pub(crate) fn connect(name: &Name, wanted: Wanted) -> Result<Self> {
         let file = name.file();
         let backing = File::options()
             .read(true)
-            .write(!read_only)
+            .write(!wanted.read_only)
             .open(&file)
             .map_err(|error| Error::io(&error, file.display()))?;
         let control = File::options().read(true).write(true).open(CONTROL);
@@ -93,7 +93,7 @@ impl Loop {
         for _ in 0..TRIES {
             let number = sys::free_loop(&control).map_err(|error| no_loops(&error))?;
             let device = Self(number);
-            match device.put_on(&backing, name, block_bytes, read_only) {
+            match device.put_on(&backing, name, wanted) {
                 Ok(()) => return Ok(device),
                 // Another program took it first.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
@@ -107,9 +107,9 @@ impl Loop {
         Err(Error::new(ErrorKind::Limit, why))
     }
 
-    fn put_on(self, backing: &File, name: &Name, block: u32, read_only: bool) -> io::Result<()> {
-        let device = File::options().read(true).write(!read_only).open(self.path())?;
-        sys::configure_loop(&device, backing, block, read_only, &name.mark())
+    fn put_on(self, backing: &File, name: &Name, wanted: Wanted) -> io::Result<()> {
+        let device = File::options().read(true).write(!wanted.read_only).open(self.path())?;
+        sys::configure_loop(&device, backing, wanted, &name.mark())
     }
 
     /// Takes it off its file when its last user has closed it.

@@ -158,10 +158,8 @@ impl fmt::Display for Users {
         for (pid, name) in self.processes.iter().take(NAMED_MAX) {
             words.push(format!("is open in process {pid} ({name})"));
         }
-        match self.processes.len() {
-            0 => {}
-            n if n > NAMED_MAX => words.push(format!("and in {} more", n - NAMED_MAX)),
-            _ => {}
+        if self.processes.len() > NAMED_MAX {
+            words.push(format!("and in {} more", self.processes.len() - NAMED_MAX));
         }
         if !self.processes.is_empty() && next.is_empty() {
             next.push("end what has it open".to_owned());

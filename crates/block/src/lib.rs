@@ -13,6 +13,7 @@ pub mod env;
 mod error;
 mod event;
 mod fan;
+pub mod findings;
 mod flush_fault;
 mod info;
 pub mod job;

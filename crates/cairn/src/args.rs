@@ -5,31 +5,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::daemon::DaemonArgs;
 use crate::exit::Result;
 use crate::out::Form;
+use crate::running::At;
 use crate::serve::ServeArgs;
-use crate::verbs::apply::{ApplyArgs, DiffArgs};
-use crate::verbs::attach::{AttachArgs, DetachArgs};
-use crate::verbs::bench::BenchArgs;
-use crate::verbs::check::CheckArgs;
-use crate::verbs::completions::{CompletionsArgs, ManArgs};
-use crate::verbs::create::CreateArgs;
-use crate::verbs::device::DeviceArgs;
-use crate::verbs::events::EventsArgs;
-use crate::verbs::graph::GraphArgs;
-use crate::verbs::import::ImportArgs;
-use crate::verbs::info::InfoArgs;
-use crate::verbs::job::JobArgs;
-use crate::verbs::key::KeyArgs;
-use crate::verbs::kinds::KindsArgs;
-use crate::verbs::locate::LocateArgs;
-use crate::verbs::ls::LsArgs;
-use crate::verbs::repair::RepairArgs;
-use crate::verbs::show::ShowArgs;
-use crate::verbs::status::StatusArgs;
-use crate::verbs::stop::StopArgs;
-use crate::verbs::top::TopArgs;
-use crate::verbs::undo::UndoArgs;
-use crate::verbs::validate::ValidateArgs;
-use crate::verbs::wipe::WipeArgs;
+use crate::verbs::{
+    apply, attach, bench, check, completions, create, device, events, graph, import, info, job,
+    key, kinds, locate, ls, repair, show, status, stop, top, undo, validate, wipe,
+};
 
 /// Composable block storage in user space.
 #[derive(Parser)]
@@ -45,63 +26,63 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Verb {
     /// Create an empty disk: a sparse file
-    Create(CreateArgs),
+    Create(create::CreateArgs),
     /// Show the facts of a file, a block device or an NBD export
-    Info(InfoArgs),
+    Info(info::InfoArgs),
     /// Serve a spec, or one raw disk, in the foreground
     Serve(ServeArgs),
     /// Find graphs on disks, and serve one without its spec
-    Import(ImportArgs),
+    Import(import::ImportArgs),
     /// Serve many graphs, each in its own worker process, and restart workers that die
     Daemon(DaemonArgs),
     /// Close a graph of a daemon, so that another machine may open it
-    Stop(StopArgs),
+    Stop(stop::StopArgs),
     /// Check a spec: show every fault at once, or the resulting graph
-    Validate(ValidateArgs),
+    Validate(validate::ValidateArgs),
     /// Show the changes that a spec would make to the running graph
-    Diff(DiffArgs),
+    Diff(apply::DiffArgs),
     /// Bring up a graph under a daemon, or change the running one to match the spec
-    Apply(ApplyArgs),
+    Apply(apply::ApplyArgs),
     /// Undo the last change of the running graph
-    Undo(UndoArgs),
+    Undo(undo::UndoArgs),
     /// Show a spec, or the running graphs, with every default filled in
-    Show(ShowArgs),
+    Show(show::ShowArgs),
     /// List running graphs, and their addresses for clients
-    Ls(LsArgs),
+    Ls(At),
     /// Report the state of every graph, and the next command to type
-    Status(StatusArgs),
+    Status(At),
     /// Draw the graph of a spec, or the running graphs
-    Graph(GraphArgs),
+    Graph(graph::GraphArgs),
     /// Show rates of every device, each second
-    Top(TopArgs),
+    Top(top::TopArgs),
     /// Show where a byte of an export lies on the disks
-    Locate(LocateArgs),
+    Locate(locate::LocateArgs),
     /// Attach an export as a block device of this machine: /dev/cairn/NAME
-    Attach(AttachArgs),
+    Attach(attach::AttachArgs),
     /// Flush an attached device, and remove it
-    Detach(DetachArgs),
+    Detach(attach::DetachArgs),
     /// Fail, resync, add or remove members of redundant devices, and resize disks, while they are in use
-    Device(DeviceArgs),
+    Device(device::DeviceArgs),
     /// List, watch and control long jobs: migrations, resyncs
-    Job(JobArgs),
+    Job(job::JobArgs),
     /// Show events of devices
-    Events(EventsArgs),
+    Events(events::EventsArgs),
     /// Manage the key slots of an encrypted device
-    Key(KeyArgs),
+    Key(key::KeyArgs),
     /// Check the labels of running graphs and of disks
-    Check(CheckArgs),
+    Check(check::CheckArgs),
     /// Rewrite labels from their sound copy, or from the labels of other disks
-    Repair(RepairArgs),
+    Repair(repair::RepairArgs),
     /// Remove the label of a disk
-    Wipe(WipeArgs),
+    Wipe(wipe::WipeArgs),
     /// List the kinds of devices, or show the manual of one
-    Kinds(KindsArgs),
+    Kinds(kinds::KindsArgs),
     /// Measure NBD exports of any server under the same load
-    Bench(BenchArgs),
+    Bench(bench::BenchArgs),
     /// Print completions for a shell
-    Completions(CompletionsArgs),
+    Completions(completions::CompletionsArgs),
     /// Print the manual page, or write one for every verb
-    Man(ManArgs),
+    Man(completions::ManArgs),
 }
 
 impl Args {
@@ -120,8 +101,8 @@ impl Args {
             Verb::Apply(args) => args.run(form),
             Verb::Undo(args) => args.run(form),
             Verb::Show(args) => args.run(form),
-            Verb::Ls(args) => args.run(form),
-            Verb::Status(args) => args.run(form),
+            Verb::Ls(at) => ls::run(&at, form),
+            Verb::Status(at) => status::run(&at, form),
             Verb::Graph(args) => args.run(form),
             Verb::Top(args) => args.run(form),
             Verb::Locate(args) => args.run(form),

@@ -1,7 +1,6 @@
 //! The end of the command: its exit code, and for a failure the message that explains it.
 
 use std::fmt;
-use std::process::{ExitCode, Termination};
 
 use block::{Error, ErrorKind, Reason};
 
@@ -66,12 +65,6 @@ impl Exit {
     /// Returns the number.
     pub fn code(self) -> u8 {
         self as u8
-    }
-}
-
-impl Termination for Exit {
-    fn report(self) -> ExitCode {
-        ExitCode::from(self.code())
     }
 }
 

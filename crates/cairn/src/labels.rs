@@ -1,6 +1,5 @@
 //! Labels of disks, for the command line.
 
-use api::{CheckedDevice, CheckedDisk};
 use block::units::format_size;
 use block::{Env, Error, ErrorKind};
 use doctor::scan::{self, Skipped};
@@ -14,42 +13,6 @@ pub fn doctor(env: &Env) -> Doctor {
     Doctor { env: env.clone(), registry: REGISTRY, machine: scan::machine() }
 }
 
-/// Returns the result of a check for users.
-pub fn checked(checked: doctor::Checked) -> api::Checked {
-    let disk = |disk: doctor::CheckedDisk| {
-        let doctor::CheckedDisk { name, place, change, to_renew } = disk;
-        CheckedDisk { name, place, change, to_renew }
-    };
-    let device = |device: doctor::CheckedDevice| {
-        let doctor::CheckedDevice { name, kind, words } = device;
-        CheckedDevice { name, kind, words }
-    };
-    api::Checked {
-        graph: checked.graph,
-        uuid: checked.uuid.to_string(),
-        change: checked.change,
-        soundness: soundness(checked.soundness),
-        disks: checked.disks.into_iter().map(disk).collect(),
-        kept: checked.kept.into_iter().map(device).collect(),
-        findings: checked.findings.into_iter().map(finding).collect(),
-    }
-}
-
-/// Returns a finding for users.
-pub fn finding(found: doctor::Finding) -> api::Finding {
-    let doctor::Finding { soundness: how, name, words, next, .. } = found;
-    api::Finding { soundness: soundness(how), name, words, next }
-}
-
-fn soundness(soundness: doctor::Soundness) -> api::Soundness {
-    match soundness {
-        doctor::Soundness::Sound => api::Soundness::Sound,
-        doctor::Soundness::Repairable => api::Soundness::Repairable,
-        doctor::Soundness::InUse => api::Soundness::InUse,
-        doctor::Soundness::Damaged => api::Soundness::Damaged,
-    }
-}
-
 /// Returns the text for a scan that has found no graph.
 pub fn no_label(skipped: &[Skipped]) -> &'static str {
     if skipped.is_empty() {
@@ -59,15 +22,9 @@ pub fn no_label(skipped: &[Skipped]) -> &'static str {
     }
 }
 
-/// Returns the failure for refusals to open a graph: all of them, each on a line of its own, with the code of the
-/// first.
-pub fn refused(refusals: &[Error]) -> Failure {
-    Failure::because(refusals.to_vec())
-}
-
 /// Returns the result of a dry run: the exit code that the real command would have.
 pub fn judged(refusals: &[Error]) -> Result {
-    if refusals.is_empty() { Ok(Exit::Ok) } else { Err(refused(refusals)) }
+    if refusals.is_empty() { Ok(Exit::Ok) } else { Err(Failure::because(refusals.to_vec())) }
 }
 
 /// Whether the refusal only reports that another process has the disk open.

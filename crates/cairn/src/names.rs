@@ -57,6 +57,14 @@ pub fn resolve_or_only<T>(word: &str, things: Vec<(Path, T)>) -> Result<T, Unres
     only(others.into_iter().filter(|(path, _)| path[0] == word))
 }
 
+/// Returns a list of names after `some`, or `none` if there are none.
+pub fn listed<'n>(names: impl Iterator<Item = &'n str>, none: &str, some: &str) -> String {
+    match &names.collect::<Vec<_>>()[..] {
+        [] => none.to_owned(),
+        names => format!("{some} {}", names.join(", ")),
+    }
+}
+
 fn is_named(word: &str, path: &[String]) -> bool {
     let mut names = path.iter();
     let (_, last) = word.rsplit_once('/').unwrap_or(("", word));

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::exit::{Failure, Result};
+use crate::exit::{Exit, Failure, Result};
 
 pub use crate::log::note;
 
@@ -22,17 +22,18 @@ pub enum Form {
 }
 
 impl Form {
-    /// Prints `value` as JSON, or its text.
-    pub fn print<T: Serialize>(self, value: &T, text: impl FnOnce() -> String) -> Result<()> {
+    /// Prints `value` as JSON, or its text. A verb that does no more returns the result.
+    pub fn print<T: Serialize>(self, value: &T, text: impl FnOnce() -> String) -> Result {
         match self {
-            Self::Text => print(&text()),
+            Self::Text => print(&text())?,
             Self::Json => {
                 let mut json = serde_json::to_string_pretty(value)
                     .expect("these structs have only fields that JSON knows");
                 json.push('\n');
-                print(&json)
+                print(&json)?;
             }
         }
+        Ok(Exit::Ok)
     }
 }
 

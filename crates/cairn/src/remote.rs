@@ -9,7 +9,7 @@ use block::{Env, Memory};
 use net::nbd::{Target, secure};
 use serde::Serialize;
 use wire::nbd::TransmissionFlags as Flags;
-use wire::nbd::{ClientConfig, ClientHandshake, ClientProgress, Goal, ReplyStyle, Session};
+use wire::nbd::{ClientConfig, ClientHandshake, ClientProgress, ReplyStyle, Session};
 
 use crate::exit::{Exit, Failure, Result};
 
@@ -58,9 +58,7 @@ async fn shake(
     tls: Option<&tls::Client>,
     export: &str,
 ) -> Result<Session> {
-    let tls_wanted = tls.is_some();
-    let config =
-        ClientConfig { goal: Goal::Connect, tls: tls_wanted, ..ClientConfig::connect(export) };
+    let config = ClientConfig { tls: tls.is_some(), ..ClientConfig::connect(export) };
     let lost = |why: String| Failure::new(Exit::Io, why);
     let mut handshake = ClientHandshake::new(config).map_err(|error| lost(error.to_string()))?;
     let (mut input, mut out) = (Vec::new(), Vec::new());

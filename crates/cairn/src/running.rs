@@ -58,7 +58,8 @@ impl At {
     }
 
     /// Returns the graph with the thing that a word names, and the thing's name there. `things` lists the paths of all
-    /// such things of one graph, below the graph; `sort` is a noun: `a disk`.
+    /// such things of one graph, below the graph; `sort` is a noun: `a disk`; `resolve` is [`names::resolve`] or
+    /// [`names::resolve_or_only`].
     ///
     /// # Errors
     /// `NotFound` if the word names none, `Usage` if it names several. But if only one graph runs, an unknown word is
@@ -67,31 +68,8 @@ impl At {
         &self,
         sort: &str,
         word: &str,
-        things: impl Fn(&Client) -> Vec<Names>,
-    ) -> Result<(Client, String)> {
-        self.find(sort, word, things, names::resolve)
-    }
-
-    /// Returns the thing that a word names, as [`At::owner`] does. The name of a graph alone also stands for the only
-    /// such thing in it.
-    ///
-    /// # Errors
-    /// As [`At::owner`].
-    pub fn owner_or_only(
-        &self,
-        sort: &str,
-        word: &str,
-        things: impl Fn(&Client) -> Vec<Names>,
-    ) -> Result<(Client, String)> {
-        self.find(sort, word, things, names::resolve_or_only)
-    }
-
-    fn find(
-        &self,
-        sort: &str,
-        word: &str,
-        things: impl Fn(&Client) -> Vec<Names>,
         resolve: Resolve,
+        things: impl Fn(&Client) -> Vec<Names>,
     ) -> Result<(Client, String)> {
         let all = self.all()?;
         let mut known = Vec::new();
@@ -127,7 +105,7 @@ impl At {
             let graph = client.graph().ok().into_iter();
             graph.flat_map(|graph| graph.exports).map(|export| vec![export.name]).collect()
         };
-        self.owner("an export", word, exports)
+        self.owner("an export", word, names::resolve, exports)
     }
 
     /// Returns the graph of that name if it runs. If `--at` is given, returns that graph instead, whatever its name.

@@ -108,7 +108,7 @@ async fn check(
     }
     Some(Checked {
         graph: newest.graph_name.clone(),
-        uuid: newest.graph,
+        uuid: newest.graph.to_string(),
         change: newest.epoch,
         soundness: checking.worst(),
         disks: checking.checked_disks(&named),

@@ -4,27 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use block::Result;
+use block::findings::{self, Soundness};
 use graph::labels::{Inspected, Labels};
+use graph::spec::Spec;
+use kind::Registry;
 use meta::{Inspection, Label, Uuid, Wrong};
+use serde::Serialize;
 
 use crate::check::{LockedDisk, ProbedDisk};
 use crate::scan::{self, Skipped};
-use crate::{Checked, Doctor, Finding, Sort, Soundness};
+use crate::{Checked, Doctor, Finding, Sort};
 
 /// A graph, by its name and its uuid.
 pub type GraphKey = (String, Uuid);
 
 /// The copies of the label that were read from a disk, with its path.
 pub type DiskCopies = (PathBuf, Inspection);
-
-/// The running graphs, which their servers check.
-#[derive(Default)]
-pub struct Running<'r> {
-    /// Their uuids.
-    pub graphs: Vec<&'r str>,
-    /// Their disks.
-    pub disks: Vec<PathBuf>,
-}
 
 /// All graphs on the disks of a directory.
 #[derive(Default)]
@@ -33,36 +28,86 @@ pub struct CheckedDisks {
     pub graphs: Vec<Checked>,
     /// Disks with an unreadable label.
     pub unread: Vec<Finding>,
-    /// Disks that another process has open, or that cannot be read.
+}
+
+/// The graphs that were found: those that run, as their servers have checked them, and then those on disks.
+#[derive(Default, Serialize)]
+pub struct Found {
+    /// The graphs.
+    pub graphs: Vec<findings::Checked>,
+    /// Findings on disks whose labels cannot be read.
+    pub unread: Vec<findings::Finding>,
+    /// Disks that another process has open or that cannot be read, with the reason.
     pub skipped: Vec<Skipped>,
+    /// Number of running graphs.
+    #[serde(skip)]
+    pub running: usize,
+}
+
+impl Found {
+    /// Returns the worst of all findings.
+    pub fn worst(&self) -> Soundness {
+        let graphs = self.graphs.iter().map(|graph| graph.soundness);
+        let all = graphs.chain(self.unread.iter().map(|finding| finding.soundness));
+        all.max().unwrap_or(Soundness::Sound)
+    }
+
+    /// Adds findings for disks of a stopped graph that are not at the place in the spec: a start looks only there.
+    pub fn compare_places(&mut self, spec: &Spec, file: &Path, registry: Registry) {
+        let ([graph], 0) = (&mut self.graphs[..], self.running) else { return };
+        let real = |place: &str| scan::real(Path::new(place));
+        let here: Vec<_> = graph.disks.iter().filter_map(|disk| real(&disk.place)).collect();
+        for disk in spec.labelled(registry) {
+            let (name, Some(said)) = (&disk.given.name, disk.path()) else { continue };
+            let found = graph.disks.iter().find(|disk| disk.name == *name);
+            // If the place in the spec is that of another disk of the graph, the two are only swapped, which is fine.
+            let Some(found) = found.filter(|_| real(said).is_none_or(|said| !here.contains(&said)))
+            else {
+                continue;
+            };
+            let (spec, is) = (file.display(), &found.place);
+            let soundness = Soundness::Repairable;
+            let words = format!("{spec} says that it is at {said}, and it is at {is}");
+            let next = format!("say {is} there, or bring it back to {said}");
+            let name = Some(name.clone());
+            graph.findings.push(findings::Finding { soundness, name, words, next });
+            graph.soundness = graph.soundness.max(soundness);
+        }
+    }
 }
 
 impl Doctor {
-    /// Checks all graphs on the block devices and the files of `directory`.
+    /// Adds the graphs on the block devices and the files of `directory`; only those with the name `wanted`, if it is set.
     ///
     /// # Errors
     /// As [`Doctor::copies`].
     pub async fn check_directory(
         &self,
         directory: &Path,
-        running: &Running<'_>,
-    ) -> Result<CheckedDisks> {
-        let (disks, skipped) = self.copies(directory).await?;
+        wanted: Option<&str>,
+        found: &mut Found,
+    ) -> Result<()> {
+        let (disks, mut skipped) = self.copies(directory).await?;
         // The server of a graph has checked the disks that it has open.
-        let is_own = |skipped: &Skipped| {
-            let path = scan::real(Path::new(&skipped.path));
-            path.is_some_and(|path| running.disks.contains(&path))
-        };
-        let skipped = skipped.into_iter().filter(|skipped| !is_own(skipped)).collect();
-        Ok(self.check_disks(&disks, skipped, running).await)
+        let real = |place: &str| scan::real(Path::new(place));
+        let open: Vec<_> = found.graphs.iter().flat_map(|graph| &graph.disks).collect();
+        let open: Vec<_> = open.iter().filter_map(|disk| real(&disk.place)).collect();
+        skipped.retain(|skipped| real(&skipped.path).is_none_or(|path| !open.contains(&path)));
+        let checked = self.check_disks(&disks, &skipped, &found.graphs).await;
+        found.skipped = skipped;
+        found.unread.extend(checked.unread.into_iter().map(Into::into));
+        let is_wanted = |graph: &Checked| wanted.is_none_or(|wanted| graph.graph == wanted);
+        let graphs = checked.graphs.into_iter().filter(is_wanted);
+        found.graphs.extend(graphs.map(|graph| graph.map(Into::into)));
+        Ok(())
     }
 
-    /// Checks all graphs on these disks.
+    /// Checks all graphs on these disks, except for the `running` ones.
     pub async fn check_disks(
         &self,
         disks: &[DiskCopies],
-        skipped: Vec<Skipped>,
-        running: &Running<'_>,
+        skipped: &[Skipped],
+        running: &[findings::Checked],
     ) -> CheckedDisks {
         let places: Vec<_> = disks.iter().map(|(path, _)| path.display().to_string()).collect();
         let unread = places.iter().zip(disks).filter_map(|(place, (_, inspection))| {
@@ -70,7 +115,7 @@ impl Doctor {
         });
         let unread = unread.collect();
         let mut held: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for Skipped { path: place, why, label } in &skipped {
+        for Skipped { path: place, why, label } in skipped {
             if let Some(label) = label {
                 held.entry(of(label)).or_default().push(LockedDisk { place, why, label });
             }
@@ -80,14 +125,14 @@ impl Doctor {
         let mut graphs = Vec::new();
         for graph in all {
             // A disk that was removed from a running graph has an old label of the graph.
-            if running.graphs.contains(&&*graph.1.to_string()) {
+            if running.iter().any(|running| running.uuid == graph.1.to_string()) {
                 continue;
             }
             let seen = seen.get(graph).map(|seen| &seen[..]).unwrap_or_default();
             let held = held.get(graph).map(|held| &held[..]).unwrap_or_default();
             graphs.extend(self.check_stopped(seen, held).await);
         }
-        CheckedDisks { graphs, unread, skipped }
+        CheckedDisks { graphs, unread }
     }
 
     /// Checks the labels of a graph that runs. `None` if none of its disks can be read.

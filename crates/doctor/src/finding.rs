@@ -1,63 +1,10 @@
 //! Results of a check.
 
+use block::findings::{self, Soundness};
 use graph::labels::{Case, Opening, Waiver};
-use meta::Uuid;
 
 /// Result of a check of one graph.
-#[derive(Clone, Debug)]
-pub struct Checked {
-    /// Name of the graph.
-    pub graph: String,
-    /// Its uuid.
-    pub uuid: Uuid,
-    /// Epoch of the label that counts.
-    pub change: u64,
-    /// The worst finding.
-    pub soundness: Soundness,
-    /// The disks that were found, by name.
-    pub disks: Vec<CheckedDisk>,
-    /// States of devices in the labels.
-    pub kept: Vec<CheckedDevice>,
-    /// Everything that is not in order, and notes.
-    pub findings: Vec<Finding>,
-}
-
-/// A labelled disk of a checked graph.
-#[derive(Clone, Debug)]
-pub struct CheckedDisk {
-    /// Its name.
-    pub name: String,
-    /// Its place.
-    pub place: String,
-    /// Epoch of its label.
-    pub change: u64,
-    /// Whether a repair writes its label anew.
-    pub to_renew: bool,
-}
-
-/// The state of a device.
-#[derive(Clone, Debug)]
-pub struct CheckedDevice {
-    /// Name of the device.
-    pub name: String,
-    /// Its kind.
-    pub kind: String,
-    /// Its newest state, in words.
-    pub words: String,
-}
-
-/// How bad a finding is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Soundness {
-    /// All is in order.
-    Sound,
-    /// Something is damaged or missing, but there is another copy.
-    Repairable,
-    /// A process or another machine has a disk open.
-    InUse,
-    /// Something is lost, or a start needs a decision.
-    Damaged,
-}
+pub type Checked = findings::Checked<Finding>;
 
 /// A result of a check.
 #[derive(Clone, Debug)]
@@ -96,6 +43,13 @@ impl Finding {
     }
 }
 
+impl From<Finding> for findings::Finding {
+    fn from(found: Finding) -> Self {
+        let Finding { soundness, name, words, next, .. } = found;
+        Self { soundness, name, words, next }
+    }
+}
+
 /// The sort of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Sort {
@@ -123,6 +77,4 @@ pub enum Sort {
     NotLookedAt,
     /// Damage in an object store.
     DamagedObjects,
-    /// A disk at another place than in its spec.
-    OtherPlace,
 }

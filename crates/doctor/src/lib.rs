@@ -31,8 +31,9 @@ use graph::spec::Spec;
 use kind::Registry;
 use meta::Machine;
 
-pub use directory::{CheckedDisks, Running};
-pub use finding::{Checked, CheckedDevice, CheckedDisk, Finding, Sort, Soundness};
+pub use block::findings::{CheckedDevice, CheckedDisk, Soundness};
+pub use directory::{CheckedDisks, Found};
+pub use finding::{Checked, Finding, Sort};
 pub use graph::labels::{
     DiskPreview, Inspected, Labels, Opening, Probe, Remembered, disks, refuse_labelled,
 };

@@ -2,16 +2,17 @@
 
 use std::path::Path;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, findings};
 use graph::labels::{Remembered, disks, newest};
-use graph::spec::Planned;
+use graph::spec::{Planned, Spec};
+use kind::Registry;
 use meta::{Inspection, Label, Store};
 use serde::Serialize;
 
-use crate::Doctor;
 use crate::check::{Named, ProbedDisk, cut, plan};
 use crate::directory::by_graph;
 use crate::relabel::{Graph, NamedPlace, PlaceContent, Relabel, check_writable};
+use crate::{Doctor, Found, scan};
 
 /// A disk and its place: from the operator (`true`), or from a spec.
 pub type SaidPlace = (String, String, bool);
@@ -27,8 +28,36 @@ pub struct Plan {
     pub not: Vec<String>,
 }
 
+impl Plan {
+    /// Whether nothing can be written.
+    pub fn is_empty(&self) -> bool {
+        self.renew.is_empty() && self.remake.is_empty()
+    }
+
+    /// Returns the disks with a label to write.
+    pub fn places(&self) -> Vec<&str> {
+        let remade = self.remake.iter().map(|remake| remake.place.as_str());
+        self.renew.iter().map(String::as_str).chain(remade).collect()
+    }
+
+    /// Returns a line for each disk.
+    pub fn text(&self) -> String {
+        let renew = |place: &String| format!("would write the label on {place} anew\n");
+        let not = self.not.iter().map(|why| format!("not repaired: {why}\n"));
+        let text = self.renew.iter().map(renew).chain(self.remake.iter().map(Relabel::text));
+        match text.chain(not).collect::<String>() {
+            text if text.is_empty() => "nothing that a repair could write anew\n".to_owned(),
+            text => text,
+        }
+    }
+}
+
 /// The decisions of an operator about a repair.
 pub struct Asked<'a> {
+    /// Places of disks that have lost their labels, by name.
+    pub places: &'a [(String, String)],
+    /// The spec of the graph, which may have further places.
+    pub spec: Option<&'a Spec>,
     /// Disks with bytes that are used as they are.
     pub trusted: &'a [String],
     /// Whether disks may be written that another machine has open.
@@ -36,26 +65,44 @@ pub struct Asked<'a> {
 }
 
 impl Doctor {
-    /// Adds the labels that can be made again from the labels of the other disks in `directory`, and the labels
-    /// of disks that have lost one end. `graphs`: uuids of the graphs that do not run. `said`: places of disks.
+    /// Plans the repair of the found graphs: labels with a sound copy, labels that can be made again from those of
+    /// other disks in `directory`, and labels that are lost at one end.
     ///
     /// # Errors
-    /// If a disk that the operator named gets no label.
-    pub async fn plan_labels(
+    /// If a disk that the operator named gets no label; `Invalid` or `InUse` if disks are named, and the graph is not
+    /// a single stopped one.
+    pub async fn plan_repair(
         &self,
+        found: &Found,
         directory: &Path,
-        graphs: &[&str],
-        said: &[SaidPlace],
         asked: &Asked<'_>,
-        to_do: &mut Plan,
-    ) -> Result<()> {
+    ) -> Result<Plan> {
+        asked.is_of_one(found)?;
+        let to_renew = found.graphs.iter().flat_map(to_renew).map(str::to_owned);
+        let mut plan = Plan { renew: to_renew.collect(), ..Plan::default() };
+        let is_one = found.running == 0 && found.graphs.len() == 1;
+        let said = if is_one { asked.said(self.registry) } else { Vec::new() };
         let (disks, _) = self.copies(directory).await?;
         let places: Vec<_> = disks.iter().map(|(path, _)| path.display().to_string()).collect();
-        let found = by_graph(&places, &disks);
-        for uuid in graphs {
-            let of_it = found.iter().find(|((_, of), _)| of.to_string() == **uuid);
+        let on_disks = by_graph(&places, &disks);
+        for graph in &found.graphs[found.running..] {
+            let of_it = on_disks.iter().find(|((_, uuid), _)| uuid.to_string() == graph.uuid);
             let seen = of_it.map(|(_, seen)| &seen[..]).unwrap_or_default();
-            asked.relabels_of(self, seen, said, to_do).await?;
+            asked.relabels_of(self, seen, &said, &mut plan).await?;
+        }
+        Ok(plan)
+    }
+
+    /// Writes the planned labels of the graphs that do not run.
+    ///
+    /// # Errors
+    /// If a label cannot be written; those after it are not written then.
+    pub async fn repair(&self, found: &Found, plan: &Plan, take: bool) -> Result<()> {
+        for place in found.graphs[found.running..].iter().flat_map(to_renew) {
+            self.renew(Path::new(place), take).await?;
+        }
+        for relabel in &plan.remake {
+            self.write_label(relabel).await?;
         }
         Ok(())
     }
@@ -71,7 +118,7 @@ impl Doctor {
     ///
     /// # Errors
     /// `InUse` if the disk has another label by now; errors of the disk.
-    pub async fn write_label(&self, relabel: &Relabel) -> Result<()> {
+    async fn write_label(&self, relabel: &Relabel) -> Result<()> {
         let disk = self.open(Path::new(&relabel.place), false).await?;
         if let Inspection { label: Ok(Some((label, _))), .. } =
             meta::inspect(&self.env, disk.lower()).await?
@@ -89,7 +136,7 @@ impl Doctor {
     /// # Errors
     /// `Corrupt` if no copy can be read any more, `Unsupported` if this version must not write the label, `InUse` if
     /// another machine has the disk open; errors of the disk.
-    pub async fn renew(&self, path: &Path, take: bool) -> Result<()> {
+    async fn renew(&self, path: &Path, take: bool) -> Result<()> {
         let disk = self.open(path, false).await?;
         let inspection = meta::inspect(&self.env, disk.lower()).await?;
         let path = path.display();
@@ -103,6 +150,41 @@ impl Doctor {
 }
 
 impl Asked<'_> {
+    /// Returns the places of disks that may have lost their labels: the named ones, and then those of the spec.
+    fn said(&self, registry: Registry) -> Vec<SaidPlace> {
+        let by_hand = self.places.iter().map(|(name, place)| (name.clone(), place.clone(), true));
+        let mut said: Vec<_> = by_hand.collect();
+        for disk in self.spec.iter().flat_map(|spec| spec.labelled(registry)) {
+            let (name, place) = (&disk.given.name, disk.path());
+            let is_said = said.iter().any(|(known, ..)| known == name);
+            let is_there = |place: &&str| !is_said && scan::real(Path::new(place)).is_some();
+            said.extend(place.filter(is_there).map(|at| (name.clone(), at.to_owned(), false)));
+        }
+        said
+    }
+
+    /// Checks that disks are named for one graph that does not run.
+    fn is_of_one(&self, found: &Found) -> Result<()> {
+        let option = match (self.places.is_empty(), self.trusted.is_empty()) {
+            (true, true) => return Ok(()),
+            (false, _) => "--disk",
+            (true, false) => "--trust",
+        };
+        let [graph] = &found.graphs[..] else {
+            let count = found.graphs.len();
+            let why = format!("{option} is for the disks of one graph, and {count} are here");
+            let next = format!("cairn repair GRAPH {option} ...");
+            return Err(Error::new(ErrorKind::Invalid, why).next(next));
+        };
+        if found.running == 0 {
+            return Ok(());
+        }
+        let name = &graph.graph;
+        let why = format!("{name} runs, and knows its disks itself");
+        let next = format!("cairn device replace {name}/NAME PATH; or stop it");
+        Err(Error::new(ErrorKind::InUse, why).next(next))
+    }
+
     async fn relabels_of(
         &self,
         doctor: &Doctor,
@@ -199,4 +281,9 @@ async fn planned_of(doctor: &Doctor, newest: &Label, named: &Named) -> Result<Pl
         let why = format!("{graph} has disks without a label, and what they are like matters");
         Error::new(ErrorKind::Unsupported, why)
     })
+}
+
+/// Returns the places of the disks of a graph with a damaged copy of their label.
+fn to_renew(graph: &findings::Checked) -> impl Iterator<Item = &str> {
+    graph.disks.iter().filter(|disk| disk.to_renew).map(|disk| disk.place.as_str())
 }

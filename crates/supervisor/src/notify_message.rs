@@ -54,10 +54,6 @@ pub struct NotifyMessage {
     pub name: String,
     /// Whether clients can connect.
     pub ready: bool,
-    /// Whether the worker ends in order.
-    pub stopping: bool,
-    /// Whether the worker still turns.
-    pub alive: bool,
     /// Whether it has handed everything over.
     pub renewed: bool,
     /// Its exit code.
@@ -82,8 +78,6 @@ impl NotifyMessage {
                 "FDSTOREREMOVE" => words.remove |= is_so,
                 "FDNAME" => value.clone_into(&mut words.name),
                 "READY" => words.ready |= is_so,
-                "STOPPING" => words.stopping |= is_so,
-                "WATCHDOG" => words.alive |= is_so,
                 RENEWED => words.renewed |= is_so,
                 LASTING => words.lasting |= is_so,
                 "EXIT_STATUS" => words.exit = value.parse().ok(),
@@ -116,10 +110,8 @@ mod tests {
         let remove = NotifyMessage::parse(b"FDSTOREREMOVE=1\nFDNAME=listener");
         assert!(remove.remove && !remove.store && remove.name == "listener");
         assert!(NotifyMessage::parse(b"STATUS=well\nREADY=1\n").ready);
-        assert!(
-            NotifyMessage::parse(b"WATCHDOG=1").alive
-                && NotifyMessage::parse(b"STOPPING=1").stopping
-        );
+        // Any message shows that the worker still turns.
+        assert_eq!(NotifyMessage::parse(b"WATCHDOG=1\nSTOPPING=1"), NotifyMessage::default());
         assert!(NotifyMessage::parse(b"X_CAIRN_RENEWED=1").renewed);
         assert!(NotifyMessage::parse(b"X_CAIRN_LASTING=1").lasting);
         for nothing in [&b""[..], b"READY", b"READY=0", b"EXIT_STATUS=256", b"\xff\xfe=1"] {

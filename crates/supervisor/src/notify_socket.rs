@@ -110,8 +110,8 @@ mod tests {
         assert!(first.hear().await.unwrap().0.ready);
         let second = NotifySocket::open(&path).unwrap();
         drop(first);
-        say("WATCHDOG=1");
-        assert!(second.hear().await.unwrap().0.alive);
+        say("READY=1");
+        assert!(second.hear().await.unwrap().0.ready);
         assert!(second.heard().is_none());
         drop(second);
         assert!(!path.exists());

@@ -1,7 +1,7 @@
 //! The directory of local state, with one sub-directory for each graph. `docs/formats/state.md` defines it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use block::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::record::{RECORD_MAX_BYTES, Record};
+use crate::worker_lock;
 
 const LOCK: &str = "lock";
 const GRAPH: &str = "graph";
@@ -57,9 +58,8 @@ impl State {
         builder.recursive(true).mode(0o700).create(&path).map_err(|error| failed(&error))?;
         check(&path)?;
         let file = path.join(LOCK);
-        let mut options = OpenOptions::new();
-        let opened = options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut lock = opened.open(&file).map_err(|error| Error::io(&error, file.display()))?;
+        let failed = |error: io::Error| Error::io(&error, file.display());
+        let mut lock = worker_lock::open(&file).map_err(failed)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             let holder = Self::holder(&path);
             let holder =
@@ -67,19 +67,13 @@ impl State {
             let words = format!("{} is used by {holder}, which is a daemon", path.display());
             return Err(Error::new(ErrorKind::InUse, words));
         }
-        let written = lock.set_len(0).and_then(|()| lock.rewind());
-        written
-            .and_then(|()| writeln!(lock, "{}", std::process::id()))
-            .map_err(|error| Error::io(&error, file.display()))?;
+        worker_lock::sign(&mut lock).map_err(failed)?;
         Ok(Self { path, _lock: lock })
     }
 
     /// Returns the process that holds the directory, or held it last.
     pub fn holder(path: &Path) -> Option<u32> {
-        let mut holder = String::new();
-        let lock = File::open(path.join(LOCK)).ok()?;
-        lock.take(32).read_to_string(&mut holder).ok()?;
-        holder.trim().parse().ok()
+        worker_lock::number(&mut File::open(path.join(LOCK)).ok()?).ok()
     }
 
     /// Returns its path.

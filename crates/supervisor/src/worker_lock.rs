@@ -41,9 +41,7 @@ impl WorkerLock {
             }
             Err(error) => return Err(failed(&error.into())),
         }
-        let written = file.set_len(0).and_then(|()| file.rewind());
-        let written = written.and_then(|()| writeln!(file, "{}", std::process::id()));
-        written.map_err(|error| failed(&error))?;
+        sign(&mut file).map_err(|error| failed(&error))?;
         Ok(Self(file))
     }
 
@@ -69,12 +67,21 @@ impl WorkerLock {
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
+/// Opens a lock file, and makes it if there is none.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-fn number(file: &mut File) -> io::Result<u32> {
+/// Writes the number of this process into a lock file.
+pub(crate) fn sign(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
+}
+
+/// Reads the number of the process that has signed a lock file.
+pub(crate) fn number(file: &mut File) -> io::Result<u32> {
     let mut text = String::new();
     file.take(NUMBER_MAX_BYTES).read_to_string(&mut text)?;
     text.trim().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use api::{Attached, GraphView, Means, Problem};
-use attach::{Claim, Found, Name};
+use attach::{Claim, Found, Name, Release};
 use block::Env;
 use block::Notify;
 use block::units::format_duration;
@@ -17,6 +17,7 @@ use super::hands::Step;
 use super::kept::Kept;
 use super::notes;
 use crate::exit::{Exit, Failure, Result};
+use crate::names;
 use crate::out;
 
 const _: () = assert!(
@@ -71,11 +72,6 @@ impl Attachments {
             ending: Cell::new(false),
             waiting: Notify::default(),
         }))
-    }
-
-    /// Whether the name of inherited state means an attached device.
-    pub fn are_meant(left: &str) -> bool {
-        Kept::is_meant(left)
     }
 
     /// Returns the attached devices, for users.
@@ -155,16 +151,10 @@ impl Attachments {
         let by = choose(by)?;
         let export = self.find(export)?;
         let name: Name = name.unwrap_or(export.name()).parse()?;
-        let _busy = self.begin(export.name());
+        self.0.busy.borrow_mut().push(export.name().to_owned());
+        let _busy = Busy { all: self.0.clone(), export: export.name().to_owned() };
         let claim = Claim::take(&name)?;
-        let view = Attached {
-            name: name.to_string(),
-            export: export.name().to_owned(),
-            path: name.link().display().to_string(),
-            device: None,
-            has_resend: false,
-            notes: Vec::new(),
-        };
+        let view = unattached(&name, export.name());
         if dry_run {
             return Ok(view);
         }
@@ -244,17 +234,11 @@ impl Attachments {
         let export = self.find(&kept.export)?;
         let claim = Claim::take(&kept.name)?;
         let (behind, found) = Behind::resume(&self.0.env, &export, kept)?;
-        let path = kept.name.link().display().to_string();
         let Found { connected, is_smaller } = found;
-        let notes = notes::of(&behind, &path, connected.direct, true);
-        let view = Attached {
-            name: kept.name.to_string(),
-            export: kept.export.clone(),
-            path,
-            device: Some(connected.device.display().to_string()),
-            has_resend: true,
-            notes,
-        };
+        let view = unattached(&kept.name, &kept.export);
+        let notes = notes::of(&behind, &view.path, connected.direct, true);
+        let device = Some(connected.device.display().to_string());
+        let view = Attached { device, has_resend: true, notes, ..view };
         self.add(behind, view.clone(), claim, export.info().size);
         Ok((view, is_smaller))
     }
@@ -310,12 +294,6 @@ impl Attachments {
         Ok(export)
     }
 
-    /// Marks an export as being attached, until the result is dropped.
-    fn begin(&self, export: &str) -> Busy {
-        self.0.busy.borrow_mut().push(export.to_owned());
-        Busy { all: self.0.clone(), export: export.to_owned() }
-    }
-
     async fn connect(
         &self,
         by: Means,
@@ -325,8 +303,9 @@ impl Attachments {
     ) -> Result<(Behind, Attached)> {
         let (behind, done, agreed) = Behind::begin(by, &self.0.env, export, name).await?;
         let kept = behind.entrust(name);
-        let notes = notes::of(&behind, &view.path, done.direct, kept);
-        let device = done.device.map(|device| device.display().to_string());
+        let direct = done.connected.as_ref().is_some_and(|connected| connected.direct);
+        let notes = notes::of(&behind, &view.path, direct, kept);
+        let device = done.connected.map(|connected| connected.device.display().to_string());
         let has_resend = agreed.is_some_and(|agreed| agreed.has_resend);
         Ok((behind, Attached { device, has_resend, notes, ..view }))
     }
@@ -358,11 +337,8 @@ impl Attachments {
         let all = self.0.all.borrow();
         let found = all.iter().find(|one| one.view.name == name || one.view.path == name);
         found.cloned().ok_or_else(|| {
-            let names: Vec<_> = all.iter().map(|one| one.view.name.as_str()).collect();
-            let known = match &names[..] {
-                [] => "nothing is attached here".to_owned(),
-                names => format!("attached here: {}", names.join(", ")),
-            };
+            let names = all.iter().map(|one| one.view.name.as_str());
+            let known = names::listed(names, "nothing is attached here", "attached here:");
             Failure::new(Exit::NotFound, format!("{name} is not attached; {known}"))
         })
     }
@@ -436,6 +412,13 @@ impl Attachments {
     }
 }
 
+/// Returns the view of an export that is not attached yet.
+fn unattached(name: &Name, export: &str) -> Attached {
+    let path = name.link().display().to_string();
+    let (name, export) = (name.to_string(), export.to_owned());
+    Attached { name, export, path, device: None, has_resend: false, notes: Vec::new() }
+}
+
 fn keeps_its_size(path: &str, why: &str) -> String {
     format!("warning: {path} keeps its size: {why}")
 }
@@ -478,7 +461,7 @@ impl One {
     /// to them if `give_up` is set. Returns the reason if it could not be flushed.
     async fn release(&self, patience: Duration, give_up: bool) -> Result<Option<Problem>> {
         self.leaving.set(true);
-        let released = step(self.claim.name(), Step::Release { patience, give_up }).await;
+        let released = step(self.claim.name(), Step::Release(Release { patience, give_up })).await;
         let leaves = released.is_ok() || give_up;
         self.leaving.set(leaves);
         if leaves {

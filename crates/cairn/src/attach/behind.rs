@@ -81,17 +81,13 @@ impl Behind {
                 let channel = env.mount(&name.mount_point())?;
                 let volume = Volume::serve(export, channel, out::note)?;
                 let agreed = volume.agreed().await?;
-                let info = export.info();
-                let (block_bytes, read_only) = (info.block_size, info.read_only);
-                let done = step(name, Step::Connect { block_bytes, read_only }).await?;
+                let done = step(name, Step::Connect(wanted(&export.info()))).await?;
                 Ok((Self::Fuse(volume), done, Some(agreed)))
             }
             Means::Nbd => {
                 let server = listen(env, export, name)?;
-                let info = export.info();
-                let (block_bytes, read_only) = (info.block_size, info.read_only);
-                let export = export.name().to_owned();
-                match step(name, Step::ConnectNbd { export, block_bytes, read_only }).await {
+                let (export, wanted) = (export.name().to_owned(), wanted(&export.info()));
+                match step(name, Step::ConnectNbd(export, wanted)).await {
                     Ok(done) => Ok((Self::Nbd(server), done, None)),
                     Err(failure) => {
                         server.stop(Duration::ZERO).await;
@@ -109,8 +105,7 @@ impl Behind {
         if let Some(why) = broken_by_kill(&info) {
             return Err(Failure::new(Exit::Unsupported, format!("{}: {why}", kept.export)));
         }
-        let wanted = Wanted { block_bytes: info.block_size, read_only: info.read_only };
-        let found = attach::find(name, wanted, info.size)?;
+        let found = attach::find(name, wanted(&info), info.size)?;
         let channel = env.take_over(&kept.to_string(), &name.mount_point(), &name.counts())?;
         let volume = Volume::resume(export, channel, kept.max_bytes, out::note)?;
         Ok((Self::Fuse(volume), found))
@@ -192,6 +187,11 @@ impl Behind {
             Self::Nbd(_) => "connection",
         }
     }
+}
+
+/// Returns the required properties of the device of an export.
+fn wanted(info: &Info) -> Wanted {
+    Wanted { block_bytes: info.block_size, read_only: info.read_only }
 }
 
 /// Returns the promise of a device that a kill of its process would break.

@@ -6,9 +6,7 @@
 //! standard output.
 
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
 
 use api::Problem;
 use attach::{Connected, Name, Release, Wanted};
@@ -36,30 +34,14 @@ pub enum Step {
     /// Remove leftovers of an earlier device of that name.
     Prepare,
     /// Connect the named device to the mounted file.
-    Connect {
-        /// Block size of the device.
-        block_bytes: u32,
-        /// Whether the device is read-only.
-        read_only: bool,
-    },
+    Connect(Wanted),
     /// Resize the device to its backing.
     Resize,
-    /// Connect the named device of the kernel's NBD client to the server that listens for that name.
-    ConnectNbd {
-        /// Name of the export at the server.
-        export: String,
-        /// Block size of the device.
-        block_bytes: u32,
-        /// Whether the device is read-only.
-        read_only: bool,
-    },
+    /// Connect the named device of the kernel's NBD client to the server that listens for that name, and offers the
+    /// export of this name.
+    ConnectNbd(String, Wanted),
     /// Flush the device, and remove everything.
-    Release {
-        /// Longest wait for users of the device.
-        patience: Duration,
-        /// Whether the device is left to its users after that.
-        give_up: bool,
-    },
+    Release(Release),
     /// Remove all leftovers without waiting for users.
     Clear,
 }
@@ -68,17 +50,9 @@ pub enum Step {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
     /// The device that was connected.
-    pub device: Option<PathBuf>,
-    /// Whether the device bypasses the page cache.
-    pub direct: bool,
+    pub connected: Option<Connected>,
     /// The reason if the released device could not be flushed.
     pub unflushed: Option<Problem>,
-}
-
-impl Done {
-    fn connected(Connected { device, direct }: Connected) -> Self {
-        Self { device: Some(device), direct, ..Self::default() }
-    }
 }
 
 impl Job {
@@ -118,25 +92,21 @@ impl Job {
     /// Runs the job in this process.
     fn perform(&self) -> Result<Done> {
         let name: Name = self.name.parse()?;
+        let mut done = Done::default();
         match &self.step {
             Step::Prepare => attach::prepare(&name)?,
-            &Step::Connect { block_bytes, read_only } => {
-                let wanted = Wanted { block_bytes, read_only };
-                return Ok(Done::connected(attach::connect(&name, wanted)?));
-            }
-            &Step::ConnectNbd { ref export, block_bytes, read_only } => {
-                let wanted = Wanted { block_bytes, read_only };
-                return Ok(Done::connected(attach::connect_nbd(&name, export, wanted)?));
+            Step::Connect(wanted) => done.connected = Some(attach::connect(&name, *wanted)?),
+            Step::ConnectNbd(export, wanted) => {
+                done.connected = Some(attach::connect_nbd(&name, export, *wanted)?);
             }
             Step::Resize => attach::resize(&name)?,
-            &Step::Release { patience, give_up } => {
-                let unflushed = attach::release(&name, Release { patience, give_up })?;
-                let unflushed = unflushed.map(|error| Failure::from(error).into());
-                return Ok(Done { unflushed, ..Done::default() });
+            Step::Release(how) => {
+                let unflushed = attach::release(&name, *how)?;
+                done.unflushed = unflushed.map(|error| Failure::from(error).into());
             }
             Step::Clear => attach::clear(&name)?,
         }
-        Ok(Done::default())
+        Ok(done)
     }
 }
 

@@ -15,4 +15,5 @@ mod kept;
 mod notes;
 
 pub use attachments::{Attachments, must_be_root};
+pub use kept::Kept;
 pub use notes::print;

@@ -43,15 +43,15 @@ pub fn after_kill(path: &str, kept: bool) -> String {
 }
 
 /// Prints the device, and its notes on standard error.
-pub fn print(form: Form, attached: &Attached) -> Result<()> {
-    form.print(attached, || match &attached.device {
+pub fn print(form: Form, attached: &Attached) -> Result {
+    let printed = form.print(attached, || match &attached.device {
         Some(device) => format!("{} -> {device}\n", attached.path),
         None => format!("would attach {} as {}\n", attached.export, attached.path),
     })?;
     if form == Form::Text {
         attached.notes.iter().for_each(|note| out::note(&format!("note: {note}")));
     }
-    Ok(())
+    Ok(printed)
 }
 
 fn timeout(name: &str) -> Option<String> {

@@ -10,7 +10,7 @@ use api::{
 use supervisor::{Options, Record, Source};
 
 use super::graphs::Graphs;
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::place;
 
 impl Keeps for Graphs {
@@ -19,19 +19,12 @@ impl Keeps for Graphs {
     }
 
     fn up(self: Arc<Self>, request: UpRequest) -> Answering<KeptGraph> {
-        Box::pin(async move {
-            let (record, words) = record(request);
-            // The client may disconnect: the request is carried out all the same.
-            let up = tokio::spawn(async move { self.bring_up(record, words).await });
-            up.await.map_err(|_| gone())?.map_err(Problem::from)
-        })
+        let (record, words) = record(request);
+        apart(async move { self.bring_up(record, words).await })
     }
 
     fn stop(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph> {
-        Box::pin(async move {
-            let stop = tokio::spawn(async move { Graphs::stop(&self, &graph.name).await });
-            stop.await.map_err(|_| gone())?.map_err(Problem::from)
-        })
+        apart(async move { Graphs::stop(&self, &graph.name).await })
     }
 
     fn renew(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph> {
@@ -50,17 +43,21 @@ impl Keeps for Graphs {
     }
 
     fn leave(self: Arc<Self>) -> Answering<DaemonView> {
-        Box::pin(async move {
-            // The client may disconnect: the request is carried out all the same.
-            let leave = tokio::spawn(async move {
-                let view = self.describe();
-                self.leave_all(false).await?;
-                self.goes();
-                Ok(view)
-            });
-            leave.await.map_err(|_| gone())?.map_err(|failure: Failure| Problem::from(failure))
+        apart(async move {
+            let view = self.describe();
+            self.leave_all(false).await?;
+            self.goes();
+            Ok(view)
         })
     }
+}
+
+/// Carries out a request in a task of its own: its client may disconnect, and it is carried out all the same.
+fn apart<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Answering<T> {
+    let work = tokio::spawn(work);
+    Box::pin(async move { work.await.map_err(|_| gone())?.map_err(Problem::from) })
 }
 
 /// Returns the figures of a graph from its worker. A graph that does not answer appears only in the daemon's own

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::exit::{Exit, Failure, Result};
+use crate::names;
 use crate::registry::REGISTRY;
 use crate::serve::{events, worker};
 use crate::{log, out};
@@ -166,11 +167,8 @@ impl Graphs {
     fn find(&self, name: &str) -> Result<Graph> {
         let all = self.all();
         all.get(name).cloned().ok_or_else(|| {
-            let names: Vec<_> = all.keys().map(String::as_str).collect();
-            let there = match &names[..] {
-                [] => "this daemon keeps none".to_owned(),
-                names => format!("this daemon keeps {}", names.join(", ")),
-            };
+            let names = all.keys().map(String::as_str);
+            let there = names::listed(names, "this daemon keeps none", "this daemon keeps");
             Failure::new(Exit::NotFound, format!("no graph {name:?}; {there}"))
         })
     }

@@ -128,7 +128,7 @@ impl DaemonArgs {
             tokio::select! {
                 _ = &mut begun, if !is_ready => {
                     is_ready = true;
-                    tell_manager("READY=1");
+                    process::tell_manager("READY=1");
                     if self.replace {
                         tokio::spawn(graphs.clone().renew_all());
                     }
@@ -192,7 +192,7 @@ impl Ends {
 
 /// Stops every graph in order. A second signal makes them stop without waiting.
 async fn end(graphs: &Arc<Graphs>, ends: &mut Ends) -> Exit {
-    tell_manager("STOPPING=1");
+    process::tell_manager("STOPPING=1");
     let impatient = Notify::new();
     let again = async {
         loop {
@@ -225,27 +225,15 @@ fn open_socket() -> Result<DaemonSocket> {
     })
 }
 
-fn tell_manager(line: &str) {
-    if let Err(error) = runtime::tell_manager(line) {
-        out::note(&format!("warning: cannot notify the service manager: {error}"));
-    }
-}
-
 /// Sends watchdog beats to the service manager while this process makes progress. Workers are not covered: this process
 /// kills and replaces those that hang.
 fn watch() {
-    let variable = |name| std::env::var(name).ok()?.parse::<u64>().ok();
-    let is_meant = variable("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
-    let Some(limit) = variable("WATCHDOG_USEC").filter(|limit| *limit > 0 && is_meant) else {
-        return;
-    };
+    let Some(pause) = process::watchdog() else { return };
     tokio::spawn(async move {
-        let mut beat = tokio::time::interval(Duration::from_micros(limit / 3));
+        let mut beats = tokio::time::interval(pause);
         loop {
-            beat.tick().await;
-            if let Err(error) = runtime::beat() {
-                out::note(&format!("warning: {error}"));
-            }
+            beats.tick().await;
+            process::beat();
         }
     });
 }

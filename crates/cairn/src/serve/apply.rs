@@ -23,24 +23,6 @@ use crate::source::faulty;
 /// Longest wait until begun requests are answered and flushed, and replaced devices have ended.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Disks for which a change has instructions beyond the spec.
-#[derive(Clone, Default)]
-pub(super) struct Anew {
-    /// Disks to label even if they hold data.
-    pub wipe: Vec<String>,
-    /// Names that mean another disk from now on.
-    pub replaced: Vec<String>,
-    /// Labelled disks that have grown and must be used in full. The value is the least size to assume, in bytes.
-    pub grow: BTreeMap<String, u64>,
-}
-
-impl Anew {
-    /// Returns the instruction to label these disks even if they hold data.
-    pub fn wipe(wipe: Vec<String>) -> Self {
-        Self { wipe, ..Self::default() }
-    }
-}
-
 /// A spec that is fit for a change, with the probe of its labelled disks.
 pub(super) struct Wanted {
     planned: Planned,
@@ -74,10 +56,10 @@ impl Serving {
     ) -> Result<Applied> {
         let mut notes = Vec::new();
         if let Some(speed) = moving {
-            let wanted = self.wanted(&spec, Anew::wipe(wipe.clone()), true).await?;
+            let wanted = self.wanted(&spec, self.opening(wipe.clone()), true).await?;
             (spec, notes) = self.with_moves(&spec, &wanted.planned, speed)?;
         }
-        let mut applied = self.become_spec(turn, spec, Anew::wipe(wipe), dry_run).await?;
+        let mut applied = self.become_spec(turn, spec, self.opening(wipe), dry_run).await?;
         applied.notes.extend(notes);
         if !dry_run {
             self.follow_moves();
@@ -98,19 +80,19 @@ impl Serving {
         let said =
             spec.forget_making(disk, REGISTRY).map_err(|why| Failure::new(Exit::NotFound, why))?;
         let grow = BTreeMap::from([(disk.clone(), size_bytes.unwrap_or_default())]);
-        let anew = Anew { grow, ..Anew::default() };
+        let opening = Opening { grow, ..self.opening(Vec::new()) };
         nothing_moves(&now.planned, disk)?;
         let mut grown = None;
         if let Some(growth) = growth.as_ref().filter(|_| !dry_run) {
             // This finds reasons against the change before the file is enlarged.
-            self.wanted(&spec, anew.clone(), true).await?;
+            self.wanted(&spec, opening.clone(), true).await?;
             // From now on, every start takes the file in the size that it has. If this cannot be recorded, the change
             // below reports it.
             self.on_record(&spec, ready(Ok(Changes::default())), &mut Vec::new()).await?;
             *self.spec.borrow_mut() = spec.clone();
             grown = growth.make()?;
         }
-        let became = self.become_spec(&turn, spec, anew, *dry_run).await;
+        let became = self.become_spec(&turn, spec, opening, *dry_run).await;
         if let (Err(_), Some(grown)) = (&became, grown)
             && self.live.now().labels.as_ref().is_none_or(|labels| labels.is_as_large(disk))
         {
@@ -131,10 +113,10 @@ impl Serving {
         &self,
         turn: &ChangeGuard,
         spec: Spec,
-        anew: Anew,
+        opening: Opening,
         dry_run: bool,
     ) -> Result<Applied> {
-        let Wanted { planned, probe, mut notes } = self.wanted(&spec, anew, dry_run).await?;
+        let Wanted { planned, probe, mut notes } = self.wanted(&spec, opening, dry_run).await?;
         self.reachable_as_before(&planned)?;
         self.nobody_uses_what_goes(&planned)?;
         let known = self.known();
@@ -181,23 +163,30 @@ impl Serving {
         changed.map_err(told)
     }
 
-    pub(super) async fn wanted(&self, spec: &Spec, anew: Anew, dry_run: bool) -> Result<Wanted> {
+    /// Returns the options for opening disks in a change. `wipe`: disks to label even if they hold data.
+    pub(super) fn opening(&self, wipe: Vec<String>) -> Opening {
+        // Disks that are missing now were missing before, and the operator has accepted that.
+        let opening = labels::doctor(&self.env).opening();
+        Opening { wipe, degraded: true, changes: true, ..opening }
+    }
+
+    pub(super) async fn wanted(
+        &self,
+        spec: &Spec,
+        opening: Opening,
+        dry_run: bool,
+    ) -> Result<Wanted> {
         let now = self.live.now();
         let (is, would) = (&now.planned.name, spec.name());
         if is != would {
             let why = format!("this is the graph {is:?}, and the spec is of {would:?}");
             return Err(Failure::new(Exit::Usage, why));
         }
-        // Disks that are missing now were missing before, and the operator has accepted that.
-        let Anew { wipe, replaced, grow } = anew;
-        let doctor = labels::doctor(&self.env);
-        let opening =
-            Opening { wipe, replaced, grow, degraded: true, changes: true, ..doctor.opening() };
-        let running = now.labels.as_ref();
+        let (doctor, running) = (labels::doctor(&self.env), now.labels.as_ref());
         let look = doctor.probe(spec, &self.engine, opening, dry_run, running);
         let probe = look.await;
         if let Some(refusals) = probe.as_ref().map(Probe::refusals).filter(|all| !all.is_empty()) {
-            return Err(labels::refused(refusals));
+            return Err(Failure::because(refusals.to_vec()));
         }
         let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
         let planned = spec.plan_over(REGISTRY, &self.env, &surveyed).await;
@@ -292,7 +281,7 @@ fn applied(graph: String, changes: Changes, notes: Vec<String>) -> Applied {
 /// Returns the failure for a graph that was not opened or not changed.
 pub fn told(unchanged: Unchanged) -> Failure {
     match unchanged {
-        Unchanged::Refused(refusals) => labels::refused(&refusals),
+        Unchanged::Refused(refusals) => Failure::because(refusals),
         Unchanged::Failed(error) => error.into(),
         Unchanged::Lost { change, back } => {
             let why = format!(

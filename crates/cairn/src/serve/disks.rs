@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use api::{Applied, DiskChange, DiskRequest};
+use doctor::Opening;
 use kind::Kind;
 
-use super::apply::Anew;
 use super::{Serving, live};
 use crate::exit::{Exit, Failure, Result};
 use crate::names;
@@ -39,10 +39,11 @@ impl Serving {
         edited.map_err(|why| Failure::new(Exit::Usage, why))?;
         if matches!(change, DiskChange::Replace(_)) && !request.wipe {
             // This check fails if the new disk already holds data.
-            let anew = Anew { replaced: vec![member.clone()], ..Anew::default() };
-            self.wanted(&spec, anew, true).await?;
+            let replaced = vec![member.clone()];
+            self.wanted(&spec, Opening { replaced, ..self.opening(Vec::new()) }, true).await?;
         }
-        let mut applied = self.become_spec(&turn, spec, Anew::wipe(wipe), request.dry_run).await?;
+        let mut applied =
+            self.become_spec(&turn, spec, self.opening(wipe), request.dry_run).await?;
         // A daemon keeps the changed spec by itself.
         if !request.dry_run && self.record.is_none() {
             applied.notes.push(note(&device, request));
@@ -59,11 +60,8 @@ impl Serving {
         let mut devices: Vec<_> =
             members.iter().map(|(path, device)| (path[..2].to_vec(), *device)).collect();
         devices.dedup_by(|one, other| one.0 == other.0);
-        let names: Vec<_> = devices.iter().map(|(_, device)| device.name.as_str()).collect();
-        let known = match &names[..] {
-            [] => "nothing here has members".to_owned(),
-            _ => format!("with members there are {}", names.join(", ")),
-        };
+        let known = devices.iter().map(|(_, device)| device.name.as_str());
+        let known = names::listed(known, "nothing here has members", "with members there are");
         if matches!(change, DiskChange::Insert(_)) {
             let unknown = || format!("no device {of} with members; {known}");
             let found = names::resolve_or_only(of, devices);

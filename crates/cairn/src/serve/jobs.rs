@@ -10,7 +10,6 @@ use block::env::LocalFuture;
 use graph::live::ChangeGuard;
 use graph::spec::{Move, Planned, Spec};
 
-use super::apply::Anew;
 use super::{Serving, live};
 use crate::exit::{Exit, Failure, Result};
 use crate::names;
@@ -117,7 +116,7 @@ impl Serving {
 
     async fn leave(&self, turn: &ChangeGuard, moving: &Move, stays: &str) -> Result<()> {
         let spec = self.spec.borrow().without_move(moving, stays);
-        self.become_spec(turn, spec, Anew::default(), false).await.map(drop)
+        self.become_spec(turn, spec, self.opening(Vec::new()), false).await.map(drop)
     }
 
     /// Adds the moves to a spec that let each export show the same bytes as now. Also returns notes about them.

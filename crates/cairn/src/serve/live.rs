@@ -115,44 +115,36 @@ impl Live for Running {
     }
 
     fn disk(&self, request: DiskRequest) -> Later<Result<Applied, Problem>> {
-        let serving = self.0.clone();
-        Box::pin(async move { serving.disk(&request).await.map_err(Problem::from) })
+        self.later(async move |serving| serving.disk(&request).await)
     }
 
     fn command(&self, request: CommandRequest) -> Later<Result<Value, Problem>> {
-        let serving = self.0.clone();
-        Box::pin(async move { serving.command(&request).await.map_err(refused) })
+        self.later(async move |serving| Ok::<_, Failure>(serving.command(&request).await?))
     }
 
     fn attach(&self, request: AttachRequest) -> Later<Result<Attached, Problem>> {
-        let attachments = self.0.attachments.clone();
         let exports = self.0.view().exports;
         let uri = exports.iter().find(|export| export.name == request.export);
         let uri = uri.and_then(|export| export.uris.first()).cloned();
-        Box::pin(async move {
+        self.later(async move |serving| {
             let AttachRequest { export, name, by, dry_run } = request;
             must_be_root(uri.as_deref())?;
-            let attached = attachments.attach(&export, name.as_deref(), by, dry_run).await;
-            attached.map_err(Problem::from)
+            serving.attachments.attach(&export, name.as_deref(), by, dry_run).await
         })
     }
 
     fn detach(&self, request: DetachRequest) -> Later<Result<Attached, Problem>> {
-        let attachments = self.0.attachments.clone();
-        Box::pin(async move {
-            let detached = attachments.detach(&request.name, request.dry_run).await;
-            detached.map_err(Problem::from)
+        self.later(async move |serving| {
+            serving.attachments.detach(&request.name, request.dry_run).await
         })
     }
 
     fn apply(&self, request: ApplyRequest) -> Later<Result<Applied, Problem>> {
-        let serving = self.0.clone();
-        Box::pin(async move { serving.apply(&request).await.map_err(Problem::from) })
+        self.later(async move |serving| serving.apply(&request).await)
     }
 
     fn check(&self, repair: bool) -> Later<Result<Checked, Problem>> {
-        let serving = self.0.clone();
-        Box::pin(async move { serving.check(repair).await.map_err(Problem::from) })
+        self.later(async move |serving| serving.check(repair).await)
     }
 
     fn history(&self) -> Result<History, Problem> {
@@ -160,8 +152,7 @@ impl Live for Running {
     }
 
     fn undo(&self, request: UndoRequest) -> Later<Result<Applied, Problem>> {
-        let serving = self.0.clone();
-        Box::pin(async move { serving.go_back(&request).await.map_err(Problem::from) })
+        self.later(async move |serving| serving.go_back(&request).await)
     }
 
     fn jobs(&self) -> Vec<Job> {
@@ -169,13 +160,11 @@ impl Live for Running {
     }
 
     fn job(&self, request: JobRequest) -> Later<Result<Job, Problem>> {
-        let serving = self.0.clone();
-        Box::pin(async move { serving.job(&request).await })
+        self.later(async move |serving| serving.job(&request).await)
     }
 
     fn resize(&self, request: ResizeRequest) -> Later<Result<Applied, Problem>> {
-        let serving = self.0.clone();
-        Box::pin(async move { serving.resize(&request).await.map_err(Problem::from) })
+        self.later(async move |serving| serving.resize(&request).await)
     }
 
     fn spawn(&self, task: Later<()>) {
@@ -204,6 +193,15 @@ fn health(graph: &Graph, devices: &[DeviceStatus]) -> Health {
 impl Running {
     fn now(&self) -> Rc<Current> {
         self.0.live.now()
+    }
+
+    /// Returns the answer of a request that takes time.
+    fn later<T, E: Into<Problem>>(
+        &self,
+        work: impl AsyncFnOnce(Rc<Serving>) -> Result<T, E> + 'static,
+    ) -> Later<Result<T, Problem>> {
+        let serving = self.0.clone();
+        Box::pin(async move { work(serving).await.map_err(Into::into) })
     }
 
     fn counts(&self, graph: &Graph, index: usize) -> Counts {
@@ -262,10 +260,8 @@ fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Mem
     let all = members(graph);
     let names: Vec<_> = all.iter().map(|(path, _)| path[1..].join("/")).collect();
     names::resolve(&word, all).map_err(|unresolved| {
-        let known = match &names[..] {
-            [] => "no device here has members".to_owned(),
-            _ => format!("there are {}", names.join(", ")),
-        };
+        let known = names.iter().map(String::as_str);
+        let known = names::listed(known, "no device here has members", "there are");
         unresolved.refuse(&word, || format!("no member {word}; {known}")).into()
     })
 }
@@ -276,11 +272,8 @@ fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member, Problem> {
     let devices: Vec<_> = graph.members().iter().filter(has_copies).collect();
     let path = |device: &&'g Member| (vec![graph.name().to_owned(), device.name.clone()], *device);
     names::resolve_or_only(of, devices.iter().map(path).collect()).map_err(|unresolved| {
-        let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
-        let known = match &names[..] {
-            [] => "nothing here has copies".to_owned(),
-            _ => format!("there are {}", names.join(", ")),
-        };
+        let known = devices.iter().map(|device| device.name.as_str());
+        let known = names::listed(known, "nothing here has copies", "there are");
         unresolved.refuse(of, || format!("no device {of} with copies; {known}")).into()
     })
 }

@@ -55,7 +55,7 @@ use graph::live::RunningGraph;
 use graph::spec::{Known, Listen, Planned, Spec};
 use runtime::{Config, Core, Signals};
 
-use crate::attach::Attachments;
+use crate::attach::{Attachments, Kept};
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
@@ -91,7 +91,7 @@ pub struct ServeArgs {
 }
 
 /// Options for serving a graph, from any source.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct ServeOptions {
     /// Refuse writes on every export
     #[arg(long)]
@@ -182,24 +182,20 @@ impl Serving {
             limits.connections = most as usize;
         }
         let server = Server::new(env, exports.clone(), limits, out::note);
-        let (env, engine) = (env.clone(), engine.clone());
-        let (listens, spec) = (RefCell::default(), RefCell::new(spec));
-        let (read_only, record) = (false, None);
-        let (before, jobs, followed) = Default::default();
         Ok(Self {
-            env,
-            engine,
+            env: env.clone(),
+            engine: engine.clone(),
             live,
             exports,
             server,
             attachments,
-            listens,
-            spec,
-            before,
-            read_only,
-            jobs,
-            followed,
-            record,
+            listens: RefCell::default(),
+            spec: RefCell::new(spec),
+            before: RefCell::default(),
+            read_only: false,
+            jobs: RefCell::default(),
+            followed: RefCell::default(),
+            record: None,
         })
     }
 
@@ -250,7 +246,7 @@ impl Serving {
     /// Whether this process takes over listeners or devices of an earlier one. If so, new attachments that fail do not
     /// end it.
     fn goes_on(&self) -> bool {
-        self.env.left().iter().any(|name| name == LISTENER || Attachments::are_meant(name))
+        self.env.left().iter().any(|name| name == LISTENER || Kept::is_meant(name))
     }
 
     /// Attaches the exports that the spec marks. A failure ends a new start, but not a process that `goes_on`: the
@@ -477,7 +473,7 @@ impl ServeOptions {
         if self.dry_run {
             out::print(&labels::previews(probe))?;
         }
-        let failure = labels::refused(probe.refusals());
+        let failure = Failure::because(probe.refusals().to_vec());
         Err(Failure { lasts: probe.refuses_for_good(), ..failure })
     }
 

@@ -61,7 +61,7 @@ impl Serving {
             labels.renew().await?;
         }
         let checked = crate::labels::doctor(&self.env).check_open(labels).await;
-        checked.map(crate::labels::checked).ok_or_else(|| {
+        checked.map(|checked| checked.map(Into::into)).ok_or_else(|| {
             Failure::new(
                 Exit::Damaged,
                 "none of its disks can be looked at, or all are being made still",

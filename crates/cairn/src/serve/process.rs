@@ -48,20 +48,29 @@ pub fn tell_manager(line: &str) {
     }
 }
 
-/// Sends watchdog beats to the service manager, if it wants them, while this core makes progress. There are three beats
-/// within the time after which the manager takes the process for dead.
-pub fn watch(env: &Env) {
+/// Returns the pause between two watchdog beats, if the service manager wants them. There are three beats within the
+/// time after which the manager takes the process for dead.
+pub fn watchdog() -> Option<Duration> {
     let variable = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_meant = variable("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
-    let Some(limit) = variable("WATCHDOG_USEC").filter(|limit| *limit > 0 && is_meant) else {
-        return;
-    };
-    let (pause, me) = (Duration::from_micros(limit / 3), env.clone());
+    let limit = variable("WATCHDOG_USEC").filter(|limit| *limit > 0 && is_meant)?;
+    Some(Duration::from_micros(limit / 3))
+}
+
+/// Sends a watchdog beat to the service manager.
+pub fn beat() {
+    if let Err(error) = runtime::beat() {
+        crate::out::note(&format!("warning: {error}"));
+    }
+}
+
+/// Sends watchdog beats to the service manager, if it wants them, while this core makes progress.
+pub fn watch(env: &Env) {
+    let Some(pause) = watchdog() else { return };
+    let me = env.clone();
     env.spawn("word to the service manager", async move {
         loop {
-            if let Err(error) = runtime::beat() {
-                crate::out::note(&format!("warning: {error}"));
-            }
+            beat();
             me.sleep(pause).await;
         }
     });

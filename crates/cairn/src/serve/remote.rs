@@ -67,8 +67,7 @@ impl Remote {
             None => core.block_on(attachments.attach(&name, None, self.by, self.dry_run))?,
         };
         if self.dry_run {
-            print(form, &attached)?;
-            return Ok(Exit::Ok);
+            return print(form, &attached);
         }
         let control = open_control(None, &serving)?;
         print(form, &attached)?;

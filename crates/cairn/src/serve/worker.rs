@@ -137,15 +137,11 @@ pub fn options(kept: &supervisor::Options) -> ServeOptions {
     ServeOptions {
         read_only,
         degraded,
-        take: false,
-        dry_run: false,
-        run: None,
         listen,
         insecure,
-        pidfile: None,
-        at: None,
         stop_timeout: STOP,
         log: log::form(),
+        ..ServeOptions::default()
     }
 }
 

@@ -82,15 +82,6 @@ pub struct DiffArgs {
     at: At,
 }
 
-/// The options of a change.
-#[derive(Default)]
-struct Change {
-    wipe: Vec<String>,
-    move_bytes: bool,
-    speed: Option<u64>,
-    dry_run: bool,
-}
-
 impl ApplyArgs {
     /// Asks the running graph of that name to change. If it does not run, asks the daemon to bring it up.
     pub fn run(self, form: Form) -> Result {
@@ -98,9 +89,10 @@ impl ApplyArgs {
         let written = Written::read(&path)?;
         let daemon = running::daemon().filter(|_| at.is_any());
         if daemon.is_none() || at.named(&written.name)?.is_some() {
-            let Moving { move_bytes, speed, .. } = moving;
-            let change = Change { wipe, move_bytes, speed, dry_run };
-            let (client, applied) = written.ask(change, &at)?;
+            let (move_bytes, speed_bytes) = (moving.move_bytes, moving.speed);
+            let Written { name, request } = written;
+            let asked = ApplyRequest { wipe, move_bytes, speed_bytes, dry_run, ..request };
+            let (client, applied) = ask(&name, &asked, &at)?;
             return moving.done(&client, &applied, dry_run, form);
         }
         if dry_run {
@@ -117,9 +109,9 @@ impl ApplyArgs {
 impl DiffArgs {
     /// Asks the running graph of that name for the effect of a change.
     pub fn run(self, form: Form) -> Result {
-        let written = Written::read(&self.spec)?;
-        let change = Change { move_bytes: self.move_bytes, dry_run: true, ..Change::default() };
-        let (_, applied) = written.ask(change, &self.at)?;
+        let Written { name, request } = Written::read(&self.spec)?;
+        let asked = ApplyRequest { move_bytes: self.move_bytes, dry_run: true, ..request };
+        let (_, applied) = ask(&name, &asked, &self.at)?;
         print(form, &applied, true)
     }
 }
@@ -147,11 +139,8 @@ impl Moving {
 /// The text of a spec, for another process to parse.
 struct Written {
     name: String,
-    file: String,
-    text: String,
-    /// The variables in the spec that have a value here.
-    variables: BTreeMap<String, String>,
-    directory: PathBuf,
+    /// The request to apply it, without any option.
+    request: ApplyRequest,
 }
 
 impl Written {
@@ -165,33 +154,16 @@ impl Written {
             Some(value)
         };
         let name = Spec::parse(&text, &file, &look_up).name().to_owned();
-        let directory = place::here()?;
-        Ok(Self { name, file, text, variables: variables.into_inner(), directory })
-    }
-
-    /// Asks the running graph of that name to change to this spec, or for the effect of doing so.
-    fn ask(self, change: Change, at: &At) -> Result<(Client, Applied)> {
-        let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == self.name);
-        let client = at.one_that(&format!("is called {}", self.name), is_it)?;
-        let Self { file, text, variables, directory, .. } = self;
-        let Change { wipe, move_bytes, speed: speed_bytes, dry_run } = change;
-        let applied = client.apply(&ApplyRequest {
-            file,
-            text,
-            variables,
-            directory,
-            wipe,
-            move_bytes,
-            speed_bytes,
-            dry_run,
-        })?;
-        Ok((client, applied))
+        let (variables, directory) = (variables.into_inner(), place::here()?);
+        let request = ApplyRequest { file, text, variables, directory, ..ApplyRequest::default() };
+        Ok(Self { name, request })
     }
 
     /// Reads the keys that the daemon's worker cannot read: it has no terminal and no descriptors of this command. A
     /// passphrase is typed twice, because the device may be new.
     fn lend_keys(&self) -> Result<BTreeMap<String, Lent>> {
-        let spec = Spec::parse(&self.text, &self.file, &|name| self.variables.get(name).cloned());
+        let ApplyRequest { file, text, variables, .. } = &self.request;
+        let spec = Spec::parse(text, file, &|name| variables.get(name).cloned());
         let mut lent = BTreeMap::new();
         for (device, source) in spec.keys(REGISTRY) {
             // A source that cannot be parsed is reported by the daemon.
@@ -204,10 +176,18 @@ impl Written {
 
     /// Returns the request to a daemon to bring the graph up.
     fn up(self, wipe: Vec<String>, degraded: bool, take: bool) -> UpRequest {
-        let Self { name, file, text, variables, directory } = self;
+        let ApplyRequest { file, text, variables, directory, .. } = self.request;
         let source = GraphSource::Spec { file, text, variables };
-        UpRequest { wipe, degraded, take, ..UpRequest::new(name, directory, source) }
+        UpRequest { wipe, degraded, take, ..UpRequest::new(self.name, directory, source) }
     }
+}
+
+/// Asks the running graph of that name to change to a spec, or for the effect of doing so.
+fn ask(name: &str, request: &ApplyRequest, at: &At) -> Result<(Client, Applied)> {
+    let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == name);
+    let client = at.one_that(&format!("is called {name}"), is_it)?;
+    let applied = client.apply(request)?;
+    Ok((client, applied))
 }
 
 /// Returns the paths at which the daemon finds the keys.
@@ -226,8 +206,7 @@ pub fn bring_up(form: Form, daemon: &Client, up: &UpRequest) -> Result {
         let exports = client.graph()?.exports.into_iter();
         uris.extend(exports.flat_map(|export| export.attached.into_iter().chain(export.uris)));
     }
-    form.print(&kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))?;
-    Ok(Exit::Ok)
+    form.print(&kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))
 }
 
 /// Prints the changes that were made, or would be.
@@ -235,8 +214,7 @@ pub fn print(form: Form, applied: &Applied, dry_run: bool) -> Result {
     if form == Form::Text {
         applied.notes.iter().for_each(|note| out::note(note));
     }
-    form.print(applied, || text(applied, dry_run))?;
-    Ok(Exit::Ok)
+    form.print(applied, || text(applied, dry_run))
 }
 
 fn text(applied: &Applied, dry_run: bool) -> String {

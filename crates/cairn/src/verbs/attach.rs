@@ -65,8 +65,7 @@ impl AttachArgs {
         };
         let Self { name, by, dry_run, .. } = self;
         let attached = client.attach(&AttachRequest { export, name, by, dry_run })?;
-        print(form, &attached)?;
-        Ok(Exit::Ok)
+        print(form, &attached)
     }
 }
 
@@ -95,8 +94,7 @@ impl DetachArgs {
         };
         let detached = client.detach(&DetachRequest { name, dry_run: self.dry_run })?;
         let would = if self.dry_run { "would be " } else { "" };
-        form.print(&detached, || format!("{}  {would}detached\n", detached.path))?;
-        Ok(Exit::Ok)
+        form.print(&detached, || format!("{}  {would}detached\n", detached.path))
     }
 
     /// Removes the leftovers of a dead process under that name. Returns `failure` if there are none.

@@ -95,8 +95,7 @@ impl BenchArgs {
         }
         let measured: Vec<_> =
             self.uris.iter().zip(&all).map(|(uri, rounds)| self.measured(uri, rounds)).collect();
-        form.print(&measured, || self.text(&measured))?;
-        Ok(Exit::Ok)
+        form.print(&measured, || self.text(&measured))
     }
 
     /// Fails if the load writes and `--yes` is missing: a measurement must not destroy data unasked.

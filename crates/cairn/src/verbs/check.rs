@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use api::{Checked, CheckedDisk, Client, Finding, Soundness};
 use clap::Args;
-use doctor::Running;
-use doctor::scan::{self, Skipped};
-use serde::Serialize;
+use doctor::Found;
+use doctor::scan::Skipped;
 
 use super::{core, undo};
 use crate::exit::{Exit, Failure, Result};
@@ -26,149 +25,89 @@ pub struct CheckArgs {
     directory: PathBuf,
 }
 
-/// The result of a check.
-#[derive(Serialize)]
-pub struct Found {
-    pub graphs: Vec<Checked>,
-    /// Findings on disks whose labels cannot be read.
-    unread: Vec<Finding>,
-    /// Disks that another process has open or that cannot be read, with the reason.
-    skipped: Vec<Skipped>,
-    /// The control sockets of the first graphs, in the same order. The other graphs do not run.
-    #[serde(skip)]
-    pub running: Vec<Client>,
-}
-
 impl CheckArgs {
     /// Checks the labels without a change. The exit code is that of the worst finding.
     pub fn run(self, form: Form) -> Result {
-        let found = look(self.graph.as_deref(), &self.directory)?;
-        form.print(&found, || found.text())?;
-        Ok(found.exit())
+        let (_, found) = look(self.graph.as_deref(), &self.directory)?;
+        form.print(&found, || text(&found))?;
+        Ok(exit(&found))
     }
 }
 
-/// Checks the running graphs, and then those on disks.
+/// Checks the running graphs, and then those on disks. Also returns the control sockets of the running ones, in the same
+/// order.
 ///
 /// # Errors
 /// `NotFound` if a graph is named that neither runs nor is found; errors of servers and disks.
-pub fn look(graph: Option<&Path>, directory: &Path) -> Result<Found> {
+pub fn look(graph: Option<&Path>, directory: &Path) -> Result<(Vec<Client>, Found)> {
     let wanted = graph.map(undo::name).transpose()?;
-    let is_wanted = |checked: &Checked| {
-        wanted.as_ref().is_none_or(|wanted| wanted.as_os_str() == checked.graph.as_str())
-    };
-    let mut found =
-        Found { graphs: Vec::new(), unread: Vec::new(), skipped: Vec::new(), running: Vec::new() };
-    // Whether the named graph runs, but its check has failed.
-    let mut is_silent = false;
+    let wanted = wanted.map(|wanted| wanted.to_string_lossy().into_owned());
+    let (mut clients, mut found) = (Vec::new(), Found::default());
     for client in running::running()? {
         match client.check() {
-            Ok(checked) if is_wanted(&checked) => {
+            Ok(checked) if wanted.as_ref().is_none_or(|wanted| *wanted == checked.graph) => {
                 found.graphs.push(checked);
-                found.running.push(client);
+                clients.push(client);
             }
             // A graph without labels has nothing to check.
             Err(problem) if problem.exit != Exit::Unsupported.code() => {
                 let name = client.graph().map(|graph| graph.name).ok();
-                if wanted.is_none() || name.as_deref() == wanted.as_deref().and_then(Path::to_str) {
+                if wanted.is_none() || name == wanted {
                     let name = name.or_else(|| Some(client.path().display().to_string()));
                     let (words, next) = (problem.message, "cairn status".to_owned());
                     let soundness = Soundness::Damaged;
-                    is_silent = true;
                     found.unread.push(Finding { soundness, name, words, next });
                 }
             }
             Ok(_) | Err(_) => {}
         }
     }
-    if found.graphs.is_empty() && !is_silent || wanted.is_none() {
-        found.on_disks(directory, is_wanted)?;
+    found.running = clients.len();
+    // The named graph may also run, and its check may have failed.
+    let is_running = !found.graphs.is_empty() || !found.unread.is_empty();
+    if wanted.is_none() || !is_running {
+        let core = core()?;
+        let doctor = labels::doctor(&core.env());
+        core.block_on(doctor.check_directory(directory, wanted.as_deref(), &mut found))?;
     }
     if let Some(spec) = graph.filter(|graph| is_spec(graph)) {
-        found.compare_places(spec)?;
+        found.compare_places(&read_spec(spec)?, spec, REGISTRY);
     }
-    match wanted.filter(|_| found.graphs.is_empty() && !is_silent) {
-        Some(wanted) => {
-            let why: Vec<_> = found.skipped.iter().map(|one| format!("\n  {}", one.why)).collect();
-            let wanted = wanted.display();
-            let why = format!("no graph {wanted} runs, and no disk here is of it{}", why.concat());
-            Err(Failure::new(Exit::NotFound, why))
-        }
-        None => Ok(found),
+    let Some(wanted) = wanted.filter(|_| found.graphs.is_empty() && !is_running) else {
+        return Ok((clients, found));
+    };
+    let why: Vec<_> = found.skipped.iter().map(|one| format!("\n  {}", one.why)).collect();
+    let why = format!("no graph {wanted} runs, and no disk here is of it{}", why.concat());
+    Err(Failure::new(Exit::NotFound, why))
+}
+
+/// Returns the exit code for the worst finding.
+pub fn exit(found: &Found) -> Exit {
+    match found.worst() {
+        Soundness::Damaged => Exit::Damaged,
+        Soundness::InUse => Exit::InUse,
+        Soundness::Repairable => Exit::Degraded,
+        Soundness::Sound => Exit::Ok,
     }
 }
 
-impl Found {
-    fn on_disks(&mut self, directory: &Path, is_wanted: impl Fn(&Checked) -> bool) -> Result<()> {
-        let core = core()?;
-        let disks = self.graphs.iter().flat_map(|graph| &graph.disks);
-        let disks = disks.filter_map(|disk| scan::real(Path::new(&disk.place))).collect();
-        let graphs = self.graphs.iter().map(|graph| graph.uuid.as_str()).collect();
-        let running = Running { graphs, disks };
-        let doctor = labels::doctor(&core.env());
-        let found = core.block_on(doctor.check_directory(directory, &running))?;
-        self.skipped = found.skipped;
-        self.unread.extend(found.unread.into_iter().map(labels::finding));
-        self.graphs.extend(found.graphs.into_iter().map(labels::checked).filter(is_wanted));
-        Ok(())
+/// Returns the findings as text.
+pub fn text(found: &Found) -> String {
+    let Found { graphs, unread, skipped, .. } = found;
+    let called = |name: &str| graphs.iter().filter(|graph| graph.graph == name).count();
+    let title = |one: &Checked| title(&one.graph, &one.uuid, called(&one.graph) > 1);
+    let mut text: String = graphs.iter().map(|one| graph(one, &title(one))).collect();
+    text.extend(unread.iter().map(|finding| line("", finding)));
+    let is_told = |one: &&Skipped| {
+        let mut findings = graphs.iter().flat_map(|graph| &graph.findings);
+        findings.any(|finding| one.why.message() == finding.words)
+    };
+    let untold = skipped.iter().filter(|one| !is_told(one));
+    text.extend(untold.map(|Skipped { why, .. }| format!("skipped: {why}\n")));
+    if graphs.is_empty() && unread.is_empty() {
+        text.push_str(labels::no_label(skipped));
     }
-
-    /// Adds findings for disks of a stopped graph that are not at the place in the spec: a start looks only there.
-    fn compare_places(&mut self, spec: &Path) -> Result<()> {
-        let [graph] = &mut self.graphs[..] else { return Ok(()) };
-        if !self.running.is_empty() {
-            return Ok(());
-        }
-        let real = |place: &str| Path::new(place).canonicalize().ok();
-        let here: Vec<_> = graph.disks.iter().filter_map(|disk| real(&disk.place)).collect();
-        for disk in read_spec(spec)?.labelled(REGISTRY) {
-            let (given, Some(said)) = (&disk.given, disk.path()) else { continue };
-            let found = graph.disks.iter().find(|disk| disk.name == given.name);
-            // If the place in the spec is that of another disk of the graph, the two are only swapped, which is fine.
-            let Some(found) = found.filter(|_| real(said).is_none_or(|said| !here.contains(&said)))
-            else {
-                continue;
-            };
-            let (spec, is) = (spec.display(), &found.place);
-            graph.findings.push(Finding {
-                soundness: Soundness::Repairable,
-                name: Some(given.name.clone()),
-                words: format!("{spec} says that it is at {said}, and it is at {is}"),
-                next: format!("say {is} there, or bring it back to {said}"),
-            });
-            graph.soundness = graph.soundness.max(Soundness::Repairable);
-        }
-        Ok(())
-    }
-
-    /// Returns the exit code for the worst finding.
-    pub fn exit(&self) -> Exit {
-        let graphs = self.graphs.iter().map(|graph| graph.soundness);
-        match graphs.chain(self.unread.iter().map(|finding| finding.soundness)).max() {
-            Some(Soundness::Damaged) => Exit::Damaged,
-            Some(Soundness::InUse) => Exit::InUse,
-            Some(Soundness::Repairable) => Exit::Degraded,
-            Some(Soundness::Sound) | None => Exit::Ok,
-        }
-    }
-
-    /// Returns the findings as text.
-    pub fn text(&self) -> String {
-        let called = |name: &str| self.graphs.iter().filter(|graph| graph.graph == name).count();
-        let title = |one: &Checked| title(&one.graph, &one.uuid, called(&one.graph) > 1);
-        let mut text: String = self.graphs.iter().map(|one| graph(one, &title(one))).collect();
-        text.extend(self.unread.iter().map(|finding| line("", finding)));
-        let is_told = |one: &&Skipped| {
-            let mut findings = self.graphs.iter().flat_map(|graph| &graph.findings);
-            findings.any(|finding| one.why.message() == finding.words)
-        };
-        let skipped = self.skipped.iter().filter(|one| !is_told(one));
-        text.extend(skipped.map(|Skipped { why, .. }| format!("skipped: {why}\n")));
-        if self.graphs.is_empty() && self.unread.is_empty() {
-            text.push_str(labels::no_label(&self.skipped));
-        }
-        text
-    }
+    text
 }
 
 /// Returns `home  change 3, 2 disks: sound`, with the disks and findings in lines below.

@@ -54,8 +54,7 @@ impl CreateArgs {
         form.print(&created, || {
             let size = format_size(self.size);
             format!("{would}{shown}  {size}, sparse, raw (nothing of Cairn's inside)\n")
-        })?;
-        Ok(Exit::Ok)
+        })
     }
 
     fn check_size(&self) -> Result<()> {

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 
 use super::{confirm, progress};
 use crate::exit::{Exit, Failure, Result};
-use crate::names::Path;
+use crate::names::{self, Path};
 use crate::out::Form;
 use crate::place;
 use crate::running::At;
@@ -42,7 +42,7 @@ enum Verb {
     /// Replace a member by a disk
     Replace(DiskArgs),
     /// Remove a member
-    Remove(RemoveArgs),
+    Remove(Target),
     /// Let the graph use all of a disk that has grown, or extend its file first
     Resize(ResizeArgs),
 }
@@ -95,12 +95,6 @@ struct DiskArgs {
 }
 
 #[derive(Args)]
-struct RemoveArgs {
-    #[command(flatten)]
-    target: Target,
-}
-
-#[derive(Args)]
 struct ResizeArgs {
     /// The disk, by its name in the spec; `disk` for a served file or device without a spec
     disk: String,
@@ -145,6 +139,12 @@ fn devices(client: &Client, has: impl Fn(&DeviceStatus) -> bool) -> Vec<Path> {
     let status = client.status().ok().into_iter();
     let devices = status.flat_map(|status| status.devices).filter(has);
     devices.map(|device| vec![device.name]).collect()
+}
+
+/// Returns the device of a graph for which `is_it` is true.
+fn find(client: &Client, is_it: impl Fn(&DeviceStatus) -> bool) -> Result<DeviceStatus> {
+    let found = client.status()?.devices.into_iter().find(is_it);
+    found.ok_or_else(|| Failure::new(Exit::NotFound, "the device is gone"))
 }
 
 /// Returns the members of a graph.
@@ -194,7 +194,7 @@ impl DeviceArgs {
             Verb::Scrub(args) => args.run(form),
             Verb::Insert(args) => args.run(form, DiskChange::Insert),
             Verb::Replace(args) => args.run(form, DiskChange::Replace),
-            Verb::Remove(args) => args.run(form),
+            Verb::Remove(target) => target.remove(form),
             Verb::Resize(args) => args.run(form),
         }
     }
@@ -203,7 +203,7 @@ impl DeviceArgs {
 impl ResizeArgs {
     fn run(self, form: Form) -> Result {
         let Self { disk, size: size_bytes, dry_run, at } = self;
-        let (client, disk) = at.owner("a disk", &disk, nodes)?;
+        let (client, disk) = at.owner("a disk", &disk, names::resolve, nodes)?;
         let applied = client.resize(&ResizeRequest { disk, size_bytes, dry_run })?;
         super::apply::print(form, &applied, dry_run)
     }
@@ -212,17 +212,16 @@ impl ResizeArgs {
 impl ScrubArgs {
     fn run(self, form: Form) -> Result {
         let Self { of, stop, dry_run, at } = self;
-        let (client, of) = at.owner_or_only("a device with copies", &of, |client| {
-            devices(client, |device| device.scrub.is_some())
-        })?;
+        let with_copies = |client: &Client| devices(client, |device| device.scrub.is_some());
+        let sort = "a device with copies";
+        let (client, of) = at.owner(sort, &of, names::resolve_or_only, with_copies)?;
         let device = client.scrub(&ScrubRequest { of, stop, dry_run })?;
         let words = match &device.scrub {
             Some(scrub) if scrub.progress.is_some() && !stop => "is being scrubbed",
             Some(_) if dry_run => "would be scrubbed",
             _ => "is not being scrubbed",
         };
-        form.print(&device, || format!("{}  {words}\n", device.name))?;
-        Ok(Exit::Ok)
+        form.print(&device, || format!("{}  {words}\n", device.name))
     }
 }
 
@@ -238,25 +237,20 @@ impl DiskArgs {
             return Ok(Exit::Ok);
         }
         let member = &target.member.member;
-        let devices = client.status()?.devices;
         let has = |device: &DeviceStatus| device.members.iter().any(|one| one.name == *member);
-        let device = devices.into_iter().find(has);
-        let device = device.ok_or_else(|| Failure::new(Exit::NotFound, "the device is gone"))?;
+        let device = find(&client, has)?;
         let device = target.watch(&client, device)?;
         target.judge(&device)
     }
 }
 
-impl RemoveArgs {
-    fn run(self, form: Form) -> Result {
-        let Self { target } = self;
-        let (client, name) = target.resolve()?;
-        let applied = client.disk(&target.disk_request(name, DiskChange::Remove, false)?)?;
-        super::apply::print(form, &applied, target.dry_run)
-    }
-}
-
 impl Target {
+    fn remove(&self, form: Form) -> Result {
+        let (client, name) = self.resolve()?;
+        let applied = client.disk(&self.disk_request(name, DiskChange::Remove, false)?)?;
+        super::apply::print(form, &applied, self.dry_run)
+    }
+
     fn disk_request(&self, name: Name, change: DiskChange, wipe: bool) -> Result<DiskRequest> {
         let Name { of, member } = name;
         let directory = place::here()?;
@@ -276,7 +270,8 @@ impl Target {
     /// Returns the graph with the member, and the member's name there.
     fn resolve(&self) -> Result<(Client, Name)> {
         let Name { of, member } = &self.member;
-        let (client, name) = self.at.owner("a member", &format!("{of}/{member}"), members)?;
+        let word = format!("{of}/{member}");
+        let (client, name) = self.at.owner("a member", &word, names::resolve, members)?;
         // If only one graph runs, it gets an unknown name as it is.
         Ok((client, name.parse().unwrap_or_else(|_| self.member.clone())))
     }
@@ -284,9 +279,9 @@ impl Target {
     /// Returns the graph with the device that gets a new member, and the device's name there.
     fn resolve_new(&self) -> Result<(Client, Name)> {
         let Name { of, member } = &self.member;
-        let (client, of) = self.at.owner_or_only("a device with members", of, |client| {
-            devices(client, |device| !device.members.is_empty())
-        })?;
+        let with_members = |client: &Client| devices(client, |device| !device.members.is_empty());
+        let sort = "a device with members";
+        let (client, of) = self.at.owner(sort, of, names::resolve_or_only, with_members)?;
         Ok((client, Name { of, member: member.clone() }))
     }
 
@@ -306,8 +301,7 @@ impl Target {
                 bar.set_position(progress.done_bytes);
             }
             std::thread::sleep(LOOK);
-            let now = client.status()?.devices.into_iter().find(|one| one.name == device.name);
-            device = now.ok_or_else(|| Failure::new(Exit::NotFound, "the device is gone"))?;
+            device = find(client, |one| one.name == device.name)?;
         }
     }
 
@@ -321,7 +315,7 @@ impl Target {
     }
 
     /// Prints the member's state, or what would be done to it.
-    fn print(&self, form: Form, device: &DeviceStatus, would: &str) -> Result<()> {
+    fn print(&self, form: Form, device: &DeviceStatus, would: &str) -> Result {
         let member = self.find(device)?;
         let line = format!("{}/{}  {}", device.name, member.name, member.state);
         let would = if self.dry_run { format!("; would {would}") } else { String::new() };
@@ -334,21 +328,14 @@ impl FailArgs {
         let (client, name) = self.target.resolve()?;
         let before = client.fail(&name.request(true))?;
         if self.target.dry_run {
-            self.target.print(form, &before, "take it out of service")?;
-            return Ok(Exit::Ok);
+            return self.target.print(form, &before, "take it out of service");
         }
         if !self.yes {
-            self.ask(&before)?;
+            let Member { name, state, .. } = self.target.find(&before)?;
+            confirm(&format!("take {name} ({state}) out of {}?", before.name))?;
         }
         let device = client.fail(&name.request(false))?;
-        self.target.print(form, &device, "")?;
-        Ok(Exit::Ok)
-    }
-
-    fn ask(&self, device: &DeviceStatus) -> Result<()> {
-        let member = self.target.find(device)?;
-        let (name, state) = (&member.name, &member.state);
-        confirm(&format!("take {name} ({state}) out of {}?", device.name))
+        self.target.print(form, &device, "")
     }
 }
 
@@ -357,8 +344,7 @@ impl ResyncArgs {
         let (client, name) = self.target.resolve()?;
         let device = client.resync(&name.request(self.target.dry_run))?;
         if !self.wait || self.target.dry_run {
-            self.target.print(form, &device, "copy it from those that are in sync")?;
-            return Ok(Exit::Ok);
+            return self.target.print(form, &device, "copy it from those that are in sync");
         }
         let device = self.target.watch(&client, device)?;
         self.target.print(form, &device, "")?;

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::plan;
 use crate::draw;
-use crate::exit::{Exit, Result};
+use crate::exit::Result;
 use crate::out::Form;
 use crate::running::At;
 use crate::view;
@@ -38,7 +38,6 @@ impl GraphArgs {
             (true, _) => draw::svg(&graph),
             (_, true) => draw::dot(&graph),
             _ => draw::term(&graph),
-        })?;
-        Ok(Exit::Ok)
+        })
     }
 }

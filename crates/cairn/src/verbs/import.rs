@@ -16,6 +16,7 @@ use super::key::Lent;
 use super::{apply, core};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
+use crate::names;
 use crate::out::{self, Form};
 use crate::place;
 use crate::registry::REGISTRY;
@@ -120,8 +121,7 @@ impl ImportArgs {
             Found { graphs, skipped }
         };
         let Some(wanted) = &self.graph else {
-            form.print(&found, || found.text())?;
-            return Ok(Exit::Ok);
+            return form.print(&found, || found.text());
         };
         let graph = found.choose(wanted)?;
         if let Some(faults) = graph.spec(REGISTRY, &Local::default()).faults() {
@@ -210,11 +210,9 @@ impl Found {
         match &found[..] {
             [graph] => Ok(graph),
             [] => {
-                let names: Vec<_> = self.graphs.iter().map(|graph| &*graph.name).collect();
-                let here = match &names[..] {
-                    [] => "no disk here has a label that can be read".to_owned(),
-                    names => format!("there is {}", names.join(", ")),
-                };
+                let names = self.graphs.iter().map(|graph| &*graph.name);
+                let none = "no disk here has a label that can be read";
+                let here = names::listed(names, none, "there is");
                 let open: Vec<_> =
                     self.skipped.iter().map(|one| format!("\n  {}", one.why)).collect();
                 let why = format!("no graph {wanted:?}; {here}{}", open.concat());

@@ -60,21 +60,19 @@ impl InfoArgs {
         let env = core.env();
         if self.target.contains("://") {
             let facts = core.block_on(remote::facts(&env, &self.target))?;
-            form.print(&facts, || facts.text())?;
-        } else {
-            let path = Path::new(&self.target);
-            let mut facts = file(path, &env)?;
-            let found = match facts.holder {
-                None => core.block_on(labels::doctor(&env).label(path)),
-                Some(_) => scan::label_in_use(path),
-            };
-            if let Some(label) = found {
-                facts.format = "labelled".to_owned();
-                facts.label = Some(label.into());
-            }
-            form.print(&facts, || text(&facts))?;
+            return form.print(&facts, || facts.text());
         }
-        Ok(Exit::Ok)
+        let path = Path::new(&self.target);
+        let mut facts = file(path, &env)?;
+        let found = match facts.holder {
+            None => core.block_on(labels::doctor(&env).label(path)),
+            Some(_) => scan::label_in_use(path),
+        };
+        if let Some(label) = found {
+            facts.format = "labelled".to_owned();
+            facts.label = Some(label.into());
+        }
+        form.print(&facts, || text(&facts))
     }
 }
 

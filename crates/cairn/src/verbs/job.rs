@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::progress;
 use crate::exit::{Exit, Failure, Result};
+use crate::names;
 use crate::out::Form;
 use crate::running::At;
 
@@ -26,7 +27,7 @@ pub struct JobArgs {
 #[derive(Subcommand)]
 enum Verb {
     /// List jobs in progress
-    Ls(LsArgs),
+    Ls(At),
     /// Watch a job until it ends; it continues after Ctrl-C
     Watch(WatchArgs),
     /// Pause a job until it is resumed, also across restarts
@@ -35,12 +36,6 @@ enum Verb {
     Resume(CommandArgs),
     /// Cancel a job; a migration moves everything back, and no data are lost
     Cancel(CommandArgs),
-}
-
-#[derive(Args)]
-struct LsArgs {
-    #[command(flatten)]
-    at: At,
 }
 
 #[derive(Args)]
@@ -74,7 +69,7 @@ impl JobArgs {
     /// Asks the running graphs.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
-            Verb::Ls(args) => args.run(form),
+            Verb::Ls(at) => list(&at, form),
             Verb::Watch(args) => args.run(form),
             Verb::Pause(args) => args.run(form, JobCommand::Pause, "let it rest"),
             Verb::Resume(args) => args.run(form, JobCommand::Resume, "let it go on"),
@@ -83,20 +78,17 @@ impl JobArgs {
     }
 }
 
-impl LsArgs {
-    fn run(self, form: Form) -> Result {
-        let mut rows = Vec::new();
-        for client in self.at.all()? {
-            let graph = client.graph()?.name;
-            let jobs = client.jobs()?.into_iter();
-            rows.extend(jobs.map(|job| Row { graph: graph.clone(), job }));
-        }
-        form.print(&rows, || match rows.is_empty() {
-            true => "nothing is under way.\n".to_owned(),
-            false => rows.iter().map(Row::line).collect(),
-        })?;
-        Ok(Exit::Ok)
+fn list(at: &At, form: Form) -> Result {
+    let mut rows = Vec::new();
+    for client in at.all()? {
+        let graph = client.graph()?.name;
+        let jobs = client.jobs()?.into_iter();
+        rows.extend(jobs.map(|job| Row { graph: graph.clone(), job }));
     }
+    form.print(&rows, || match rows.is_empty() {
+        true => "nothing is under way.\n".to_owned(),
+        false => rows.iter().map(Row::line).collect(),
+    })
 }
 
 impl Row {
@@ -127,7 +119,7 @@ fn owner(at: &At, wanted: &str) -> Result<(Client, String)> {
         let jobs = client.jobs().unwrap_or_default().into_iter();
         jobs.flat_map(|job| [vec![job.number.to_string()], vec![job.device]]).collect()
     };
-    at.owner("a job", wanted, jobs)
+    at.owner("a job", wanted, names::resolve, jobs)
 }
 
 fn find<'j>(jobs: &'j [Job], wanted: &str) -> Option<&'j Job> {
@@ -140,8 +132,7 @@ impl CommandArgs {
         let (client, job) = owner(&at, &job)?;
         let job = client.job(&JobRequest { job, command, dry_run })?;
         let would = if dry_run { format!("; would {would}") } else { String::new() };
-        form.print(&job, || format!("{}{would}\n", line(&job)))?;
-        Ok(Exit::Ok)
+        form.print(&job, || format!("{}{would}\n", line(&job)))
     }
 }
 

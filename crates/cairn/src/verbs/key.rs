@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::device::nodes;
 use super::{confirm, core};
 use crate::exit::{Exit, Failure, Result};
+use crate::names;
 use crate::out::{Form, columns};
 use crate::running::At;
 
@@ -30,19 +31,13 @@ pub struct KeyArgs {
 #[derive(Subcommand)]
 enum Verb {
     /// List used slots
-    Ls(LsArgs),
+    Ls(Target),
     /// Add a passphrase that opens the device
     Add(AddArgs),
     /// Empty a slot: its passphrase no longer opens the device
     Rm(RmArgs),
     /// Replace the passphrase of a slot
     Change(ChangeArgs),
-}
-
-#[derive(Args)]
-struct LsArgs {
-    #[command(flatten)]
-    target: Target,
 }
 
 #[derive(Args)]
@@ -112,7 +107,7 @@ impl KeyArgs {
     /// Asks the running graph to carry out the change.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
-            Verb::Ls(args) => args.target.do_it(form, KeyChange::List, false),
+            Verb::Ls(target) => target.list(form),
             Verb::Add(args) => args.run(form),
             Verb::Rm(args) => args.run(form),
             Verb::Change(args) => args.run(form),
@@ -123,12 +118,12 @@ impl KeyArgs {
 impl Target {
     /// Returns the graph with the device, and the device's name there.
     fn find(&self) -> Result<(Client, String)> {
-        self.at.owner("a device", &self.device, nodes)
+        self.at.owner("a device", &self.device, names::resolve, nodes)
     }
 
-    fn do_it(&self, form: Form, change: KeyChange, dry_run: bool) -> Result {
+    fn list(&self, form: Form) -> Result {
         let (client, device) = self.find()?;
-        let slots = ask(&client, &device, change, dry_run)?;
+        let slots = ask(&client, &device, KeyChange::List, false)?;
         print(form, &device, &slots)
     }
 
@@ -249,6 +244,5 @@ fn print(form: Form, device: &str, slots: &KeySlots) -> Result {
         };
         let rows: Vec<_> = slots.slots.iter().map(row).collect();
         done + &columns("><<", &rows)
-    })?;
-    Ok(Exit::Ok)
+    })
 }

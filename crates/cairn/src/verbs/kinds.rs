@@ -49,14 +49,13 @@ impl KindsArgs {
         match &self.kind {
             None => {
                 let all: Vec<_> = REGISTRY.0.iter().map(view).collect();
-                form.print(&all, || list(&all))?;
+                form.print(&all, || list(&all))
             }
             Some(name) => {
                 let kind = view(find(name)?);
-                form.print(&kind, || kind.manual.to_owned())?;
+                form.print(&kind, || kind.manual.to_owned())
             }
         }
-        Ok(Exit::Ok)
     }
 }
 

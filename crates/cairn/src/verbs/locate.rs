@@ -4,7 +4,7 @@ use api::Place;
 use block::units::parse_size;
 use clap::Args;
 
-use crate::exit::{Exit, Result};
+use crate::exit::Result;
 use crate::out::Form;
 use crate::running::At;
 
@@ -29,8 +29,7 @@ impl LocateArgs {
             let mut text = format!("{export} {} -> ", sum(self.offset));
             draw(&place, text.chars().count() - 3, &mut text);
             text
-        })?;
-        Ok(Exit::Ok)
+        })
     }
 }
 

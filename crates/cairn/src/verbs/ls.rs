@@ -2,19 +2,11 @@
 
 use api::GraphView;
 use block::units::format_size;
-use clap::Args;
 use serde::Serialize;
 
-use crate::exit::{Exit, Result};
+use crate::exit::Result;
 use crate::out::{Form, columns};
 use crate::running::At;
-
-/// Arguments of `ls`.
-#[derive(Args)]
-pub struct LsArgs {
-    #[command(flatten)]
-    at: At,
-}
 
 /// A graph that is running.
 #[derive(Serialize)]
@@ -24,17 +16,14 @@ struct Listed {
     graph: GraphView,
 }
 
-impl LsArgs {
-    /// Lists every running graph.
-    pub fn run(self, form: Form) -> Result {
-        let mut all = Vec::new();
-        for client in self.at.all()? {
-            let control = client.path().display().to_string();
-            all.push(Listed { control, graph: client.graph()? });
-        }
-        form.print(&all, || table(&all))?;
-        Ok(Exit::Ok)
+/// Lists every running graph.
+pub fn run(at: &At, form: Form) -> Result {
+    let mut all = Vec::new();
+    for client in at.all()? {
+        let control = client.path().display().to_string();
+        all.push(Listed { control, graph: client.graph()? });
     }
+    form.print(&all, || table(&all))
 }
 
 fn table(all: &[Listed]) -> String {

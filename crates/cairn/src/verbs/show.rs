@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::plan;
-use crate::exit::{Exit, Result};
+use crate::exit::Result;
 use crate::out::Form;
 use crate::running::At;
 use crate::view;
@@ -27,7 +27,6 @@ impl ShowArgs {
             Some(path) => view::spec(&plan(path)?),
             None => self.at.one()?.spec()?,
         };
-        form.print(&spec, || spec.text.clone())?;
-        Ok(Exit::Ok)
+        form.print(&spec, || spec.text.clone())
     }
 }

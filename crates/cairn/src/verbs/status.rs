@@ -7,60 +7,48 @@ use api::{
     Attached, DeviceStatus, Health, KeptGraph, Member, MemberState, Phase, Progress, Room, Status,
 };
 use block::units::{format_duration, format_size};
-use clap::Args;
 
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form, count};
 use crate::running::{self, At};
 
-/// Arguments of `status`.
-#[derive(Args)]
-pub struct StatusArgs {
-    #[command(flatten)]
-    at: At,
+/// Prints the status of every running graph. The exit code is that of the worst.
+pub fn run(at: &At, form: Form) -> Result {
+    let all = all(at)?;
+    form.print(&all, || all.iter().map(text).collect())?;
+    Ok(match all.iter().map(|status| status.health).max() {
+        Some(Health::Failed) => Exit::Damaged,
+        Some(Health::Degraded) => Exit::Degraded,
+        Some(Health::Ok) | None => Exit::Ok,
+    })
 }
 
-impl StatusArgs {
-    /// Prints the status of every running graph. The exit code is that of the worst.
-    pub fn run(self, form: Form) -> Result {
-        let all = self.all()?;
-        form.print(&all, || all.iter().map(text).collect())?;
-        Ok(match all.iter().map(|status| status.health).max() {
-            Some(Health::Failed) => Exit::Damaged,
-            Some(Health::Degraded) => Exit::Degraded,
-            Some(Health::Ok) | None => Exit::Ok,
-        })
-    }
-}
-
-impl StatusArgs {
-    /// Returns the status of every running graph, and of the graphs of a daemon that do not run.
-    fn all(&self) -> Result<Vec<Status>> {
-        let daemon = running::daemon().filter(|_| self.at.is_any());
-        let kept = daemon.map(|daemon| daemon.daemon()).transpose()?;
-        let kept = kept.map(|daemon| daemon.graphs).unwrap_or_default();
-        let running = match self.at.all() {
-            Err(failure) if failure.code == Exit::NotFound.code() && !kept.is_empty() => Vec::new(),
-            running => running?,
-        };
-        let mut all: Vec<Status> = Vec::new();
-        for client in running {
-            match client.status() {
-                Ok(mut status) => {
-                    let of = |graph: &&KeptGraph| graph.pid == Some(status.pid);
-                    status.kept = kept.iter().find(of).cloned();
-                    all.push(status);
-                }
-                // A graph may have ended since it was found. The daemon has the reason.
-                Err(problem) if kept.is_empty() => return Err(problem.into()),
-                Err(_) => {}
+/// Returns the status of every running graph, and of the graphs of a daemon that do not run.
+fn all(at: &At) -> Result<Vec<Status>> {
+    let daemon = running::daemon().filter(|_| at.is_any());
+    let kept = daemon.map(|daemon| daemon.daemon()).transpose()?;
+    let kept = kept.map(|daemon| daemon.graphs).unwrap_or_default();
+    let running = match at.all() {
+        Err(failure) if failure.code == Exit::NotFound.code() && !kept.is_empty() => Vec::new(),
+        running => running?,
+    };
+    let mut all: Vec<Status> = Vec::new();
+    for client in running {
+        match client.status() {
+            Ok(mut status) => {
+                let of = |graph: &&KeptGraph| graph.pid == Some(status.pid);
+                status.kept = kept.iter().find(of).cloned();
+                all.push(status);
             }
+            // A graph may have ended since it was found. The daemon has the reason.
+            Err(problem) if kept.is_empty() => return Err(problem.into()),
+            Err(_) => {}
         }
-        let is_told = |graph: &&KeptGraph| all.iter().any(|status| status.graph == graph.name);
-        let silent: Vec<_> = kept.iter().filter(|graph| !is_told(graph)).collect();
-        all.extend(silent.into_iter().map(KeptGraph::status));
-        Ok(all)
     }
+    let is_told = |graph: &&KeptGraph| all.iter().any(|status| status.graph == graph.name);
+    let silent: Vec<_> = kept.iter().filter(|graph| !is_told(graph)).collect();
+    all.extend(silent.into_iter().map(KeptGraph::status));
+    Ok(all)
 }
 
 /// Returns the text for a graph without a process to ask.

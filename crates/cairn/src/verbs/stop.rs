@@ -8,6 +8,7 @@ use supervisor::{Record, Sat, WorkerLock};
 
 use super::confirm;
 use crate::exit::{Exit, Failure, Result};
+use crate::names;
 use crate::out::{Form, count};
 use crate::place;
 use crate::registry::REGISTRY;
@@ -34,12 +35,9 @@ impl StopArgs {
         let Some(daemon) = running::daemon() else { return Err(without(&name)) };
         let DaemonView { graphs, state, .. } = daemon.daemon()?;
         let Some(kept) = graphs.iter().find(|graph| graph.name == name) else {
-            let names: Vec<_> = graphs.iter().map(|graph| graph.name.as_str()).collect();
-            let why = match &names[..] {
-                [] => format!("no graph {name:?}; the daemon keeps none"),
-                names => format!("no graph {name:?}; the daemon keeps {}", names.join(", ")),
-            };
-            return Err(Failure::new(Exit::NotFound, why));
+            let names = graphs.iter().map(|graph| graph.name.as_str());
+            let known = names::listed(names, "the daemon keeps none", "the daemon keeps");
+            return Err(Failure::new(Exit::NotFound, format!("no graph {name:?}; {known}")));
         };
         let is_up = kept.phase == Phase::Up;
         // A graph that does not run cannot close its labels. One that was stopped before has closed them.
@@ -49,8 +47,7 @@ impl StopArgs {
             release(&client, &name, yes, dry_run)?;
         }
         if dry_run {
-            form.print(kept, || format!("would stop {name}\n"))?;
-            return Ok(Exit::Ok);
+            return form.print(kept, || format!("would stop {name}\n"));
         }
         let is_labelled = is_labelled(&supervisor::file_in(&state, &name));
         let stopped = daemon.stop(&KeptName { name })?;
@@ -71,8 +68,7 @@ impl StopArgs {
                      Next: cairn import {name}, and stop it; or cairn import {name} --take on another machine\n"
                 ),
             }
-        })?;
-        Ok(Exit::Ok)
+        })
     }
 }
 

@@ -39,8 +39,7 @@ impl TopArgs {
         let client = self.at.one()?;
         let mut before = client.top()?;
         if form == Form::Json {
-            form.print(&before, String::new)?;
-            return Ok(Exit::Ok);
+            return form.print(&before, String::new);
         }
         let in_place = std::io::stdout().is_terminal() && !self.once;
         let mut lines = 0;

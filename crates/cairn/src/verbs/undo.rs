@@ -12,7 +12,7 @@ use doctor::scan::{self, said_place};
 use super::apply::Moving;
 use super::core;
 use super::import::{keys, options, pair};
-use crate::exit::{Exit, Result};
+use crate::exit::Result;
 use crate::labels;
 use crate::out::{self, Form};
 use crate::place;
@@ -65,8 +65,7 @@ impl UndoArgs {
         };
         let history = client.history()?;
         if self.list {
-            form.print(&history, || text(&history))?;
-            return Ok(Exit::Ok);
+            return form.print(&history, || text(&history));
         }
         let request = UndoRequest {
             to: self.to,

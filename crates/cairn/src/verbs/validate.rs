@@ -9,7 +9,7 @@ use graph::spec::{Fault, Spec};
 use serde::Serialize;
 
 use super::{core, planned};
-use crate::exit::{Exit, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::labels;
 use crate::out::{self, Form};
 use crate::source::{read_spec, told};
@@ -79,7 +79,7 @@ fn look(spec: &Spec, form: Form) -> Result {
         [] => Ok(Exit::Ok),
         // A running graph has the disks open, and checks their labels itself.
         refusals if refusals.iter().all(labels::is_in_use) => Ok(Exit::Ok),
-        refusals => Err(labels::refused(refusals)),
+        refusals => Err(Failure::because(refusals.to_vec())),
     }
 }
 

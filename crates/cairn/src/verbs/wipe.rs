@@ -63,7 +63,6 @@ impl WipeArgs {
             (true, _) => format!("{shown}  blank, nothing done\n"),
             (false, true) => format!("{shown}  would remove {held}\n"),
             (false, false) => format!("{shown}  removed {held}\n"),
-        })?;
-        Ok(Exit::Ok)
+        })
     }
 }

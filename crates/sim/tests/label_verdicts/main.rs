@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use block::{Env, Error, Reason};
 use doctor::import::{FoundGraph, graphs};
 use doctor::scan::FoundLabel;
-use doctor::{Checked, CheckedDisks, Doctor, Running, Sort};
+use doctor::{Checked, CheckedDisks, Doctor, Sort};
 use engine::Engine;
 use graph::labels::{DiskFacts, Facts, Finding, Opening, Probe, diagnose};
 use graph::spec::{Planned, Spec};
@@ -150,8 +150,8 @@ impl Judge {
             Some((PathBuf::from(format!("/{}", sets::DISKS[n])), inspection))
         };
         let disks: Vec<_> = states.iter().enumerate().filter_map(disk).collect();
-        let (doctor, running) = (self.doctor(), Running::default());
-        let checked = doctor.check_disks(&disks, Vec::new(), &running);
+        let doctor = self.doctor();
+        let checked = doctor.check_disks(&disks, &[], &[]);
         self.world.block_on(checked).expect("a check waits for nothing")
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use block::{Env, Needs, Reason};
-use doctor::{Doctor, Finding, Running};
+use doctor::{Doctor, Finding};
 use engine::Engine;
 use graph::labels::Opening;
 use kind::{DeviceConfig, Maker, Making, Value};
@@ -38,7 +38,7 @@ impl Trial {
             }
             let machine = Machine::new("host", if elsewhere { THERE } else { HERE });
             let doctor = Doctor { env: env.clone(), registry: kinds::REGISTRY, machine };
-            let checked = doctor.check_disks(&found, Vec::new(), &Running::default()).await;
+            let checked = doctor.check_disks(&found, &[], &[]).await;
             let graphs = checked.graphs.into_iter().flat_map(|graph| graph.findings);
             // A disk that is not in the spec may have any label.
             let unread = found.iter().filter(|(_, inspection)| inspection.label.is_err());
