@@ -86,12 +86,14 @@ pub struct StoredState {
 /// The state store of a device on raw disks, which keeps no state.
 pub struct NoStateStore {
     found: Found,
+    /// The hand-over of the device's predecessor.
+    pub handover: Handover,
 }
 
 impl NoStateStore {
     /// Creates a store for disks that this start created, all of them (`fresh`) or not.
     pub fn new(fresh: bool) -> Self {
-        Self { found: Found { present: true, fresh, ..Found::default() } }
+        Self { found: Found { present: true, fresh, ..Found::default() }, handover: None }
     }
 }
 
@@ -105,7 +107,7 @@ impl StateStore for NoStateStore {
     }
 
     fn handed_over(&self) -> Handover {
-        None
+        self.handover.clone()
     }
 
     fn committed(&self) -> LocalFuture<()> {

@@ -260,8 +260,7 @@ impl Checking<'_> {
     }
 
     fn find(&mut self, sort: Sort, soundness: Soundness, name: &str, words: String, next: &str) {
-        let found = Finding::note(sort, soundness, Some(name), words);
-        self.found.push(Finding { next: next.to_owned(), ..found });
+        self.found.push(Finding::note(sort, soundness, Some(name), words).next(next));
     }
 
     fn refuse(
@@ -273,9 +272,8 @@ impl Checking<'_> {
         next: &str,
         waived_by: &'static [Waiver],
     ) {
-        let (next, blocks) = (next.to_owned(), true);
-        let found = Finding::note(sort, soundness, Some(name), words);
-        self.found.push(Finding { next, blocks, waived_by, ..found });
+        let found = Finding::note(sort, soundness, Some(name), words).next(next);
+        self.found.push(Finding { blocks: true, waived_by, ..found });
     }
 
     /// Returns the labelled disks that the label that counts names.
@@ -347,16 +345,11 @@ impl Checking<'_> {
 
     /// Adds a finding about labels.
     fn add(&mut self, found: &LabelFinding, soundness: Soundness, next: &str) {
-        let name = found.place().unwrap_or(&self.newest.graph_name).to_owned();
-        self.found.push(Finding {
-            sort: Sort::Label(found.case),
-            soundness,
-            name: Some(name),
-            words: found.error.message().to_owned(),
-            next: next.to_owned(),
-            blocks: found.blocks,
-            waived_by: found.waived_by,
-        });
+        let (sort, name) =
+            (Sort::Label(found.case), found.place().unwrap_or(&self.newest.graph_name));
+        let words = found.error.message().to_owned();
+        let note = Finding::note(sort, soundness, Some(name), words).next(next);
+        self.found.push(Finding { blocks: found.blocks, waived_by: found.waived_by, ..note });
     }
 
     /// Adds the findings about labels, except those about missing disks, undecided devices and disks in use,
@@ -557,13 +550,8 @@ impl Checking<'_> {
                     Err(why) => {
                         let words = format!("what it keeps on {place} cannot be used: {why}");
                         let next = "use the version that wrote it, or a newer one";
-                        self.find(
-                            Sort::UnreadableState,
-                            Soundness::Damaged,
-                            &node.name,
-                            words,
-                            next,
-                        );
+                        let sort = Sort::UnreadableState;
+                        self.find(sort, Soundness::Damaged, &node.name, words, next);
                     }
                 }
             }
@@ -573,11 +561,8 @@ impl Checking<'_> {
                 let next = "serve it: that is copied";
                 self.find(Sort::Resync, Soundness::Repairable, &node.name, lacks, next);
             }
-            all.push(CheckedDevice {
-                name: node.name.clone(),
-                kind: node.kind.name.to_owned(),
-                words,
-            });
+            let (name, kind) = (node.name.clone(), node.kind.name.to_owned());
+            all.push(CheckedDevice { name, kind, words });
         }
         all
     }

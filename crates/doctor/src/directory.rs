@@ -117,7 +117,7 @@ impl Doctor {
         let mut held: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for Skipped { path: place, why, label } in skipped {
             if let Some(label) = label {
-                held.entry(of(label)).or_default().push(LockedDisk { place, why, label });
+                held.entry(graph_of(label)).or_default().push(LockedDisk { place, why, label });
             }
         }
         let seen = by_graph(&places, disks);
@@ -147,8 +147,7 @@ impl Doctor {
         checked.findings.extend(unreadable.map(|(Inspected { place, label, .. }, error)| {
             let words = format!("{place} cannot be read: {}", error.message());
             let (sort, name) = (Sort::Unreadable, Some(&*label.disk_name));
-            let found = Finding::note(sort, Soundness::Sound, name, words);
-            Finding { next: "cairn status".to_owned(), ..found }
+            Finding::note(sort, Soundness::Sound, name, words).next("cairn status")
         }));
         Some(checked)
     }
@@ -162,14 +161,18 @@ pub fn by_graph<'s>(
     let mut graphs: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (place, (_, inspection)) in places.iter().zip(disks) {
         if let Ok(Some((label, _))) = &inspection.label {
-            graphs.entry(of(label)).or_default().push(ProbedDisk { place, inspection, label });
+            graphs.entry(graph_of(label)).or_default().push(ProbedDisk {
+                place,
+                inspection,
+                label,
+            });
         }
     }
     graphs
 }
 
 /// Returns the graph of a label.
-fn of(label: &Label) -> GraphKey {
+pub fn graph_of(label: &Label) -> GraphKey {
     (label.graph_name.clone(), label.graph)
 }
 

@@ -41,6 +41,12 @@ impl Finding {
         let (name, next) = (name.map(str::to_owned), String::new());
         Self { sort, soundness, name, words, next, blocks: false, waived_by: &[] }
     }
+
+    /// Adds the next step.
+    #[must_use]
+    pub(crate) fn next(self, next: &str) -> Self {
+        Self { next: next.to_owned(), ..self }
+    }
 }
 
 impl From<Finding> for findings::Finding {

@@ -7,9 +7,10 @@ use block::{Error, ErrorKind, Reason, Result};
 use graph::labels::{Opening, Probe, Remembered, disks, duplicate_of, newest};
 use graph::spec::{Local, Spec};
 use kind::Registry;
-use meta::{Label, Uuid};
+use meta::Uuid;
 use serde::Serialize;
 
+use crate::directory::graph_of;
 use crate::scan::{self, FoundLabel, Skipped};
 use crate::{Doctor, Places, name_of};
 
@@ -70,80 +71,46 @@ fn as_text_if_any<S: serde::Serializer>(error: &Option<Error>, to: S) -> Result<
     }
 }
 
-/// A label, and the error of opening its disk if another process has it open.
-struct LabelOnDisk {
-    path: PathBuf,
-    label: Label,
-    in_use: Option<Error>,
-}
+/// A label, its disk, and the error of opening the disk if another process has it open.
+type LabelOnDisk = (FoundLabel, Option<Error>);
 
 /// Returns the graphs that labels describe, each by the label that counts.
-pub fn graphs(
-    doctor: &Doctor,
-    found_labels: Vec<FoundLabel>,
-    skipped: &[Skipped],
-) -> Vec<FoundGraph> {
-    let free = found_labels.into_iter().map(|FoundLabel { path, label }| LabelOnDisk {
-        path,
-        label,
-        in_use: None,
-    });
+pub fn graphs(doctor: &Doctor, labels: Vec<FoundLabel>, skipped: &[Skipped]) -> Vec<FoundGraph> {
+    let free = labels.into_iter().map(|found| (found, None));
     let in_use = skipped.iter().filter_map(|Skipped { path, why, label }| {
         let (path, label) = (PathBuf::from(path), label.clone()?);
-        Some(LabelOnDisk { path, label, in_use: Some(why.clone()) })
+        Some((FoundLabel { path, label }, Some(why.clone())))
     });
-    let mut by_graph: BTreeMap<(String, [u8; 16]), Vec<LabelOnDisk>> = BTreeMap::new();
-    for told in free.chain(in_use) {
-        let key = (told.label.graph_name.clone(), told.label.graph.0);
-        by_graph.entry(key).or_default().push(told);
+    let mut by_graph: BTreeMap<_, Vec<LabelOnDisk>> = BTreeMap::new();
+    for found in free.chain(in_use) {
+        by_graph.entry(graph_of(&found.0.label)).or_default().push(found);
     }
     let graphs = by_graph.into_iter();
-    graphs
-        .filter_map(|((name, uuid), found_labels)| graph(doctor, name, Uuid(uuid), found_labels))
-        .collect()
+    graphs.filter_map(|((name, uuid), labels)| graph(doctor, name, uuid, &labels)).collect()
 }
 
 /// Returns the graph of some labels. `None` if all of its disks are still being made.
-fn graph(
-    doctor: &Doctor,
-    name: String,
-    uuid: Uuid,
-    found_labels: Vec<LabelOnDisk>,
-) -> Option<FoundGraph> {
+fn graph(doctor: &Doctor, name: String, uuid: Uuid, labels: &[LabelOnDisk]) -> Option<FoundGraph> {
     let registry = doctor.registry;
-    let newest = newest(found_labels.iter().map(|found_label| &found_label.label))?;
-    let newest =
-        found_labels.iter().find(|found_label| std::ptr::eq(&found_label.label, newest))?;
-    let file = format!("{} ({})", name_of(&newest.label), newest.path.display());
-    let newest = newest.label.clone();
+    let newest = newest(labels.iter().map(|(found, _)| &found.label))?;
+    let (on, _) = labels.iter().find(|(found, _)| std::ptr::eq(&found.label, newest))?;
+    let file = format!("{} ({})", name_of(newest), on.path.display());
     // An unreadable spec is reported by the start.
     let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
-    let is_of = |found_label: &LabelOnDisk| {
-        named
-            .iter()
-            .find(|(_, known)| known.disk == found_label.label.disk)
-            .map(|(name, _)| name.clone())
+    let disk = |(FoundLabel { path, label }, in_use): &LabelOnDisk| {
+        let (name, _) = named.iter().find(|(_, known)| known.disk == label.disk)?;
+        let (name, path, epoch) = (name.clone(), path.clone(), label.epoch);
+        Some(FoundDisk { name, path, epoch, in_use: in_use.clone() })
     };
-    let mut found: Vec<FoundDisk> = found_labels
-        .iter()
-        .filter_map(|found_label| {
-            let (name, path) = (is_of(found_label)?, found_label.path.clone());
-            Some(FoundDisk {
-                name,
-                path,
-                epoch: found_label.label.epoch,
-                in_use: found_label.in_use.clone(),
-            })
-        })
-        .collect();
+    let mut found: Vec<FoundDisk> = labels.iter().filter_map(disk).collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
     let is_missing = |name: &&String| found.iter().all(|disk| disk.name != **name);
     let missing = named.keys().filter(is_missing).cloned().collect();
     let spec = Spec::of_label(&newest.spec, &file, &name, registry, &Local::default());
     let text = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
     let as_written = Spec::parse(&newest.spec, &name, &|_| None);
-    let holders: Vec<_> =
-        found_labels.iter().filter_map(|found_label| found_label.label.holder.as_ref()).collect();
+    let holders = labels.iter().filter_map(|(found, _)| found.label.holder.as_ref());
+    let holders: Vec<_> = holders.collect();
     Some(FoundGraph {
         uuid: uuid.to_string(),
         epoch: newest.epoch,
@@ -156,7 +123,7 @@ fn graph(
         keys: text(spec.keyed(registry)),
         options: needed(&spec, registry),
         refused: Vec::new(),
-        text: newest.spec,
+        text: newest.spec.clone(),
         file,
         name,
     })

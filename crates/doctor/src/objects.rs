@@ -23,12 +23,6 @@ const TOLD_MAX: usize = 16;
 /// Report of a device that was made.
 type Answer = block::Result<Checked>;
 
-/// The disks of a graph, opened read-only.
-struct Opened {
-    planned: Planned,
-    labels: Labels,
-}
-
 /// Checks the object stores of the graph without changing them. `places`: the places of its disks.
 pub async fn check(
     doctor: &Doctor,
@@ -79,7 +73,7 @@ async fn ask(
     device: &str,
     places: &BTreeMap<String, PathBuf>,
 ) -> Result<Answer, Vec<Error>> {
-    let Opened { planned, labels } = open(doctor, engine, newest, device, places).await?;
+    let (planned, labels) = open(doctor, engine, newest, device, places).await?;
     let graph = match Graph::build_on(&planned, Some(&labels), engine, &doctor.env).await {
         Ok(graph) => graph,
         Err(error) => return Ok(Err(error)),
@@ -95,7 +89,7 @@ async fn open(
     newest: &Label,
     device: &str,
     places: &BTreeMap<String, PathBuf>,
-) -> Result<Opened, Vec<Error>> {
+) -> Result<(Planned, Labels), Vec<Error>> {
     let here = places.iter().map(|(name, path)| (name.clone(), place(path)));
     let (registry, env) = (doctor.registry, &doctor.env);
     let mut local = ephemeral(doctor, newest);
@@ -111,7 +105,7 @@ async fn open(
     let mut planned = planned.map_err(faulty)?.down_from(device);
     planned.refuse_all_writes();
     let labels = probe.begin(&planned).await?;
-    Ok(Opened { planned, labels })
+    Ok((planned, labels))
 }
 
 /// Returns the findings about the object store of a device.
@@ -154,6 +148,5 @@ fn finding(device: &str, sort: Sort, soundness: Soundness, why: &Error) -> Findi
         Soundness::Repairable => "serve it: the next writes put it right",
         Soundness::Damaged => "restore its disks from a copy",
     });
-    let found = Finding::note(sort, soundness, Some(device), why.message().to_owned());
-    Finding { next: next.to_owned(), ..found }
+    Finding::note(sort, soundness, Some(device), why.message().to_owned()).next(next)
 }

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use block::control::{Command, Reach, Reply, Resolved, Verb, VerbInfo};
 use block::env::LocalFuture;
 use block::{
-    Below, ByteRange, Deadline, Emulate, Env, Error, ErrorKind, Found, Handover, Hooks, Info,
-    Needs, NoStateStore, OnFailure, Port, Report, Result, ScopeGuard, StateStore, Table,
+    Below, ByteRange, Emulate, Env, Error, ErrorKind, Handover, Hooks, Info, Needs, NoStateStore,
+    Port, Report, Result, ScopeGuard, StateStore, Table,
 };
 use engine::{AnyDevice, Engine, NodeId, Targets};
 use kind::{DeviceConfig, Kind, Maker, Making, Value};
@@ -107,13 +107,14 @@ impl Building<'_> {
     /// Returns the store for the state of the device, with the hand-over of its predecessor if there is one.
     fn kept(&self, index: usize) -> Rc<dyn StateStore> {
         let node = &self.plan.nodes[index];
-        let kept: Rc<dyn StateStore> = match self.labels {
-            Some(labels) => labels.kept(self.plan, index),
-            None => Rc::new(NoStateStore::new(node.created && self.before.is_none())),
-        };
-        match self.handover(node) {
-            Some(handover) => Rc::new(Inherited { kept, handover }),
-            None => kept,
+        let handover = self.handover(node);
+        match self.labels {
+            Some(labels) => labels.kept(self.plan, index, handover),
+            None => {
+                let mut none = NoStateStore::new(node.created && self.before.is_none());
+                none.handover = handover;
+                Rc::new(none)
+            }
         }
     }
 
@@ -148,42 +149,6 @@ impl Building<'_> {
             Body::Hooks(hooks, given) if *given == node.given.options => Some(hooks.clone()),
             _ => None,
         }
-    }
-}
-
-/// The state of a device, and the hand-over of its predecessor.
-struct Inherited {
-    kept: Rc<dyn StateStore>,
-    handover: Rc<dyn Any>,
-}
-
-impl StateStore for Inherited {
-    fn found(&self, port: usize) -> &Found {
-        self.kept.found(port)
-    }
-
-    fn may_degrade(&self) -> bool {
-        self.kept.may_degrade()
-    }
-
-    fn handed_over(&self) -> Handover {
-        Some(self.handover.clone())
-    }
-
-    fn committed(&self) -> LocalFuture<()> {
-        self.kept.committed()
-    }
-
-    fn is_committed(&self) -> bool {
-        self.kept.is_committed()
-    }
-
-    fn on_failure(&self, deadline: Deadline, told: OnFailure) {
-        self.kept.on_failure(deadline, told);
-    }
-
-    fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
-        self.kept.write(ports, state)
     }
 }
 

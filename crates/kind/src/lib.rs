@@ -241,6 +241,12 @@ impl DeviceConfig {
         self.options.retain(|(name, _)| !is_first(*name));
     }
 
+    /// Opens a disk of that kind read-only, if the kind has an option for that.
+    pub fn refuse_writes(&mut self, kind: &Kind) {
+        let option = kind.option("read_only");
+        self.options.extend(option.map(|option| (option.name, Value::Switch(true))));
+    }
+
     /// Whether an option was set.
     pub fn is_set(&self, option: &OptionSpec) -> bool {
         self.find(option).is_some()
@@ -248,39 +254,26 @@ impl DeviceConfig {
 
     /// Returns a size in bytes.
     pub fn size(&self, option: &OptionSpec) -> Option<u64> {
-        match self.find(option) {
-            Some(Value::Size(bytes)) => Some(*bytes),
-            _ => None,
-        }
-    }
-
-    /// Whether the value is the word `rest`.
-    pub fn is_rest(&self, option: &OptionSpec) -> bool {
-        matches!(self.find(option), Some(Value::Rest))
+        let Value::Size(bytes) = self.find(option)? else { return None };
+        Some(*bytes)
     }
 
     /// Returns a time.
     pub fn duration(&self, option: &OptionSpec) -> Option<Duration> {
-        match self.find(option) {
-            Some(Value::Duration(time)) => Some(*time),
-            _ => None,
-        }
+        let Value::Duration(time) = self.find(option)? else { return None };
+        Some(*time)
     }
 
     /// Returns a whole number.
     pub fn integer(&self, option: &OptionSpec) -> Option<u64> {
-        match self.find(option) {
-            Some(Value::Integer(number)) => Some(*number),
-            _ => None,
-        }
+        let Value::Integer(number) = self.find(option)? else { return None };
+        Some(*number)
     }
 
     /// Returns a share from 0 to 1.
     pub fn share(&self, option: &OptionSpec) -> Option<f64> {
-        match self.find(option) {
-            Some(Value::Share(share)) => Some(*share),
-            _ => None,
-        }
+        let Value::Share(share) = self.find(option)? else { return None };
+        Some(*share)
     }
 
     /// Returns a switch; off if it was not set.
@@ -290,20 +283,14 @@ impl DeviceConfig {
 
     /// Returns a word, a path, a member's name or any text.
     pub fn text(&self, option: &OptionSpec) -> Option<&str> {
-        match self.find(option) {
-            Some(Value::Text(text)) => Some(text),
-            _ => None,
-        }
+        let Value::Text(text) = self.find(option)? else { return None };
+        Some(text)
     }
 
     /// Returns a text in a table.
     pub fn text_in(&self, table: &OptionSpec, key: &str) -> Option<&str> {
-        match self.find(table) {
-            Some(Value::Table(texts)) => {
-                texts.iter().find(|(known, _)| *known == key).map(|(_, text)| text.as_str())
-            }
-            _ => None,
-        }
+        let Value::Table(texts) = self.find(table)? else { return None };
+        texts.iter().find(|(known, _)| *known == key).map(|(_, text)| text.as_str())
     }
 
     /// Checks that all lowers may be members of a redundant device. The `plan` of such a device calls it.

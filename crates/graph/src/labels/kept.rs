@@ -39,6 +39,7 @@ pub struct LabelStateStore {
     device: String,
     may_degrade: bool,
     ports: Vec<Port>,
+    handover: Handover,
     turn: Mutex,
     sequence: Rc<Cell<u64>>,
     on_failure: RefCell<Option<(Deadline, OnFailure)>>,
@@ -47,7 +48,13 @@ pub struct LabelStateStore {
 impl LabelStateStore {
     /// Returns the store for the state of `device` on the disks beneath its ports. It is empty if the device is new: a
     /// state under its name is left from a change that was not completed.
-    pub fn new(device: &str, is_new: bool, may_degrade: bool, ports: Vec<Vec<DiskLabel>>) -> Self {
+    pub fn new(
+        device: &str,
+        is_new: bool,
+        may_degrade: bool,
+        ports: Vec<Vec<DiskLabel>>,
+        handover: Handover,
+    ) -> Self {
         let mut ports: Vec<_> = ports.into_iter().map(|disks| port(device, &disks)).collect();
         let newest = ports.iter().filter_map(|port| port.found.state.as_ref());
         let newest = newest.map(|state| state.sequence).max().unwrap_or(0);
@@ -58,6 +65,7 @@ impl LabelStateStore {
             device: device.to_owned(),
             may_degrade,
             ports,
+            handover,
             turn: Mutex::new(),
             sequence: Rc::new(Cell::new(newest)),
             on_failure: RefCell::default(),
@@ -104,7 +112,7 @@ impl StateStore for LabelStateStore {
     }
 
     fn handed_over(&self) -> Handover {
-        None
+        self.handover.clone()
     }
 
     fn committed(&self) -> LocalFuture<()> {

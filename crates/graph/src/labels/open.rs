@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, Result, StateStore};
+use block::{Env, Error, ErrorKind, Handover, Result, StateStore};
 use engine::{AnyDevice, NodeId};
 use kind::Kind;
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
@@ -256,7 +256,7 @@ impl Probe {
             None => (Rc::new(Store::new(&self.env, &open.lower, label, Some(*number))?), clean),
         };
         let slot = Some(Rc::new(if held { Slot::held(store) } else { Slot::new(store) }));
-        let (disk, identity, open) = (Some(look.disk.clone()), look.identity.clone(), Some(open));
+        let (disk, identity, open) = (Some(look.disk.clone()), look.identity(), Some(open));
         Ok(Disk { disk, identity, open, slot, data_bytes, grown_from, fresh, clean })
     }
 
@@ -282,7 +282,7 @@ impl Probe {
         let store = Rc::new(Store::new(&self.env, &open.lower, label, copy)?);
         store.update(|_| {}).await?;
         let slot = Some(Rc::new(if held { Slot::held(store) } else { Slot::new(store) }));
-        let (disk, identity, open) = (Some(look.disk.clone()), look.identity.clone(), Some(open));
+        let (disk, identity, open) = (Some(look.disk.clone()), look.identity(), Some(open));
         let grown_from = None;
         Ok(Disk { disk, identity, open, slot, data_bytes, grown_from, fresh: true, clean: true })
     }
@@ -640,7 +640,7 @@ impl Labels {
     }
 
     /// Returns the store for the state of a device of the plan, on the disks beneath each of its ports.
-    pub fn kept(&self, planned: &Planned, index: usize) -> Rc<dyn StateStore> {
+    pub fn kept(&self, planned: &Planned, index: usize, handover: Handover) -> Rc<dyn StateStore> {
         let node = &planned.nodes[index];
         let is_written_anew = self.is_written_anew(planned, index);
         let beneath = |lower: &usize| {
@@ -658,7 +658,7 @@ impl Labels {
         };
         let ports = node.lowers.iter().map(beneath).collect();
         let is_new = !self.known.contains(&node.name);
-        Rc::new(LabelStateStore::new(&node.name, is_new, self.opening.degraded, ports))
+        Rc::new(LabelStateStore::new(&node.name, is_new, self.opening.degraded, ports, handover))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower, Needs, Reason};
 use engine::{AnyDevice, Engine, NodeId};
-use kind::{DeviceConfig, DiskPlan, Fault, Maker, Making, Registry, Value};
+use kind::{DeviceConfig, DiskPlan, Fault, Making, Registry};
 use meta::{AREA_BYTES, Area, Label, Seen, Store};
 
 use super::diagnosis::{
@@ -38,21 +38,12 @@ pub struct Probe {
 /// The result of probing the place of a disk.
 pub(super) struct ProbeResult {
     pub disk: LabelledDisk,
-    /// Identity of the disk that exists there or can be made, whatever its name; empty if there is none.
-    pub identity: String,
-    /// The facts about the whole disk that exists there or can be made.
-    pub facts: Option<Facts>,
+    /// The facts about the whole disk that exists there or can be made, whatever its name.
+    pub facts: Option<DiskPlan>,
     /// The open disk.
     pub open: Option<OpenDisk>,
     /// The label of a disk that the running graph has open.
     pub store: Option<Rc<Store>>,
-}
-
-pub(super) struct Facts {
-    pub info: Info,
-    pub words: String,
-    /// Whether it does not exist yet.
-    pub creates: bool,
 }
 
 /// A disk that the running graph has open.
@@ -263,18 +254,17 @@ impl Probe {
             Err(_) if place.is_empty() => DiskContent::Missing(not_found(&name)),
             Err(error) if is_missing(&error) => DiskContent::Missing(fail(error)),
             Err(error) => return Err(fail(error)),
-            Ok((plan, in_use)) => {
+            Ok((mut plan, in_use)) => {
                 if let Some(first) = identities.insert(plan.identity.clone(), name.clone()) {
                     let at = plan.identity;
                     let words = format!("{first:?} is on {at}, too; a disk is used once");
                     return Err(Error::because(Reason::LabelUsage, words).at(&name));
                 }
-                let DiskPlan { mut info, creates, words, identity } = plan;
+                let creates = plan.creates;
                 let would_have = self.opening.grow.get(&name).copied().unwrap_or_default();
-                info.size = info.size.max(would_have);
-                meta::data_bytes(info.size).map_err(fail)?;
-                look.identity = identity;
-                look.facts = Some(Facts { info, words, creates });
+                plan.info.size = plan.info.size.max(would_have);
+                meta::data_bytes(plan.info.size).map_err(fail)?;
+                look.facts = Some(plan);
                 if let Some(in_use) = in_use {
                     self.look_at_used(&mut look, in_use).await?
                 } else if creates {
@@ -367,14 +357,11 @@ impl Probe {
         disk: &LabelledDisk,
         read_only: bool,
     ) -> Result<OpenDisk, Error> {
-        let Maker::Disk { make, .. } = disk.kind.maker else {
-            unreachable!("only disks have labels: the draft checked that")
-        };
         let mut given = disk.given.clone();
-        if read_only && disk.kind.options.iter().any(|option| option.name == "read_only") {
-            given.options.push(("read_only", Value::Switch(true)));
+        if read_only {
+            given.refuse_writes(disk.kind);
         }
-        self.node(disk, make(Making::new(&given, &self.env)).await?)
+        self.node(disk, disk.make(Making::new(&given, &self.env)).await?)
     }
 
     /// Opens a disk that is in use once more, with its present size and the options of the spec. `others` are the
@@ -385,9 +372,6 @@ impl Probe {
         open: &OpenDisk,
         others: &[&str],
     ) -> Result<OpenDisk, Error> {
-        let Maker::Disk { make, .. } = disk.kind.maker else {
-            unreachable!("only disks have labels: the draft checked that")
-        };
         let shared = open.device.share().ok_or_else(|| {
             let kind = disk.kind.name;
             let (words, next) = match others {
@@ -407,7 +391,7 @@ impl Probe {
             Error::new(ErrorKind::Unsupported, words).next(next)
         })?;
         let making = Making::new(&disk.given, &self.env);
-        self.node(disk, make(Making { before: Some(shared), ..making }).await?)
+        self.node(disk, disk.make(Making { before: Some(shared), ..making }).await?)
     }
 
     fn node(&self, disk: &LabelledDisk, device: Rc<dyn AnyDevice>) -> Result<OpenDisk, Error> {
@@ -453,7 +437,7 @@ impl Probe {
         let bound = self.binding.disks.get(name);
         let there = match bound {
             Some(Bound::Labelled(n) | Bound::Fresh(n)) => Some(*n),
-            Some(Bound::Absent(_)) => Some(own).filter(|own| !self.is_another(*own)),
+            Some(Bound::Absent(_)) => Some(own).filter(|own| !self.binding.is_bound(*own)),
             None => Some(own),
         };
         let (verb, words) = match (refused, bound) {
@@ -480,11 +464,6 @@ impl Probe {
         DiskPreview { name: name.clone(), place, size, verb, words }
     }
 
-    /// Whether the disk found there turned out to be one of another name.
-    fn is_another(&self, n: usize) -> bool {
-        self.binding.disks.values().any(|bound| *bound == Bound::Labelled(n))
-    }
-
     pub(super) fn label(&self, n: usize) -> Option<&Label> {
         self.disks[n].label()
     }
@@ -493,17 +472,20 @@ impl Probe {
 impl ProbeResult {
     /// Returns an empty result.
     fn at(disk: LabelledDisk) -> Self {
-        let (identity, facts, open, store) = Default::default();
-        Self { disk, identity, facts, open, store }
+        Self { disk, facts: None, open: None, store: None }
     }
 
     /// Returns the result of probing a disk that is known from `facts`.
     fn of(disk: LabelledDisk, facts: &DiskFacts) -> Self {
         let DiskFacts { content, size, block_size, read_only, .. } = facts;
-        let (words, creates) = (String::new(), matches!(content, DiskContent::ToBeMade));
+        let (words, identity) = Default::default();
+        let creates = matches!(content, DiskContent::ToBeMade);
         let info = Info { read_only: *read_only, ..Info::disk(*size, *block_size) };
         let is_there = !matches!(content, DiskContent::Missing(_));
-        Self { facts: is_there.then_some(Facts { info, words, creates }), ..Self::at(disk) }
+        Self {
+            facts: is_there.then_some(DiskPlan { info, creates, identity, words }),
+            ..Self::at(disk)
+        }
     }
 
     /// Returns the facts for the diagnosis.
@@ -522,6 +504,11 @@ impl ProbeResult {
             read_only: info.is_some_and(|info| info.read_only),
             lost,
         }
+    }
+
+    /// Returns the identity of the disk; empty if there is none.
+    pub fn identity(&self) -> String {
+        self.facts.as_ref().map(|facts| facts.identity.clone()).unwrap_or_default()
     }
 
     fn surveyed(&self, data_bytes: u64) -> Surveyed {
@@ -617,10 +604,7 @@ async fn in_use_or_not(
 /// Returns the kind's plan of the disk. If the kind finds faults, an error of the system takes precedence: the graph
 /// may be able to do without an absent disk.
 async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
-    let Maker::Disk { plan, make } = disk.kind.maker else {
-        unreachable!("only disks have labels: the draft checked that")
-    };
-    let faults = match plan(&disk.given, env).await {
+    let faults = match disk.plan(env).await {
         Ok(plan) if plan.identity.is_empty() => {
             return Err(Error::new(ErrorKind::Unsupported, "it goes with the process"));
         }
@@ -629,7 +613,7 @@ async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     };
     let mut given: DeviceConfig = disk.given.clone();
     given.options.retain(|(name, _)| *name != "create");
-    match make(Making::new(&given, env)).await {
+    match disk.make(Making::new(&given, env)).await {
         Err(error) => Err(error),
         Ok(_) => Err(in_words(faults)),
     }
@@ -637,10 +621,7 @@ async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
 
 /// Checks that the kind has no objection to the disk, which may be open by now.
 async fn as_the_spec_says(disk: &LabelledDisk, env: &Env) -> Result<(), Error> {
-    let Maker::Disk { plan, .. } = disk.kind.maker else {
-        unreachable!("only disks have labels: the draft checked that")
-    };
-    plan(&disk.given, env).await.map(drop).map_err(in_words)
+    disk.plan(env).await.map(drop).map_err(in_words)
 }
 
 fn in_words(faults: Vec<Fault>) -> Error {

@@ -2,7 +2,7 @@
 
 use block::{Env, Error, ErrorKind, Lower, Result};
 use engine::Engine;
-use kind::{Maker, Making, Value};
+use kind::{Maker, Making};
 use meta::{Label, Seen, Store, Wrong};
 
 use super::probe::OpenDisk;
@@ -23,9 +23,7 @@ pub async fn refuse_labelled(
     for node in looked_at {
         let Maker::Disk { make, .. } = node.kind.maker else { continue };
         let mut given = node.given.clone();
-        if node.kind.options.iter().any(|option| option.name == "read_only") {
-            given.options.push(("read_only", Value::Switch(true)));
-        }
+        given.refuse_writes(node.kind);
         // The plan decides whether a disk that is absent or in use is refused.
         let Ok(device) = make(Making::new(&given, env)).await else { continue };
         let disk = OpenDisk::new(engine, &node.name, device)?;

@@ -287,7 +287,7 @@ impl RunningGraph {
                 continue;
             }
             let kept: Rc<dyn StateStore> = match labels {
-                Some(labels) => labels.kept(planned, index),
+                Some(labels) => labels.kept(planned, index, None),
                 None => Rc::new(NoStateStore::new(false)),
             };
             let done = prepare(&node.given, &self.env, kept).await;

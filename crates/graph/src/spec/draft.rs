@@ -2,43 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use kind::{Effect, Kind, Lowers, OptionSpec, Registry, Scope, Value, ValueType};
+use kind::{Kind, Lowers, OptionSpec, Registry, Scope, Value, ValueType};
 
 use super::fault::Log;
+use super::near;
 use super::parse::{Entry, Section, Spec, unknown_key};
 use super::tree::{Field, Item, Raw, Word};
-use super::{near, value};
+use super::value::{self, setting};
 
-const READ_ONLY: OptionSpec = OptionSpec {
-    name: "read_only",
-    value: ValueType::Switch,
-    required: false,
-    effect: Effect::Behaviour,
-    scope: Scope::Graph,
-    help: "refuse writes",
-};
+const READ_ONLY: OptionSpec =
+    OptionSpec { scope: Scope::Graph, ..setting("read_only", ValueType::Switch, "refuse writes") };
 
-const ATTACH: OptionSpec = OptionSpec {
-    name: "attach",
-    value: ValueType::Switch,
-    required: false,
-    effect: Effect::Behaviour,
-    scope: Scope::Local,
-    help: "make it a block device of this machine",
-};
+const ATTACH: OptionSpec =
+    setting("attach", ValueType::Switch, "make it a block device of this machine");
 
 /// Options of an export besides `on` and `clients`.
 pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
 
 /// Option of every disk.
-const LABEL: OptionSpec = OptionSpec {
-    name: "label",
-    value: ValueType::Switch,
-    required: false,
-    effect: Effect::Behaviour,
-    scope: Scope::Local,
-    help: "keep what must survive in the disk's first and last MiB; data are between",
-};
+const LABEL: OptionSpec = setting(
+    "label",
+    ValueType::Switch,
+    "keep what must survive in the disk's first and last MiB; data are between",
+);
 
 /// Maximum number of client names in one export.
 const CLIENTS_MAX: usize = 1024;
@@ -181,9 +167,7 @@ impl<'s> Draft<'s> {
             return None;
         };
         let Raw::Text(name) = &item.raw else {
-            if !matches!(item.raw, Raw::Broken) {
-                log.error(item.at, format!("kind {}: a word is needed", item.raw.show()));
-            }
+            log.wrong("kind", item, "a word is needed");
             return None;
         };
         let kind = registry.find(name);
@@ -208,10 +192,7 @@ impl<'s> Draft<'s> {
             log.error(*at, format!("device {text:?} stands on nothing; add on = \"NAME\""));
             return false;
         };
-        let items = match &item.raw {
-            Raw::List(items) => items.as_slice(),
-            _ => std::slice::from_ref(item),
-        };
+        let items = item.items();
         for one in items {
             let Some(word) = name_of(one, log) else { continue };
             if self.on.iter().any(|on| on.text == word.text) {
@@ -296,14 +277,8 @@ impl<'s> ExportDraft<'s> {
                     let word = name_of(item, log);
                     draft.on = word.and_then(|word| names.find(&word, log).map(|i| (word, i)));
                 }
-                "read_only" => {
-                    draft.read_only =
-                        value::check(&READ_ONLY, item, &[], log) == Some(Value::Switch(true));
-                }
-                "attach" => {
-                    draft.attach =
-                        value::check(&ATTACH, item, &[], log) == Some(Value::Switch(true));
-                }
+                "read_only" => draft.read_only = value::is_on(&READ_ONLY, item, log),
+                "attach" => draft.attach = value::is_on(&ATTACH, item, log),
                 "clients" => draft.clients = clients(item, log),
                 _ => {
                     let known = ["on", READ_ONLY.name, ATTACH.name, "clients"];
@@ -328,10 +303,7 @@ pub(crate) fn options_of(kind: &'static Kind) -> impl Iterator<Item = &'static O
 
 /// Returns the names in certificates, written as one name or as a list.
 fn clients(item: &Item, log: &mut Log) -> Option<Vec<String>> {
-    let items = match &item.raw {
-        Raw::List(items) => items.as_slice(),
-        _ => std::slice::from_ref(item),
-    };
+    let items = item.items();
     if items.is_empty() || items.len() > CLIENTS_MAX {
         let count = items.len();
         log.error(item.at, format!("{count} names in clients; 1 to {CLIENTS_MAX} are possible"));
@@ -339,11 +311,9 @@ fn clients(item: &Item, log: &mut Log) -> Option<Vec<String>> {
     let mut names = Vec::new();
     for one in items {
         match &one.raw {
-            Raw::Broken => {}
             Raw::Text(name) if !name.is_empty() => names.push(name.clone()),
-            raw => {
-                let why = "the name in a client's certificate is needed, in quotes";
-                log.error(one.at, format!("clients {}: {why}", raw.show()));
+            _ => {
+                log.wrong("clients", one, "the name in a client's certificate is needed, in quotes")
             }
         }
     }
@@ -353,9 +323,8 @@ fn clients(item: &Item, log: &mut Log) -> Option<Vec<String>> {
 fn name_of(item: &Item, log: &mut Log) -> Option<Word> {
     match &item.raw {
         Raw::Text(text) => Some(Word { text: text.clone(), at: item.at }),
-        Raw::Broken => None,
-        raw => {
-            log.error(item.at, format!("on {}: the name of a device is needed", raw.show()));
+        _ => {
+            log.wrong("on", item, "the name of a device is needed");
             None
         }
     }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use kind::{Kind, OptionSpec, Registry};
 
-use super::fault::Position;
 use super::parse::{DEVICES_MAX, Entry, Section, Spec, wrong_name};
 use super::tree::{Field, Item, Raw, Word};
 
@@ -38,7 +37,7 @@ impl Spec {
             was.and_then(place_of).is_some_and(|place| place.name == field.key.text)
         };
         disk.fields.retain(|field| !is_place(field));
-        disk.fields.insert(0, text_field(kind.name, &place.to_string_lossy()));
+        disk.fields.insert(0, Field::text(kind.name, &place.to_string_lossy()));
         Ok(())
     }
 
@@ -111,7 +110,7 @@ impl Spec {
         }
         for (device, trust) in devices {
             device.fields.retain(|field| field.key.text != trust.name);
-            device.fields.push(text_field(trust.name, member));
+            device.fields.push(Field::text(trust.name, member));
             device.trusted_now = true;
         }
         Ok(())
@@ -144,18 +143,10 @@ impl Spec {
         if taken {
             return Err(format!("{name:?} is in the spec already. Next: another name"));
         }
-        self.members(device)?.push(item(Raw::Text(name.to_owned())));
-        let label = Field { key: word("label"), item: item(Raw::Switch(true)) };
-        let fields = vec![text_field(kind.name, &place.to_string_lossy()), label];
-        let (section, name) = (Section::Disk, word(name));
-        self.entries.push(Entry {
-            section,
-            name,
-            fields,
-            broken: false,
-            twice: false,
-            trusted_now: false,
-        });
+        self.members(device)?.push(Item::new(Raw::Text(name.to_owned())));
+        let label = Field::new("label", Raw::Switch(true));
+        let fields = vec![Field::text(kind.name, &place.to_string_lossy()), label];
+        self.entries.push(Entry::new(Section::Disk, Word::new(name), fields));
         Ok(())
     }
 
@@ -220,18 +211,6 @@ impl Entry {
 
 fn is_text(raw: &Raw, text: &str) -> bool {
     matches!(raw, Raw::Text(it) if it == text)
-}
-
-fn word(text: &str) -> Word {
-    Word { text: text.to_owned(), at: Position::NOWHERE }
-}
-
-fn item(raw: Raw) -> Item {
-    Item { at: Position::NOWHERE, raw }
-}
-
-fn text_field(key: &str, text: &str) -> Field {
-    Field { key: word(key), item: item(Raw::Text(text.to_owned())) }
 }
 
 #[cfg(test)]

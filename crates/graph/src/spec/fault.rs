@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use super::tree::{Item, Raw};
+
 /// A position in the text, counted from 1 in lines and characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
@@ -135,6 +137,13 @@ impl Log {
         match self.faults.len() < FAULTS_MAX {
             true => self.add(position, Severity::Error, message()),
             false => self.more += 1,
+        }
+    }
+
+    /// Reports a wrong value of `name`, unless it was reported already.
+    pub(super) fn wrong(&mut self, name: &str, item: &Item, why: &str) {
+        if !matches!(item.raw, Raw::Broken) {
+            self.error(item.at, format!("{name} {}: {why}", item.raw.show()));
         }
     }
 

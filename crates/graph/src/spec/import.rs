@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use kind::{Kind, OptionSpec, Registry, Scope};
 
-use super::fault::Position;
 use super::parse::{Entry, Section, Spec};
-use super::tree::{Field, Item, Raw, Word};
+use super::tree::{Field, Raw};
 
 /// Settings that labels do not keep.
 #[derive(Clone, Debug, Default)]
@@ -85,10 +84,10 @@ fn place(entry: &mut Entry, registry: Registry, local: &Local) {
     let missing = registry.path_disk(false).map(|kind| (kind.name, NOWHERE));
     let known = local.disks.get(&entry.name.text);
     let known = known.map(|(kind, place)| (kind.as_str(), place.as_str()));
-    let place = known.or(missing).map(|(kind, place)| field(kind, Raw::Text(place.to_owned())));
+    let place = known.or(missing).map(|(kind, place)| Field::text(kind, place));
     entry.fields = place.into_iter().collect();
     if labelled {
-        entry.fields.push(field("label", Raw::Switch(true)));
+        entry.fields.push(Field::new("label", Raw::Switch(true)));
     }
 }
 
@@ -100,7 +99,7 @@ fn complete(entry: &mut Entry, registry: Registry, local: &Local) {
             let is_asked = option.scope == Scope::Secret && option.required;
             is_asked.then_some("ask")
         });
-        entry.fields.extend(value.map(|value| field(option.name, Raw::Text(value.to_owned()))));
+        entry.fields.extend(value.map(|value| Field::text(option.name, value)));
     }
 }
 
@@ -114,9 +113,4 @@ impl Local {
         };
         value.map(String::as_str)
     }
-}
-
-pub(super) fn field(key: &str, raw: Raw) -> Field {
-    let at = Position::NOWHERE;
-    Field { key: Word { text: key.to_owned(), at }, item: Item { at, raw } }
 }

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use block::env::Address;
-use kind::{Effect, OptionSpec, Scope, Value, ValueType};
+use kind::{OptionSpec, Value, ValueType};
 
 use super::fault::{Log, Position};
 use super::parse::unknown_key;
 use super::tree::{Field, Item, Raw};
-use super::value;
+use super::value::{self, setting};
 
 /// Maximum number of addresses of one graph.
 pub const LISTENS_MAX: usize = 16;
@@ -18,32 +18,20 @@ pub const LISTENS_MAX: usize = 16;
 /// Maximum length of the path of a unix socket in bytes: the kernel's limit.
 pub const SOCKET_PATH_MAX_BYTES: usize = 107;
 
-const INSECURE: OptionSpec = OptionSpec {
-    name: "insecure",
-    value: ValueType::Switch,
-    required: false,
-    effect: Effect::Behaviour,
-    scope: Scope::Local,
-    help: "listen on TCP beyond loopback although nothing is encrypted and nobody is asked who they are",
-};
+const INSECURE: OptionSpec = setting(
+    "insecure",
+    ValueType::Switch,
+    "listen on TCP beyond loopback although nothing is encrypted and nobody is asked who they are",
+);
 
-const MAX_CONNECTIONS: OptionSpec = OptionSpec {
-    name: "max_connections",
-    value: ValueType::Integer(1, 65_536),
-    required: false,
-    effect: Effect::Behaviour,
-    scope: Scope::Local,
-    help: "connections at once",
-};
+const MAX_CONNECTIONS: OptionSpec =
+    setting("max_connections", ValueType::Integer(1, 65_536), "connections at once");
 
-const TLS: OptionSpec = OptionSpec {
-    name: "tls",
-    value: ValueType::Table(&["cert", "key", "clients", "revoked"]),
-    required: false,
-    effect: Effect::Behaviour,
-    scope: Scope::Local,
-    help: "the server's certificate, its key, the authority that signs clients, and its lists of revoked ones",
-};
+const TLS: OptionSpec = setting(
+    "tls",
+    ValueType::Table(&["cert", "key", "clients", "revoked"]),
+    "the server's certificate, its key, the authority that signs clients, and its lists of revoked ones",
+);
 
 const KEYS: [&str; 4] = ["listen", INSECURE.name, MAX_CONNECTIONS.name, TLS.name];
 
@@ -98,9 +86,7 @@ impl Nbd {
         for Field { key, item } in fields {
             match key.text.as_str() {
                 "listen" => listen = Some(item),
-                "insecure" => {
-                    insecure = value::check(&INSECURE, item, &[], log) == Some(Value::Switch(true));
-                }
+                "insecure" => insecure = value::is_on(&INSECURE, item, log),
                 "max_connections" => {
                     if let Some(Value::Integer(most)) =
                         value::check(&MAX_CONNECTIONS, item, &[], log)
@@ -147,10 +133,7 @@ fn tls_paths(texts: &[(&str, String)], at: Position, log: &mut Log) -> Option<Tl
 }
 
 fn listens(item: &Item, insecure: bool, log: &mut Log) -> Vec<Listen> {
-    let items = match &item.raw {
-        Raw::List(items) => items.as_slice(),
-        _ => std::slice::from_ref(item),
-    };
+    let items = item.items();
     if items.is_empty() || items.len() > LISTENS_MAX {
         let count = items.len();
         log.error(item.at, format!("{count} addresses in listen; 1 to {LISTENS_MAX} are possible"));
@@ -158,22 +141,17 @@ fn listens(item: &Item, insecure: bool, log: &mut Log) -> Vec<Listen> {
     let mut all = Vec::new();
     for one in items {
         match &one.raw {
-            Raw::Broken => {}
             Raw::Text(text) => match parse_address(text, insecure) {
                 Ok(listen) if all.iter().any(|one: &Listen| one.address == listen.address) => {
-                    twice(one.at, text, log);
+                    log.error(one.at, format!("listen {text:?} is there already; remove it"));
                 }
                 Ok(listen) => all.push(listen),
                 Err(why) => log.error(one.at, format!("listen {text:?}: {why}")),
             },
-            raw => log.error(one.at, format!("listen {}: {FORMS}", raw.show())),
+            _ => log.wrong("listen", one, FORMS),
         }
     }
     all
-}
-
-fn twice(at: Position, text: &str, log: &mut Log) {
-    log.error(at, format!("listen {text:?} is there already; remove it"));
 }
 
 const FORMS: &str = "an address is needed: \"unix:PATH\", \"tcp:HOST:PORT\" or \"tls://HOST:PORT\"";

@@ -2,7 +2,6 @@
 
 use kind::{OptionSpec, Registry};
 
-use super::fault::Position;
 use super::parse::{Entry, NAME_MAX_BYTES, Section, Spec};
 use super::tree::{Field, Item, Raw, Word};
 
@@ -72,27 +71,16 @@ impl Spec {
         let missing: Vec<_> =
             missing.filter(|entry| !self.has(&entry.name.text)).cloned().collect();
         spec.entries.extend(missing);
-        let text = |text: &str| Item { at: Position::NOWHERE, raw: Raw::Text(text.to_owned()) };
-        let on = Raw::List(vec![text(&moving.from), text(&moving.to)]);
-        let field = |key: &str, raw: Raw| Field {
-            key: word(key),
-            item: Item { at: Position::NOWHERE, raw },
-        };
-        spec.entries.push(Entry {
-            section: Section::Device,
-            name: word(&moving.name),
-            fields: [
-                field("kind", Raw::Text(kind.name.to_owned())),
-                field("on", on),
-                field(options.leave.name, Raw::Switch(true)),
-            ]
-            .into_iter()
-            .chain(moving.speed.map(|bytes| field(options.speed.name, Raw::Integer(bytes.into()))))
-            .collect(),
-            broken: false,
-            twice: false,
-            trusted_now: false,
-        });
+        let ends = [&moving.from, &moving.to];
+        let on = ends.map(|name| Item::new(Raw::Text(name.clone()))).to_vec();
+        let mut fields = vec![
+            Field::text("kind", kind.name),
+            Field::new("on", Raw::List(on)),
+            Field::new(options.leave.name, Raw::Switch(true)),
+        ];
+        let speed = moving.speed.map(|bytes| Raw::Integer(bytes.into()));
+        fields.extend(speed.map(|speed| Field::new(options.speed.name, speed)));
+        spec.entries.push(Entry::new(Section::Device, Word::new(&moving.name), fields));
         spec
     }
 
@@ -157,18 +145,13 @@ impl Spec {
 impl Entry {
     /// Returns the names of its lowers.
     pub(super) fn on(&self) -> Vec<&String> {
-        let Some(on) = self.field("on") else { return Vec::new() };
-        let items = match &on.raw {
-            Raw::List(items) => items.as_slice(),
-            _ => std::slice::from_ref(on),
-        };
         fn name(item: &Item) -> Option<&String> {
             match &item.raw {
                 Raw::Text(name) => Some(name),
                 _ => None,
             }
         }
-        items.iter().filter_map(name).collect()
+        self.field("on").into_iter().flat_map(Item::items).filter_map(name).collect()
     }
 
     /// Replaces the lower `old` by `new`.
@@ -188,10 +171,6 @@ impl Entry {
             }
         }
     }
-}
-
-fn word(text: &str) -> Word {
-    Word { text: text.to_owned(), at: Position::NOWHERE }
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kind::{Effect, OptionSpec, Scope, Value, ValueType};
+use kind::{OptionSpec, Value, ValueType};
 
 use super::fault::{Faults, Log, Position};
 use super::listen::{Nbd, TlsPaths};
 use super::tree::{Field, Item, Raw, Word};
-use super::{near, tree, value};
+use super::value::{self, setting};
+use super::{near, tree};
 
 /// Maximum length of a text in bytes: far more than [`DEVICES_MAX`] devices need.
 pub const TEXT_MAX_BYTES: usize = 4 << 20;
@@ -24,14 +25,7 @@ pub const NAME_MAX_BYTES: usize = 64;
 
 const SECTIONS: [&str; 6] = ["name", "nbd", "events", "disk", "device", "export"];
 
-const RUN: OptionSpec = OptionSpec {
-    name: "run",
-    value: ValueType::Path,
-    required: false,
-    effect: Effect::Behaviour,
-    scope: Scope::Local,
-    help: "the program that is run for each event",
-};
+const RUN: OptionSpec = setting("run", ValueType::Path, "the program that is run for each event");
 
 /// A spec as it was written, with the faults found so far. Planning it finds the others, so that all are reported
 /// together.
@@ -62,6 +56,11 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// Returns an entry without faults.
+    pub(super) fn new(section: Section, name: Word, fields: Vec<Field>) -> Self {
+        Self { section, name, fields, broken: false, twice: false, trusted_now: false }
+    }
+
     /// Returns the position of a key's value; without the key, that of the entry itself.
     pub(super) fn place(&self, key: &str) -> Position {
         self.field(key).map_or(self.name.at, |item| item.at)
@@ -150,22 +149,15 @@ impl Spec {
 
     /// Returns the spec of one raw disk, exported as `vol`, without a text. `kind` is `file` or `path`.
     pub fn of_disk(kind: &str, path: &str, read_only: bool) -> Self {
-        let at = Position::NOWHERE;
-        let word = |text: &str| Word { text: text.to_owned(), at };
-        let field = |key: &str, raw: Raw| Field { key: word(key), item: Item { at, raw } };
-        let read_only = read_only.then(|| field("read_only", Raw::Switch(true)));
-        let entry = |section, name: &str, first: Field| Entry {
-            section,
-            name: word(name),
-            fields: std::iter::once(first).chain(read_only.clone()).collect(),
-            broken: false,
-            twice: false,
-            trusted_now: false,
+        let read_only = read_only.then(|| Field::new("read_only", Raw::Switch(true)));
+        let entry = |section, name: &str, first: Field| {
+            let fields = std::iter::once(first).chain(read_only.clone()).collect();
+            Entry::new(section, Word::new(name), fields)
         };
         let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
         let mut spec = Self::empty(path, &name);
-        spec.entries.push(entry(Section::Disk, "disk", field(kind, Raw::Text(path.to_owned()))));
-        spec.exports.push(entry(Section::Export, "vol", field("on", Raw::Text("disk".to_owned()))));
+        spec.entries.push(entry(Section::Disk, "disk", Field::text(kind, path)));
+        spec.exports.push(entry(Section::Export, "vol", Field::text("on", "disk")));
         spec
     }
 
@@ -210,8 +202,7 @@ impl Spec {
                 }
                 self.name.clone_from(text);
             }
-            Raw::Broken => {}
-            raw => self.log.error(item.at, format!("name {}: text is needed", raw.show())),
+            _ => self.log.wrong("name", item, "text is needed"),
         }
     }
 
@@ -241,14 +232,7 @@ impl Spec {
                     (Vec::new(), true)
                 }
             };
-            let entry = Entry {
-                section,
-                name: name.clone(),
-                fields,
-                broken,
-                twice: false,
-                trusted_now: false,
-            };
+            let entry = Entry { broken, ..Entry::new(section, name.clone(), fields) };
             match section {
                 Section::Export => self.exports.push(entry),
                 Section::Disk | Section::Device => self.entries.push(entry),

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use kind::{Effect, Registry, Scope};
 use meta::Uuid;
 
-use super::import::{Local, field};
+use super::import::Local;
 use super::parse::{Entry, Section, Spec};
-use super::tree::Raw;
+use super::tree::{Field, Raw};
 use super::write::table;
 
 /// A spec of this machine, with the identity of each labelled disk.
@@ -122,8 +122,8 @@ impl Memory<'_> {
         };
         entry.fields = match (self.local.disks.get(name), before) {
             (Some((kind, place)), _) => {
-                let label = disk.map(|_| field("label", Raw::Switch(true)));
-                [field(kind, Raw::Text(place.clone()))].into_iter().chain(label).collect()
+                let label = disk.map(|_| Field::new("label", Raw::Switch(true)));
+                [Field::text(kind, place)].into_iter().chain(label).collect()
             }
             (None, Some(before)) => before.fields,
             (None, None) => return Err(Forgotten::Disk(name.clone(), disk)),
@@ -143,7 +143,7 @@ impl Memory<'_> {
             let said = self.local.of(name, option).map(|value| Raw::Text(value.to_owned()));
             let known = before.and_then(|before| before.field(option.name));
             match said.or_else(|| known.map(|item| item.raw.clone())) {
-                Some(value) => fields.push(field(option.name, value)),
+                Some(value) => fields.push(Field::new(option.name, value)),
                 None if !option.required => {}
                 None if option.scope == Scope::Secret => return Err(Forgotten::Key(name.clone())),
                 None => return Err(Forgotten::Option(name.clone(), option.name)),

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use block::env::LocalFuture;
 use block::units::write_size;
 use block::{Env, Info, Needs, Port, Table, TableError};
 use engine::Reserve;
 use kind::{
-    self, Beneath, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker, Registry,
-    TablePlan, Value,
+    self, AnyDevice, Beneath, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker, Making,
+    Registry, TablePlan, Value,
 };
 
 use super::draft::{Draft, ExportDraft, Names};
@@ -160,6 +161,22 @@ impl LabelledDisk {
     /// Returns the path that it opens, if it opens one.
     pub fn path(&self) -> Option<&str> {
         self.place().filter(|_| self.kind.opens_path())
+    }
+
+    /// Has the kind plan the disk.
+    pub(crate) fn plan(&self, env: &Env) -> LocalFuture<kind::Plan<DiskPlan>> {
+        let Maker::Disk { plan, .. } = self.kind.maker else {
+            unreachable!("only disks have labels: the draft checked that")
+        };
+        plan(&self.given, env)
+    }
+
+    /// Opens the disk with these inputs.
+    pub(crate) fn make(&self, making: Making<'_>) -> LocalFuture<block::Result<Rc<dyn AnyDevice>>> {
+        let Maker::Disk { make, .. } = self.kind.maker else {
+            unreachable!("only disks have labels: the draft checked that")
+        };
+        make(making)
     }
 
     /// Returns the size with which the spec makes it, in bytes.

@@ -2,7 +2,7 @@
 //! their values.
 
 use toml::Spanned;
-use toml::de::{DeFloat, DeInteger, DeTable, DeValue};
+use toml::de::{DeTable, DeValue};
 
 use super::fault::{Log, Position};
 use super::vars;
@@ -29,6 +29,40 @@ pub(super) struct Field {
 pub(super) struct Item {
     pub(super) at: Position,
     pub(super) raw: Raw,
+}
+
+impl Word {
+    /// Returns a word that no text has.
+    pub(super) fn new(text: &str) -> Self {
+        Self { text: text.to_owned(), at: Position::NOWHERE }
+    }
+}
+
+impl Field {
+    /// Returns a field that no text has.
+    pub(super) fn new(key: &str, raw: Raw) -> Self {
+        Self { key: Word::new(key), item: Item::new(raw) }
+    }
+
+    /// Returns a field with text that no spec has.
+    pub(super) fn text(key: &str, text: &str) -> Self {
+        Self::new(key, Raw::Text(text.to_owned()))
+    }
+}
+
+impl Item {
+    /// Returns a value that no text has.
+    pub(super) fn new(raw: Raw) -> Self {
+        Self { at: Position::NOWHERE, raw }
+    }
+
+    /// Returns the values of a list. One value may stand for a list of one.
+    pub(super) fn items(&self) -> &[Self] {
+        match &self.raw {
+            Raw::List(items) => items,
+            _ => std::slice::from_ref(self),
+        }
+    }
 }
 
 /// A value that was not checked against a type yet.
@@ -109,8 +143,15 @@ impl Reader<'_> {
         let at = self.lines.position(value.span().start);
         let raw = match value.get_ref() {
             DeValue::String(text) => self.text(text, at),
-            DeValue::Integer(integer) => self.integer(integer, at),
-            DeValue::Float(float) => self.float(float, at),
+            DeValue::Integer(integer) => {
+                let number = i128::from_str_radix(integer.as_str(), integer.radix()).ok();
+                let why = "is more than any number here may be";
+                self.number(number.map(Raw::Integer), integer.as_str(), why, at)
+            }
+            DeValue::Float(float) => {
+                let number = float.as_str().parse().ok();
+                self.number(number.map(Raw::Float), float.as_str(), "is not a number", at)
+            }
             DeValue::Boolean(switch) => Raw::Switch(*switch),
             DeValue::Datetime(date) => Raw::Date(date.to_string()),
             DeValue::Array(items) => Raw::List(items.iter().map(|item| self.item(item)).collect()),
@@ -131,27 +172,12 @@ impl Reader<'_> {
         }
     }
 
-    fn integer(&mut self, integer: &DeInteger<'_>, at: Position) -> Raw {
-        match i128::from_str_radix(integer.as_str(), integer.radix()) {
-            Ok(number) => Raw::Integer(number),
-            Err(_) => {
-                self.log.error(
-                    at,
-                    format!("{} is more than any number here may be", shown(integer.as_str())),
-                );
-                Raw::Broken
-            }
-        }
-    }
-
-    fn float(&mut self, float: &DeFloat<'_>, at: Position) -> Raw {
-        match float.as_str().parse() {
-            Ok(number) => Raw::Float(number),
-            Err(_) => {
-                self.log.error(at, format!("{} is not a number", shown(float.as_str())));
-                Raw::Broken
-            }
-        }
+    /// Returns a number, or reports that `text` is none. After a fault of the text it may hold any character.
+    fn number(&mut self, number: Option<Raw>, text: &str, why: &str, at: Position) -> Raw {
+        number.unwrap_or_else(|| {
+            self.log.error(at, format!("{} {why}", text.escape_debug()));
+            Raw::Broken
+        })
     }
 }
 
@@ -172,9 +198,4 @@ impl<'t> Lines<'t> {
         let before = self.text.get(self.starts[line - 1]..byte).unwrap_or_default();
         Position { line: line as u32, column: before.chars().count() as u32 + 1 }
     }
-}
-
-/// Returns a number as a message shows it. After a fault of the text it may hold any character.
-fn shown(number: &str) -> impl std::fmt::Display {
-    number.escape_debug()
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use block::units;
-use kind::{OptionSpec, Value, ValueType};
+use kind::{Effect, OptionSpec, Scope, Value, ValueType};
 
 use super::fault::Log;
 use super::near;
@@ -21,7 +21,6 @@ pub(super) fn check(
     match option.value {
         ValueType::Choices(words) => return choices(option.name, words, item, log),
         ValueType::Table(keys) => return table(option.name, keys, item, log),
-        _ if matches!(item.raw, Raw::Broken) => return None,
         _ => {}
     }
     let checked = match option.value {
@@ -38,9 +37,22 @@ pub(super) fn check(
             text(&item.raw).map(Value::Text)
         }
     };
-    checked
-        .map_err(|why| log.error(item.at, format!("{} {}: {why}", option.name, item.raw.show())))
-        .ok()
+    checked.map_err(|why| log.wrong(option.name, item, &why)).ok()
+}
+
+/// Whether a switch was written and is on.
+pub(super) fn is_on(option: &OptionSpec, item: &Item, log: &mut Log) -> bool {
+    check(option, item, &[], log) == Some(Value::Switch(true))
+}
+
+/// Returns an optional setting of this machine, which labels do not keep.
+pub(super) const fn setting(
+    name: &'static str,
+    value: ValueType,
+    help: &'static str,
+) -> OptionSpec {
+    let (effect, scope) = (Effect::Behaviour, Scope::Local);
+    OptionSpec { name, value, required: false, effect, scope, help }
 }
 
 type Checked<T> = Result<T, String>;
@@ -130,17 +142,13 @@ fn member(raw: &Raw, members: &[Word]) -> Checked<String> {
 }
 
 fn choices(name: &str, words: &[&str], item: &Item, log: &mut Log) -> Option<Value> {
-    let items = match &item.raw {
-        Raw::List(items) => items.as_slice(),
-        _ => std::slice::from_ref(item),
-    };
+    let items = item.items();
     let mut chosen = Vec::new();
     for one in items {
         match one_of(&one.raw, words, "") {
-            _ if matches!(one.raw, Raw::Broken) => {}
             Ok(word) if !chosen.contains(&word) => chosen.push(word),
             Ok(word) => log.error(one.at, format!("{name} {word:?}: it is there already")),
-            Err(why) => log.error(one.at, format!("{name} {}: {why}", one.raw.show())),
+            Err(why) => log.wrong(name, one, &why),
         }
     }
     (chosen.len() == items.len()).then_some(Value::List(chosen))
@@ -148,10 +156,7 @@ fn choices(name: &str, words: &[&str], item: &Item, log: &mut Log) -> Option<Val
 
 fn table(name: &str, keys: &'static [&'static str], item: &Item, log: &mut Log) -> Option<Value> {
     let Raw::Table(fields) = &item.raw else {
-        if !matches!(item.raw, Raw::Broken) {
-            let (shown, key) = (item.raw.show(), keys[0]);
-            log.error(item.at, format!("{name} {shown}: a table is needed: {{ {key} = \"...\" }}"));
-        }
+        log.wrong(name, item, &format!("a table is needed: {{ {} = \"...\" }}", keys[0]));
         return None;
     };
     let mut texts = Vec::new();
@@ -161,9 +166,8 @@ fn table(name: &str, keys: &'static [&'static str], item: &Item, log: &mut Log) 
             continue;
         };
         match path(&item.raw) {
-            _ if matches!(item.raw, Raw::Broken) => {}
             Ok(text) => texts.push((*known, text)),
-            Err(why) => log.error(item.at, format!("{known} {}: {why}", item.raw.show())),
+            Err(why) => log.wrong(known, item, &why),
         }
     }
     (texts.len() == fields.len()).then_some(Value::Table(texts))

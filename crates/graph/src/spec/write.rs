@@ -111,10 +111,7 @@ pub(super) fn table(fields: &[Field]) -> String {
 fn raw(raw_value: &Raw) -> String {
     match raw_value {
         Raw::Text(text) => quoted(text),
-        Raw::Integer(number) => number.to_string(),
-        Raw::Float(number) => format!("{number:?}"),
-        Raw::Switch(switch) => switch.to_string(),
-        Raw::Date(date) => date.clone(),
+        Raw::Integer(_) | Raw::Float(_) | Raw::Switch(_) | Raw::Date(_) => raw_value.show(),
         Raw::List(items) => {
             let items: Vec<_> = items.iter().map(|item| raw(&item.raw)).collect();
             format!("[{}]", items.join(", "))

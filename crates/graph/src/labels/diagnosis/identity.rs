@@ -41,6 +41,13 @@ pub struct Binding {
     pub(crate) notices: Vec<String>,
 }
 
+impl Binding {
+    /// Whether that place holds a disk that is bound already, perhaps under another name.
+    pub(crate) fn is_bound(&self, n: usize) -> bool {
+        self.disks.values().any(|bound| *bound == Bound::Labelled(n))
+    }
+}
+
 /// Matches the disks of `graph` to its labels, and finds the reasons why they cannot be matched.
 pub fn identify(graph: &str, disks: &[DiskFacts], asked: &Opening) -> (Binding, Vec<Finding>) {
     let mut it = Identity {
@@ -66,6 +73,12 @@ pub fn identify(graph: &str, disks: &[DiskFacts], asked: &Opening) -> (Binding, 
     let Identity { binding, mut findings, .. } = it;
     findings.extend(service::truncated(disks, &binding, &findings, asked));
     (binding, findings)
+}
+
+/// Whether a disk is refused already because of its label.
+pub(super) fn is_judged(findings: &[Finding], name: &str) -> bool {
+    let mut others = findings.iter().filter(|found| found.case != Case::HeldByOtherHost);
+    others.any(|found| found.place() == Some(name))
 }
 
 struct Identity<'i> {
@@ -263,18 +276,13 @@ impl<'i> Identity<'i> {
         self.binding.disks.insert(name.to_owned(), Bound::Labelled(n));
     }
 
-    /// Whether that place holds a disk that is bound already, perhaps under another name.
-    fn is_bound(&self, n: usize) -> bool {
-        self.binding.disks.values().any(|bound| *bound == Bound::Labelled(n))
-    }
-
     /// Whether a new label may be written there, as far as the content is concerned.
     fn is_blank(&self, n: usize, is_known: bool) -> bool {
         let DiskFacts { name, content, .. } = &self.disks[n];
         match content {
             DiskContent::Blank | DiskContent::Holds(_) | DiskContent::Wrong(_) => true,
             DiskContent::Label(label, _) => {
-                self.is_wiped(name) || label.provisioning && !self.is_bound(n)
+                self.is_wiped(name) || label.provisioning && !self.binding.is_bound(n)
             }
             // A disk that the graph remembers is made anew only if the operator asks for that.
             DiskContent::ToBeMade => !is_known || self.is_wiped(name),
@@ -304,7 +312,7 @@ impl<'i> Identity<'i> {
                     Bound::Absent(*known)
                 }
                 (None, _) if blank => Bound::Fresh(n),
-                (None, _) if self.is_judged(name) => continue,
+                (None, _) if is_judged(&self.findings, name) => continue,
                 (None, _) => {
                     let words = format!("{place} is another disk of this graph, by its label");
                     let error = Error::because(Reason::LabelForeign, words).at(name);
@@ -314,12 +322,6 @@ impl<'i> Identity<'i> {
             };
             self.binding.disks.insert(name.clone(), bound);
         }
-    }
-
-    /// Whether a disk is refused already because of its label.
-    fn is_judged(&self, name: &str) -> bool {
-        let stops = |finding: &Finding| finding.case != Case::HeldByOtherHost;
-        self.findings.iter().any(|finding| stops(finding) && finding.place() == Some(name))
     }
 
     /// Adds a finding about a blank disk in the place of a labelled one.

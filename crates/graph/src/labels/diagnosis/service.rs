@@ -6,6 +6,7 @@ use block::seeded::{self, Bug};
 use block::{Error, ErrorKind, Reason};
 use meta::{Area, Label};
 
+use super::identity::is_judged;
 use super::{Binding, Bound, Case, DiskFacts, Finding, LostLabel, Waiver, older};
 use crate::labels::{Opening, objections, objections_without_bytes, text};
 use crate::spec::{Planned, Spec};
@@ -52,15 +53,10 @@ pub fn truncated(
     findings: &[Finding],
     asked: &Opening,
 ) -> Vec<Finding> {
-    let is_bound = |n| binding.disks.values().any(|bound| *bound == Bound::Labelled(n));
-    let is_judged = |disk: &DiskFacts| {
-        let mut others = findings.iter().filter(|it| it.case != Case::HeldByOtherHost);
-        others.any(|finding| finding.place() == Some(&disk.name))
-    };
     let none_is_bound = binding.disks.is_empty();
     let truncated = disks.iter().enumerate().filter_map(|(n, disk)| {
-        let finding = cut_short(disk).filter(|_| !is_judged(disk))?;
-        let counts = is_bound(n) || none_is_bound && !asked.wipe.contains(&disk.name);
+        let finding = cut_short(disk).filter(|_| !is_judged(findings, &disk.name))?;
+        let counts = binding.is_bound(n) || none_is_bound && !asked.wipe.contains(&disk.name);
         counts.then_some(finding)
     });
     truncated.collect()
