@@ -31,7 +31,7 @@ pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 pub struct Env(Rc<dyn World>);
 
 /// A point on the monotonic clock: the time since some fixed past.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Mono(pub Duration);
 
 impl Mono {

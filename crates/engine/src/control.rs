@@ -141,10 +141,8 @@ impl Place {
 
     fn beyond(&self, command: &Command) -> Error {
         let (name, size) = (&self.node.name, self.node.info.size);
-        Error::new(
-            ErrorKind::OutOfRange,
-            format!("{name} has {size} bytes, fewer than {command:?}"),
-        )
+        let words = format!("{name} has {size} bytes, fewer than {command:?}");
+        Error::new(ErrorKind::OutOfRange, words)
     }
 }
 

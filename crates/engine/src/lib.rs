@@ -94,6 +94,7 @@ struct Inner {
 }
 
 /// A slot and the engine's state for the request in it.
+#[derive(Default)]
 struct Entry {
     slot: Slot,
     generation: Cell<u16>,
@@ -119,9 +120,10 @@ struct Entry {
 }
 
 /// The owner of a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Owner {
     /// No owner yet, or the caller that is still inside `start`.
+    #[default]
     Nobody,
     Child,
     Abandoned,
@@ -137,23 +139,7 @@ struct Frame {
 
 impl Entry {
     fn new() -> Self {
-        Self {
-            slot: Slot::new(),
-            generation: Cell::new(0),
-            owner: Cell::new(Owner::Nobody),
-            next: Cell::new(NONE),
-            sink: Cell::new(None),
-            token: Cell::new(0),
-            need: Cell::new(0),
-            scratch: Cell::new(0),
-            waiter: Waiter::default(),
-            answer: Cell::new(None),
-            node: Cell::new(None),
-            id: Cell::new(NOBODY),
-            start: Cell::new(0),
-            watched: Cell::new(false),
-            frames: Cell::new(Vec::new()),
-        }
+        Self { next: Cell::new(NONE), ..Self::default() }
     }
 }
 

@@ -258,9 +258,9 @@ pub(super) struct Slot {
     room: Cell<Room>,
 }
 
-impl Slot {
+impl Default for Slot {
     /// Makes an empty slot.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self {
             stage: Cell::new(Stage::Empty),
             request: UnsafeCell::new(MaybeUninit::uninit()),
@@ -269,7 +269,9 @@ impl Slot {
             room: Cell::new(Room::new(0)),
         }
     }
+}
 
+impl Slot {
     #[inline]
     fn expect(&self, stage: Stage) {
         let found = self.stage.get();
@@ -449,7 +451,7 @@ mod tests {
     fn slot_returns_request_after_waiting() {
         let pool = BufPool::new(1 << 20, 0);
         let drops = Rc::new(Cell::new(0));
-        let slot = Slot::new();
+        let slot = Slot::default();
         let mut cx = Context::from_waker(Waker::noop());
         for round in 0..3 {
             slot.put(read(&pool));
@@ -468,7 +470,7 @@ mod tests {
     fn dropped_slot_drops_its_future_once() {
         let pool = BufPool::new(1 << 20, 0);
         let drops = Rc::new(Cell::new(0));
-        let slot = Slot::new();
+        let slot = Slot::default();
         slot.put(read(&pool));
         assert!(enter(&slot, &drops).is_pending());
         drop(slot);
@@ -480,7 +482,7 @@ mod tests {
     #[should_panic(expected = "was taken to be Resting")]
     fn slot_refuses_take_while_future_runs() {
         let pool = BufPool::new(1 << 20, 0);
-        let slot = Slot::new();
+        let slot = Slot::default();
         slot.put(read(&pool));
         assert!(enter(&slot, &Rc::default()).is_pending());
         slot.take();

@@ -35,13 +35,9 @@ impl Graph {
     /// `OutOfRange` past the end, with the size; `Limit` if it is in more than 4096 places.
     pub async fn locate(&self, export: &Export, offset: u64) -> Result<Located> {
         if offset >= export.info.size {
-            return Err(Error::new(
-                ErrorKind::OutOfRange,
-                format!(
-                    "{} has {} bytes; byte {offset} is not one of them",
-                    export.name, export.info.size
-                ),
-            ));
+            let (name, size) = (&export.name, export.info.size);
+            let words = format!("{name} has {size} bytes; byte {offset} is not one of them");
+            return Err(Error::new(ErrorKind::OutOfRange, words));
         }
         self.locate_in(export.member, offset, "".into(), &mut 0).await
     }

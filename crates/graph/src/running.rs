@@ -47,6 +47,23 @@ pub struct Member {
 }
 
 impl Member {
+    /// Returns the number of bytes before its data, if it is a labelled disk; else 0.
+    pub fn label_bytes(&self) -> u64 {
+        if matches!(self.body, Body::Labelled(..)) { meta::DATA_START } else { 0 }
+    }
+
+    /// Returns the mapping that its requests go through in one lookup, if it is a table.
+    pub fn fused(&self) -> Option<&Table> {
+        self.fusion().map(|fusion| &fusion.fused)
+    }
+
+    fn fusion(&self) -> Option<&Fusion<NodeId>> {
+        match &self.body {
+            Body::Table(fusion) | Body::Labelled(_, fusion) => Some(fusion),
+            Body::Device(_) | Body::Hooks(..) => None,
+        }
+    }
+
     /// Returns the node that counts its requests. Tables above a labelled disk bypass the node of its data, so this is
     /// the raw disk's node.
     pub fn counted(&self) -> NodeId {
@@ -66,6 +83,9 @@ enum Body {
     Hooks(Rc<dyn Hooks>, Vec<(&'static str, Value)>),
     Table(Fusion<NodeId>),
 }
+
+/// The nodes that were made for a member, what is behind them, and its facts.
+type Made = (Vec<NodeId>, Body, Info);
 
 /// An export that clients see.
 pub struct Export {
@@ -301,12 +321,7 @@ impl Graph {
         Ok(Member { name, kind, lowers, info, node, made, body })
     }
 
-    fn hooks(
-        &self,
-        plan: &PlannedNode,
-        hooks: Rc<dyn Hooks>,
-        below: &[NodeId],
-    ) -> Result<(Vec<NodeId>, Body, Info)> {
+    fn hooks(&self, plan: &PlannedNode, hooks: Rc<dyn Hooks>, below: &[NodeId]) -> Result<Made> {
         let node = self.engine.add_hooks(&plan.name, hooks.clone(), below[0])?;
         let body = Body::Hooks(hooks, plan.given.options.clone());
         Ok((vec![node], body, self.engine.info(node)))
@@ -318,13 +333,13 @@ impl Graph {
         device: Rc<dyn AnyDevice>,
         needs: Needs,
         below: &[NodeId],
-    ) -> Result<(Vec<NodeId>, Body, Info)> {
+    ) -> Result<Made> {
         let node = self.engine.add_device(name, device.clone(), needs, below)?;
         Ok((vec![node], Body::Device(device), self.engine.info(node)))
     }
 
     /// Makes a labelled disk: a table over the raw disk, without the label at both ends.
-    fn labelled(&self, building: &Building<'_>, index: usize) -> Result<(Vec<NodeId>, Body, Info)> {
+    fn labelled(&self, building: &Building<'_>, index: usize) -> Result<Made> {
         let plan = &building.plan.nodes[index];
         let place = building.labels.and_then(|labels| labels.place(building.plan, index));
         let (device, raw, bytes) = match place {
@@ -358,7 +373,7 @@ impl Graph {
     }
 
     /// Makes a table, fused with the tables directly below it: one lookup, however many there are.
-    fn table(&self, plan: &PlannedNode) -> Result<(Vec<NodeId>, Body, Info)> {
+    fn table(&self, plan: &PlannedNode) -> Result<Made> {
         let own = plan.table.clone().expect("a table kind is planned with its table");
         let below = plan.lowers.iter().map(|lower| &self.nodes[*lower]);
         let lowers: Vec<_> = below.map(|lower| (lower.node, lower.fusion())).collect();
@@ -524,23 +539,4 @@ async fn resolved(device: &dyn AnyDevice, range: ByteRange, most: usize) -> Resu
         rest = ByteRange::between(upto, range.end());
     }
     Ok(places)
-}
-
-impl Member {
-    /// Returns the number of bytes before its data, if it is a labelled disk; else 0.
-    pub fn label_bytes(&self) -> u64 {
-        if matches!(self.body, Body::Labelled(..)) { meta::DATA_START } else { 0 }
-    }
-
-    /// Returns the mapping that its requests go through in one lookup, if it is a table.
-    pub fn fused(&self) -> Option<&Table> {
-        self.fusion().map(|fusion| &fusion.fused)
-    }
-
-    fn fusion(&self) -> Option<&Fusion<NodeId>> {
-        match &self.body {
-            Body::Table(fusion) | Body::Labelled(_, fusion) => Some(fusion),
-            Body::Device(_) | Body::Hooks(..) => None,
-        }
-    }
 }

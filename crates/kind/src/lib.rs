@@ -299,8 +299,15 @@ impl DeviceConfig {
     /// A fault of `on` for each lower on which a late write could make the copies differ for ever.
     pub fn replicas(&self) -> Plan<()> {
         let unfenced = self.lowers.iter().filter(|lower| !lower.info.fenced);
-        let faults: Vec<_> =
-            unfenced.map(|lower| Fault::new("on", unfenced_words(lower))).collect();
+        let words = |lower: &LowerConfig| {
+            format!(
+                "{:?} stands on a server over TCP: after a lost connection an old write may land there on \
+                 top of a newer one, and the copies differ for ever; use a unix socket, or set \
+                 unsafe_replica = true on that disk",
+                lower.name
+            )
+        };
+        let faults: Vec<_> = unfenced.map(|lower| Fault::new("on", words(lower))).collect();
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
@@ -326,15 +333,6 @@ impl DeviceConfig {
             _ => &[],
         }
     }
-}
-
-fn unfenced_words(lower: &LowerConfig) -> String {
-    format!(
-        "{:?} stands on a server over TCP: after a lost connection an old write may land there on \
-         top of a newer one, and the copies differ for ever; use a unix socket, or set \
-         unsafe_replica = true on that disk",
-        lower.name
-    )
 }
 
 /// A fault in the configuration of a device: the option (or `on`), and a sentence with value, limit and next step.

@@ -147,41 +147,35 @@ impl StateStore for LabelStateStore {
             sequence.set(sequence.get() + 1);
             let cell = meta::Cell { sequence: sequence.get(), bytes: state };
             // A disk beneath two ports is written once.
-            let asked: RefCell<Vec<Rc<Slot>>> = RefCell::default();
-            let number = |slot: &Rc<Slot>| {
-                let mut asked = asked.borrow_mut();
-                asked.iter().position(|known| Rc::ptr_eq(known, slot)).unwrap_or_else(|| {
-                    asked.push(slot.clone());
-                    asked.len() - 1
-                })
-            };
-            let numbers = |slots: &[Option<Rc<Slot>>]| {
-                slots.iter().map(|slot| slot.as_ref().map(&number)).collect::<Vec<_>>()
-            };
-            let ports: Vec<_> =
-                beneath.iter().map(|(port, slots)| (*port, numbers(slots))).collect();
-            let ports_of = |disk: usize| -> Vec<usize> {
-                let beneath = ports.iter().filter(|(_, disks)| disks.contains(&Some(disk)));
-                beneath.map(|(port, _)| *port).collect()
-            };
-            let writes = asked.take().into_iter().enumerate().map(|(disk, slot)| {
-                let (write, ports, told) =
-                    (put(slot, &device, &cell), ports_of(disk), told.clone());
-                tell_of(write, ports, told)
+            let mut disks: Vec<Rc<Slot>> = Vec::new();
+            for slot in beneath.iter().flat_map(|(_, slots)| slots.iter().flatten()) {
+                if number_of(slot, &disks).is_none() {
+                    disks.push(slot.clone());
+                }
+            }
+            let writes = disks.iter().map(|disk| {
+                let is_on = |slot: &Rc<Slot>| Rc::ptr_eq(slot, disk);
+                let above = beneath.iter().filter(|(_, slots)| slots.iter().flatten().any(is_on));
+                let ports = above.map(|(port, _)| *port).collect();
+                tell_of(put(disk.clone(), &device, &cell), ports, told.clone())
             });
             let answers = all(writes.collect()).await;
-            let answer = |disks: &[Option<usize>]| {
-                if disks.is_empty() {
+            let answer = |slots: &[Option<Rc<Slot>>]| {
+                if slots.is_empty() {
                     return Err(Error::new(ErrorKind::Unsupported, "no disk beneath is there"));
                 }
-                disks.iter().try_for_each(|disk| match disk {
-                    Some(n) => answers[*n].clone(),
+                slots.iter().try_for_each(|slot| match slot {
+                    Some(slot) => answers[number_of(slot, &disks).expect("it was written")].clone(),
                     None => Err(Error::new(ErrorKind::Unsupported, "a disk beneath has no label")),
                 })
             };
-            ports.iter().map(|(port, disks)| (*port, answer(disks))).collect()
+            beneath.iter().map(|(port, slots)| (*port, answer(slots))).collect()
         })
     }
+}
+
+fn number_of(slot: &Rc<Slot>, disks: &[Rc<Slot>]) -> Option<usize> {
+    disks.iter().position(|disk| Rc::ptr_eq(disk, slot))
 }
 
 /// Returns the result of a write. If it fails or is late, first calls the failure handler for each port above the disk.

@@ -660,9 +660,7 @@ impl Labels {
         let is_new = !self.known.contains(&node.name);
         Rc::new(LabelStateStore::new(&node.name, is_new, self.opening.degraded, ports, handover))
     }
-}
 
-impl Labels {
     /// Whether all bytes that a device shows will be written through it, over the present ones: it is the target of a
     /// new migration.
     fn is_written_anew(&self, planned: &Planned, index: usize) -> bool {

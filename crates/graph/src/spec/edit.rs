@@ -13,11 +13,6 @@ impl Spec {
         self.events.as_deref()
     }
 
-    /// Whether it has a disk called `name`.
-    pub fn has_disk(&self, name: &str) -> bool {
-        self.disk(name).is_some()
-    }
-
     /// Moves a disk to another place, as a disk of a kind that opens paths.
     ///
     /// # Errors
@@ -116,7 +111,7 @@ impl Spec {
         Ok(())
     }
 
-    fn disk(&self, name: &str) -> Option<&Entry> {
+    pub(super) fn disk(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.is(Section::Disk, name))
     }
 
@@ -189,7 +184,7 @@ impl Spec {
 }
 
 impl Entry {
-    fn is(&self, section: Section, name: &str) -> bool {
+    pub(super) fn is(&self, section: Section, name: &str) -> bool {
         self.section == section && self.name.text == name
     }
 
@@ -277,7 +272,7 @@ vol = { on = "half" }
         assert_eq!(shown_now[4], r#"c: file="c.img" label=true"#);
         assert_eq!(shown_now[2], r#"pair: kind="mirror" on=["a", "b", "c"]"#);
         spec.remove_member("pair", "a").unwrap();
-        assert!(!spec.has_disk("a") && spec.has_disk("b"));
+        assert!(spec.disk("a").is_none() && spec.disk("b").is_some());
         assert_eq!(shown(&spec)[1], r#"pair: kind="mirror" on=["b", "c"]"#);
     }
 

@@ -103,15 +103,14 @@ impl Memory<'_> {
     fn before(&self, section: Section, name: &str) -> Option<&Entry> {
         let specs = self.known.iter().map(|known| &known.spec);
         let mut all = specs.flat_map(|spec| spec.entries.iter().chain(&spec.exports));
-        all.find(|entry| entry.section == section && entry.name.text == name)
+        all.find(|entry| entry.is(section, name))
     }
 
     fn disk(&self, mut entry: Entry, disk: Option<Uuid>) -> Result<Entry, Forgotten> {
         let name = &entry.name.text;
         let same_disk = |known: &Known| {
             let (name, _) = known.disks.iter().find(|(_, uuid)| Some(**uuid) == disk)?;
-            let is_it = |entry: &&Entry| entry.section == Section::Disk && entry.name.text == *name;
-            known.spec.entries.iter().find(is_it).cloned()
+            known.spec.disk(name).cloned()
         };
         let before = match disk {
             Some(_) => self.known.iter().find_map(same_disk),

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::entry::{Entry, ObjectKind};
 use super::page::CONTENT_BYTES;
+use super::record::Verb;
 use super::{Data, LOST, ObjectId, Spec, Transaction, Vault};
 
 /// Records of type `T`, addressed by number. A record that was never set is zeros.
@@ -101,7 +102,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Self::check(transaction.entry(self.id.0)?, index)?;
         let within = index % Self::PER_PAGE * size_of::<T>() as u64;
         let from = index / Self::PER_PAGE * CONTENT_BYTES as u64 + within;
-        transaction.write(self.id.0, from, record.as_bytes());
+        transaction.change(self.id.0, from, Verb::Write(record.as_bytes()));
         Ok(())
     }
 
@@ -139,7 +140,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
             let part = (Self::PER_PAGE - within).min(end - index);
             let size = size_of::<T>() as u64;
             let from = index / Self::PER_PAGE * CONTENT_BYTES as u64 + within * size;
-            transaction.fill(self.id.0, from, (part * size) as u32, 0);
+            transaction.change(self.id.0, from, Verb::Fill((part * size) as u32, 0));
             index += part;
         }
         Ok(())

@@ -4,6 +4,7 @@ use block::{Error, ErrorKind, Result};
 
 use super::entry::ObjectKind;
 use super::page::CONTENT_BYTES;
+use super::record::Verb;
 use super::{ObjectId, Spec, Transaction, Vault};
 
 /// Bits in a page.
@@ -110,7 +111,7 @@ impl Bitmap {
             let words = format!("{count} bits at once; {} are possible: split it", u32::MAX);
             Error::new(ErrorKind::Limit, words)
         })?;
-        transaction.bits(self.id.0, first, count, value);
+        transaction.change(self.id.0, first, Verb::Bits(count, value));
         Ok(())
     }
 

@@ -31,6 +31,7 @@ pub const SEALED_AFTER: Duration = Duration::from_secs(1);
 /// Most transactions that wait for a record; further ones wait for room in the queue.
 const QUEUE_MAX: usize = 1024;
 
+#[derive(Default)]
 pub(super) struct Commits {
     queue: RefCell<VecDeque<Pending>>,
     leading: Cell<bool>,
@@ -88,22 +89,7 @@ impl Drop for Pages {
 
 impl Commits {
     pub fn new(head: Position, now: Mono) -> Self {
-        Self {
-            queue: RefCell::default(),
-            leading: Cell::new(false),
-            head: Cell::new(head),
-            reserved: Cell::new(0),
-            admission: Mutex::new(),
-            logging: Mutex::new(),
-            lazy: RefCell::default(),
-            lazy_timer: Cell::new(false),
-            lazy_due: Cell::new(false),
-            unproven: Cell::new(false),
-            seal_timer: Cell::new(false),
-            seal_due: Cell::new(false),
-            last: Cell::new(now),
-            counters: Cell::default(),
-        }
+        Self { head: Cell::new(head), last: Cell::new(now), ..Self::default() }
     }
 
     pub fn head(&self) -> Position {

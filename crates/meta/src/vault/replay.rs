@@ -93,7 +93,7 @@ pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
         let before = found.end.number;
         let mut latest: Option<Head> = None;
         for copy in replicas.current() {
-            let lower = replicas.lower(copy).expect("who is current is there");
+            let lower = replicas.present(copy);
             let ring = match Ring::read(replicas, lower).await {
                 Ok(ring) => ring,
                 Err(error) => {

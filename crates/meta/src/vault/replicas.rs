@@ -130,6 +130,11 @@ impl Replicas {
         self.members[copy].lower.as_ref()
     }
 
+    /// Returns the disk of a copy that takes part in reads or writes.
+    pub fn present(&self, copy: usize) -> &Lower {
+        self.lower(copy).expect("a copy that takes part is there")
+    }
+
     /// Returns the copies that take part in writes.
     pub fn writing(&self) -> Vec<usize> {
         let writes = |n: &usize| self.standing(*n) != CopyState::Behind;
@@ -151,7 +156,7 @@ impl Replicas {
         let _alone = self.turn.lock().await;
         let mut damaged = Vec::new();
         for copy in self.current() {
-            let lower = self.lower(copy).expect("who is current is there");
+            let lower = self.present(copy);
             let mut slots = Vec::new();
             for at in SUPERBLOCKS {
                 slots.push((at, self.read(lower, at, PAGE_BYTES).await?));
@@ -185,10 +190,7 @@ impl Replicas {
 
     /// Starts a write of `data` to every copy that takes part.
     pub fn start_write(&self, at: u64, data: &Buf) -> Vec<(usize, Vec<Child>)> {
-        let begin = |n: usize| {
-            let lower = self.members[n].lower.as_ref().expect("who writes is there");
-            (n, write_all(lower, at, data))
-        };
+        let begin = |n: usize| (n, write_all(self.present(n), at, data));
         self.writing().into_iter().map(begin).collect()
     }
 
@@ -203,10 +205,7 @@ impl Replicas {
 
     /// Flushes every copy that takes part, in parallel; a copy that fails is left behind.
     pub async fn flush(&self) {
-        let begin = |n: usize| {
-            let lower = self.members[n].lower.as_ref().expect("who writes is there");
-            (n, vec![lower.start(Op::Flush)])
-        };
+        let begin = |n: usize| (n, vec![self.present(n).start(Op::Flush)]);
         self.finish(self.writing().into_iter().map(begin).collect()).await;
     }
 
@@ -245,7 +244,7 @@ impl Replicas {
         number: PageNumber,
         pointer: &Pointer,
     ) -> Result<Result<Page, String>> {
-        let lower = self.members[copy].lower.as_ref().expect("who is current is there");
+        let lower = self.present(copy);
         let at = self.geometry.home(number, pointer.home);
         let bytes = self.read(lower, at, PAGE_BYTES).await?;
         let page = Page::verify(&bytes.read(), number, pointer);
@@ -327,10 +326,8 @@ impl Replicas {
                 Ok(buf) => {
                     let bytes = self.superblock(*copy, next).encode();
                     buf.write().copy_from_slice(&bytes);
-                    let member = &self.members[*copy];
-                    let lower = member.lower.as_ref().expect("who is current is there");
-                    let slot = next_slot(member.slot.get());
-                    begun.push((*copy, write_all(lower, SUPERBLOCKS[slot], &buf)));
+                    let slot = next_slot(self.members[*copy].slot.get());
+                    begun.push((*copy, write_all(self.present(*copy), SUPERBLOCKS[slot], &buf)));
                 }
                 Err(error) => self.fail(*copy, &error),
             }

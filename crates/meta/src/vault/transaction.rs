@@ -126,7 +126,12 @@ impl Transaction {
         of_kind(self.entry(id.0)?, kind)
     }
 
-    fn add(&mut self, change: &Change<'_>) {
+    /// Changes bytes or bits of an object of any kind; does nothing if there are none.
+    pub(super) fn change(&mut self, object: u64, from: u64, verb: Verb<'_>) {
+        let change = Change { object, from, verb };
+        if change.length() == 0 {
+            return;
+        }
         change.encode(&mut self.changes);
         self.count += 1;
         let (first, bytes) = change.byte_range();
@@ -137,29 +142,9 @@ impl Transaction {
         }
     }
 
-    /// Writes bytes of an object of any kind; does nothing if `bytes` is empty.
-    pub(super) fn write(&mut self, object: u64, from: u64, bytes: &[u8]) {
-        if !bytes.is_empty() {
-            self.add(&Change { object, from, verb: Verb::Write(bytes) });
-        }
-    }
-
-    /// Fills bytes of an object.
-    pub(super) fn fill(&mut self, object: u64, from: u64, length: u32, value: u8) {
-        if length > 0 {
-            self.add(&Change { object, from, verb: Verb::Fill(length, value) });
-        }
-    }
-
-    /// Sets or clears bits of an object.
-    pub(super) fn bits(&mut self, object: u64, from: u64, count: u32, value: bool) {
-        if count > 0 {
-            self.add(&Change { object, from, verb: Verb::Bits(count, value) });
-        }
-    }
-
     fn put(&mut self, slot: usize, to: &Slot) {
-        self.write(DIRECTORY, (slot * ENTRY_BYTES) as u64, &to.encode());
+        let from = (slot * ENTRY_BYTES) as u64;
+        self.change(DIRECTORY, from, Verb::Write(&to.encode()));
     }
 
     /// Creates an object. It reads as zeros.
