@@ -61,16 +61,6 @@ pub struct PlaceContent {
     pub block_size: u32,
 }
 
-/// The way in which a disk gets a label.
-enum RelabelCause {
-    /// It had lost all copies.
-    GivenBack,
-    /// It was older than the others, and is trusted.
-    Counts,
-    /// It had lost the label at one of its ends.
-    Ended,
-}
-
 /// A label that can be made again.
 #[derive(Serialize)]
 pub struct Relabel {
@@ -83,8 +73,9 @@ pub struct Relabel {
     pub name: String,
     /// Its place.
     pub place: String,
+    /// The planned write, in words.
     #[serde(skip)]
-    how: RelabelCause,
+    would: String,
     /// Effect on its bytes, in words.
     pub words: String,
     #[serde(skip)]
@@ -94,13 +85,8 @@ pub struct Relabel {
 impl Relabel {
     /// Returns a line about the planned write.
     pub fn text(&self) -> String {
-        let Self { graph, name, place, how, words, label, .. } = self;
+        let Self { graph, would, words, label, .. } = self;
         let change = label.epoch;
-        let would = match how {
-            RelabelCause::GivenBack => format!("give {place} its label back as {name}"),
-            RelabelCause::Counts => format!("let {place} count as {name}"),
-            RelabelCause::Ended => format!("write the label on {place} anew, {name}"),
-        };
         format!("would {would} of {graph}, change {change}: {words}\n")
     }
 }
@@ -138,19 +124,20 @@ impl Graph<'_> {
             cells: BTreeMap::new(),
             ..newest.clone()
         };
-        Ok(self.made(said, RelabelCause::GivenBack, words, label, None))
+        let would = format!("give {} its label back as {}", said.place, said.name);
+        Ok(self.made(said, would, words, label, None))
     }
 
     fn made(
         &self,
         said: &NamedPlace<'_>,
-        how: RelabelCause,
+        would: String,
         words: String,
         label: Label,
         over: Option<usize>,
     ) -> Relabel {
         let (graph, name) = (self.newest.graph_name.clone(), said.name.to_owned());
-        Relabel { over, graph, name, place: said.place.to_owned(), how, words, label }
+        Relabel { over, graph, name, place: said.place.to_owned(), would, words, label }
     }
 
     /// Returns the label of the disk and the number of its copies, if the label at one end is gone.
@@ -178,10 +165,11 @@ impl Graph<'_> {
         let NamedPlace { name, place, trusted, .. } = *said;
         self.may_be_written(here)?;
         is_as_large(said, self.named[name], there)?;
+        let would = format!("write the label on {place} anew, {name}");
         let mut label = label.clone();
         if trusted {
             let words = "its bytes count as they are".to_owned();
-            return Ok(self.made(said, RelabelCause::Ended, words, label, Some(number)));
+            return Ok(self.made(said, would, words, label, Some(number)));
         }
         let mut cut = self.cut.clone();
         if !cut.contains(&name) {
@@ -197,7 +185,7 @@ impl Graph<'_> {
         }
         forget_copies(&mut label, self.planned);
         let words = "all of it is copied there from the others at the next start".to_owned();
-        Ok(self.made(said, RelabelCause::Ended, words, label, Some(number)))
+        Ok(self.made(said, would, words, label, Some(number)))
     }
 
     /// Returns the label of a trusted disk from an earlier time.
@@ -236,7 +224,8 @@ impl Graph<'_> {
             holder: newest.holder.clone(),
             ..label.clone()
         };
-        Ok(self.made(said, RelabelCause::Counts, words, label, Some(number)))
+        let would = format!("let {place} count as {name}");
+        Ok(self.made(said, would, words, label, Some(number)))
     }
 
     fn known(&self, said: &NamedPlace<'_>) -> Result<Remembered> {

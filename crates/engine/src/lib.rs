@@ -224,7 +224,8 @@ impl Engine {
         lowers: &[NodeId],
     ) -> Result<NodeId> {
         let handles = lowers.iter().map(|id| self.lower(*id)).collect();
-        let split: Rc<dyn AnyDevice> = Rc::new(Split::new(info.clone(), table.clone(), handles));
+        let split = Split { info: info.clone(), table: table.clone(), lowers: handles };
+        let split: Rc<dyn AnyDevice> = Rc::new(split);
         let reserve = Reserve::of_table(&table, info.block_size, &self.reserves(lowers));
         reserve.check(name, info.max_transfer, self.0.pool.limit_bytes())?;
         let info = self.fitted(&info, reserve, lowers);

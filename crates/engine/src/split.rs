@@ -13,17 +13,13 @@ pub const WINDOW: usize = 8;
 
 /// The device of a table node that splits requests.
 pub struct Split {
-    info: Info,
-    table: Rc<Table>,
-    lowers: Box<[Lower]>,
+    pub info: Info,
+    pub table: Rc<Table>,
+    /// One handle for each port of the table.
+    pub lowers: Box<[Lower]>,
 }
 
 impl Split {
-    /// Makes the device that splits requests for `table`. `lowers` has one handle for each of its ports.
-    pub fn new(info: Info, table: Rc<Table>, lowers: Box<[Lower]>) -> Self {
-        Self { info, table, lowers }
-    }
-
     /// Sends a flush once to every lower, because it has no address.
     async fn flush(&self) -> Result<()> {
         let count = if seeded::on(Bug::FlushFirstChild) { 1 } else { self.lowers.len() };

@@ -1,6 +1,6 @@
 //! Facts about a kind that other code asks for. The name of a kind is for people alone.
 
-use crate::{Bytes, Effect, Kind, Lowers, OptionSpec, Scope, ValueType};
+use crate::{Effect, Kind, Lowers, OptionSpec, Scope, ValueType};
 
 /// Facts about a kind beyond its options and its maker.
 #[derive(Clone, Copy)]
@@ -70,15 +70,5 @@ impl Kind {
     /// Returns how many of so many lowers a device of this kind can lack without a loss of data.
     pub fn can_lack(&self, lowers: usize) -> usize {
         (self.capabilities.can_lack)(lowers)
-    }
-
-    /// Whether a device shows exactly the bytes of its lower.
-    pub fn passes_through(&self) -> bool {
-        self.maker.bytes() == Bytes::Passthrough
-    }
-
-    /// Whether each byte of a device is a transformation of the byte at the same place in its lower.
-    pub fn transforms(&self) -> bool {
-        self.maker.bytes() == Bytes::Transformed
     }
 }

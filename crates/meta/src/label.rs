@@ -82,10 +82,7 @@ impl Machine {
     /// Returns the machine of this name and id. A name that is too long for a label is truncated; an empty one
     /// becomes `unnamed`.
     pub fn new(host: &str, id: [u8; 16]) -> Self {
-        let mut end = host.len().min(NAME_BYTES_MAX);
-        while !host.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = host.floor_char_boundary(NAME_BYTES_MAX);
         let host = if end == 0 { "unnamed" } else { &host[..end] };
         Self { host: host.replace('\0', "?"), id }
     }

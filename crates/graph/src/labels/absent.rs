@@ -7,15 +7,8 @@ const MISSING: &str = "the disk is not there";
 
 /// The device in place of a disk that its graph remembers and that was not found.
 pub struct Absent {
-    info: Info,
-    name: String,
-}
-
-impl Absent {
-    /// Makes a device for a disk with that name and these facts.
-    pub fn new(name: &str, info: Info) -> Self {
-        Self { info, name: name.to_owned() }
-    }
+    pub info: Info,
+    pub name: String,
 }
 
 impl Device for Absent {

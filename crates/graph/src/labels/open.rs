@@ -9,7 +9,7 @@ use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{Env, Error, ErrorKind, Handover, Result, StateStore};
 use engine::{AnyDevice, NodeId};
-use kind::Kind;
+use kind::{Bytes, Kind};
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
 use super::Opening;
@@ -635,7 +635,10 @@ impl Labels {
         let disk = self.disks.get(&node.name)?;
         Some(match &disk.open {
             Some(open) => Place::Here(open.device.clone(), open.node.id, disk.data_bytes),
-            None => Place::Absent(Rc::new(Absent::new(&node.name, node.info.clone()))),
+            None => {
+                let (info, name) = (node.info.clone(), node.name.clone());
+                Place::Absent(Rc::new(Absent { info, name }))
+            }
         })
     }
 
@@ -667,7 +670,7 @@ impl Labels {
         let is_new = |node: &PlannedNode| !self.known.contains(&node.name);
         let node = &planned.nodes[index];
         is_new(node)
-            && node.kind.transforms()
+            && node.kind.maker.bytes() == Bytes::Transformed
             && planned.nodes.iter().any(|above| {
                 above.kind.capabilities.moves.is_some() && is_new(above) && above.lowers[1] == index
             })

@@ -39,14 +39,14 @@ pub(crate) fn is_looked_at(
     node: &PlannedNode,
     before: Option<&Planned>,
 ) -> bool {
-    let place = |node: &PlannedNode| node.place().map(str::to_owned);
-    let is_same = |old: &PlannedNode| old.kind.name == node.kind.name && place(old) == place(node);
+    let is_same =
+        |old: &PlannedNode| old.kind.name == node.kind.name && old.place() == node.place();
     let is_writable = !node.info.read_only
         && (planned.exports.iter().any(|export| !export.read_only)
             || planned.nodes.iter().any(|node| matches!(node.kind.maker, Maker::Stateful { .. })));
     let is_raw = node.role == Role::Disk && !node.labelled && !node.said_raw;
     let was_open = before.is_some_and(|before| before.nodes.iter().any(is_same));
-    is_raw && is_writable && !was_open && !node.created && place(node).is_some()
+    is_raw && is_writable && !was_open && !node.created && node.place().is_some()
 }
 
 /// Refuses a disk that has a label.

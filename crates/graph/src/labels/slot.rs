@@ -110,7 +110,7 @@ impl Slot {
             if let Some(news) = &*told.borrow() {
                 self.put(news, label);
             }
-            label.cells.extend(self.held.borrow().iter().flatten().map(owned));
+            label.cells.extend(self.held.borrow().clone().into_iter().flatten());
             change(label);
         });
         written.await?;
@@ -208,10 +208,6 @@ fn put(cells: &mut Cells, device: String, cell: KeptCell) -> Result<()> {
             Ok(())
         }
     }
-}
-
-fn owned((device, cell): (&String, &KeptCell)) -> (String, KeptCell) {
-    (device.clone(), cell.clone())
 }
 
 /// Converts a cell of a label to the state that a device finds.

@@ -37,6 +37,13 @@ impl Spec {
         }
         spec
     }
+
+    /// Removes the sizes of disks, as labels hold them.
+    pub(crate) fn forget_label_sizes(&mut self) {
+        for disk in self.entries.iter_mut().filter(|entry| entry.section == Section::Disk) {
+            disk.fields.retain(|field| field.key.text != "size");
+        }
+    }
 }
 
 fn keep_allowed(entry: &mut Entry, registry: Registry, log: &mut Log) {
@@ -71,15 +78,6 @@ fn refuse(key: &Word, place: &str, log: &mut Log) {
         key.text
     );
     log.error(key.at, why);
-}
-
-impl Spec {
-    /// Removes the sizes of disks, as labels hold them.
-    pub(crate) fn forget_label_sizes(&mut self) {
-        for disk in self.entries.iter_mut().filter(|entry| entry.section == Section::Disk) {
-            disk.fields.retain(|field| field.key.text != "size");
-        }
-    }
 }
 
 impl Entry {

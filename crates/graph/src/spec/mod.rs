@@ -57,4 +57,3 @@ pub use order::DEPTH_MAX;
 pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
 pub use past::{Forgotten, Known};
 pub use plan::{LabelledDisk, Planned, PlannedExport, PlannedNode, Role, Surveyed};
-pub use summary::Redundancy;

@@ -208,13 +208,10 @@ impl Spec {
 
     fn set_events(&mut self, key: &Word, item: &Item) {
         for Field { key, item } in table(key, item, &mut self.log).unwrap_or_default() {
-            match key.text.as_str() {
-                "run" => {
-                    if let Some(Value::Text(path)) = value::check(&RUN, item, &[], &mut self.log) {
-                        self.events = Some(path.into());
-                    }
-                }
-                _ => unknown_key(key, "events", [RUN.name], &mut self.log),
+            if key.text != RUN.name {
+                unknown_key(key, "events", [RUN.name], &mut self.log);
+            } else if let Some(Value::Text(path)) = value::check(&RUN, item, &[], &mut self.log) {
+                self.events = Some(path.into());
             }
         }
     }

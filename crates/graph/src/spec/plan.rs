@@ -8,8 +8,8 @@ use block::units::write_size;
 use block::{Env, Info, Needs, Port, Table, TableError};
 use engine::Reserve;
 use kind::{
-    self, AnyDevice, Beneath, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker, Making,
-    Registry, TablePlan, Value,
+    self, AnyDevice, Beneath, Bytes, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker,
+    Making, Registry, TablePlan, Value,
 };
 
 use super::draft::{Draft, ExportDraft, Names};
@@ -88,7 +88,7 @@ pub struct PlannedNode {
 impl Planned {
     /// Returns the first node from `index` down that does more than show the bytes of its lower.
     pub(crate) fn through(&self, mut index: usize) -> usize {
-        while self.nodes[index].kind.passes_through() {
+        while self.nodes[index].kind.maker.bytes() == Bytes::Passthrough {
             index = self.nodes[index].lowers[0];
         }
         index

@@ -9,24 +9,15 @@ use fixedbitset::FixedBitSet;
 use super::plan::{Planned, PlannedExport, PlannedNode, Role};
 
 /// The effect of failing disks on a device.
-#[derive(Clone, Debug)]
-pub struct Redundancy {
+struct Redundancy {
     /// Number of further disks that may fail, whichever they are, without loss of data; `None` if too many are absent
     /// already.
-    pub survives: Option<usize>,
+    survives: Option<usize>,
     /// The disks beneath it: indices into [`Planned::nodes`].
-    pub disks: FixedBitSet,
+    disks: FixedBitSet,
 }
 
 impl Planned {
-    /// Returns the redundancy of node `index`.
-    ///
-    /// # Panics
-    /// If there is no such node.
-    pub fn redundancy(&self, index: usize) -> Redundancy {
-        self.redundancies().swap_remove(index)
-    }
-
     fn redundancies(&self) -> Vec<Redundancy> {
         let mut all: Vec<Redundancy> = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {

@@ -64,12 +64,10 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
     /// # Errors
     /// `OutOfRange`, `NotFound`, and errors of reads.
     pub async fn get(&self, index: u64) -> Result<T> {
-        let entry = Self::check(self.vault.object(self.id)?, index)?;
-        let within = (index % Self::PER_PAGE) as usize * size_of::<T>();
-        let read = |page: &[u8]| {
-            T::read_from_bytes(&page[within..][..size_of::<T>()]).expect("it has its length")
-        };
-        self.vault.0.look(&entry, index / Self::PER_PAGE, read).await
+        let mut record = [T::new_zeroed()];
+        self.get_many(index, &mut record).await?;
+        let [record] = record;
+        Ok(record)
     }
 
     /// Fills `into` with records, from record `first` on.

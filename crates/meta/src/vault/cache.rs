@@ -43,7 +43,7 @@ pub(super) struct Cache {
     hand: usize,
     frames_max: usize,
     /// Highest number of frames so far.
-    peak: usize,
+    pub peak: usize,
 }
 
 impl Cache {
@@ -72,10 +72,6 @@ impl Cache {
     /// Returns the number of pages that changed since the last checkpoint began.
     pub fn dirty(&self) -> usize {
         self.dirty.len()
-    }
-
-    pub fn peak(&self) -> usize {
-        self.peak
     }
 
     /// Returns a page that is in the cache, and marks it as used.

@@ -16,9 +16,9 @@ use super::superblock::Position;
 pub(super) const WINDOW: usize = 16;
 
 /// Dirty pages as they are at one moment, and the head of the log at that moment.
-pub(super) struct Frozen {
-    pub pages: Vec<(PageNumber, Rc<Page>)>,
-    pub tail: Position,
+struct Frozen {
+    pages: Vec<(PageNumber, Rc<Page>)>,
+    tail: Position,
 }
 
 impl Inner {
@@ -38,7 +38,7 @@ impl Inner {
     /// Starts a checkpoint if half of the dirty limit is reached, half of the log is full, or a page needs repair on
     /// a copy.
     pub(super) fn checkpoint_if_due(&self) {
-        let used = self.commits.head().offset - self.replicas.durable().tail.offset;
+        let used = self.commits.head.get().offset - self.replicas.durable.get().tail.offset;
         let cache = self.tree.cache.borrow();
         let due = cache.dirty() > cache.dirty_max() / 2
             || used > self.replicas.geometry.log_bytes / 2
@@ -71,8 +71,9 @@ impl Inner {
         let most = self.tree.cache.borrow().dirty_max() / 2;
         // A page that cannot be repaired is lost; reading it returns an error.
         let _ = self.tree.mend(&self.replicas, most).await;
-        let frozen = self.freeze();
-        let before = self.replicas.durable();
+        let pages = self.tree.cache.borrow_mut().freeze();
+        let frozen = Frozen { pages, tail: self.commits.head.get() };
+        let before = self.replicas.durable.get();
         let moved = frozen.tail.offset != before.tail.offset;
         if !always && !moved && frozen.pages.is_empty() {
             return Ok(());
@@ -89,11 +90,6 @@ impl Inner {
         self.commits.count(|counters| counters.checkpoints += 1);
         self.progress.wake();
         written
-    }
-
-    /// Takes all pages that are dirty now, and the head of the log.
-    pub(super) fn freeze(&self) -> Frozen {
-        Frozen { pages: self.tree.cache.borrow_mut().freeze(), tail: self.commits.head() }
     }
 
     async fn write_checkpoint(&self, frozen: &Frozen, before: Durable) -> Result<()> {

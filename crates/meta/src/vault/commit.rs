@@ -36,7 +36,7 @@ pub(super) struct Commits {
     queue: RefCell<VecDeque<Pending>>,
     leading: Cell<bool>,
     /// Position of the next record.
-    head: Cell<Position>,
+    pub head: Cell<Position>,
     /// Number of pages reserved for transactions in progress.
     reserved: Cell<usize>,
     /// Lock that serves waiters for room in order.
@@ -90,14 +90,6 @@ impl Drop for Pages {
 impl Commits {
     pub fn new(head: Position, now: Mono) -> Self {
         Self { head: Cell::new(head), last: Cell::new(now), ..Self::default() }
-    }
-
-    pub fn head(&self) -> Position {
-        self.head.get()
-    }
-
-    pub fn set_head(&self, head: Position) {
-        self.head.set(head);
     }
 
     /// Whether a commit is in progress.
@@ -313,7 +305,7 @@ impl Inner {
             let record = if seeded::on(Bug::RoomForNothing) { 0 } else { padded as u64 };
             used + record <= self.replicas.geometry.log_bytes
         };
-        if !room(self.replicas.durable().tail.offset) {
+        if !room(self.replicas.durable.get().tail.offset) {
             if group.is_empty() {
                 return Ok(());
             }

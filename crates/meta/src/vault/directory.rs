@@ -43,7 +43,8 @@ pub(super) struct Planned {
 pub(super) struct Directory {
     own: Rc<Entry>,
     pages: u64,
-    slots: Vec<Known>,
+    /// For each slot, the number of the object in it.
+    slots: Vec<Option<u64>>,
     objects: BTreeMap<u64, (usize, Rc<Entry>)>,
     roles: BTreeMap<(String, u32), u64>,
     /// Free runs: length by first page.
@@ -57,12 +58,6 @@ pub(super) struct Directory {
     next: u64,
     /// Whether the free pages are known: not while slots are still being read.
     counted: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Free,
-    Used(u64),
 }
 
 impl Directory {
@@ -81,7 +76,7 @@ impl Directory {
             runs: vec![Run { first: 0, pages }],
         };
         Self {
-            slots: vec![Known::Free; own.length as usize],
+            slots: vec![None; own.length as usize],
             own: Rc::new(own),
             pages: geometry.pages,
             objects: BTreeMap::new(),
@@ -143,8 +138,7 @@ impl Directory {
             let words = format!("{owner:?} has an object with role {role} already");
             return Err(Error::new(ErrorKind::InUse, words));
         }
-        let open =
-            |slot: &usize| self.slots[*slot] == Known::Free && !self.held_slots.contains(slot);
+        let open = |slot: &usize| self.slots[*slot].is_none() && !self.held_slots.contains(slot);
         let slot = (0..self.slots.len()).find(open).ok_or_else(|| {
             let words = format!("a vault of {} objects takes no more", self.slots.len());
             Error::new(ErrorKind::Limit, words)
@@ -223,14 +217,11 @@ impl Directory {
                 return Err(format!("{entry} is there twice"));
             }
         }
-        let before = match self.slots[slot] {
-            Known::Used(number) => self.objects.remove(&number).map(|(_, entry)| entry),
-            Known::Free => None,
-        };
+        let before = self.slots[slot].take().and_then(|number| self.objects.remove(&number));
+        let before = before.map(|(_, entry)| entry);
         if let Some(entry) = &before {
             self.roles.remove(&(entry.owner.clone(), entry.role));
         }
-        self.slots[slot] = Known::Free;
         match now {
             Slot::Unused => {}
             Slot::Gone(number) => {
@@ -239,7 +230,7 @@ impl Directory {
             }
             Slot::Entry(entry) => {
                 self.next = self.next.max(entry.number + 1);
-                self.slots[slot] = Known::Used(entry.number);
+                self.slots[slot] = Some(entry.number);
                 self.roles.insert((entry.owner.clone(), entry.role), entry.number);
                 self.objects.insert(entry.number, (slot, Rc::new(entry)));
             }

@@ -143,7 +143,7 @@ impl Vault {
     /// Returns its counters.
     pub fn counters(&self) -> Counters {
         Counters {
-            pages_peak: self.0.tree.cache.borrow().peak(),
+            pages_peak: self.0.tree.cache.borrow().peak,
             free_pages: self.0.directory.borrow().free_pages(),
             ..self.0.commits.counters.get()
         }

@@ -210,7 +210,7 @@ impl Vault {
             }
         }
         let reserved_bytes = reserve(env, &replicas.geometry)?;
-        let Durable { root, tail, .. } = replicas.durable();
+        let Durable { root, tail, .. } = replicas.durable.get();
         let vault = Rc::new_cyclic(|me| Inner {
             me: me.clone(),
             env: env.clone(),
@@ -240,7 +240,7 @@ impl Inner {
             found.mark_lost(&lost)?;
         }
         self.replay(&found).await?;
-        self.commits.set_head(found.end);
+        self.commits.head.set(found.end);
         self.directory.borrow_mut().count_free()?;
         if self.read_only {
             return Ok(());
@@ -248,7 +248,7 @@ impl Inner {
         // From here on only records of this opening count, and every copy has the same ones.
         self.replicas.raise_epoch();
         let epoch = self.replicas.epoch().number;
-        self.commits.set_head(Position { epoch, ..found.end });
+        self.commits.head.set(Position { epoch, ..found.end });
         self.checkpoint(true).await
     }
 

@@ -71,7 +71,7 @@ impl Inner {
         // Records of an epoch that the copy took no part in do not belong to its log.
         self.replicas.raise_epoch();
         let epoch = self.replicas.epoch().number;
-        self.commits.set_head(Position { epoch, ..self.commits.head() });
+        self.commits.head.set(Position { epoch, ..self.commits.head.get() });
         self.replicas.flush().await;
         self.check_joining(copy)?;
         self.replicas.set_standing(copy, CopyState::Current);

@@ -88,7 +88,7 @@ fn follows(head: &Head, end: &Position) -> bool {
 /// `Corrupt` if a record is missing and a later one is present; the read error of the last remaining copy.
 pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
     let Geometry { log_bytes, .. } = replicas.geometry;
-    let mut found = Found { records: Vec::new(), end: replicas.durable().tail };
+    let mut found = Found { records: Vec::new(), end: replicas.durable.get().tail };
     loop {
         let before = found.end.number;
         let mut latest: Option<Head> = None;
@@ -162,7 +162,7 @@ impl Inner {
                 // changes nothing.
                 self.make_room().await?;
             }
-            self.commits.set_head(head.next());
+            self.commits.head.set(head.next());
         }
         Ok(())
     }

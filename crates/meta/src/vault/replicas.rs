@@ -47,7 +47,7 @@ pub(super) struct Replicas {
     epoch: Cell<Epoch>,
     sequence: Cell<u64>,
     sent: Cell<[Epoch; COPIES_MAX]>,
-    durable: Cell<Durable>,
+    pub durable: Cell<Durable>,
     /// Current copies according to the newest superblock, as a bitmap.
     told: Cell<u32>,
     /// Current copies according to the last superblock that is durable on all of them, as a bitmap.
@@ -80,10 +80,6 @@ impl Replicas {
             known: Cell::new(newest.current),
             turn: Mutex::new(),
         }
-    }
-
-    pub fn durable(&self) -> Durable {
-        self.durable.get()
     }
 
     pub fn epoch(&self) -> Epoch {

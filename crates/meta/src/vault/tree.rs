@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use block::{Error, ErrorKind, Notify, Result};
+use block::{Error, ErrorKind, Notify, Result, ScopeGuard};
 
 use super::cache::Cache;
 use super::geometry::{Geometry, PageNumber};
@@ -28,26 +28,6 @@ pub(super) struct Tree {
     waiting: Notify,
     /// Pages of objects that the next checkpoint writes even if they have not changed.
     mend: RefCell<BTreeSet<PageNumber>>,
-}
-
-/// Guard for a page that is being loaded.
-struct Loading<'a>(&'a Tree, PageNumber);
-
-impl Drop for Loading<'_> {
-    fn drop(&mut self) {
-        self.0.loading.borrow_mut().remove(&self.1);
-        self.0.waiting.wake();
-    }
-}
-
-/// Guard for a read in flight.
-struct Reading<'a>(&'a Tree);
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.0.reads.set(self.0.reads.get() - 1);
-        self.0.waiting.wake();
-    }
 }
 
 impl Tree {
@@ -77,7 +57,10 @@ impl Tree {
                 self.waiting.until(|| !self.loading.borrow().contains(&number)).await;
                 continue;
             }
-            let _loading = Loading(self, number);
+            let _loading = ScopeGuard::new(|| {
+                self.loading.borrow_mut().remove(&number);
+                self.waiting.wake();
+            });
             let before = self.switches.get();
             let fetched = self.fetch(from, number).await;
             // A page found through an older root may have been overwritten meanwhile, or a checkpoint may have cached
@@ -97,7 +80,10 @@ impl Tree {
         };
         self.waiting.until(|| self.reads.get() < READS_MAX).await;
         self.reads.set(self.reads.get() + 1);
-        let _reading = Reading(self);
+        let _reading = ScopeGuard::new(|| {
+            self.reads.set(self.reads.get() - 1);
+            self.waiting.wake();
+        });
         let (page, mend) = from.read_page(number, &pointer).await?;
         if self.is_map(number) && page.owner() != MAP_OWNER {
             let words = format!("page {number} is not one of the map");
