@@ -249,7 +249,8 @@ fn label_refuses_state_of_replaced_device() {
     let now = live.now();
     let mirror = now.planned.nodes.iter().position(|node| node.name == "m").unwrap();
     let labels = now.labels.as_ref().unwrap();
-    let (before, after) = (labels.kept(&now.planned, mirror), labels.kept(&now.planned, mirror));
+    let kept = || labels.kept(&now.planned, mirror, None);
+    let (before, after) = (kept(), kept());
     let write = |kept: &dyn StateStore, byte: u8| {
         let written = rig.world.block_on(kept.write(&[0], vec![byte])).unwrap();
         written.into_iter().next().unwrap().1
