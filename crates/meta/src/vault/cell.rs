@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use block::{Error, ErrorKind, Result};
 
 use super::entry::ObjectKind;
+use super::record::Verb;
 use super::{ObjectId, Spec, Transaction, Vault};
 
 /// Bytes of the header before the state: its length.
@@ -80,7 +81,7 @@ impl<T: Codec> Cell<T> {
         }
         let mut whole = (bytes.len() as u32).to_le_bytes().to_vec();
         whole.extend_from_slice(&bytes);
-        transaction.write(self.id.0, 0, &whole);
+        transaction.change(self.id.0, 0, Verb::Write(&whole));
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use block::{Error, ErrorKind, Mutex, Result};
 
 use super::entry::{Entry, ObjectKind};
+use super::record::Verb;
 use super::superblock::COUNT_MAX;
 use super::transaction::Turn;
 use super::{ObjectId, Spec, Transaction, Vault};
@@ -102,7 +103,7 @@ impl Log {
         let mut whole = (bytes.len() as u32).to_le_bytes().to_vec();
         whole.extend_from_slice(bytes);
         for (place, part) in parts(&entry, at, &whole) {
-            transaction.write(self.id.0, place, part);
+            transaction.change(self.id.0, place, Verb::Write(part));
         }
         self.set(transaction, ends);
         Ok(at)
@@ -182,7 +183,7 @@ impl Log {
     fn set(&self, transaction: &mut Transaction, ends: Ends) {
         self.planned(transaction).set((ends.first, ends.next));
         let bytes = [ends.first.to_le_bytes(), ends.next.to_le_bytes()];
-        transaction.write(self.id.0, 0, bytes.as_flattened());
+        transaction.change(self.id.0, 0, Verb::Write(bytes.as_flattened()));
     }
 }
 
