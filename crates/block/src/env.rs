@@ -205,7 +205,7 @@ pub trait World {
     }
 
     /// Records an event of a device. It need not reach a reader.
-    fn tell(&self, _event: Event) {}
+    fn emit(&self, _event: Event) {}
     /// Returns the recent events, where they are kept.
     fn events(&self) -> Option<Rc<Events>> {
         None

@@ -430,7 +430,7 @@ impl World for Reactor {
         SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
     }
 
-    fn tell(&self, event: Event) {
+    fn emit(&self, event: Event) {
         self.events.add(self.wall(), event);
     }
 

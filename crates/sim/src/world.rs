@@ -422,7 +422,7 @@ impl World for Inner {
         Duration::from_secs(1_700_000_000) + self.clock.now().0
     }
 
-    fn tell(&self, event: block::Event) {
+    fn emit(&self, event: block::Event) {
         self.clock.counters.add(match event.what {
             block::What::ScrubEnded => Count::ScrubEnded,
             _ => Count::EventTold,

@@ -78,7 +78,7 @@ impl Lock {
                     && let Err(error) = keep(kept, &opened.0).await
                 {
                     // Other disks have the slots. A device that can work without the failing disk notices by itself.
-                    self.tell(format!("the key slots are not on every disk: {error}"));
+                    self.emit(format!("the key slots are not on every disk: {error}"));
                 }
                 Ok(opened)
             }
@@ -144,9 +144,9 @@ impl Lock {
         }
     }
 
-    fn tell(&self, words: String) {
+    fn emit(&self, words: String) {
         let device = self.who.rsplit('/').next().unwrap_or_default().to_owned();
-        self.env.tell(Event { what: What::LabelUnwritable, device, member: None, words });
+        self.env.emit(Event { what: What::LabelUnwritable, device, member: None, words });
     }
 
     /// Whether the source can supply the key only once.

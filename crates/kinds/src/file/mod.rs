@@ -299,7 +299,7 @@ impl Disk {
         if io.is_none() || watch.is_due(now) || is_short() {
             for Seen { what, words } in watch.look(&**storage, self.facts.size, now) {
                 let (device, member) = (self.name.clone(), None);
-                self.env.tell(Event { what, device, member, words });
+                self.env.emit(Event { what, device, member, words });
             }
         }
         watch.fault().map_or(Ok(()), |fault| Err(fault.at(&self.name)))

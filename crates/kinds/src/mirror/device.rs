@@ -133,7 +133,7 @@ impl Inner {
         }
         let why = why.into();
         if state == State::Failed {
-            self.tell(What::MemberFailed, Some(index), why.clone());
+            self.emit(What::MemberFailed, Some(index), why.clone());
         }
         member.set(state, Some(cause), why);
         if state == State::Failed && !self.tasks.is_closing() {
@@ -143,9 +143,9 @@ impl Inner {
     }
 
     /// Reports an event.
-    pub(super) fn tell(&self, what: What, member: Option<usize>, words: String) {
+    pub(super) fn emit(&self, what: What, member: Option<usize>, words: String) {
         let member = member.map(|index| self.members[index].lower.name().to_owned());
-        self.env.tell(Event { what, device: self.name.clone(), member, words });
+        self.env.emit(Event { what, device: self.name.clone(), member, words });
     }
 
     /// Chooses the member to read: in sync, not yet tried, with the least cost. One in `avoid` is chosen only if there
@@ -291,7 +291,7 @@ impl Inner {
     /// the new copy.
     fn leave_late(&self, index: usize, what: &str, late: Child, alone: &mut Option<Locked>) {
         let error = self.no_answer(index);
-        self.tell(What::DiskLate, Some(index), error.to_string());
+        self.emit(What::DiskLate, Some(index), error.to_string());
         self.members[index].one_late();
         let kept = alone.take_if(|_| self.is_last(index) && !seeded::on(Bug::LateUnfenced));
         self.wait_for_late(index, late, kept);

@@ -32,8 +32,8 @@ struct Copy {
     /// Copied regions that no state covers yet.
     copied: Bitmap,
     done: u64,
-    untold: u64,
-    untold_most: u64,
+    unrecorded: u64,
+    unrecorded_max: u64,
 }
 
 impl Copy {
@@ -91,8 +91,8 @@ impl Copy {
             env.give_way().await;
         }
         self.copied.insert(region);
-        self.untold += range.len();
-        self.untold < self.untold_most || self.tell().await
+        self.unrecorded += range.len();
+        self.unrecorded < self.unrecorded_max || self.record_progress().await
     }
 
     async fn part(&mut self, mirror: &Inner, part: ByteRange) -> bool {
@@ -112,7 +112,7 @@ impl Copy {
 
     /// Makes the copied regions durable on the member, and writes a state that covers them. Returns whether the copy
     /// goes on.
-    async fn tell(&mut self) -> bool {
+    async fn record_progress(&mut self) -> bool {
         let Some(mirror) = self.goes_on() else { return false };
         let Some(writer) = &mirror.writer else { return true };
         let member = &mirror.members[self.index];
@@ -128,7 +128,7 @@ impl Copy {
         }
         member.has_got(&self.copied);
         self.copied.clear();
-        self.untold = 0;
+        self.unrecorded = 0;
         // A member that cannot take the state is retired, and the next caller that relies on the state gets the error.
         let _ = mirror.write_next(writer).await;
         true
@@ -208,7 +208,7 @@ impl Inner {
         let ready = |n: &usize| self.members[*n].state() == State::Spare;
         let spare = (0..self.members.len()).filter(ready).find(|n| self.may_resync(*n).is_ok());
         let (Some(index), Some(mirror)) = (spare, self.me.upgrade()) else { return };
-        self.tell(What::SpareTaken, Some(index), String::new());
+        self.emit(What::SpareTaken, Some(index), String::new());
         mirror.begin_resync(index);
     }
 
@@ -218,7 +218,7 @@ impl Inner {
         member.set(State::Copying, None, "");
         let (all, of) = (member.missing().bytes(&self.regions), self.regions.size());
         member.set_progress(Progress { done_bytes: 0, all_bytes: all, of_bytes: of });
-        self.tell(What::ResyncBegun, Some(index), format!("{all} of {of} bytes"));
+        self.emit(What::ResyncBegun, Some(index), format!("{all} of {of} bytes"));
         let mut copy = Copy {
             mirror: self.me.clone(),
             index,
@@ -226,8 +226,8 @@ impl Inner {
             begun: member.changes(),
             copied: Bitmap::none(self.regions.count()),
             done: 0,
-            untold: 0,
-            untold_most: UNTOLD_BYTES_MAX.min(all / UNTOLD_SHARE),
+            unrecorded: 0,
+            unrecorded_max: UNTOLD_BYTES_MAX.min(all / UNTOLD_SHARE),
         };
         let waits = !seeded::on(Bug::CopyUntold);
         let stays = self.writer.as_ref().filter(|_| waits).map(SuperblockWriter::committed);
@@ -269,7 +269,7 @@ impl Inner {
             Ok(()) => {
                 member.has_got(&member.missing());
                 member.set(State::InSync, None, "");
-                self.tell(What::ResyncEnded, Some(index), String::new());
+                self.emit(What::ResyncEnded, Some(index), String::new());
                 self.remember_soon();
             }
             Err(error) => self.leave_out(
@@ -308,7 +308,7 @@ impl Inner {
     /// Counts and reports that a range of a member was rewritten, because it could not be read or was wrong.
     pub(super) fn rewritten(&self, index: usize, range: ByteRange) {
         self.repaired.set(self.repaired.get() + 1);
-        self.tell(What::RangeRewritten, Some(index), range.to_string());
+        self.emit(What::RangeRewritten, Some(index), range.to_string());
     }
 
     /// Reads a range from any member that is in sync and not in `tried`.

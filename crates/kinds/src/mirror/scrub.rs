@@ -107,7 +107,7 @@ impl Inner {
         let run = scrubbing.run.get() + 1;
         scrubbing.run.set(run);
         scrubbing.since.set(Some(self.env.wall()));
-        self.tell(What::ScrubBegun, None, String::new());
+        self.emit(What::ScrubBegun, None, String::new());
         let (me, pace) = (self.me.clone(), self.pace.clone());
         self.tasks.spawn("a mirror's scrub", async move {
             loop {
@@ -162,7 +162,7 @@ impl Inner {
             "{}; since the start: {mismatches} blocks differed, {unreadable} ranges could not be read",
             if stopped { "stopped" } else { "all of it was read" }
         );
-        self.tell(What::ScrubEnded, None, words);
+        self.emit(What::ScrubEnded, None, words);
         if let Some(writer) = &self.writer {
             // A failure only makes the next start read more again.
             let _ = self.write_next(writer).await;

@@ -211,7 +211,7 @@ impl Inner {
                 }
                 Err(error) => {
                     self.members[port].count_error();
-                    self.tell(What::LabelUnwritable, Some(port), error.to_string());
+                    self.emit(What::LabelUnwritable, Some(port), error.to_string());
                     self.retire(port, Cause::Request, Member::words_of("its label", &error));
                     result = Err(error);
                 }
