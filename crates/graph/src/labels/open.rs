@@ -23,7 +23,7 @@ use super::{LostLabel, overwritten};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
 
 /// Time limit for writing to removed disks at the end of a change.
-const GONE_TOLD_WITHIN: Duration = Duration::from_secs(5);
+const GONE_WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time limit for reading the label of each disk in use.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
@@ -98,7 +98,7 @@ impl Probe {
     /// As [`Probe::prepare`].
     pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Error>> {
         let labels = self.labelled(planned, false).await?;
-        let told = labels.tell(|_| true, |disk| disk.fresh).await;
+        let written = labels.write_labels(|_| true, |disk| disk.fresh).await;
         told.into_iter().collect::<Result<()>>().map_err(failed)?;
         labels.clear_grown().await.map_err(failed)?;
         Ok(labels)
@@ -313,7 +313,7 @@ impl Disk {
     /// Returns the disk as the change `failed` leaves it.
     fn again(&self, failed: Option<&Labels>) -> Self {
         let slot = self.slot.as_ref().map(|slot| {
-            let told = failed.and_then(|failed| failed.slot(&slot.store));
+            let written = failed.and_then(|failed| failed.slot(&slot.store));
             let store = slot.store.clone();
             Rc::new(match told {
                 Some(told) => told.again(store),
@@ -354,7 +354,7 @@ impl Labels {
         });
         let behind: BTreeSet<String> = behind.map(|(name, _)| name.clone()).collect();
         for has_state in [true, false] {
-            let written = self.tell(|name| behind.contains(name) == has_state, fresh).await;
+            let written = self.write_labels(|name| behind.contains(name) == has_state, fresh).await;
             written.into_iter().try_for_each(|written| written)?;
         }
         self.catch_up().await?;
@@ -369,9 +369,10 @@ impl Labels {
     async fn undo(&self, undoes: Undoes) -> Result<()> {
         let is_shared = |name: &str| undoes.shared.contains(name);
         let removed_first = seeded::on(Bug::UndoneOnRemovedFirst);
-        let mut written = self.tell(|name| is_shared(name) != removed_first, |_| false).await;
+        let mut written =
+            self.write_labels(|name| is_shared(name) != removed_first, |_| false).await;
         let is_known = written.iter().any(Result::is_ok);
-        written.extend(self.tell(|name| is_shared(name) == removed_first, |_| false).await);
+        written.extend(self.write_labels(|name| is_shared(name) == removed_first, |_| false).await);
         // Its epoch is above all others: one disk that has it is enough to find it again.
         written.into_iter().reduce(Result::or).unwrap_or(Ok(()))?;
         if !is_known && !undoes.shared.is_empty() {
@@ -385,7 +386,7 @@ impl Labels {
     }
 
     /// Records on the disks of the graph `before` that this graph has removed them. The labels of this graph say so
-    /// already, and a removed disk may be failing, so disks that take longer than [`GONE_TOLD_WITHIN`] are left as they
+    /// already, and a removed disk may be failing, so disks that take longer than [`GONE_WRITTEN_WITHIN`] are left as they
     /// are.
     pub async fn tell_gone(&self, before: &Self) {
         self.tell_not_ours(&before.without(self)).await;
@@ -397,27 +398,27 @@ impl Labels {
         disks.filter(|slot| other.slot(&slot.store).is_none()).cloned().collect()
     }
 
-    /// Records in the labels of `disks` that they do not belong to this graph, within [`GONE_TOLD_WITHIN`].
+    /// Records in the labels of `disks` that they do not belong to this graph, within [`GONE_WRITTEN_WITHIN`].
     async fn tell_not_ours(&self, disks: &[Rc<Slot>]) {
-        let told = disks.iter().map(|slot| {
+        let written = disks.iter().map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
             update(slot, move |label| {
                 (label.holder, label.epoch, label.spec) = (None, epoch, spec);
             })
         });
-        let told: Vec<_> = told.collect();
-        let _ = self.env.within(GONE_TOLD_WITHIN, all(told)).await;
+        let written: Vec<_> = written.collect();
+        let _ = self.env.within(GONE_WRITTEN_WITHIN, all(written)).await;
     }
 
     /// Writes the state of the graph to the disks that `which` selects by name. `provisioning` selects the new ones.
-    async fn tell(
+    async fn write_labels(
         &self,
         which: impl Fn(&str) -> bool,
         provisioning: impl Fn(&Disk) -> bool,
     ) -> Vec<Result<()>> {
         let disks = self.disks.iter().filter(|(name, _)| which(name));
         let writable = disks.filter_map(|(name, disk)| Some((name, disk, disk.writable()?)));
-        let told = writable.map(|(name, disk, slot)| -> LocalFuture<Result<()>> {
+        let written = writable.map(|(name, disk, slot)| -> LocalFuture<Result<()>> {
             let news = News {
                 holder: self.opening.machine.clone(),
                 name: name.clone(),
@@ -430,9 +431,9 @@ impl Labels {
                 keepers: self.keepers.clone(),
             };
             let slot = slot.clone();
-            Box::pin(async move { slot.tell(news).await })
+            Box::pin(async move { slot.write_news(news).await })
         });
-        all(told.collect()).await
+        all(written.collect()).await
     }
 
     /// Writes the states that devices have put since the labels were written.
@@ -474,8 +475,8 @@ impl Labels {
     /// The error of the first disk that cannot be updated.
     pub async fn made(&self) -> Result<()> {
         let (broadcast, is_complete) = (self.broadcast, self.tells_all());
-        let told = self.disks.values().filter(|disk| disk.fresh || is_complete);
-        let told = told.filter_map(Disk::writable).map(|slot| {
+        let written = self.disks.values().filter(|disk| disk.fresh || is_complete);
+        let written = written.filter_map(Disk::writable).map(|slot| {
             update(slot, move |label| {
                 label.provisioning = false;
                 if is_complete {
@@ -483,7 +484,7 @@ impl Labels {
                 }
             })
         });
-        all(told.collect()).await.into_iter().collect()
+        all(written.collect()).await.into_iter().collect()
     }
 
     /// Whether a broadcast reaches all present disks.

@@ -92,7 +92,7 @@ impl Slot {
     ///
     /// # Errors
     /// The error of the disk. Then the news are part of the next update.
-    pub async fn tell(&self, news: News) -> Result<()> {
+    pub async fn write_news(&self, news: News) -> Result<()> {
         *self.news.borrow_mut() = Some(Rc::new(news));
         self.update(|_| {}).await
     }
@@ -102,12 +102,12 @@ impl Slot {
     /// # Errors
     /// The error of the disk.
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
-        let told = RefCell::new(None);
+        let included = RefCell::new(None);
         let written = self.store.update(|label| {
             // The news of a later change take precedence.
             self.news.borrow_mut().take_if(|news| news.epoch < label.epoch);
-            *told.borrow_mut() = self.news.borrow().clone();
-            if let Some(news) = &*told.borrow() {
+            *included.borrow_mut() = self.news.borrow().clone();
+            if let Some(news) = &*included.borrow() {
                 self.put(news, label);
             }
             label.cells.extend(self.held.borrow().clone().into_iter().flatten());
@@ -115,8 +115,8 @@ impl Slot {
         });
         written.await?;
         let mut news = self.news.borrow_mut();
-        if let (Some(now), Some(told)) = (&*news, &*told.borrow())
-            && Rc::ptr_eq(now, told)
+        if let (Some(now), Some(included)) = (&*news, &*included.borrow())
+            && Rc::ptr_eq(now, included)
         {
             *news = None;
         }

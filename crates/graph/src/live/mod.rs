@@ -435,11 +435,11 @@ impl RunningGraph {
         let mut graph = Graph::empty(change.planned, &self.engine);
         let made = async {
             if seeded::on(Bug::ChangeToldEarly) {
-                tell(change).await?;
+                write_labels(change).await?;
             }
             graph.fill(change.planned, change.labels, &self.env, Some(&before)).await?;
             self.portals.fit(&self.engine, &graph.targets())?;
-            tell(change).await
+            write_labels(change).await
         }
         .await;
         if let Err(error) = made {
@@ -514,7 +514,7 @@ fn also(error: Error, left: Option<Error>) -> Error {
 }
 
 /// Writes the labels: from here on the change is committed.
-async fn tell(change: &Change<'_>) -> Result<()> {
+async fn write_labels(change: &Change<'_>) -> Result<()> {
     match (change.labels, &change.old.labels) {
         (Some(labels), _) => labels.commit().await,
         (None, Some(before)) => before.close().await,

@@ -440,17 +440,17 @@ impl Planner<'_> {
         };
         let answer = match (kind.maker, over) {
             (Maker::Table(plan), Some(over)) => {
-                let TablePlan { table, unused_bytes } = self.tell(draft, plan(given))?;
+                let TablePlan { table, unused_bytes } = self.log_faults(draft, plan(given))?;
                 self.check_blocks(draft, &table, over.block_size)?;
                 let info = Info { size: table.size(), ..over };
                 Answer { table: Some(table), unused_bytes, ..plain(info) }
             }
             (Maker::Hooks { plan, .. }, Some(over)) => {
-                self.tell(draft, plan(given))?;
+                self.log_faults(draft, plan(given))?;
                 plain(over)
             }
             (Maker::Device { plan, .. } | Maker::Stateful { plan, .. }, _) => {
-                let DevicePlan { info, needs } = self.tell(draft, plan(given))?;
+                let DevicePlan { info, needs } = self.log_faults(draft, plan(given))?;
                 Answer { needs, ..plain(info) }
             }
             (Maker::Disk { .. }, _) if self.surveyed.contains_key(&given.name) => {
@@ -458,7 +458,7 @@ impl Planner<'_> {
                 Answer { created, words, ..plain(info) }
             }
             (Maker::Disk { plan, .. }, _) => {
-                let disk = self.tell(draft, plan(given, self.env).await)?;
+                let disk = self.log_faults(draft, plan(given, self.env).await)?;
                 let info = self.data(draft, &disk)?;
                 self.check_identity(index, disk.identity)?;
                 Answer { created: disk.creates, words: disk.words, ..plain(info) }
@@ -471,7 +471,7 @@ impl Planner<'_> {
     }
 
     /// Reports the faults that a kind found, each at the position of its option.
-    fn tell<T>(&mut self, draft: &Draft<'_>, plan: kind::Plan<T>) -> Option<T> {
+    fn log_faults<T>(&mut self, draft: &Draft<'_>, plan: kind::Plan<T>) -> Option<T> {
         let faults = match plan {
             Ok(plan) => return Some(plan),
             Err(faults) => faults,
