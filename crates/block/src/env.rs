@@ -132,7 +132,7 @@ pub trait World {
         let why = format!("{}: nothing can be mounted here", at.display());
         Err(Error::new(ErrorKind::Unsupported, why))
     }
-    /// Returns the names of all state that an earlier process gave to the supervisor ([`Channel::entrust`]) and that
+    /// Returns the names of all state that an earlier process gave to the supervisor ([`Channel::fdstore_put`]) and that
     /// was not taken over yet.
     fn left(&self) -> Vec<String> {
         Vec::new()
@@ -141,7 +141,7 @@ pub trait World {
     ///
     /// # Errors
     /// Errors of the system.
-    fn forsake(&self, _name: &str) -> Result<()> {
+    fn fdstore_remove(&self, _name: &str) -> Result<()> {
         Ok(())
     }
     /// Gives `bytes` to the supervisor under `name`, for the next process. Returns whether there is a supervisor.
@@ -159,7 +159,7 @@ pub trait World {
     fn take_bytes(&self, name: &str, _most: usize) -> Result<Vec<u8>> {
         Err(nothing_left(name))
     }
-    /// Takes over the connection under `name` ([`Socket::entrust`]).
+    /// Takes over the connection under `name` ([`Socket::fdstore_put`]).
     ///
     /// # Errors
     /// `NotFound` if nothing was left under that name; errors of the system.
@@ -176,7 +176,7 @@ pub trait World {
     ///
     /// # Errors
     /// `Unsupported` without a supervisor; `InUse` if the memory has a user; errors of the system.
-    fn remains(&self, name: &str, _bytes: u64) -> Result<Remains> {
+    fn persistent_memory(&self, name: &str, _bytes: u64) -> Result<PersistentMemory> {
         let words = format!("{name}: nobody outlives this process");
         Err(Error::new(ErrorKind::Unsupported, words))
     }
@@ -238,7 +238,7 @@ fn no_files(path: &Path) -> Error {
 }
 
 /// Memory that outlives this process.
-pub struct Remains {
+pub struct PersistentMemory {
     /// The memory.
     pub memory: Rc<dyn Lasting>,
     /// Whether an earlier process left it.
@@ -414,7 +414,7 @@ pub trait Listener {
     ///
     /// # Errors
     /// Errors of the system.
-    fn entrust(&self) -> Result<()> {
+    fn fdstore_put(&self) -> Result<()> {
         Ok(())
     }
 }
@@ -446,7 +446,7 @@ pub trait Socket {
     ///
     /// # Errors
     /// Errors of the system.
-    fn entrust(&self, _name: &str) -> Result<bool> {
+    fn fdstore_put(&self, _name: &str) -> Result<bool> {
         Ok(false)
     }
 }
@@ -479,7 +479,7 @@ pub trait Channel {
     ///
     /// # Errors
     /// Errors of the system.
-    fn entrust(&self, _name: &str) -> Result<bool> {
+    fn fdstore_put(&self, _name: &str) -> Result<bool> {
         Ok(false)
     }
     /// Returns the name under which the supervisor keeps it.

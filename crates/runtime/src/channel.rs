@@ -175,8 +175,8 @@ impl Channel for Fuse {
         self.lacks.as_deref()
     }
 
-    fn entrust(&self, name: &str) -> Result<bool> {
-        let held = fdstore::entrust(name, self.file()?.as_fd())?;
+    fn fdstore_put(&self, name: &str) -> Result<bool> {
+        let held = fdstore::fdstore_put(name, self.file()?.as_fd())?;
         *self.entrusted.borrow_mut() = held.then(|| name.to_owned());
         Ok(held)
     }

@@ -19,7 +19,7 @@ use crate::fdstore;
 
 /// Most descriptors that are passed to one program: more than a graph has devices, listeners and, during a
 /// hand-over, connections.
-pub const BEQUEST_MAX: usize = 512;
+pub const PASSED_FDS_MAX: usize = 512;
 
 /// Descriptors in one message; the kernel takes up to 253.
 const AT_ONCE: usize = 64;
@@ -30,11 +30,11 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Returns a socket in which the descriptors wait, with their names.
 ///
 /// # Errors
-/// `Limit` for more than [`BEQUEST_MAX`]; errors of the system.
-pub fn bequeath<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) -> Result<OwnedFd> {
+/// `Limit` for more than [`PASSED_FDS_MAX`]; errors of the system.
+pub fn pass_fds<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) -> Result<OwnedFd> {
     let all: Vec<_> = all.into_iter().collect();
-    if all.len() > BEQUEST_MAX {
-        let words = format!("{} descriptors to leave; at most {BEQUEST_MAX}", all.len());
+    if all.len() > PASSED_FDS_MAX {
+        let words = format!("{} descriptors to leave; at most {PASSED_FDS_MAX}", all.len());
         return Err(Error::new(ErrorKind::Limit, words));
     }
     let failed = |error: io::Error| Error::io(&error, "leaving descriptors to a program");
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn file(text: &str) -> std::fs::File {
-        let name = rustix::fs::memfd_create("bequest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let name = rustix::fs::memfd_create("passed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let mut file = std::fs::File::from(name);
         file.write_all(text.as_bytes()).unwrap();
         file.rewind().unwrap();
@@ -106,10 +106,10 @@ mod tests {
 
     #[test]
     fn passed_descriptors_arrive_under_their_names() {
-        let all: Vec<_> = (0..BEQUEST_MAX).map(|n| (format!("bequest-{n}"), n)).collect();
+        let all: Vec<_> = (0..PASSED_FDS_MAX).map(|n| (format!("passed-{n}"), n)).collect();
         let files: Vec<_> = all.iter().map(|(name, _)| file(name)).collect();
         let names = all.iter().map(|(name, _)| name.as_str());
-        let socket = bequeath(names.zip(files.iter().map(AsFd::as_fd))).unwrap();
+        let socket = pass_fds(names.zip(files.iter().map(AsFd::as_fd))).unwrap();
         drop(files);
         inherit_from(&socket).unwrap();
         for (name, _) in &all {
@@ -119,10 +119,10 @@ mod tests {
             assert_eq!(text, *name);
         }
         // An empty set is received as an empty set.
-        inherit_from(bequeath([]).unwrap()).unwrap();
+        inherit_from(pass_fds([]).unwrap()).unwrap();
         let file = file("");
-        let too_many = std::iter::repeat_n(("x", file.as_fd()), BEQUEST_MAX + 1);
-        assert_eq!(bequeath(too_many).unwrap_err().kind(), ErrorKind::Limit);
+        let too_many = std::iter::repeat_n(("x", file.as_fd()), PASSED_FDS_MAX + 1);
+        assert_eq!(pass_fds(too_many).unwrap_err().kind(), ErrorKind::Limit);
     }
 
     #[test]

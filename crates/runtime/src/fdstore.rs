@@ -130,9 +130,9 @@ pub(crate) fn is_kept() -> bool {
 ///
 /// # Errors
 /// The error of the system. The store itself does not reply.
-pub fn entrust(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
+pub fn fdstore_put(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
     debug_assert!(name.len() <= NAME_MAX_BYTES && !name.contains([':', '\n']), "{name}");
-    tell(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))
+    notify(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: storing {name}")))
 }
 
@@ -141,7 +141,7 @@ pub fn entrust(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
 /// # Errors
 /// The error of the system.
 pub fn withdraw(name: &str) -> Result<()> {
-    tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None)
+    notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None)
         .map(drop)
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: giving up {name}")))
 }
@@ -154,7 +154,7 @@ pub fn withdraw(name: &str) -> Result<()> {
 /// Any other error of the system.
 pub(crate) fn take_from_manager(name: &str) -> Result<()> {
     use io::ErrorKind::{ConnectionRefused, NotFound};
-    match tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None) {
+    match notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None) {
         Err(error) if ![ConnectionRefused, NotFound].contains(&error.kind()) => {
             Err(Error::io(&error, format_args!("${MANAGER}: taking {name}")))
         }
@@ -167,7 +167,7 @@ pub(crate) fn take_from_manager(name: &str) -> Result<()> {
 /// # Errors
 /// The error of the system.
 pub fn tell_manager(line: &str) -> Result<()> {
-    tell(line, None)
+    notify(line, None)
         .map(drop)
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: {line}")))
 }
@@ -189,7 +189,7 @@ pub fn beat() -> Result<()> {
     }
 }
 
-fn tell(words: &str, file: Option<BorrowedFd<'_>>) -> io::Result<bool> {
+fn notify(words: &str, file: Option<BorrowedFd<'_>>) -> io::Result<bool> {
     let Some(manager) = std::env::var_os(MANAGER) else { return Ok(false) };
     send(&manager, words, file, Some(PATIENCE)).map(|()| true)
 }

@@ -20,7 +20,7 @@ pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
     let memory = memory.or_else(|_| memfd_create("cairn", MemfdFlags::CLOEXEC));
     let mut file = File::from(memory.map_err(|error| failed(error.into()))?);
     file.write_all(bytes).map_err(failed)?;
-    fdstore::entrust(name, file.as_fd())
+    fdstore::fdstore_put(name, file.as_fd())
 }
 
 /// Takes the bytes that were left under `name`. The memory is emptied before the bytes are used: a holder

@@ -64,7 +64,7 @@ pub(crate) fn keep(who: &str, key: &Secret) -> Result<()> {
     bytes[..LENGTH_BYTES].copy_from_slice(&(key.bytes().len() as u32).to_be_bytes());
     bytes[LENGTH_BYTES..][..key.bytes().len()].copy_from_slice(key.bytes());
     let name = format!("{PREFIX}{who}");
-    fdstore::entrust(&name, memory.as_fd())?;
+    fdstore::fdstore_put(&name, memory.as_fd())?;
     while fdstore::take(|left| left.name == name).is_some() {}
     fdstore::leave([(name, memory)]);
     all_given().remove(who);
@@ -92,14 +92,14 @@ pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
 /// # Errors
 /// Errors of the system.
 pub(crate) fn entrust_again() -> Result<()> {
-    fdstore::each_left(PREFIX, |name, memory| fdstore::entrust(name, memory).map(drop))
+    fdstore::each_left(PREFIX, |name, memory| fdstore::fdstore_put(name, memory).map(drop))
 }
 
 /// Wipes all keys, and removes them from the descriptor store.
 ///
 /// # Errors
 /// Errors of the system.
-pub(crate) fn forsake() -> Result<()> {
+pub(crate) fn fdstore_remove() -> Result<()> {
     let told = fdstore::each_left(PREFIX, |name, memory| {
         Mapping::of(memory)?.bytes_mut().fill(0);
         fdstore::withdraw(name)
@@ -199,7 +199,7 @@ mod tests {
         // Not even a read of the file itself returns it.
         let mut bytes = [0; 8];
         assert!(rustix::io::pread(&copy, &mut bytes, 0).is_err());
-        forsake().unwrap();
+        fdstore_remove().unwrap();
         assert!(kept("home/safe").unwrap().is_none());
         let wiped = Mapping::of(copy.as_fd()).unwrap().bytes_mut().iter().all(|byte| *byte == 0);
         assert!(wiped, "whoever holds it still holds nothing");

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
-use block::env::{Lasting, Remains};
+use block::env::{Lasting, PersistentMemory};
 use block::{Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
@@ -17,7 +17,7 @@ use crate::fdstore;
 
 /// All persistent memory of one process, by name.
 #[derive(Default)]
-pub(crate) struct AllRemains(RefCell<BTreeMap<String, Rc<Memory>>>);
+pub(crate) struct PersistentMemories(RefCell<BTreeMap<String, Rc<Memory>>>);
 
 struct Memory {
     name: String,
@@ -25,14 +25,14 @@ struct Memory {
     len: u64,
 }
 
-impl AllRemains {
+impl PersistentMemories {
     /// Returns the memory that an earlier process left under `name`, or new memory with `bytes` zeros.
-    pub(crate) fn get(&self, name: &str, bytes: u64) -> Result<Remains> {
+    pub(crate) fn get(&self, name: &str, bytes: u64) -> Result<PersistentMemory> {
         if let Some(known) = self.0.borrow().get(name) {
             if Rc::strong_count(known) > 1 {
                 return Err(Error::new(ErrorKind::InUse, format!("{name}: one has it at a time")));
             }
-            return Ok(Remains { memory: known.clone(), left: false });
+            return Ok(PersistentMemory { memory: known.clone(), left: false });
         }
         let left = fdstore::take(|left| left.name == name).map(|left| File::from(left.file));
         let was_left = left.is_some();
@@ -43,21 +43,22 @@ impl AllRemains {
         let len = file.metadata().map_err(|error| Error::io(&error, name))?.len();
         let memory = Rc::new(Memory { name: name.to_owned(), file, len });
         self.0.borrow_mut().insert(name.to_owned(), memory.clone());
-        Ok(Remains { memory, left: was_left })
+        Ok(PersistentMemory { memory, left: was_left })
     }
 
     /// Puts all of it into the descriptor store once more.
     pub(crate) fn entrust_again(&self) -> Result<()> {
         let all = self.0.borrow();
-        all.iter()
-            .try_for_each(|(name, memory)| fdstore::entrust(name, memory.file.as_fd()).map(drop))
+        all.iter().try_for_each(|(name, memory)| {
+            fdstore::fdstore_put(name, memory.file.as_fd()).map(drop)
+        })
     }
 
     /// Removes all of it from the descriptor store.
     ///
     /// # Errors
     /// The first error of the system. Every removal is tried.
-    pub(crate) fn forsake(&self) -> Result<()> {
+    pub(crate) fn fdstore_remove(&self) -> Result<()> {
         // A failed removal must not prevent the others.
         let told: Vec<_> = self.0.take().keys().map(|name| fdstore::withdraw(name)).collect();
         told.into_iter().collect()
@@ -72,7 +73,7 @@ fn make(name: &str, bytes: u64) -> Result<File> {
     file.set_len(bytes).map_err(failed)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(|error| failed(error.into()))?;
-    if !fdstore::entrust(name, file.as_fd())? {
+    if !fdstore::fdstore_put(name, file.as_fd())? {
         let words = format!("{name}: nobody outlives this process");
         return Err(Error::new(ErrorKind::Unsupported, words));
     }
@@ -117,9 +118,9 @@ mod tests {
         let file = File::from(memfd_create("test", flags).unwrap());
         file.set_len(4096).unwrap();
         file.write_all_at(b"left", 4092).unwrap();
-        fdstore::leave([("remains-test".to_owned(), file.into())]);
-        let all = AllRemains::default();
-        let Remains { memory, left } = all.get("remains-test", 1 << 20).unwrap();
+        fdstore::leave([("memory-test".to_owned(), file.into())]);
+        let all = PersistentMemories::default();
+        let PersistentMemory { memory, left } = all.get("memory-test", 1 << 20).unwrap();
         assert_eq!((memory.len(), left), (4096, true), "whatever is asked for");
         let mut bytes = [0; 4];
         memory.read(4092, &mut bytes).unwrap();
@@ -127,10 +128,10 @@ mod tests {
         for past in [4093, u64::MAX] {
             assert_eq!(memory.write(past, b"past").unwrap_err().kind(), ErrorKind::Invalid);
         }
-        assert_eq!(all.get("remains-test", 4096).err().unwrap().kind(), ErrorKind::InUse);
+        assert_eq!(all.get("memory-test", 4096).err().unwrap().kind(), ErrorKind::InUse);
         memory.write(0, b"here").unwrap();
         drop(memory);
-        let again = all.get("remains-test", 4096).unwrap();
+        let again = all.get("memory-test", 4096).unwrap();
         again.memory.read(0, &mut bytes).unwrap();
         assert_eq!((bytes, again.left), (*b"here", false), "one memory within a process");
     }
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn remains_get_fails_without_service_manager() {
         // No test of this crate runs under a service manager.
-        let all = AllRemains::default();
+        let all = PersistentMemories::default();
         assert_eq!(all.get("nothing", 4096).err().unwrap().kind(), ErrorKind::Unsupported);
     }
 }

@@ -15,15 +15,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use block::env::{
-    self, Address, Channel, Listener, LocalFuture, Open, Outcome, Remains, Socket, Storage,
-    StorageFacts, Ticket, Tickets, TimerId, World,
+    self, Address, Channel, Listener, LocalFuture, Open, Outcome, PersistentMemory, Socket,
+    Storage, StorageFacts, Ticket, Tickets, TimerId, World,
 };
 use block::{Buf, BufPool, Error, ErrorKind, Event, Events, Mono, OneShot, Result, Secret, Wanted};
 
 use crate::Config;
 use crate::engine::{Answer, Running, Wait};
 use crate::executor::{MAIN, Queue, Tasks};
-use crate::persistent_memory::AllRemains;
+use crate::persistent_memory::PersistentMemories;
 use crate::secrets::{self, Keys};
 use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
@@ -54,7 +54,7 @@ pub(crate) struct Reactor {
     note: fn(&str),
     by_hand: bool,
     events: Rc<Events>,
-    remains: AllRemains,
+    persistent_memory: PersistentMemories,
     // Running means of a turn's wait for its first completion: from clients, and from disks.
     waits: [Cell<Duration>; 2],
     stopping: Cell<bool>,
@@ -100,7 +100,7 @@ impl Reactor {
             note: config.note,
             by_hand: config.by_hand,
             events: Rc::default(),
-            remains: AllRemains::default(),
+            persistent_memory: PersistentMemories::default(),
             waits: [const { Cell::new(Duration::MAX) }; 2],
             stopping: Cell::new(false),
             lost: Cell::new(false),
@@ -538,7 +538,7 @@ impl World for Reactor {
         fdstore::names()
     }
 
-    fn forsake(&self, name: &str) -> Result<()> {
+    fn fdstore_remove(&self, name: &str) -> Result<()> {
         while fdstore::take(|left| left.name == name).is_some() {}
         fdstore::withdraw(name)
     }
@@ -559,18 +559,18 @@ impl World for Reactor {
         fdstore::is_kept()
     }
 
-    fn remains(&self, name: &str, bytes: u64) -> Result<Remains> {
-        self.remains.get(name, bytes)
+    fn persistent_memory(&self, name: &str, bytes: u64) -> Result<PersistentMemory> {
+        self.persistent_memory.get(name, bytes)
     }
 
     fn entrust_remains(&self) -> Result<()> {
-        self.remains.entrust_again()?;
+        self.persistent_memory.entrust_again()?;
         one_shot_keys::entrust_again()
     }
 
     fn forsake_remains(&self) -> Result<()> {
-        let remains = self.remains.forsake();
-        one_shot_keys::forsake().and(remains)
+        let remains = self.persistent_memory.fdstore_remove();
+        one_shot_keys::fdstore_remove().and(remains)
     }
 
     fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {

@@ -83,8 +83,8 @@ impl Socket for Connection {
         true
     }
 
-    fn entrust(&self, name: &str) -> Result<bool> {
-        fdstore::entrust(name, self.file.as_fd())
+    fn fdstore_put(&self, name: &str) -> Result<bool> {
+        fdstore::fdstore_put(name, self.file.as_fd())
     }
 }
 
@@ -351,10 +351,10 @@ impl Listener for Handle {
         side.call_off(|held| held.op == Op::Accept && Rc::ptr_eq(&held.file, file));
     }
 
-    fn entrust(&self) -> Result<()> {
+    fn fdstore_put(&self) -> Result<()> {
         let listening = &self.0;
         if listening.ours {
-            listening.entrusted.set(fdstore::entrust(LISTENER, listening.file.as_fd())?);
+            listening.entrusted.set(fdstore::fdstore_put(LISTENER, listening.file.as_fd())?);
         }
         Ok(())
     }

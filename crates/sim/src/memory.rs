@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use block::env::{Lasting, Remains};
+use block::env::{Lasting, PersistentMemory};
 use block::{Error, ErrorKind, Result};
 
 /// A process of a world. The processes of a world share its clock, its network and its disks.
@@ -65,7 +65,7 @@ impl AllMemory {
     ///
     /// # Errors
     /// `Unsupported` if no memory outlives processes in this world; `InUse` if `process` has it already.
-    pub fn get(&self, name: &str, bytes: u64, process: ProcessId) -> Result<Remains> {
+    pub fn get(&self, name: &str, bytes: u64, process: ProcessId) -> Result<PersistentMemory> {
         if !self.is_kept() {
             let words = format!("{name}: nobody outlives a process of this world");
             return Err(Error::new(ErrorKind::Unsupported, words));
@@ -82,7 +82,7 @@ impl AllMemory {
         }
         let memory = Rc::new(Memory { bytes: held.bytes.clone(), death: self.death.clone() });
         *held.had.borrow_mut() = Rc::downgrade(&memory);
-        Ok(Remains { memory, left })
+        Ok(PersistentMemory { memory, left })
     }
 }
 

@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use block::env::{
-    Address, Listener, LocalFuture, Open, Remains, Socket, Storage, StorageFacts, TimerId, World,
+    Address, Listener, LocalFuture, Open, PersistentMemory, Socket, Storage, StorageFacts, TimerId,
+    World,
 };
 use block::{BufPool, Env, Mono, Result, Secret, Wanted};
 
@@ -511,7 +512,7 @@ impl World for Inner {
         self.memory.is_kept()
     }
 
-    fn remains(&self, name: &str, bytes: u64) -> Result<Remains> {
+    fn persistent_memory(&self, name: &str, bytes: u64) -> Result<PersistentMemory> {
         self.memory.get(name, bytes, self.process.get())
     }
 

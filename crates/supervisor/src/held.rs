@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use block::{Error, ErrorKind, Result};
-use runtime::{BEQUEST_MAX, NAME_MAX_BYTES};
+use runtime::{NAME_MAX_BYTES, PASSED_FDS_MAX};
 use rustix::fs::{FileType, fstat};
 use rustix::net::Shutdown;
 
@@ -44,9 +44,9 @@ impl Held {
             replaced = self.remove(name);
         }
         let limit = |words: String| Err(Error::new(ErrorKind::Limit, words));
-        if self.all.len() >= BEQUEST_MAX {
+        if self.all.len() >= PASSED_FDS_MAX {
             return limit(format!(
-                "{name} is not held: {BEQUEST_MAX} descriptors of {} are already",
+                "{name} is not held: {PASSED_FDS_MAX} descriptors of {} are already",
                 self.graph
             ));
         }
@@ -56,7 +56,7 @@ impl Held {
                 "{name:?} is not held: no name of at most {NAME_MAX_BYTES} bytes"
             ));
         }
-        let told = runtime::entrust(&far, file.as_fd());
+        let told = runtime::fdstore_put(&far, file.as_fd());
         self.all.push((name.to_owned(), file));
         replaced.and(told.map(drop))
     }
@@ -232,7 +232,7 @@ mod tests {
     fn there_is_a_limit() {
         let mut held = Held::new("home", Vec::new());
         let node = || std::fs::File::open("/dev/null").unwrap().into();
-        for n in 0..BEQUEST_MAX {
+        for n in 0..PASSED_FDS_MAX {
             held.store(&n.to_string(), node()).unwrap();
         }
         let error = held.store("more", node()).unwrap_err();

@@ -508,9 +508,9 @@ impl Keep {
             worker.signal(Signal::USR1);
             return Ok(worker);
         }
-        let bequest = runtime::bequeath(self.held.all())?;
+        let passed = runtime::pass_fds(self.held.all())?;
         let mut command = (self.command)(words);
-        command.stdin(bequest).env("NOTIFY_SOCKET", self.ear.path());
+        command.stdin(passed).env("NOTIFY_SOCKET", self.ear.path());
         command.env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
         Worker::start(command).map_err(failed)
     }

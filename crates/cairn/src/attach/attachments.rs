@@ -186,7 +186,7 @@ impl Attachments {
         for text in all {
             let Ok(kept) = text.parse::<Kept>() else {
                 out::note(&format!("warning: {text}: a mount that this version cannot go on with"));
-                self.forsake(&text);
+                self.fdstore_remove(&text);
                 continue;
             };
             let path = kept.name.link().display().to_string();
@@ -247,7 +247,7 @@ impl Attachments {
     /// only the mount's descriptor is given up.
     async fn let_go(&self, kept: &Kept, is_of_others: bool) {
         let name = &kept.name;
-        self.forsake(&kept.to_string());
+        self.fdstore_remove(&kept.to_string());
         if is_of_others {
             return;
         }
@@ -265,8 +265,8 @@ impl Attachments {
 
     /// Gives up the descriptor of a mount. No other process has the mount open, so no request waits for an answer any
     /// more.
-    fn forsake(&self, text: &str) {
-        if let Err(error) = self.0.env.forsake(text) {
+    fn fdstore_remove(&self, text: &str) {
+        if let Err(error) = self.0.env.fdstore_remove(text) {
             out::note(&format!("warning: {error}"));
         }
     }
@@ -302,7 +302,7 @@ impl Attachments {
         view: Attached,
     ) -> Result<(Behind, Attached)> {
         let (behind, done, agreed) = Behind::begin(by, &self.0.env, export, name).await?;
-        let kept = behind.entrust(name);
+        let kept = behind.fdstore_put(name);
         let direct = done.connected.as_ref().is_some_and(|connected| connected.direct);
         let notes = notes::of(&behind, &view.path, direct, kept);
         let device = done.connected.map(|connected| connected.device.display().to_string());
@@ -453,7 +453,7 @@ impl One {
             return None;
         }
         self.behind.withdraw_mortal();
-        let held = self.behind.entrust(self.claim.name());
+        let held = self.behind.fdstore_put(self.claim.name());
         (self.held.replace(held) != held).then(|| notes::after_kill(&self.view.path, held))
     }
 

@@ -113,14 +113,14 @@ impl Behind {
 
     /// Gives the mount to the supervisor for the next process, if it may outlive this one and is not held yet. Returns
     /// whether it is held.
-    pub fn entrust(&self, name: &Name) -> bool {
+    pub fn fdstore_put(&self, name: &Name) -> bool {
         let Self::Fuse(volume) = self else { return false };
         if !self.may_be_held() || self.is_entrusted() {
             return self.is_entrusted();
         }
         let (name, max_bytes) = (name.clone(), volume.max_bytes());
         let kept = Kept { name, export: volume.export().name().to_owned(), max_bytes };
-        volume.channel().entrust(&kept.to_string()).unwrap_or_else(|error| {
+        volume.channel().fdstore_put(&kept.to_string()).unwrap_or_else(|error| {
             out::note(&format!("warning: {error}"));
             false
         })
@@ -149,7 +149,7 @@ impl Behind {
         if let Self::Fuse(volume) = self
             && let Some(name) = volume.channel().entrusted()
         {
-            volume.channel().entrust(&name)?;
+            volume.channel().fdstore_put(&name)?;
         }
         Ok(())
     }

@@ -250,10 +250,10 @@ fn anew(left: &Left) -> Failure {
     }
     // Descriptors beyond the limit are not passed on here. Running workers supply theirs again.
     let told =
-        left.iter().take(runtime::BEQUEST_MAX).map(|(name, file)| (name.as_str(), file.as_fd()));
-    let stdin = runtime::bequeath(told).or_else(|error| {
+        left.iter().take(runtime::PASSED_FDS_MAX).map(|(name, file)| (name.as_str(), file.as_fd()));
+    let stdin = runtime::pass_fds(told).or_else(|error| {
         out::note(&format!("warning: {error}"));
-        runtime::bequeath([])
+        runtime::pass_fds([])
     });
     let stdin = match stdin {
         Ok(socket) => socket,

@@ -40,7 +40,7 @@ impl Serving {
     /// Gives the sockets and their state to the supervisor. The state comes last: sockets without it are useless.
     fn entrust_connections(&self, all: &[(Handed, Rc<dyn Socket>)]) -> Result<()> {
         for (place, (_, socket)) in all.iter().enumerate() {
-            socket.entrust(&format!("{SOCKET}{place}"))?;
+            socket.fdstore_put(&format!("{SOCKET}{place}"))?;
         }
         let states: Vec<Handed> = all.iter().map(|(state, _)| state.clone()).collect();
         self.env.leave(STATE, &handed::encode(&states))?;
@@ -66,7 +66,7 @@ impl Serving {
             Err(failure) => closed(failure.to_string()),
         }
         for name in self.env.left().iter().filter(is_one) {
-            if let Err(error) = self.env.forsake(name) {
+            if let Err(error) = self.env.fdstore_remove(name) {
                 out::note(&format!("warning: {error}"));
             }
         }

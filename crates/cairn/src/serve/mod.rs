@@ -209,10 +209,10 @@ impl Serving {
         let mut held = Ok(());
         if self.env.left().iter().any(|name| name == LISTENER) {
             // The listener of the previous process is not used here, so no client waits at it.
-            held = self.env.forsake(LISTENER);
+            held = self.env.fdstore_remove(LISTENER);
         }
         for (at, listener) in listens.iter().zip(listeners) {
-            held = held.and_then(|()| listener.entrust());
+            held = held.and_then(|()| listener.fdstore_put());
             bound.push(Listen { address: listener.address(), tls: at.tls });
             match &tls {
                 Some(tls) if at.tls => self.server.serve_tls(listener, tls),

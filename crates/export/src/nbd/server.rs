@@ -135,7 +135,7 @@ impl Server {
     /// # Errors
     /// The error of the system.
     pub fn entrust_again(&self) -> block::Result<()> {
-        self.0.listeners.borrow().iter().try_for_each(|listener| listener.entrust())
+        self.0.listeners.borrow().iter().try_for_each(|listener| listener.fdstore_put())
     }
 
     /// Returns the number of open connections to an export.

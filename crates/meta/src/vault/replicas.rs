@@ -262,7 +262,7 @@ impl Replicas {
     /// Records durably, on the remaining copies, which copies were left behind.
     ///
     /// # Errors
-    /// `Faulted` if no copy remains.
+    /// `Faulted` if no copy persistent_memory.
     pub async fn settle(&self) -> Result<()> {
         if self.known.get() == self.mask() || seeded::on(Bug::LeftBehindLate) {
             return Ok(());

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use block::env::{Address, Mono, Remains};
+use block::env::{Address, Mono, PersistentMemory};
 use block::seeded::{self, Bug};
 use block::{
     ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Memory, Notify, Reservation, Result,
@@ -139,8 +139,9 @@ fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, O
     }
     let name = format!("{RING}{}", target.name);
     let identity = checksum(CrcAlgorithm::Crc64Nvme, target.uri.as_bytes());
-    let Remains { memory, left } =
-        env.remains(&name, ring::memory_bytes(log_bytes)).map_err(|error| match error.kind() {
+    let PersistentMemory { memory, left } = env
+        .persistent_memory(&name, ring::memory_bytes(log_bytes))
+        .map_err(|error| match error.kind() {
             ErrorKind::InUse => Error::new(ErrorKind::InUse, SAME_NAME),
             _ => error,
         })?;
