@@ -104,30 +104,30 @@ pub struct WorkerStatus {
     pub failure: Option<Ended>,
 }
 
-type Told = std::result::Result<(), Ended>;
-type Tell = oneshot::Sender<Told>;
+type Outcome = std::result::Result<(), Ended>;
+type Reply = oneshot::Sender<Outcome>;
 
 /// Descriptors with their names.
 pub type Left = Vec<(String, OwnedFd)>;
 
 enum Order {
-    Start(Vec<String>, Tell),
+    Start(Vec<String>, Reply),
     /// A start that restores the state before it if the worker does not come up.
-    Once(Vec<String>, Tell),
+    Once(Vec<String>, Reply),
     /// Suspends automatic starts.
-    Rest(Tell),
+    Rest(Reply),
     /// Resumes automatic starts.
     GoOn,
-    Stop(Tell),
+    Stop(Reply),
     /// A stop that does not wait for unflushed data.
-    StopAtOnce(Tell),
-    Renew(Tell),
+    StopAtOnce(Reply),
+    Renew(Reply),
     Leave(Leaver),
 }
 
 /// A caller that waits until the graph can be left to another daemon.
 struct Leaver {
-    tell: oneshot::Sender<std::result::Result<Left, Ended>>,
+    reply: oneshot::Sender<std::result::Result<Left, Ended>>,
     /// Whether that daemon gets the descriptors held here.
     passes_on: bool,
 }
@@ -157,14 +157,14 @@ impl Kept {
             held: charge.held.len(),
             failure: None,
         };
-        let (tell, standing) = watch::channel(now);
+        let (status, watched) = watch::channel(now);
         let WorkerSpec { name, place, held, command, note, run } = charge;
         let events = Events::begin(run);
         let held = Held::new(&name, held);
         let pace = Pace::default();
         let leaver = None;
         let keep =
-            Keep { name, place, ear, held, command, note, events, pace, orders, tell, leaver };
+            Keep { name, place, ear, held, command, note, events, pace, orders, status, leaver };
         tokio::spawn(keep.run());
         Ok(Self { orders: sender, standing })
     }
@@ -178,8 +178,8 @@ impl Kept {
     ///
     /// # Errors
     /// The end of its worker. It may be started again after that.
-    pub async fn start(&self, words: Vec<String>) -> Told {
-        self.order(|tell| Order::Start(words, tell)).await
+    pub async fn start(&self, words: Vec<String>) -> Outcome {
+        self.order(|reply| Order::Start(words, reply)).await
     }
 
     /// Tries to start it once, and waits. If it does not come up, the previous status and the remaining tries
@@ -187,17 +187,17 @@ impl Kept {
     ///
     /// # Errors
     /// The end of its worker.
-    pub async fn try_once(&self, words: Vec<String>) -> Told {
-        self.order(|tell| Order::Once(words, tell)).await
+    pub async fn try_once(&self, words: Vec<String>) -> Outcome {
+        self.order(|reply| Order::Once(words, reply)).await
     }
 
     /// Suspends automatic starts, if no worker runs. Waits up to `within` for a start in progress.
     ///
     /// # Errors
     /// A worker runs, or is still coming up after `within`. Then nothing is suspended.
-    pub async fn rest(&self, within: Duration) -> Told {
-        if let Ok(told) = timeout(within, self.order(Order::Rest)).await {
-            return told;
+    pub async fn rest(&self, within: Duration) -> Outcome {
+        if let Ok(outcome) = timeout(within, self.order(Order::Rest)).await {
+            return outcome;
         }
         self.go_on().await;
         Err(Ended { code: IN_USE, why: "a process of it is being started".to_owned() })
@@ -213,7 +213,7 @@ impl Kept {
     ///
     /// # Errors
     /// The failure, or the fact that data were not flushed.
-    pub async fn stop(&self) -> Told {
+    pub async fn stop(&self) -> Outcome {
         self.order(Order::Stop).await
     }
 
@@ -221,7 +221,7 @@ impl Kept {
     ///
     /// # Errors
     /// As [`Kept::stop`].
-    pub async fn stop_at_once(&self) -> Told {
+    pub async fn stop_at_once(&self) -> Outcome {
         self.order(Order::StopAtOnce).await
     }
 
@@ -229,7 +229,7 @@ impl Kept {
     ///
     /// # Errors
     /// The reason why the old one continues, or the new one does not come up.
-    pub async fn renew(&self) -> Told {
+    pub async fn renew(&self) -> Outcome {
         self.order(Order::Renew).await
     }
 
@@ -240,17 +240,17 @@ impl Kept {
     /// # Errors
     /// Descriptors are held and not passed on, and there is no worker. Then supervision goes on as before.
     pub async fn leave(&self, passes_on: bool) -> std::result::Result<Left, Ended> {
-        let (tell, left) = oneshot::channel();
+        let (reply, left) = oneshot::channel();
         // If the channel is closed, the graph was left already.
-        let _ = self.orders.send(Order::Leave(Leaver { tell, passes_on })).await;
+        let _ = self.orders.send(Order::Leave(Leaver { reply, passes_on })).await;
         left.await.unwrap_or_else(|_| Ok(Left::new()))
     }
 
-    async fn order(&self, order: impl FnOnce(Tell) -> Order) -> Told {
+    async fn order(&self, order: impl FnOnce(Reply) -> Order) -> Outcome {
         let gone = || Ended { code: OTHER, why: "the graph is not kept any more".to_owned() };
-        let (tell, told) = oneshot::channel();
-        self.orders.send(order(tell)).await.map_err(|_| gone())?;
-        told.await.unwrap_or_else(|_| Err(gone()))
+        let (reply, outcome) = oneshot::channel();
+        self.orders.send(order(reply)).await.map_err(|_| gone())?;
+        outcome.await.unwrap_or_else(|_| Err(gone()))
     }
 }
 
@@ -264,7 +264,7 @@ struct Keep {
     events: Events,
     pace: Pace,
     orders: mpsc::Receiver<Order>,
-    tell: watch::Sender<WorkerStatus>,
+    status: watch::Sender<WorkerStatus>,
     leaver: Option<Leaver>,
 }
 
@@ -292,10 +292,10 @@ struct Life {
 /// suspended.
 #[derive(Default)]
 struct Waiting {
-    starters: Vec<Tell>,
-    stoppers: Vec<Tell>,
-    renewers: Vec<Tell>,
-    resters: Vec<Tell>,
+    starters: Vec<Reply>,
+    stoppers: Vec<Reply>,
+    renewers: Vec<Reply>,
+    resters: Vec<Reply>,
 }
 
 /// A time without a worker.
@@ -318,7 +318,7 @@ enum Next {
     /// Another worker, for the callers that wait for it.
     Life(Vec<String>, Waiting),
     /// A single try, with the state to restore.
-    Trial(Vec<String>, Tell, Rest),
+    Trial(Vec<String>, Reply, Rest),
     /// No worker for a while.
     Rest(Rest),
     /// The graph is left to another daemon.
@@ -336,9 +336,9 @@ impl Keep {
         loop {
             next = match next {
                 Next::Life(words, waiting) => self.live(&words, Life::begin(waiting)).await,
-                Next::Trial(words, tell, rest) => {
-                    let waiting = Waiting { starters: vec![tell], ..Waiting::default() };
-                    let before = Some(Before { standing: self.tell.borrow().clone(), rest });
+                Next::Trial(words, reply, rest) => {
+                    let waiting = Waiting { starters: vec![reply], ..Waiting::default() };
+                    let before = Some(Before { standing: self.status.borrow().clone(), rest });
                     self.live(&words, Life { before, ..Life::begin(waiting) }).await
                 }
                 Next::Rest(rest) => self.rest(rest).await,
@@ -357,7 +357,7 @@ impl Keep {
     }
 
     fn is_at(&self, phase: Phase, change: impl FnOnce(&mut WorkerStatus)) {
-        self.tell.send_modify(|standing| {
+        self.status.send_modify(|status| {
             standing.phase = phase;
             standing.since = SystemTime::now();
             standing.held = self.held.len();
@@ -377,31 +377,31 @@ impl Keep {
                 Next::Life(Vec::new(), Waiting::default())
             }
             order = self.orders.recv() => match order {
-                Some(Order::Start(_, tell)) if rest.ordered => {
+                Some(Order::Start(_, reply)) if rest.ordered => {
                     // The caller that has suspended automatic starts will start it or resume them.
                     self.pace.reset();
                     let why = "somebody is about to bring it up".to_owned();
-                    answer([tell], Err(Ended { code: IN_USE, why }));
+                    answer([reply], Err(Ended { code: IN_USE, why }));
                     Next::Rest(Rest { until: Some(Instant::now()), ..rest })
                 }
-                Some(Order::Start(words, tell)) => {
+                Some(Order::Start(words, reply)) => {
                     self.pace.reset();
-                    Next::Life(words, Waiting { starters: vec![tell], ..Waiting::default() })
+                    Next::Life(words, Waiting { starters: vec![reply], ..Waiting::default() })
                 }
-                Some(Order::Once(words, tell)) => Next::Trial(words, tell, rest),
-                Some(Order::Rest(tell)) => {
-                    Next::Rest(Rest { ordered: tell.send(Ok(())).is_ok(), ..rest })
+                Some(Order::Once(words, reply)) => Next::Trial(words, reply, rest),
+                Some(Order::Rest(reply)) => {
+                    Next::Rest(Rest { ordered: reply.send(Ok(())).is_ok(), ..rest })
                 }
                 Some(Order::GoOn) => Next::Rest(Rest { ordered: false, ..rest }),
-                Some(Order::Stop(tell) | Order::StopAtOnce(tell)) => {
+                Some(Order::Stop(reply) | Order::StopAtOnce(reply)) => {
                     self.close_listeners();
                     self.is_at(Phase::Ended, |_| {});
-                    answer([tell], Ok(()));
+                    answer([reply], Ok(()));
                     Next::Rest(Rest::default())
                 }
-                Some(Order::Renew(tell)) => {
+                Some(Order::Renew(reply)) => {
                     let why = "it is not up".to_owned();
-                    answer([tell], Err(Ended { code: OTHER, why }));
+                    answer([reply], Err(Ended { code: OTHER, why }));
                     Next::Rest(rest)
                 }
                 Some(Order::Leave(leaver)) => self.leave_at_rest(leaver, rest),
@@ -422,7 +422,7 @@ impl Keep {
             self.name,
             self.held.len()
         );
-        let _ = leaver.tell.send(Err(Ended { code: IN_USE, why }));
+        let _ = leaver.reply.send(Err(Ended { code: IN_USE, why }));
         Next::Rest(rest)
     }
 
@@ -430,7 +430,7 @@ impl Keep {
     fn go(mut self) {
         if let Some(leaver) = self.leaver.take() {
             // If the caller is gone, it continues without the descriptors.
-            let _ = leaver.tell.send(Ok(self.held.into_all()));
+            let _ = leaver.reply.send(Ok(self.held.into_all()));
         }
     }
 
@@ -457,7 +457,7 @@ impl Keep {
                 return self.after(life, None);
             }
         };
-        self.is_at(Phase::Starting, |standing| {
+        self.is_at(Phase::Starting, |status| {
             standing.pid = Some(worker.pid());
             standing.starts += 1;
         });
@@ -532,7 +532,7 @@ impl Keep {
             self.note(&format!("warning: {error}"));
         }
         if words.store || words.remove {
-            self.tell.send_modify(|standing| standing.held = self.held.len());
+            self.status.send_modify(|status| standing.held = self.held.len());
         }
         if let Some(event) = words.event.filter(|event| !self.events.push(event.clone())) {
             self.note(&format!("warning: an event was lost for {}", event.program.display()));
@@ -553,7 +553,7 @@ impl Keep {
             let now = Instant::now();
             life.ready = Some(now);
             life.until = now + WATCHDOG;
-            self.is_at(Phase::Up, |standing| standing.failure = None);
+            self.is_at(Phase::Up, |status| standing.failure = None);
             answer(life.waiting.starters.drain(..), Ok(()));
             answer(life.waiting.resters.drain(..), Err(runs()));
             if life.before.take().is_some() {
@@ -564,33 +564,33 @@ impl Keep {
 
     fn carry_out(&mut self, order: Order, worker: &Worker, life: &mut Life) {
         match order {
-            Order::Start(_, tell) | Order::Once(_, tell) if life.ready.is_some() => {
-                answer([tell], Ok(()));
+            Order::Start(_, reply) | Order::Once(_, reply) if life.ready.is_some() => {
+                answer([reply], Ok(()));
             }
-            Order::Start(_, tell) | Order::Once(_, tell) => life.waiting.starters.push(tell),
-            Order::Rest(tell) if life.ready.is_some() => answer([tell], Err(runs())),
-            Order::Rest(tell) => life.waiting.resters.push(tell),
+            Order::Start(_, reply) | Order::Once(_, reply) => life.waiting.starters.push(reply),
+            Order::Rest(reply) if life.ready.is_some() => answer([reply], Err(runs())),
+            Order::Rest(reply) => life.waiting.resters.push(reply),
             // Only a caller that gave up waiting for the suspension resumes here: there is nothing to resume.
             Order::GoOn => {}
-            Order::Stop(tell) => {
-                life.waiting.stoppers.push(tell);
+            Order::Stop(reply) => {
+                life.waiting.stoppers.push(reply);
                 if !life.stopping {
                     self.end(worker, life);
                 }
             }
-            Order::StopAtOnce(tell) => {
-                life.waiting.stoppers.push(tell);
+            Order::StopAtOnce(reply) => {
+                life.waiting.stoppers.push(reply);
                 // A second equal signal might come before the first is handled, and be merged with it.
                 worker.signal(if life.stopping { Signal::INT } else { Signal::TERM });
                 life.stopping = true;
             }
-            Order::Renew(tell) if life.ready.is_some() && !life.stopping => {
-                life.waiting.renewers.push(tell);
+            Order::Renew(reply) if life.ready.is_some() && !life.stopping => {
+                life.waiting.renewers.push(reply);
                 life.until = life.until.max(Instant::now() + RENEW);
                 worker.signal(Signal::USR2);
             }
-            Order::Renew(tell) => {
-                answer([tell], Err(Ended { code: OTHER, why: "it is not up".to_owned() }));
+            Order::Renew(reply) => {
+                answer([reply], Err(Ended { code: OTHER, why: "it is not up".to_owned() }));
             }
             Order::Leave(leaver) => self.leaver = Some(leaver),
         }
@@ -610,7 +610,7 @@ impl Keep {
         match self.then(life, end) {
             Next::Life(words, waiting) => Next::Life(words, Waiting { resters, ..waiting }),
             Next::Rest(rest) => {
-                let wait = resters.into_iter().filter_map(|tell| tell.send(Ok(())).ok()).count();
+                let wait = resters.into_iter().filter_map(|reply| reply.send(Ok(())).ok()).count();
                 Next::Rest(Rest { ordered: rest.ordered || wait > 0, ..rest })
             }
             next => next,
@@ -628,7 +628,7 @@ impl Keep {
             },
         });
         let ended = Ended { code, why };
-        self.tell.send_modify(|standing| standing.pid = None);
+        self.status.send_modify(|status| standing.pid = None);
         let Waiting { starters, stoppers, renewers, .. } = life.waiting;
         if life.renewed {
             self.note("has handed over to a new process");
@@ -639,11 +639,11 @@ impl Keep {
         let others = starters.into_iter().chain(renewers);
         if life.stopping || !stoppers.is_empty() {
             let is_well = life.exit == Some(0) || came_to_nothing;
-            let told = if is_well { Ok(()) } else { Err(ended.clone()) };
-            let failure = told.clone().err();
+            let outcome = if is_well { Ok(()) } else { Err(ended.clone()) };
+            let failure = outcome.clone().err();
             self.close_listeners();
-            self.is_at(Phase::Ended, |standing| standing.failure = failure);
-            answer(stoppers, told);
+            self.is_at(Phase::Ended, |status| standing.failure = failure);
+            answer(stoppers, outcome);
             answer(others, Err(ended));
             return Next::Rest(Rest::default());
         }
@@ -659,7 +659,7 @@ impl Keep {
                  or cairn stop {0}, and cairn import {0}",
                 self.name
             ));
-            self.is_at(Phase::Ended, |standing| standing.failure = None);
+            self.is_at(Phase::Ended, |status| standing.failure = None);
             answer(others, Err(ended));
             return Next::Rest(Rest::default());
         }
@@ -673,7 +673,7 @@ impl Keep {
         };
         self.note(&format!("ended after {age} ms: {}; {then}", ended.why));
         let phase = if pause.is_some() { Phase::Waiting } else { Phase::GivenUp };
-        self.is_at(phase, |standing| standing.failure = Some(ended));
+        self.is_at(phase, |status| standing.failure = Some(ended));
         let until = pause.map(|pause| Instant::now() + pause);
         Next::Rest(Rest { until, ..Rest::default() })
     }
@@ -681,7 +681,7 @@ impl Keep {
     /// Restores the state before a single try.
     fn again(&self, before: Before) -> Next {
         let Before { standing: WorkerStatus { phase, since, failure, .. }, rest } = before;
-        self.is_at(phase, |standing| {
+        self.is_at(phase, |status| {
             standing.since = since;
             standing.failure = failure;
         });
@@ -733,9 +733,9 @@ impl Life {
     }
 }
 
-fn answer(tell: impl IntoIterator<Item = Tell>, told: Told) {
-    for tell in tell {
+fn answer(reply: impl IntoIterator<Item = Reply>, outcome: Outcome) {
+    for reply in reply {
         // The caller may have given up.
-        let _ = tell.send(told.clone());
+        let _ = reply.send(outcome.clone());
     }
 }
