@@ -52,22 +52,22 @@ impl Bridge {
         &self,
         ask: impl FnOnce(&dyn Live) -> Later<T> + Send + 'static,
     ) -> Result<T, Problem> {
-        let (mut tell, told) = oneshot::channel();
+        let (mut sender, receiver) = oneshot::channel();
         let begun = self.ask(move |live| {
             let mut answer = ask(live);
             live.spawn(Box::pin(async move {
-                let answer = poll_fn(|cx| match tell.poll_closed(cx) {
+                let answer = poll_fn(|cx| match sender.poll_closed(cx) {
                     Poll::Ready(()) => Poll::Ready(None),
                     Poll::Pending => answer.as_mut().poll(cx).map(Some),
                 });
                 if let Some(answer) = answer.await {
                     // The caller may have gone away just now.
-                    let _ = tell.send(answer);
+                    let _ = sender.send(answer);
                 }
             }));
         });
         begun.await?;
-        told.await.map_err(|_| gone())
+        receiver.await.map_err(|_| gone())
     }
 
     /// Asks as [`Bridge::ask`] does, for an answer that takes time. The core answers other questions meanwhile.
@@ -78,16 +78,16 @@ impl Bridge {
         &self,
         ask: impl FnOnce(&dyn Live) -> Later<T> + Send + 'static,
     ) -> Result<T, Problem> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let begun = self.ask(move |live| {
             let answer = ask(live);
             live.spawn(Box::pin(async move {
                 // The caller may have gone away.
-                let _ = tell.send(answer.await);
+                let _ = sender.send(answer.await);
             }));
         });
         begun.await?;
-        told.await.map_err(|_| gone())
+        receiver.await.map_err(|_| gone())
     }
 
     /// Asks a question, and waits for the answer.
@@ -98,13 +98,13 @@ impl Bridge {
         &self,
         ask: impl FnOnce(&dyn Live) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let job: Job = Box::new(move |live| {
             // The caller may have gone away.
-            let _ = tell.send(ask(live));
+            let _ = sender.send(ask(live));
         });
         self.jobs.send(job).await.map_err(|_| gone())?;
-        told.await.map_err(|_| gone())
+        receiver.await.map_err(|_| gone())
     }
 }
 

@@ -61,13 +61,13 @@ impl Job {
     /// # Errors
     /// As the step; errors of starting a process.
     pub async fn run(self) -> Result<Done> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let begun = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || {
             // The job was done even if its caller has given up.
-            let _ = tell.send(self.run_apart());
+            let _ = sender.send(self.run_apart());
         });
         begun.map_err(|error| Failure::io(&error, "starting a thread"))?;
-        told.await.map_err(|_| Failure::new(Exit::Other, "the hands gave no answer"))?
+        receiver.await.map_err(|_| Failure::new(Exit::Other, "the hands gave no answer"))?
     }
 
     fn run_apart(&self) -> Result<Done> {

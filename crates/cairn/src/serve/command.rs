@@ -40,12 +40,12 @@ impl Command {
             .let_through(|| command.spawn())
             .map_err(|error| Failure::io(&error, "starting /bin/sh"))?;
         let pid = Pid::from_child(&child);
-        let (tell, ended) = oneshot::channel();
+        let (sender, ended) = oneshot::channel();
         std::thread::Builder::new()
             .name("cairn-run".to_owned())
             .spawn(move || {
                 // The receiver is gone if the server was ordered to end at once.
-                let _ = tell.send(status(child));
+                let _ = sender.send(status(child));
             })
             .map_err(|error| Failure::io(&error, "starting a thread"))?;
         Ok(Self { pid, ended })

@@ -23,28 +23,28 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Returns the events after number `after`, for the control socket.
 pub fn lines(env: &Env, graph: &str, after: u64) -> Vec<EventLine> {
-    let told = env.events().map(|events| events.after(after)).unwrap_or_default();
-    told.into_iter().map(|told| line(graph, told)).collect()
+    let receiver = env.events().map(|events| events.after(after)).unwrap_or_default();
+    receiver.into_iter().map(|receiver| line(graph, receiver)).collect()
 }
 
 /// Waits for events after number `after`, and returns them. Never returns without an event log.
 pub async fn next_lines(env: &Env, graph: &str, after: u64) -> Vec<EventLine> {
-    let told = match env.events() {
+    let receiver = match env.events() {
         Some(events) => events.next_after(after).await,
         None => std::future::pending().await,
     };
-    told.into_iter().map(|told| line(graph, told)).collect()
+    receiver.into_iter().map(|receiver| line(graph, receiver)).collect()
 }
 
-fn line(graph: &str, told: Told) -> EventLine {
+fn line(graph: &str, receiver: Told) -> EventLine {
     EventLine {
-        number: told.number,
-        at_unix_s: told.at.as_secs(),
-        event: told.event.what.word().to_owned(),
+        number: receiver.number,
+        at_unix_s: receiver.at.as_secs(),
+        event: receiver.event.what.word().to_owned(),
         graph: graph.to_owned(),
-        device: told.event.device,
-        member: told.event.member,
-        words: told.event.words,
+        device: receiver.event.device,
+        member: receiver.event.member,
+        words: receiver.event.words,
     }
 }
 
@@ -56,10 +56,10 @@ impl Serving {
         self.env.spawn("deleted disks", async move {
             let mut last = 0;
             loop {
-                for told in events.next_after(last).await {
-                    last = told.number;
-                    if told.event.what == What::DiskDeleted {
-                        serving.live.take_out(&told.event.device).await;
+                for receiver in events.next_after(last).await {
+                    last = receiver.number;
+                    if receiver.event.what == What::DiskDeleted {
+                        serving.live.take_out(&receiver.event.device).await;
                     }
                 }
             }
@@ -74,18 +74,18 @@ impl Serving {
         self.env.spawn("the program of events", async move {
             let mut last = 0;
             loop {
-                for told in events.next_after(last).await {
+                for receiver in events.next_after(last).await {
                     let (before, graph) = (last, serving.live.now().planned.name.clone());
-                    last = told.number;
+                    last = receiver.number;
                     // The spec may have changed since the last event.
                     let program = serving.spec.borrow().events_program().map(Path::to_owned);
                     let Some(program) = program else { continue };
-                    let lost = told.number - before - 1;
+                    let lost = receiver.number - before - 1;
                     if lost > 0 {
                         let program = program.display();
                         out::note(&format!("warning: {lost} events were too fast for {program}"));
                     }
-                    let event = match event_of(&program, line(&graph, told)) {
+                    let event = match event_of(&program, line(&graph, receiver)) {
                         Ok(event) => event,
                         Err(error) => {
                             out::note(&format!("warning: {}: {error}", program.display()));
@@ -136,11 +136,11 @@ fn have_run(event: &Event) {
 
 /// Runs the program on a separate thread, and waits for its end.
 async fn run(event: Event) {
-    let (tell, ended) = oneshot::channel();
+    let (sender, ended) = oneshot::channel();
     let begun = std::thread::Builder::new().name("cairn-event".to_owned()).spawn(move || {
         run_noted(&event);
         // The receiver is gone if the server is at its end.
-        let _ = tell.send(());
+        let _ = sender.send(());
     });
     match begun {
         // A thread that panics has ended too, so the result does not matter.
