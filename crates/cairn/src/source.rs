@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use block::Env;
 use block::env::{CacheMode, Open};
-use graph::spec::{Faults, Planned, Spec, Surveyed, TEXT_MAX_BYTES};
+use graph::spec::{Faults, Planned, ProbedDisk, Spec, TEXT_MAX_BYTES};
 
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
@@ -84,9 +84,9 @@ impl Source {
         spec: &Spec,
         read_only: bool,
         env: &Env,
-        surveyed: &BTreeMap<String, Surveyed>,
+        probed: &BTreeMap<String, ProbedDisk>,
     ) -> Result<Planned> {
-        let planned = spec.plan_over(REGISTRY, env, surveyed).await;
+        let planned = spec.plan_over(REGISTRY, env, probed).await;
         let mut planned = match self {
             Self::Spec(_) | Self::Labels(_) => planned.map_err(told)?,
             Self::Kept(_) => planned.map_err(|faults| faulty(&faults))?,

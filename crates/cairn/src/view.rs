@@ -8,7 +8,7 @@ use api::{ExportView, GraphView, Health, NodeView, Power, SpecText};
 use block::env::Address;
 use block::units::{format_exact, write_size};
 use graph::spec::write::{self, quoted};
-use graph::spec::{Listen, NOWHERE, Planned, PlannedNode, Role, is_loopback};
+use graph::spec::{Listen, NOT_FOUND, Planned, PlannedNode, Role, is_loopback};
 use kind::{Lowers, Maker, Value};
 
 /// Returns the view of a graph. `uris` returns the URIs of an export: none for a plan that is not served.
@@ -161,7 +161,7 @@ fn fields(planned: &Planned, node: &PlannedNode) -> String {
     }
     // A number of bytes is easier to read with its unit.
     let toml = |value: &Value| match value {
-        Value::Text(place) if place == NOWHERE => quoted("not found"),
+        Value::Text(place) if place == NOT_FOUND => quoted("not found"),
         value => write::value(value, |bytes| quoted(&write_size(bytes))),
     };
     let options = node.given.options.iter();

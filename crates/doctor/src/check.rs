@@ -9,7 +9,7 @@ use graph::labels::{
     counting, diagnose, disks, newest, objections_without_bytes, older, split_brain,
     split_brain_of,
 };
-use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
+use graph::spec::{Local, NOT_FOUND, Planned, PlannedNode, ProbedDisk, Severity, Spec};
 use kind::{Maker, Summary};
 use meta::{Area, Inspection, Label, Uuid};
 
@@ -175,7 +175,7 @@ pub(crate) fn ephemeral(doctor: &Doctor, newest: &Label) -> Local {
     for (device, option, _) in spec.local_options(doctor.registry) {
         if option.required {
             let of = local.options.entry(device.to_owned()).or_default();
-            of.insert(option.name.to_owned(), NOWHERE.to_owned());
+            of.insert(option.name.to_owned(), NOT_FOUND.to_owned());
         }
     }
     local
@@ -191,17 +191,17 @@ pub(crate) async fn plan(
     newest: &Label,
     named: &Named,
 ) -> Result<Option<Planned>, String> {
-    let surveyed = |known: &Remembered| Surveyed {
+    let probed = |known: &Remembered| ProbedDisk {
         info: Info::disk(known.data_bytes, known.block_size),
         created: false,
         absent: false,
         words: String::new(),
     };
-    let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();
+    let probed = named.iter().map(|(name, known)| (name.clone(), probed(known))).collect();
     let (local, registry) = (ephemeral(doctor, newest), doctor.registry);
     let has_raw = !local.disks.is_empty();
     let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, registry, &local);
-    match spec.plan_over(registry, &doctor.env, &surveyed).await {
+    match spec.plan_over(registry, &doctor.env, &probed).await {
         Ok(planned) => Ok(Some(planned)),
         // The plan may depend on their sizes.
         Err(_) if has_raw => Ok(None),

@@ -208,8 +208,8 @@ impl FoundGraph {
         let engine = doctor.engine();
         let opening = Opening { take: true, ..doctor.opening() };
         let probe = doctor.probe(&spec, &engine, opening, true, None).await;
-        let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
-        let planned = spec.plan_over(registry, env, &surveyed).await;
+        let probed = probe.as_ref().map(Probe::facts).unwrap_or_default();
+        let planned = spec.plan_over(registry, env, &probed).await;
         let refusals = match (probe, planned) {
             (Some(probe), _) if !probe.refusals().is_empty() => Ok(probe.refusals().to_vec()),
             (Some(probe), Ok(planned)) => Ok(probe.foreseen(&planned)),

@@ -18,7 +18,7 @@ use graph::labels::{
 };
 use graph::spec::Planned;
 use kind::Maker;
-use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
+use meta::{Area, ForeignContent, Inspection, Label, Machine, Wrong};
 use serde::Serialize;
 
 use crate::check::{Named, ProbedDisk, nowhere_else};
@@ -349,18 +349,18 @@ fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
             let why = format!("{place} has {wrong}");
             Err(Error::new(ErrorKind::Unsupported, why).next("use a newer version of Cairn"))
         }
-        (Err(Wrong::NoMagic | Wrong::Damaged(_)), _) | (Ok(None), Sought::Blank) => Ok(()),
-        (Ok(None), Sought::Unknown) if *by_hand => Ok(()),
-        (Ok(None), Sought::Unknown) => {
+        (Err(Wrong::NoMagic | Wrong::Damaged(_)), _) | (Ok(None), ForeignContent::Blank) => Ok(()),
+        (Ok(None), ForeignContent::Unknown) if *by_hand => Ok(()),
+        (Ok(None), ForeignContent::Unknown) => {
             let why = format!("{place} has bytes of something unknown where its label was");
             let next = format!("if it is {name} all the same, --disk {name}={place}");
             Err(Error::new(ErrorKind::InUse, why).next(next))
         }
-        (Ok(None), Sought::Holds(what)) => {
+        (Ok(None), ForeignContent::Holds(what)) => {
             let why = format!("{place} HOLDS {what}, so it is {name} no more");
             Err(Error::new(ErrorKind::InUse, why).next("name another"))
         }
-        (Ok(None), Sought::TooSmall(bytes)) => {
+        (Ok(None), ForeignContent::TooSmall(bytes)) => {
             let why = format!("{place} has {bytes} bytes, too few for a label");
             Err(Error::new(ErrorKind::Invalid, why).next("name another"))
         }

@@ -9,7 +9,7 @@ use block::env::{CacheMode, Open};
 use block::{Env, Error, ErrorKind, Lower, Needs, Result};
 use engine::{Engine, NodeId};
 use kind::{DeviceConfig, Maker, Making, Value};
-use meta::{Inspection, Label, Machine, Seen, Sought, Store, Uuid, Wrong};
+use meta::{ForeignContent, Inspection, Label, Machine, ProbeResult, Store, Uuid, Wrong};
 use serde::Serialize;
 
 use crate::Doctor;
@@ -62,9 +62,9 @@ impl Doctor {
     /// If the directory cannot be read, or there are too many disks.
     pub async fn labels(&self, directory: &Path) -> Result<Looked<FoundLabel>> {
         let look = async |path: PathBuf, lower: &Lower| match Store::look(&self.env, lower).await? {
-            Seen::Label(label, _) => Ok(Some(FoundLabel { path, label: *label })),
-            Seen::Wrong(wrong) => Err(unread(&path, &wrong)),
-            Seen::Other(_) => Ok(None),
+            ProbeResult::Label(label, _) => Ok(Some(FoundLabel { path, label: *label })),
+            ProbeResult::Wrong(wrong) => Err(unread(&path, &wrong)),
+            ProbeResult::Other(_) => Ok(None),
         };
         self.each(directory, look).await
     }
@@ -287,7 +287,7 @@ impl Doctor {
     pub async fn label(&self, path: &Path) -> Option<Label> {
         let disk = self.open(path, true).await.ok()?;
         match Store::look(&self.env, &disk.lower).await {
-            Ok(Seen::Label(label, _)) => Some(*label),
+            Ok(ProbeResult::Label(label, _)) => Some(*label),
             _ => None,
         }
     }
@@ -306,7 +306,11 @@ impl OpenDisk {
     pub async fn content(&self) -> Result<Content> {
         let seen = Store::look(&self.env, &self.lower).await?;
         let (words, ours) = held(&seen);
-        Ok(Content { words, ours, blank: matches!(seen, Seen::Other(Sought::Blank)) })
+        Ok(Content {
+            words,
+            ours,
+            blank: matches!(seen, ProbeResult::Other(ForeignContent::Blank)),
+        })
     }
 
     /// Writes zeros over both ends.
@@ -319,17 +323,19 @@ impl OpenDisk {
 }
 
 /// Returns the content of a disk in words, and whether it is a label of Cairn.
-fn held(seen: &Seen) -> (String, bool) {
+fn held(seen: &ProbeResult) -> (String, bool) {
     match seen {
-        Seen::Label(label, _) => {
+        ProbeResult::Label(label, _) => {
             let (disk, graph) = (&label.disk_name, &label.graph_name);
             (format!("the label of disk {disk:?} of the graph {graph:?}"), true)
         }
-        Seen::Wrong(wrong) => (wrong.to_string(), true),
-        Seen::Other(Sought::Blank) => ("nothing".to_owned(), false),
-        Seen::Other(Sought::Holds(what)) => (what.to_string(), false),
-        Seen::Other(Sought::Unknown) => ("bytes of something unknown".to_owned(), false),
-        Seen::Other(Sought::TooSmall(bytes)) => {
+        ProbeResult::Wrong(wrong) => (wrong.to_string(), true),
+        ProbeResult::Other(ForeignContent::Blank) => ("nothing".to_owned(), false),
+        ProbeResult::Other(ForeignContent::Holds(what)) => (what.to_string(), false),
+        ProbeResult::Other(ForeignContent::Unknown) => {
+            ("bytes of something unknown".to_owned(), false)
+        }
+        ProbeResult::Other(ForeignContent::TooSmall(bytes)) => {
             (format!("{bytes} bytes, too few for a label"), false)
         }
     }

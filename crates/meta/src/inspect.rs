@@ -4,7 +4,7 @@ use block::{Env, Lower};
 
 use crate::codec::Wrong;
 use crate::place::{self, Area};
-use crate::signature::{self, Sought};
+use crate::signature::{self, ForeignContent};
 use crate::store::read_area;
 use crate::{Label, data_bytes};
 
@@ -32,7 +32,7 @@ pub struct Inspection {
     /// The newest label and the number of its copies; or the reason why none can be used.
     pub label: Result<Option<(Label, usize)>, Wrong>,
     /// Other content of the disk, if it has no label.
-    pub other: Sought,
+    pub other: ForeignContent,
 }
 
 /// Reads every copy, changing nothing.
@@ -42,7 +42,7 @@ pub struct Inspection {
 pub async fn inspect(env: &Env, lower: &Lower) -> block::Result<Inspection> {
     let size = lower.info().size;
     let Ok(data) = data_bytes(size) else {
-        let (copies, label, other) = (Vec::new(), Ok(None), Sought::TooSmall(size));
+        let (copies, label, other) = (Vec::new(), Ok(None), ForeignContent::TooSmall(size));
         return Ok(Inspection { size, copies, label, other });
     };
     let front = read_area(env, lower, Area::Front).await?;
@@ -55,11 +55,11 @@ pub async fn inspect(env: &Env, lower: &Lower) -> block::Result<Inspection> {
     let copies: Vec<CopyFound> = found.collect();
     let chosen = place::choose(copies.iter().map(|copy| (copy.number, copy.found.clone())));
     let (label, other) = match chosen {
-        Ok(Some((number, label))) => (Ok(Some((label, number))), Sought::Unknown),
+        Ok(Some((number, label))) => (Ok(Some((label, number))), ForeignContent::Unknown),
         Err(Wrong::Damaged(_)) if place::is_first_torn([&front[..], &back[..]]) => {
-            (Ok(None), Sought::Blank)
+            (Ok(None), ForeignContent::Blank)
         }
-        Err(wrong) => (Err(wrong), Sought::Unknown),
+        Err(wrong) => (Err(wrong), ForeignContent::Unknown),
         Ok(None) => {
             let last = read_area(env, lower, Area::Last(size)).await?;
             (Ok(None), signature::find(&front, &last))

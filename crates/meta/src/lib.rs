@@ -33,6 +33,6 @@ pub use codec::{
 pub use inspect::{CopyFound, Inspection, inspect};
 pub use label::{Cell, Holder, Label, Machine, NAME_BYTES_MAX, Past};
 pub use place::{AREA_BYTES, Area, DATA_START, DISK_BYTES_MIN, data_bytes, newest};
-pub use signature::{Signature, Sought, find};
-pub use store::{Seen, Store, wipe, wipe_back};
+pub use signature::{ForeignContent, Signature, find};
+pub use store::{ProbeResult, Store, wipe, wipe_back};
 pub use uuid::Uuid;

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Content of both ends of a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Sought {
+pub enum ForeignContent {
     /// Only zeros.
     Blank,
     /// A known format.
@@ -108,15 +108,15 @@ const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba
 const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 
 /// Identifies the content of `front` and `back`, the two areas of a disk.
-pub fn find(front: &[u8], back: &[u8]) -> Sought {
+pub fn find(front: &[u8], back: &[u8]) -> ForeignContent {
     let known = ext(front)
         .or_else(|| MAGICS.iter().find_map(|magic| magic.find(front, back)))
         .or_else(|| zfs(front, back))
         .or_else(|| mbr(front));
     match known {
-        Some(signature) => Sought::Holds(signature),
-        None if is_zero(front) && is_zero(back) => Sought::Blank,
-        None => Sought::Unknown,
+        Some(signature) => ForeignContent::Holds(signature),
+        None if is_zero(front) && is_zero(back) => ForeignContent::Blank,
+        None => ForeignContent::Unknown,
     }
 }
 

@@ -9,21 +9,21 @@ use crate::codec::{COPY_BYTES_MAX, Wrong};
 use crate::inspect::{Inspection, inspect};
 use crate::io::{all_of, step, write_all};
 use crate::place::{self, AREA_BYTES, Area, DATA_START};
-use crate::signature::Sought;
+use crate::signature::ForeignContent;
 use crate::{Label, data_bytes};
 
 /// Content of a disk where a label would be.
 #[derive(Debug)]
-pub enum Seen {
+pub enum ProbeResult {
     /// The newest label, and the number of its copies.
     Label(Box<Label>, usize),
     /// A label that cannot be used.
     Wrong(Wrong),
     /// Other content, or none.
-    Other(Sought),
+    Other(ForeignContent),
 }
 
-impl From<Inspection> for Seen {
+impl From<Inspection> for ProbeResult {
     fn from(Inspection { label, other, .. }: Inspection) -> Self {
         match label {
             Ok(Some((label, number))) => Self::Label(Box::new(label), number),
@@ -64,7 +64,7 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the disk.
-    pub async fn look(env: &Env, lower: &Lower) -> Result<Seen> {
+    pub async fn look(env: &Env, lower: &Lower) -> Result<ProbeResult> {
         Ok(inspect(env, lower).await?.into())
     }
 

@@ -188,8 +188,8 @@ impl Serving {
         if let Some(refusals) = probe.as_ref().map(Probe::refusals).filter(|all| !all.is_empty()) {
             return Err(Failure::because(refusals.to_vec()));
         }
-        let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
-        let planned = spec.plan_over(REGISTRY, &self.env, &surveyed).await;
+        let probed = probe.as_ref().map(Probe::facts).unwrap_or_default();
+        let planned = spec.plan_over(REGISTRY, &self.env, &probed).await;
         let mut planned = planned.map_err(|faults| faulty(&faults))?;
         if self.read_only {
             planned.refuse_writes();

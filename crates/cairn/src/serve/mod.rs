@@ -415,8 +415,8 @@ impl ServeOptions {
         let probe = core.block_on(look);
         self.judge(probe.as_ref(), wipe)?;
         let spec = goes_on(spec, probe.as_ref());
-        let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
-        let planned = core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
+        let probed = probe.as_ref().map(Probe::facts).unwrap_or_default();
+        let planned = core.block_on(source.plan(&spec, self.read_only, &env, &probed))?;
         let listens = self.addresses(source, &planned)?;
         for warning in &planned.warnings {
             out::note(&warning.to_string());

@@ -267,8 +267,8 @@ async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String])
     if probe.as_ref().is_some_and(|probe| !probe.refusals().is_empty()) {
         return Prospect::Refused;
     }
-    let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
-    match (spec.plan_over(REGISTRY, &env, &surveyed).await, probe) {
+    let probed = probe.as_ref().map(Probe::facts).unwrap_or_default();
+    match (spec.plan_over(REGISTRY, &env, &probed).await, probe) {
         (Err(_), _) => Prospect::Refused,
         (Ok(planned), Some(probe)) if probe.says(&planned) => Prospect::OnDisks,
         (Ok(_), _) => Prospect::Opens,

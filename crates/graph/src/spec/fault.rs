@@ -17,7 +17,7 @@ pub struct Position {
 
 impl Position {
     /// No position: the subject was not written, or there is no text.
-    pub const NOWHERE: Self = Self { line: 0, column: 0 };
+    pub const NONE: Self = Self { line: 0, column: 0 };
 }
 
 /// Whether a fault keeps the spec from being used.
@@ -72,7 +72,7 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file)?;
-        if self.position != Position::NOWHERE {
+        if self.position != Position::NONE {
             write!(f, ":{}:{}", self.position.line, self.position.column)?;
         }
         write!(f, "  {}  {}", self.severity, self.message)

@@ -77,11 +77,11 @@ impl Spec {
 }
 
 /// A place that no disk has. Users see an empty place instead.
-pub const NOWHERE: &str = "/nowhere: not found";
+pub const NOT_FOUND: &str = "/nowhere: not found";
 
 fn place(entry: &mut Entry, registry: Registry, local: &Local) {
     let labelled = entry.field("uuid").is_some();
-    let missing = registry.path_disk(false).map(|kind| (kind.name, NOWHERE));
+    let missing = registry.path_disk(false).map(|kind| (kind.name, NOT_FOUND));
     let known = local.disks.get(&entry.name.text);
     let known = known.map(|(kind, place)| (kind.as_str(), place.as_str()));
     let place = known.or(missing).map(|(kind, place)| Field::text(kind, place));

@@ -33,7 +33,7 @@ impl Spec {
         if spec.name != graph {
             let why =
                 format!("the name is {:?}, and the label is of the graph {graph:?}", spec.name);
-            spec.log.error(Position::NOWHERE, why);
+            spec.log.error(Position::NONE, why);
         }
         spec
     }

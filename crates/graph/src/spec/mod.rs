@@ -48,7 +48,7 @@ pub mod write;
 pub(crate) use disks::plain_disks;
 pub(crate) use draft::options_of;
 pub use fault::{Fault, Faults, Position, Severity};
-pub use import::{Local, NOWHERE};
+pub use import::{Local, NOT_FOUND};
 pub use listen::{
     LISTENS_MAX, Listen, SOCKET_PATH_MAX_BYTES, TlsPaths, is_loopback, parse_address,
 };
@@ -56,4 +56,4 @@ pub use moving::Move;
 pub use order::DEPTH_MAX;
 pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
 pub use past::{Forgotten, Known};
-pub use plan::{LabelledDisk, Planned, PlannedExport, PlannedNode, Role, Surveyed};
+pub use plan::{LabelledDisk, Planned, PlannedExport, PlannedNode, ProbedDisk, Role};

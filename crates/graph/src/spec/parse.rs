@@ -117,7 +117,7 @@ impl Spec {
         if text.len() > TEXT_MAX_BYTES {
             let bytes = text.len();
             let message = format!("the text has {bytes} bytes; at most {TEXT_MAX_BYTES} are read");
-            spec.log.error(Position::NOWHERE, message);
+            spec.log.error(Position::NONE, message);
             return spec;
         }
         let Some(fields) = tree::read(text, vars, &mut spec.log) else {

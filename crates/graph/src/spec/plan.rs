@@ -132,7 +132,7 @@ impl PlannedNode {
 /// The facts about a labelled disk whose label was read, or found to be missing. They take precedence over those from
 /// the disk's kind.
 #[derive(Clone, Debug)]
-pub struct Surveyed {
+pub struct ProbedDisk {
     /// The facts about its data.
     pub info: Info,
     /// Whether this start creates the disk.
@@ -249,7 +249,7 @@ impl Spec {
         &self,
         registry: Registry,
         env: &Env,
-        surveyed: &BTreeMap<String, Surveyed>,
+        probed: &BTreeMap<String, ProbedDisk>,
     ) -> Result<Planned, Faults> {
         let mut log = self.log.clone();
         let names = Names::of(self);
@@ -267,7 +267,7 @@ impl Spec {
         let mut planner = Planner {
             graph: &self.name,
             env,
-            surveyed,
+            probed,
             drafts: &drafts,
             nodes: Vec::new(),
             reserves: Reserves::new(env.pool().limit_bytes()),
@@ -294,7 +294,7 @@ impl Spec {
 struct Planner<'p> {
     graph: &'p str,
     env: &'p Env,
-    surveyed: &'p BTreeMap<String, Surveyed>,
+    probed: &'p BTreeMap<String, ProbedDisk>,
     drafts: &'p [Draft<'p>],
     nodes: Vec<PlannedNode>,
     reserves: Reserves,
@@ -381,7 +381,7 @@ impl Planner<'_> {
             Role::Device => given.lowers.iter().all(|lower| lower.labelled),
         };
         let (name, position) = (given.name.clone(), draft.entry.name.at);
-        let absent = self.surveyed.get(&name).is_some_and(|surveyed| surveyed.absent);
+        let absent = self.probed.get(&name).is_some_and(|probed| probed.absent);
         Some(PlannedNode {
             name,
             kind,
@@ -453,8 +453,8 @@ impl Planner<'_> {
                 let DevicePlan { info, needs } = self.log_faults(draft, plan(given))?;
                 Answer { needs, ..plain(info) }
             }
-            (Maker::Disk { .. }, _) if self.surveyed.contains_key(&given.name) => {
-                let Surveyed { info, created, words, .. } = self.surveyed[&given.name].clone();
+            (Maker::Disk { .. }, _) if self.probed.contains_key(&given.name) => {
+                let ProbedDisk { info, created, words, .. } = self.probed[&given.name].clone();
                 Answer { created, words, ..plain(info) }
             }
             (Maker::Disk { plan, .. }, _) => {

@@ -34,7 +34,7 @@ pub(super) struct Item {
 impl Word {
     /// Returns a word that no text has.
     pub(super) fn new(text: &str) -> Self {
-        Self { text: text.to_owned(), at: Position::NOWHERE }
+        Self { text: text.to_owned(), at: Position::NONE }
     }
 }
 
@@ -53,7 +53,7 @@ impl Field {
 impl Item {
     /// Returns a value that no text has.
     pub(super) fn new(raw: Raw) -> Self {
-        Self { at: Position::NOWHERE, raw }
+        Self { at: Position::NONE, raw }
     }
 
     /// Returns the values of a list. One value may stand for a list of one.

@@ -25,7 +25,7 @@ const NO_TIME: u64 = 0;
 const TIME_MAX: u64 = 1 << 40;
 
 /// A scrub position that stands for none: no scrub is running.
-const NOWHERE: u64 = u64::MAX;
+const NOT_FOUND: u64 = u64::MAX;
 
 /// Forms of a member's bitmap: empty, given behind the entries, or full.
 const MAP_OF_NONE: u8 = 0;
@@ -190,7 +190,7 @@ impl Record {
             size: self.regions.size().into(),
             region_bytes: self.regions.region_bytes().into(),
             scrub_ended_unix_s: self.scrubbed.ended_unix_s.unwrap_or(NO_TIME).into(),
-            scrub_at: self.scrubbed.at.unwrap_or(NOWHERE).into(),
+            scrub_at: self.scrubbed.at.unwrap_or(NOT_FOUND).into(),
         };
         let mut bytes = [header.as_bytes(), sizes.as_bytes()].concat();
         for member in &self.members {
@@ -251,12 +251,12 @@ fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
         Sizes::ref_from_prefix(rest).map_err(|_| format!("{} bytes", rest.len()))?;
     let regions = Regions::new(sizes.size.get(), sizes.region_bytes.get())?;
     let (ended, at) = (sizes.scrub_ended_unix_s.get(), sizes.scrub_at.get());
-    if ended > TIME_MAX || at != NOWHERE && at > regions.size() {
+    if ended > TIME_MAX || at != NOT_FOUND && at > regions.size() {
         return Err(format!("a scrub that ended {ended} s after 1970, and one that is at {at}"));
     }
     let scrubbed = Scrubbed {
         ended_unix_s: (ended != NO_TIME).then_some(ended),
-        at: (at != NOWHERE).then_some(at),
+        at: (at != NOT_FOUND).then_some(at),
     };
     Ok((regions, scrubbed, rest))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::inspect::{CopyFound, Inspection};
-use crate::signature::Sought;
+use crate::signature::ForeignContent;
 use crate::{Cell, Machine, Uuid};
 
 const SECTOR: usize = 512;
@@ -84,7 +84,7 @@ fn seen(front: &[u8], back: &[u8]) -> Inspection {
         let copies = copies(bytes).into_iter().enumerate();
         copies.map(move |(number, found)| CopyFound { area, number, found })
     });
-    let (size, other) = (DATA_BYTES + 2 * AREA_BYTES, Sought::Unknown);
+    let (size, other) = (DATA_BYTES + 2 * AREA_BYTES, ForeignContent::Unknown);
     Inspection { size, copies: all.collect(), label: Ok(None), other }
 }
 

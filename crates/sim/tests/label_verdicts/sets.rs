@@ -9,7 +9,7 @@ use block::{Error, ErrorKind};
 use graph::labels::{DiskContent, DiskFacts, LostLabel};
 use kinds::mirror::record::{Generation, Known, MemberState, Record};
 use kinds::mirror::regions::{Bitmap, Regions};
-use meta::{Area, Cell, CopyFound, Inspection, Label, Machine, Sought, Uuid, Wrong};
+use meta::{Area, Cell, CopyFound, ForeignContent, Inspection, Label, Machine, Uuid, Wrong};
 
 /// Bytes of data of each disk.
 pub const DATA_BYTES: u64 = 1 << 20;
@@ -323,5 +323,5 @@ pub fn inspection(n: usize, count: usize, state: State) -> Option<Inspection> {
     let areas = [Area::Front, Area::Back(DATA_BYTES)];
     let copies = areas.into_iter().flat_map(|area| [copy(area, 0), copy(area, 1)]).collect();
     let label = found.clone().map(|label| Some((label, 0)));
-    Some(Inspection { size, copies, label, other: Sought::Unknown })
+    Some(Inspection { size, copies, label, other: ForeignContent::Unknown })
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use block::seeded::{self, Bug};
 use block::{Error, Reason};
-use meta::{Inspection, Label, Machine, Seen, Sought, Uuid, Wrong};
+use meta::{ForeignContent, Inspection, Label, Machine, ProbeResult, Uuid, Wrong};
 
 use super::{Opening, text};
 use crate::spec::Planned;
@@ -318,14 +318,16 @@ impl LostLabel {
     }
 }
 
-impl From<Seen> for DiskContent {
-    fn from(seen: Seen) -> Self {
+impl From<ProbeResult> for DiskContent {
+    fn from(seen: ProbeResult) -> Self {
         match seen {
-            Seen::Label(label, number) => Self::Label(label, number),
-            Seen::Wrong(wrong) => Self::Wrong(wrong),
-            Seen::Other(Sought::Blank | Sought::TooSmall(_)) => Self::Blank,
-            Seen::Other(Sought::Holds(what)) => Self::Holds(what.to_string()),
-            Seen::Other(Sought::Unknown) => Self::Holds("bytes of something unknown".to_owned()),
+            ProbeResult::Label(label, number) => Self::Label(label, number),
+            ProbeResult::Wrong(wrong) => Self::Wrong(wrong),
+            ProbeResult::Other(ForeignContent::Blank | ForeignContent::TooSmall(_)) => Self::Blank,
+            ProbeResult::Other(ForeignContent::Holds(what)) => Self::Holds(what.to_string()),
+            ProbeResult::Other(ForeignContent::Unknown) => {
+                Self::Holds("bytes of something unknown".to_owned())
+            }
         }
     }
 }
