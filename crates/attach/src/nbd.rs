@@ -43,7 +43,7 @@ impl Nbd {
         let failed = |error: &io::Error| Error::io(error, at.display());
         let mut socket = UnixStream::connect(&at).map_err(|error| failed(&error))?;
         socket.set_read_timeout(Some(HANDSHAKE)).map_err(|error| failed(&error))?;
-        let session = shake(&mut socket, export).map_err(|error| error.at(at.display()))?;
+        let session = negotiate(&mut socket, export).map_err(|error| error.at(at.display()))?;
         socket.set_read_timeout(None).map_err(|error| failed(&error))?;
         let device = Device {
             size_bytes: session.facts.size_bytes,
@@ -81,7 +81,7 @@ fn kernel() -> Result<Kernel> {
 }
 
 /// Carries out the handshake for simple replies: the kernel knows no others.
-fn shake(socket: &mut UnixStream, export: &str) -> Result<Session> {
+fn negotiate(socket: &mut UnixStream, export: &str) -> Result<Session> {
     let config = ClientConfig {
         structured: false,
         extended: false,

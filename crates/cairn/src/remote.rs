@@ -41,7 +41,7 @@ pub async fn facts(env: &Env, text: &str) -> Result<RemoteView> {
     let address = &target.address;
     let asked = async {
         let mut socket = env.connect(address).await?;
-        let session = shake(env, &mut socket, tls.as_ref(), &target.export).await;
+        let session = negotiate(env, &mut socket, tls.as_ref(), &target.export).await;
         socket.shutdown();
         session
     };
@@ -52,7 +52,7 @@ pub async fn facts(env: &Env, text: &str) -> Result<RemoteView> {
     Ok(RemoteView::new(text, session?))
 }
 
-async fn shake(
+async fn negotiate(
     env: &Env,
     socket: &mut Rc<dyn Socket>,
     tls: Option<&tls::Client>,

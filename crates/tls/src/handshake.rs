@@ -235,7 +235,7 @@ async fn secure(
     connection: impl Connection,
     side: Side,
 ) -> Result<Secured> {
-    let (socket, names) = shake(env, lower, connection, side).await?;
+    let (socket, names) = negotiate(env, lower, connection, side).await?;
     Ok(Secured { socket: Rc::new(socket), names })
 }
 
@@ -248,23 +248,23 @@ pub async fn secure_for_tests(
     client: Option<&Client>,
     memory: Memory,
 ) -> Result<TlsSocket> {
-    let shaken = match (server, client) {
+    let negotiated = match (server, client) {
         (Some(server), _) => {
             server.clock.set(env);
             let connection = UnbufferedServerConnection::new(server.config.clone()).unwrap();
-            shake(env, lower, connection, (false, memory)).await
+            negotiate(env, lower, connection, (false, memory)).await
         }
         (None, client) => {
             let Client { config, clock, name } = client.unwrap().clone();
             clock.set(env);
             let connection = UnbufferedClientConnection::new(config, name).unwrap();
-            shake(env, lower, connection, (true, memory)).await
+            negotiate(env, lower, connection, (true, memory)).await
         }
     };
-    shaken.map(|(socket, _)| socket)
+    negotiated.map(|(socket, _)| socket)
 }
 
-async fn shake(
+async fn negotiate(
     env: &Env,
     lower: Rc<dyn Socket>,
     connection: impl Connection,

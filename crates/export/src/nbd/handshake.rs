@@ -103,7 +103,7 @@ impl Exports for Offer<'_> {
 ///
 /// # Errors
 /// The reason, in words, for which the connection must be closed.
-pub async fn shake(
+pub async fn negotiate(
     env: &Env,
     socket: &mut Rc<dyn Socket>,
     policy: &ListenerPolicy<'_>,

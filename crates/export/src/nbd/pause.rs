@@ -55,8 +55,8 @@ impl Server {
             return false;
         }
         // A client that finishes its handshake now begins no requests.
-        let shaken = inner.waiting.until(|| inner.shaking.get() == 0);
-        if inner.env.within(HANDSHAKES, shaken).await.is_none() {
+        let negotiated = inner.waiting.until(|| inner.shaking.get() == 0);
+        if inner.env.within(HANDSHAKES, negotiated).await.is_none() {
             let gates = inner.gates.borrow().clone();
             gates.iter().filter_map(Weak::upgrade).for_each(|gate| gate.shut());
         }

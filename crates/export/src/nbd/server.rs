@@ -11,7 +11,7 @@ use wire::stream::Inbox;
 
 use super::cancel::CancelToken;
 use super::connection::{Connection, Peers};
-use super::handshake::{ListenerPolicy, shake};
+use super::handshake::{ListenerPolicy, negotiate};
 use super::log::Log;
 use super::reader::read;
 use super::writer::write;
@@ -245,10 +245,10 @@ impl Server {
         tls: Option<&tls::Server>,
     ) -> Result<Option<Paused>, String> {
         let inner = &self.0;
-        let shaken = self.handshake(socket, &gate, full, tls).await;
+        let negotiated = self.handshake(socket, &gate, full, tls).await;
         inner.shaking.set(inner.shaking.get() - 1);
         inner.waiting.wake();
-        let Some((begin, inbox)) = shaken? else { return Ok(None) };
+        let Some((begin, inbox)) = negotiated? else { return Ok(None) };
         gate.unless(inner.peers.close_gone(&inner.env, inner.limits.request)).await;
         self.transmit(begin, inbox, gate).await
     }
@@ -317,24 +317,24 @@ impl Server {
         let shaking = async {
             let inbox = Inbox::new(inner.env.pool()).await;
             let mut inbox = inbox.map_err(|error| error.to_string())?;
-            let Some(shaken) = shake(&inner.env, socket, &policy, &mut inbox).await? else {
+            let Some(negotiated) = negotiate(&inner.env, socket, &policy, &mut inbox).await? else {
                 return Ok(None);
             };
             // The catalogue may have changed between the options of the client.
-            let name = shaken.export.name();
+            let name = negotiated.export.name();
             let now = inner.catalog.find(name).await.map_err(|error| error.to_string())?;
-            if !now.is_some_and(|now| Rc::ptr_eq(&now, &shaken.export)) {
+            if !now.is_some_and(|now| Rc::ptr_eq(&now, &negotiated.export)) {
                 return Err(format!("{name} is not offered any more"));
             }
-            Ok(Some((shaken, inbox)))
+            Ok(Some((negotiated, inbox)))
         };
         let limit = inner.limits.handshake;
-        let Some(shaken) = gate.unless(inner.env.within(limit, shaking)).await else {
+        let Some(negotiated) = gate.unless(inner.env.within(limit, shaking)).await else {
             return Ok(None);
         };
-        match (policy.refusal(), shaken) {
+        match (policy.refusal(), negotiated) {
             (Some(why), _) => Err(why),
-            (None, Some(shaken)) => shaken,
+            (None, Some(negotiated)) => negotiated,
             (None, None) => Err(format!("no handshake within {limit:?}")),
         }
     }

@@ -45,7 +45,7 @@ pub struct Client(pub UnixStream);
 
 impl Client {
     /// Connects, and finishes the greeting and the client's flags.
-    pub fn shake(world: &World) -> Self {
+    pub fn negotiate(world: &World) -> Self {
         Self::greeted(UnixStream::connect(&world.path).unwrap())
     }
 
@@ -70,14 +70,14 @@ impl Client {
 
     /// Connects, and finishes the handshake with simple replies.
     pub fn new(world: &World) -> Self {
-        let mut client = Self::shake(world);
+        let mut client = Self::negotiate(world);
         assert_eq!(client.go("vol").last().unwrap().0, ACK);
         client
     }
 
     /// Connects, and finishes the handshake with structured replies and `base:allocation`.
     pub fn structured(world: &World) -> Self {
-        let mut client = Self::shake(world);
+        let mut client = Self::negotiate(world);
         assert_eq!(client.option(OPT_STRUCTURED, &[])[0].0, ACK);
         assert_eq!(client.option(OPT_SET_META, &meta_data("vol", &["base:allocation"]))[0].0, META);
         assert_eq!(client.go("vol").last().unwrap().0, ACK);

@@ -50,7 +50,7 @@ fn stop_answers_begun_requests_and_drops_incomplete_ones() {
     let mut half = Client::new(&world);
     half.send(&header(WRITE, 0, 0, 256 << 10));
     half.send(&[1; 1000]);
-    let shaking = Client::shake(&world);
+    let shaking = Client::negotiate(&world);
     for n in 0..8 {
         client.request(WRITE, 0, n * 4096, 4096, &[2; 4096]);
     }

@@ -8,13 +8,13 @@ use super::world::{MEMORY, SHORT, World};
 #[test]
 fn handshake_accepts_export_name_and_go() {
     let world = World::new(MEMORY, SHORT);
-    let mut old = Client::shake(&world);
+    let mut old = Client::negotiate(&world);
     old.send_option(OPT_EXPORT_NAME, b"vol");
     assert_eq!(old.u64(), 1 << 20);
     old.bytes(2);
     assert_eq!(old.read(0, 512), [0; 512]);
 
-    let mut new = Client::shake(&world);
+    let mut new = Client::negotiate(&world);
     let list = new.option(OPT_LIST, &[]);
     assert_eq!(list[0], (SERVER, b"\0\0\0\x03vola test".to_vec()));
     assert_eq!(list[1].0, ACK);
@@ -32,7 +32,7 @@ fn handshake_accepts_export_name_and_go() {
 #[test]
 fn refused_options_leave_the_stream_readable() {
     let world = World::new(MEMORY, SHORT);
-    let mut client = Client::shake(&world);
+    let mut client = Client::negotiate(&world);
     let kind = |replies: Vec<(u32, Vec<u8>)>| {
         let (kind, words) = replies.last().unwrap().clone();
         assert!(kind == ACK || !words.is_empty(), "a refusal has words");
@@ -55,7 +55,7 @@ fn refused_options_leave_the_stream_readable() {
 fn malformed_handshake_is_closed_and_logged() {
     let world = World::new(MEMORY, SHORT);
     let closed = |bytes: &[u8], words: &str| {
-        let mut client = Client::shake(&world);
+        let mut client = Client::negotiate(&world);
         client.send(bytes);
         assert!(client.is_closed());
         world.logs(words);
@@ -73,8 +73,8 @@ fn malformed_handshake_is_closed_and_logged() {
 fn idle_and_slow_handshakes_have_deadline() {
     let world = World::new(MEMORY, SHORT);
     let begun = Instant::now();
-    let mut idle = Client::shake(&world);
-    let mut slow = Client::shake(&world);
+    let mut idle = Client::negotiate(&world);
+    let mut slow = Client::negotiate(&world);
     for byte in b"IHAVEOPT" {
         slow.send(&[*byte]);
         std::thread::sleep(Duration::from_millis(20));
@@ -88,7 +88,7 @@ fn idle_and_slow_handshakes_have_deadline() {
 fn client_beyond_connection_limit_is_refused_and_closed() {
     let world = World::new(MEMORY, SHORT);
     let mut served: Vec<_> = (0..SHORT.connections).map(|_| Client::new(&world)).collect();
-    let mut late = Client::shake(&world);
+    let mut late = Client::negotiate(&world);
     let told = late.go("vol");
     assert_eq!(told[0].0, POLICY);
     let words = String::from_utf8(told[0].1.clone()).unwrap();

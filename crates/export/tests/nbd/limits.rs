@@ -80,7 +80,7 @@ fn ten_thousand_silent_connections_are_bounded() {
     }
     assert!(world.connections() <= 2 * limits.connections, "{}", world.connections());
     super::world::until("a client is served", || {
-        let mut client = Client::shake(&world);
+        let mut client = Client::negotiate(&world);
         client.go("vol").last().unwrap().0 == ACK && client.read(0, 512) == [0; 512]
     });
     // The log does not have a line for each connection: 20 in 10 s.

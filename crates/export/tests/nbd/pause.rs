@@ -120,7 +120,7 @@ fn long_request_is_carried_out_by_next_server() {
 fn handover_keeps_reply_style_of_client() {
     let world = World::new(MEMORY, PATIENT);
     let mut structured = Client::structured(&world);
-    let mut extended_one = Client::shake(&world);
+    let mut extended_one = Client::negotiate(&world);
     assert_eq!(extended_one.option(OPT_EXTENDED, &[])[0].0, ACK);
     assert_eq!(extended_one.go("vol").last().unwrap().0, ACK);
     world.next(IDENTITY);
@@ -207,7 +207,7 @@ fn failed_or_undone_pause_is_invisible_to_client() {
                 [export]\nvol = { on = \"slow\" }\n";
     let world = World::new(slow, PATIENT);
     let mut client = Client::new(&world);
-    let shaking = Client::shake(&world);
+    let shaking = Client::negotiate(&world);
     let begin = |client: &mut Client| {
         (0..8).for_each(|n| client.request(WRITE, 0, n * 4096, 4096, &[n as u8; 4096]));
         client.send(&header(READ, 0, 0, 4096)[..9]);

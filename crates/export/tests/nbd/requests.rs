@@ -176,7 +176,7 @@ fn block_status_and_reads_report_holes() {
 #[test]
 fn extended_headers_follow_specification() {
     let world = World::new(MEMORY, SHORT);
-    let mut client = Client::shake(&world);
+    let mut client = Client::negotiate(&world);
     assert_eq!(client.option(OPT_EXTENDED, &[])[0].0, ACK);
     assert_eq!(client.option(OPT_SET_META, &meta_data("vol", &["base:allocation"]))[0].0, META);
     assert_eq!(client.go("vol").last().unwrap().0, ACK);
@@ -218,7 +218,7 @@ fn long_request_may_end_at_highest_offset() {
         ),
         SHORT,
     );
-    let mut client = Client::shake(&world);
+    let mut client = Client::negotiate(&world);
     assert_eq!(client.option(OPT_EXTENDED, &[])[0].0, ACK);
     assert_eq!(client.go("vol").last().unwrap().0, ACK);
     let end = 0_u64.wrapping_sub(SIZE);

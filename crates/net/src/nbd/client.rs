@@ -78,8 +78,8 @@ impl Client {
             let mut inbox = Inbox::over(memory.buf(env.pool(), INBOX_BYTES).await?);
             let heads = memory.buf(env.pool(), HEADS_BYTES).await?;
             let outbox = Outbox::over(heads, memory.buf(env.pool(), HEADS_BYTES).await?);
-            let shaken = shake(env, &mut socket, tls, config, &mut inbox, memory).await;
-            let session = shaken.map_err(|error: Error| error.at(to))?;
+            let negotiated = negotiate(env, &mut socket, tls, config, &mut inbox, memory).await;
+            let session = negotiated.map_err(|error: Error| error.at(to))?;
             Ok::<_, Error>((socket, session, inbox, outbox))
         };
         let Some(connected) = env.within(HANDSHAKE, connecting).await else {
@@ -258,7 +258,7 @@ impl Tickets for Inner {
     }
 }
 
-async fn shake(
+async fn negotiate(
     env: &Env,
     socket: &mut Rc<dyn Socket>,
     tls: Option<&tls::Client>,

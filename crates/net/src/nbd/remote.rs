@@ -55,7 +55,7 @@ impl Remote {
 
 impl Inner {
     /// Sends a read or a change, again after each lost connection, until it is answered.
-    async fn carry_out(&self, change: &Change) -> Result<Outcome> {
+    async fn exchange(&self, change: &Change) -> Result<Outcome> {
         let mut open = None;
         loop {
             let (session, client) = self.link.client(open.is_some()).await?;
@@ -101,7 +101,7 @@ impl Inner {
     async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
         let (command, flags) = (Command::Read, CommandFlags::NONE);
         let outcome =
-            self.carry_out(&Change { command, flags, range, data: Some(into.clone()) }).await?;
+            self.exchange(&Change { command, flags, range, data: Some(into.clone()) }).await?;
         *into = outcome.buf.expect("a read comes back with its buffer");
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Inner {
         };
         for piece in self.pieces(&change) {
             let room = self.link.log.room(&piece).await;
-            match self.carry_out(&piece).await {
+            match self.exchange(&piece).await {
                 Ok(_) => room.answered(piece, durable),
                 Err(error) => {
                     room.refused(piece.range);

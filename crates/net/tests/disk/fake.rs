@@ -121,7 +121,7 @@ impl Fake {
                 std::thread::spawn(move || {
                     let mut peer = Peer { stream: stream.unwrap(), connection, shared };
                     // An error only ends this connection.
-                    let _ = peer.shake(claim).and_then(|()| peer.serve(&*act));
+                    let _ = peer.negotiate(claim).and_then(|()| peer.serve(&*act));
                     let _ = peer.stream.shutdown(std::net::Shutdown::Both);
                 });
             }
@@ -162,7 +162,7 @@ impl Peer {
         Ok(bytes)
     }
 
-    fn shake(&mut self, claim: Claim) -> std::io::Result<()> {
+    fn negotiate(&mut self, claim: Claim) -> std::io::Result<()> {
         let (size, flags) = claim(self.connection);
         self.stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
         self.bytes::<4>()?;

@@ -139,7 +139,7 @@ pub struct Ends {
 }
 
 /// Runs both sides against each other, moving `piece()` bytes at a time.
-pub fn shake(config: ClientConfig, mut piece: impl FnMut() -> usize) -> Ends {
+pub fn negotiate(config: ClientConfig, mut piece: impl FnMut() -> usize) -> Ends {
     let mut client = ClientHandshake::new(config).unwrap();
     let mut server = ServerHandshake::new(Limits::default());
     let mut ends = Ends { client: None, server: None, left: (0, 0) };

@@ -6,7 +6,7 @@ use wire::nbd::{
     ServerProgress, Session, TransmissionFlags,
 };
 
-use crate::pair::{ALL_FLAGS, Ends, facts, shake};
+use crate::pair::{ALL_FLAGS, Ends, facts, negotiate};
 
 /// Returns the sessions of both sides. Panics unless both handshakes succeeded and took every byte.
 fn sessions(ends: Ends) -> (Session, Session) {
@@ -47,19 +47,19 @@ fn assert_agree(config: &ClientConfig, ends: Ends) {
 #[test]
 fn handshake_works_byte_by_byte() {
     let config = ClientConfig::connect("second");
-    assert_agree(&config, shake(config.clone(), || 1));
+    assert_agree(&config, negotiate(config.clone(), || 1));
 }
 
 #[test]
 fn default_export_gets_canonical_name() {
-    let (client, server) = sessions(shake(ClientConfig::connect(""), || 1000));
+    let (client, server) = sessions(negotiate(ClientConfig::connect(""), || 1000));
     assert_eq!(client.facts.name, "first");
     assert_eq!(server.facts.name, "first");
 }
 
 #[test]
 fn client_aborts_after_unknown_export() {
-    let ends = shake(ClientConfig::connect("third"), || 1000);
+    let ends = negotiate(ClientConfig::connect("third"), || 1000);
     let Some(Err(ProtocolError::Refused { reply, message, .. })) = ends.client else {
         panic!("the client came to {:?}", ends.client);
     };
@@ -70,7 +70,7 @@ fn client_aborts_after_unknown_export() {
 
 #[test]
 fn describe_returns_facts_and_aborts() {
-    let ends = shake(ClientConfig { goal: Goal::Describe, ..ClientConfig::connect("") }, || 3);
+    let ends = negotiate(ClientConfig { goal: Goal::Describe, ..ClientConfig::connect("") }, || 3);
     let Some(Ok(ClientProgress::Described(told))) = ends.client else {
         panic!("the client came to {:?}", ends.client);
     };
@@ -83,7 +83,7 @@ fn describe_returns_facts_and_aborts() {
 
 #[test]
 fn list_returns_exports_and_aborts() {
-    let ends = shake(ClientConfig { goal: Goal::List, ..ClientConfig::connect("") }, || 3);
+    let ends = negotiate(ClientConfig { goal: Goal::List, ..ClientConfig::connect("") }, || 3);
     let entry = |name: &str, description: &str| ExportEntry {
         name: name.to_owned(),
         description: description.to_owned(),
@@ -108,7 +108,7 @@ proptest! {
             ..ClientConfig::connect("second")
         };
         let mut turn = pieces.iter().cycle();
-        let ends = shake(config.clone(), || *turn.next().expect("a cycle never ends"));
+        let ends = negotiate(config.clone(), || *turn.next().expect("a cycle never ends"));
         assert_agree(&config, ends);
     }
 }
