@@ -118,7 +118,7 @@ pub struct Before<'b> {
     /// Its plan.
     pub planned: &'b Planned,
     /// For each node of the plan: the member of the old graph that goes on unchanged, if one does.
-    pub stays: Vec<Option<usize>>,
+    pub unchanged: Vec<Option<usize>>,
     /// The hand-overs of its other devices, by their names and kinds.
     pub handovers: BTreeMap<(String, &'static str), Rc<dyn Any>>,
 }
@@ -158,7 +158,7 @@ impl Building<'_> {
     /// Returns the member that goes on unchanged.
     fn staying(&self, index: usize) -> Option<&Member> {
         let before = self.before?;
-        before.stays[index].map(|member| &before.graph.nodes[member])
+        before.unchanged[index].map(|member| &before.graph.nodes[member])
     }
 
     /// Returns the running hook with the name of `node`, if its options are the same. It depends on nothing below it.

@@ -87,9 +87,9 @@ impl Serving {
             // The wait also ends if a change puts another device in the place of this one.
             let _ = wait.await;
             let turn = self.live.turn().await;
-            let Some(stays) = self.is_done(&moving.name) else { continue };
-            match self.leave(&turn, &moving, &stays).await {
-                Ok(()) => out::note(&format!("{}: the bytes are on {stays}", moving.name)),
+            let Some(kept) = self.is_done(&moving.name) else { continue };
+            match self.leave(&turn, &moving, &kept).await {
+                Ok(()) => out::note(&format!("{}: the bytes are on {kept}", moving.name)),
                 Err(failure) => {
                     let (name, why) = (&moving.name, failure.to_string());
                     out::note(&format!("warning: {name} is done, and does not leave: {why}"));
@@ -114,8 +114,8 @@ impl Serving {
         now.graph.holders(moving).next().filter(|_| done).map(|holder| holder.name.clone())
     }
 
-    async fn leave(&self, turn: &ChangeGuard, moving: &Move, stays: &str) -> Result<()> {
-        let spec = self.spec.borrow().without_move(moving, stays);
+    async fn leave(&self, turn: &ChangeGuard, moving: &Move, kept: &str) -> Result<()> {
+        let spec = self.spec.borrow().without_move(moving, kept);
         self.become_spec(turn, spec, self.opening(Vec::new()), false).await.map(drop)
     }
 

@@ -7,9 +7,12 @@ use super::bytes::{Compared, Differs};
 use crate::spec::{Planned, PlannedNode};
 
 /// Checks that the running graph may become what `planned` says.
-pub fn allow(old: &Current, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
+pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> Result<()> {
     for (index, node) in old.planned.nodes.iter().enumerate() {
-        if node.kind.capabilities.names_members && !node.labelled && !stays.contains(&Some(index)) {
+        if node.kind.capabilities.names_members
+            && !node.labelled
+            && !unchanged.contains(&Some(index))
+        {
             let words = format!(
                 "{} is on raw disks: what it knows of its members goes with it, so nothing may \
                          change there",
@@ -20,7 +23,7 @@ pub fn allow(old: &Current, planned: &Planned, stays: &[Option<usize>]) -> Resul
         }
     }
     let has_all = having_all(old);
-    let compared = Compared::new(&old.planned, planned, stays, &has_all);
+    let compared = Compared::new(&old.planned, planned, unchanged, &has_all);
     if let Some(Renamed { device, was, is }) = renamed(&compared) {
         let words = format!(
             "{device} knows its members by their names, and {was} would be {is}: it could not tell whether that one \
@@ -69,11 +72,11 @@ fn having_all(old: &Current) -> impl Fn(&PlannedNode, &PlannedNode) -> bool {
 pub fn shows(
     old: &Current,
     planned: &Planned,
-    stays: &[Option<usize>],
+    unchanged: &[Option<usize>],
     (before, after): (usize, usize),
 ) -> Result<(), Differs> {
     let has_all = having_all(old);
-    let compared = Compared::new(&old.planned, planned, stays, &has_all);
+    let compared = Compared::new(&old.planned, planned, unchanged, &has_all);
     compared.shows(before, after)
 }
 

@@ -15,7 +15,7 @@ pub struct Compared<'c> {
     /// After.
     pub new: &'c Planned,
     /// For each node of `new`: the equal node of `old`, if nothing about it changes.
-    pub stays: &'c [Option<usize>],
+    pub unchanged: &'c [Option<usize>],
     /// Whether a lower (second argument) has all bytes now of a device of `old` (first argument) that keeps copies.
     pub has_all: &'c dyn Fn(&PlannedNode, &PlannedNode) -> bool,
     /// The pairs of nodes that were compared, with the result: each pair is compared once, however many ways lead to it.
@@ -36,10 +36,10 @@ impl<'c> Compared<'c> {
     pub fn new(
         old: &'c Planned,
         new: &'c Planned,
-        stays: &'c [Option<usize>],
+        unchanged: &'c [Option<usize>],
         has_all: &'c dyn Fn(&PlannedNode, &PlannedNode) -> bool,
     ) -> Self {
-        Self { old, new, stays, has_all, compared: RefCell::default() }
+        Self { old, new, unchanged, has_all, compared: RefCell::default() }
     }
 
     /// Checks that `n` of the new graph shows at each address what `o` of the old one shows there.
@@ -48,7 +48,7 @@ impl<'c> Compared<'c> {
     /// The devices at which they differ.
     pub fn shows(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (o, n) = (self.old.through(o), self.new.through(n));
-        if self.stays[n] == Some(o) {
+        if self.unchanged[n] == Some(o) {
             return Ok(());
         }
         if let Some(known) = self.compared.borrow().get(&(o, n)) {

@@ -25,12 +25,12 @@ pub struct Line {
 
 impl Changes {
     /// Compares `old` with `new`.
-    pub(super) fn of(old: &Planned, new: &Planned, stays: &[Option<usize>]) -> Self {
+    pub(super) fn of(old: &Planned, new: &Planned, unchanged: &[Option<usize>]) -> Self {
         let mut lines = Vec::new();
-        for (node, stays) in new.nodes.iter().zip(stays) {
+        for (node, unchanged) in new.nodes.iter().zip(unchanged) {
             let before = old.nodes.iter().find(|before| before.name == node.name);
             let (verb, words) = match before {
-                _ if stays.is_some() => continue,
+                _ if unchanged.is_some() => continue,
                 None => ("add", what(new, node)),
                 Some(before) => node_words(old, new, before, node),
             };

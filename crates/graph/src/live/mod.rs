@@ -94,7 +94,7 @@ struct Change<'c> {
     old: &'c Current,
     planned: &'c Planned,
     /// For each node of the plan: the member that stays.
-    stays: Vec<Option<usize>>,
+    unchanged: Vec<Option<usize>>,
     labels: Option<&'c Labels>,
     /// For each member of the old graph: whether it was closed.
     closed: Vec<bool>,
@@ -181,22 +181,22 @@ impl RunningGraph {
     /// The reason why it is not permitted.
     pub fn compare(&self, planned: &Planned) -> Result<Changes> {
         let old = self.now();
-        let stays = same::stays(&old.planned, planned);
-        allow(&old, planned, &stays)?;
-        Ok(Changes::of(&old.planned, planned, &stays))
+        let unchanged = same::unchanged(&old.planned, planned);
+        allow(&old, planned, &unchanged)?;
+        Ok(Changes::of(&old.planned, planned, &unchanged))
     }
 
     /// Returns the moves of bytes that are necessary for each export to show the same bytes after a change: from a
     /// device of the open graph to one of `planned`, by their names.
     pub fn to_move(&self, planned: &Planned) -> Vec<(String, String)> {
         let old = self.now();
-        let stays = same::stays(&old.planned, planned);
+        let unchanged = same::unchanged(&old.planned, planned);
         let mut moves = Vec::new();
         for before in &old.planned.exports {
             let after = planned.exports.iter().find(|after| after.name == before.name);
             let Some(after) = after else { continue };
             if let Err(Differs { old: o, new: n }) =
-                shows(&old, planned, &stays, (before.node, after.node))
+                shows(&old, planned, &unchanged, (before.node, after.node))
             {
                 let pair = (old.planned.nodes[o].name.clone(), planned.nodes[n].name.clone());
                 if !moves.contains(&pair) {
@@ -251,11 +251,17 @@ impl RunningGraph {
         let held = self.engine.suspend();
         let deadline = self.env.now().after(limit);
         self.quiet(&old, deadline).await.map_err(Unchanged::Failed)?;
-        let stays = same::stays(&old.planned, &planned);
+        let unchanged = same::unchanged(&old.planned, &planned);
         let closed = vec![false; old.planned.nodes.len()];
         let labels_of = labels.as_ref();
-        let mut change =
-            Change { old: &old, planned: &planned, stays, labels: labels_of, closed, handovers };
+        let mut change = Change {
+            old: &old,
+            planned: &planned,
+            unchanged,
+            labels: labels_of,
+            closed,
+            handovers,
+        };
         let _ended = ScopeGuard::new(|| self.changed.wake());
         match self.replace(&mut change, deadline).await {
             Ok(graph) => {
@@ -417,7 +423,7 @@ impl RunningGraph {
         let old = change.old;
         // Uppers first.
         for (index, member) in old.graph.members().iter().enumerate().rev() {
-            if change.stays.contains(&Some(index)) {
+            if change.unchanged.contains(&Some(index)) {
                 continue;
             }
             let left = deadline.since(self.env.now());
@@ -429,9 +435,9 @@ impl RunningGraph {
             change.handovers.extend(handover.map(|handover| (key, handover)));
         }
         // A request under way may have failed a member since the change was asked for.
-        allow(old, change.planned, &change.stays)?;
-        let (stays, handovers) = (change.stays.clone(), change.handovers.clone());
-        let before = Before { graph: &old.graph, planned: &old.planned, stays, handovers };
+        allow(old, change.planned, &change.unchanged)?;
+        let (unchanged, handovers) = (change.unchanged.clone(), change.handovers.clone());
+        let before = Before { graph: &old.graph, planned: &old.planned, unchanged, handovers };
         let mut graph = Graph::empty(change.planned, &self.engine);
         let made = async {
             if seeded::on(Bug::ChangeToldEarly) {
@@ -473,8 +479,9 @@ impl RunningGraph {
     async fn undo(&self, change: Change<'_>, error: Error) -> Unchanged {
         let Change { old, labels, closed, handovers, .. } = change;
         let labels = old.labels.as_ref().map(|before| before.again(labels));
-        let stays = closed.iter().enumerate().map(|(n, closed)| (!closed).then_some(n)).collect();
-        let before = Before { graph: &old.graph, planned: &old.planned, stays, handovers };
+        let unchanged =
+            closed.iter().enumerate().map(|(n, closed)| (!closed).then_some(n)).collect();
+        let before = Before { graph: &old.graph, planned: &old.planned, unchanged, handovers };
         let mut graph = Graph::empty(&old.planned, &self.engine);
         let back = async {
             graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;

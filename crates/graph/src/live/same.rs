@@ -7,20 +7,20 @@ use kind::Effect;
 use crate::spec::{Planned, PlannedNode};
 
 /// Returns for each node of `new` the equal node of `old`, if nothing about it changes.
-pub fn stays(old: &Planned, new: &Planned) -> Vec<Option<usize>> {
+pub fn unchanged(old: &Planned, new: &Planned) -> Vec<Option<usize>> {
     let by_name: BTreeMap<&str, usize> =
         old.nodes.iter().enumerate().map(|(index, node)| (node.name.as_str(), index)).collect();
-    let mut stays: Vec<Option<usize>> = Vec::new();
+    let mut unchanged: Vec<Option<usize>> = Vec::new();
     // Lowers come first.
     for node in &new.nodes {
         let same = by_name.get(node.name.as_str()).copied().filter(|index| {
             let before = &old.nodes[*index];
-            let lowers: Option<Vec<usize>> = node.lowers.iter().map(|n| stays[*n]).collect();
+            let lowers: Option<Vec<usize>> = node.lowers.iter().map(|n| unchanged[*n]).collect();
             lowers.as_ref() == Some(&before.lowers) && is_same(before, node)
         });
-        stays.push(same);
+        unchanged.push(same);
     }
-    stays
+    unchanged
 }
 
 /// Whether two nodes are the same, apart from their lowers.

@@ -10,7 +10,7 @@ use kind::{
 
 use super::allow::{Renamed, newly_trusted, renamed};
 use super::bytes::Compared;
-use super::same::stays;
+use super::same::unchanged;
 use crate::spec::{Planned, PlannedNode, Position, Role, test_kinds};
 
 const MIB: u64 = 1 << 20;
@@ -135,9 +135,9 @@ impl Draft {
 /// of mirrors that are in sync.
 fn shows(old: &Draft, new: &Draft, in_sync: &[&str]) -> Result<(), String> {
     let (old, new) = (&old.0, &new.0);
-    let stays = stays(old, new);
+    let unchanged = unchanged(old, new);
     let in_sync = |_: &PlannedNode, member: &PlannedNode| in_sync.contains(&member.name.as_str());
-    let compared = Compared::new(old, new, &stays, &in_sync);
+    let compared = Compared::new(old, new, &unchanged, &in_sync);
     let differs = compared.shows(old.nodes.len() - 1, new.nodes.len() - 1);
     differs.map_err(|differs| new.nodes[differs.new].name.clone())
 }
@@ -154,23 +154,23 @@ fn devices_above_changed_lower_do_not_stay() {
     let timeout = Value::Duration(Duration::from_secs(3));
     let new = Draft::new().disk("a").given("timeout", timeout).disk("b");
     let new = new.add(&SAFE, "sb", &["b"], MIB).add(&SAFE, "sa", &["a"], MIB);
-    assert_eq!(stays(&old.0, &new.0), [None, Some(1), Some(3), None]);
+    assert_eq!(unchanged(&old.0, &new.0), [None, Some(1), Some(3), None]);
 }
 
 #[test]
 fn disk_created_by_start_stays_and_absent_one_does_not() {
     let old = Draft::new().disk("a").given("create", Value::Switch(true));
-    assert_eq!(stays(&old.0, &Draft::new().disk("a").0), [Some(0)]);
+    assert_eq!(unchanged(&old.0, &Draft::new().disk("a").0), [Some(0)]);
     let mut back = Draft::new().disk("a");
     back.last().words = "not there".to_owned();
-    assert_eq!(stays(&back.0, &old.0), [None], "one that was not there may be back");
+    assert_eq!(unchanged(&back.0, &old.0), [None], "one that was not there may be back");
 }
 
 #[test]
 fn device_on_other_lowers_does_not_stay() {
     let old = Draft::new().disk("a").disk("b").add(&SAFE, "s", &["a"], MIB);
     let new = Draft::new().disk("a").disk("b").add(&SAFE, "s", &["b"], MIB);
-    assert_eq!(stays(&old.0, &new.0), [Some(0), Some(1), None]);
+    assert_eq!(unchanged(&old.0, &new.0), [Some(0), Some(1), None]);
     assert_eq!(shows(&old, &new, &[]), Err("b".to_owned()));
 }
 
@@ -255,8 +255,8 @@ fn mirror_may_be_put_above_disk_and_removed() {
 fn renamed_member_is_reported() {
     let in_sync = |_: &PlannedNode, _: &PlannedNode| true;
     let of = |old: &Draft, new: &Draft| {
-        let stays = stays(&old.0, &new.0);
-        let compared = Compared::new(&old.0, &new.0, &stays, &in_sync);
+        let unchanged = unchanged(&old.0, &new.0);
+        let compared = Compared::new(&old.0, &new.0, &unchanged, &in_sync);
         renamed(&compared).map(|Renamed { device, was, is }| format!("{device}: {was} is {is}"))
     };
     let old = pair(&["a", "b"]);

@@ -87,11 +87,11 @@ impl Spec {
     /// Returns the spec without that move. Devices and exports on it are put on `stays`, one of its two lowers. Devices
     /// and disks that nothing uses any more are removed as well.
     #[must_use]
-    pub fn without_move(&self, moving: &Move, stays: &str) -> Self {
+    pub fn without_move(&self, moving: &Move, kept: &str) -> Self {
         let mut spec = self.clone();
         spec.entries.retain(|entry| entry.name.text != moving.name);
         let users = spec.entries.iter_mut().chain(&mut spec.exports);
-        users.for_each(|entry| entry.stand_on(&moving.name, stays));
+        users.for_each(|entry| entry.stand_on(&moving.name, kept));
         let mut unused = [&moving.from, &moving.to].map(String::clone).to_vec();
         while let Some(name) = unused.pop() {
             let mut users = spec.entries.iter().chain(&spec.exports);

@@ -230,11 +230,11 @@ impl Inner {
             unrecorded_max: UNTOLD_BYTES_MAX.min(all / UNTOLD_SHARE),
         };
         let waits = !seeded::on(Bug::CopyUntold);
-        let stays = self.writer.as_ref().filter(|_| waits).map(SuperblockWriter::committed);
+        let committed = self.writer.as_ref().filter(|_| waits).map(SuperblockWriter::committed);
         let me = self.me.clone();
         self.env.spawn("a mirror's resync", async move {
-            if let Some(stays) = stays {
-                stays.await;
+            if let Some(committed) = committed {
+                committed.await;
             }
             let Some(mirror) = me.upgrade().filter(|mirror| !mirror.tasks.is_closing()) else {
                 return;
