@@ -121,7 +121,7 @@ impl Portals {
 
     /// Leads every portal to the target of its name. Makes the portals that are missing, and closes those without a
     /// target. Requests that were begun go on where they are.
-    pub fn lead(&self, engine: &Engine, targets: &Targets) {
+    pub fn retarget(&self, engine: &Engine, targets: &Targets) {
         let mut portals = self.0.borrow_mut();
         let gone = portals.extract_if(.., |name, _| !targets.contains_key(name));
         gone.for_each(|(_, portal)| portal.close(Error::new(ErrorKind::Io, GONE)));

@@ -433,7 +433,7 @@ fn portals_are_led_to_their_targets_as_a_set() {
     let portals = Portals::default();
     let targets =
         |both: &[(&str, NodeId)]| both.iter().map(|(n, id)| ((*n).to_owned(), *id)).collect();
-    portals.lead(&bench.engine, &targets(&[("first", a), ("second", a)]));
+    portals.retarget(&bench.engine, &targets(&[("first", a), ("second", a)]));
     let (first, second) = (portals.get("first").unwrap(), portals.get("second").unwrap());
     let flush = |portal: &Portal| {
         let token = bench.tokens.replace(bench.tokens.get() + 1);
@@ -441,7 +441,7 @@ fn portals_are_led_to_their_targets_as_a_set() {
         bench.engine.turn();
         bench.answer(token).expect("nothing holds it up").1
     };
-    portals.lead(&bench.engine, &targets(&[("first", b), ("third", a)]));
+    portals.retarget(&bench.engine, &targets(&[("first", b), ("third", a)]));
     flush(&first).unwrap();
     assert_eq!((one.flushes.get(), two.flushes.get()), (0, 1), "it was led to the other disk");
     let gone = flush(&second).unwrap_err();
@@ -469,12 +469,12 @@ fn portal_is_not_led_where_known_requests_would_not_fit() {
     let aligned = with(|info| info.buf_align = 4096);
     let portals = Portals::default();
     let to = |node| Targets::from([("vol".to_owned(), node)]);
-    portals.lead(&bench.engine, &to(wide));
+    portals.retarget(&bench.engine, &to(wide));
     portals.fit(&bench.engine, &to(wide)).unwrap();
     for node in [narrow, aligned] {
         let refused = portals.fit(&bench.engine, &to(node)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     }
-    portals.lead(&bench.engine, &to(narrow));
+    portals.retarget(&bench.engine, &to(narrow));
     portals.fit(&bench.engine, &to(wide)).unwrap();
 }

@@ -127,7 +127,7 @@ impl RunningGraph {
         match made {
             Ok(graph) => {
                 let (env, engine, portals) = (env.clone(), engine.clone(), Portals::default());
-                portals.lead(&engine, &graph.targets());
+                portals.retarget(&engine, &graph.targets());
                 let now = RefCell::new(Rc::new(Current { planned, graph, labels }));
                 Ok(Self {
                     env,
@@ -453,7 +453,7 @@ impl RunningGraph {
             change.handovers.extend(left);
             return Err(error);
         }
-        self.portals.lead(&self.engine, &graph.targets());
+        self.portals.retarget(&self.engine, &graph.targets());
         old.graph.leave(&graph);
         Ok(graph)
     }
@@ -493,7 +493,7 @@ impl RunningGraph {
         .await;
         match back {
             Ok(()) => {
-                self.portals.lead(&self.engine, &graph.targets());
+                self.portals.retarget(&self.engine, &graph.targets());
                 old.graph.leave(&graph);
                 let planned = old.planned.clone();
                 *self.now.borrow_mut() = Rc::new(Current { planned, graph, labels });
