@@ -246,12 +246,12 @@ async fn open(
     let (mut states, missing, scrubbed, writer) = if labelled {
         let found = (0..lowers.len()).map(|port| kept.found(port)).collect();
         let decision = decide(given, found, kept.may_degrade(), regions)?;
-        let state = |standing: &MemberState| match standing {
+        let state = |state: &MemberState| match state {
             MemberState::InSync => State::InSync,
             MemberState::Stale => State::Stale,
             MemberState::Failed => State::Failed,
         };
-        let states: Vec<_> = decision.standings.iter().map(state).collect();
+        let states: Vec<_> = decision.states.iter().map(state).collect();
         let missing = decision.missing.clone();
         let opening = env.random("a mirror's opening");
         let settle = given.duration(&SETTLE).unwrap_or(SETTLE_DEFAULT).max(SETTLE_MIN);

@@ -36,7 +36,7 @@ pub struct Members<'m> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// State of each member. A stale member that is present must be copied.
-    pub standings: Vec<MemberState>,
+    pub states: Vec<MemberState>,
     /// Regions in which each member differs from those in sync.
     pub missing: Vec<Bitmap>,
     /// For each member, the state that is known to be on it, and the last one that was sent to it.
@@ -60,20 +60,20 @@ impl Members<'_> {
         let nothing_served = self.found.iter().all(|found| found.fresh);
         let newest = self.newest(&records).filter(|_| !nothing_served);
         let Some((newest, apart)) = newest else { return self.first() };
-        let mut standings: Vec<_> =
-            (0..self.names.len()).map(|n| self.standing(n, newest, records[n].as_ref())).collect();
+        let mut states: Vec<_> =
+            (0..self.names.len()).map(|n| self.state(n, newest, records[n].as_ref())).collect();
         let mut missing: Vec<_> =
             (0..self.names.len()).map(|n| self.missing(n, newest, records[n].as_ref())).collect();
-        let word = self.word(newest, apart, &standings, &records)?;
+        let word = self.word(newest, apart, &states, &records)?;
         if word.is_none() {
-            self.divided(newest, &records, &mut standings, &mut missing);
+            self.divided(newest, &records, &mut states, &mut missing);
         }
-        self.take_the_word(word, &mut standings, &mut missing);
-        let in_sync = standings.iter().zip(&mut missing);
+        self.take_the_word(word, &mut states, &mut missing);
+        let in_sync = states.iter().zip(&mut missing);
         in_sync.filter(|(it, _)| **it == MemberState::InSync).for_each(|(_, map)| map.clear());
         let generation = |n: usize| self.generation(n, newest, records[n].as_ref());
         Ok(Decision {
-            standings,
+            states,
             missing,
             known: (0..self.names.len()).map(generation).collect(),
             refilled: self.refilled(newest, &records, word),
@@ -101,14 +101,14 @@ impl Members<'_> {
         let all_new = self.found.iter().all(|found| found.fresh);
         let equal = self.created && all_new && self.trust.is_none();
         let equal = |n| equal && n + self.spares < count;
-        let standing =
+        let state =
             |n| if equal(n) || n == source { MemberState::InSync } else { MemberState::Stale };
-        let missing = |n| match standing(n) {
+        let missing = |n| match state(n) {
             MemberState::InSync => Bitmap::none(self.regions.count()),
             MemberState::Stale | MemberState::Failed => self.everything(),
         };
         Ok(Decision {
-            standings: (0..count).map(standing).collect(),
+            states: (0..count).map(state).collect(),
             missing: (0..count).map(missing).collect(),
             known: vec![(Generation::default(), Generation::default()); count],
             refilled: vec![false; count],
@@ -155,13 +155,13 @@ impl Members<'_> {
     }
 
     /// Returns whether a member is in sync, stale or failed, by the newest record and by its own.
-    fn standing(&self, n: usize, newest: &Record, own: Option<&Record>) -> MemberState {
+    fn state(&self, n: usize, newest: &Record, own: Option<&Record>) -> MemberState {
         if self.found[n].present && seeded::on(Bug::StaleServes) {
             return MemberState::InSync;
         }
         let Some(known) = newest.member(self.names[n]) else { return MemberState::Stale };
-        if known.standing != MemberState::InSync || !self.found[n].present {
-            return known.standing;
+        if known.state != MemberState::InSync || !self.found[n].present {
+            return known.state;
         }
         let has_it = |own: &Record| *own == *newest || known.should_have(own.generation);
         // Every disk beneath a member needs the record, because one of them may be an older image.
@@ -256,7 +256,7 @@ impl Members<'_> {
         &self,
         newest: &Record,
         apart: Option<usize>,
-        standings: &[MemberState],
+        states: &[MemberState],
         records: &[Option<Record>],
     ) -> Result<Option<usize>> {
         let present = |n: &usize| self.found[*n].present;
@@ -265,7 +265,7 @@ impl Members<'_> {
             .filter(present)
             .filter(|_| self.trusted_now || seeded::on(Bug::TrustOverLabels));
         let is_current =
-            |n: &usize| standings[*n] == MemberState::InSync || self.is_apart(*n, newest, records);
+            |n: &usize| states[*n] == MemberState::InSync || self.is_apart(*n, newest, records);
         let chosen = commanded.or(self.trust.filter(present).filter(is_current));
         if let Some(other) = apart {
             return chosen.ok_or_else(|| self.apart(other)).map(Some);
@@ -274,20 +274,20 @@ impl Members<'_> {
             true => Some(chosen.ok_or_else(flush_failed)?),
             false => None,
         };
-        match self.absence(newest, standings) {
+        match self.absence(newest, states) {
             None => Ok(after_flush),
             Some(objection) => commanded.ok_or(objection).map(Some),
         }
     }
 
     /// Returns the objection to opening without the absent members, if there is one.
-    fn absence(&self, newest: &Record, standings: &[MemberState]) -> Option<Error> {
-        let in_sync = |n: &usize| standings[*n] == MemberState::InSync;
+    fn absence(&self, newest: &Record, states: &[MemberState]) -> Option<Error> {
+        let in_sync = |n: &usize| states[*n] == MemberState::InSync;
         let (here, gone): (Vec<_>, Vec<_>) =
             (0..self.names.len()).filter(in_sync).partition(|n| self.found[*n].present);
         let missing = newest.members.iter().filter(|member| {
             let named = self.names.iter().any(|name| *name == member.name);
-            member.standing == MemberState::InSync && !named
+            member.state == MemberState::InSync && !named
         });
         let gone: Vec<&str> = gone
             .iter()
@@ -352,9 +352,8 @@ impl Members<'_> {
         else {
             return false;
         };
-        let in_sync = |record: &Record| {
-            record.member(name).is_some_and(|it| it.standing == MemberState::InSync)
-        };
+        let in_sync =
+            |record: &Record| record.member(name).is_some_and(|it| it.state == MemberState::InSync);
         let leads_on = known.may_have(theirs.generation);
         let has_all = (in_sync(newest) || in_sync(theirs) && leads_on)
             && theirs.generation.events >= thought.known.events;
@@ -389,14 +388,12 @@ impl Members<'_> {
         &self,
         newest: &Record,
         records: &[Option<Record>],
-        standings: &mut [MemberState],
+        states: &mut [MemberState],
         missing: &mut [Bitmap],
     ) {
         let here = |n: &usize| self.found[*n].present;
-        let in_sync: Vec<usize> = (0..standings.len())
-            .filter(|n| standings[*n] == MemberState::InSync)
-            .filter(here)
-            .collect();
+        let in_sync: Vec<usize> =
+            (0..states.len()).filter(|n| states[*n] == MemberState::InSync).filter(here).collect();
         let mut map = self.grown(newest);
         if in_sync.iter().any(|n| !self.found[*n].clean) {
             let states = in_sync.iter().filter_map(|n| records[*n].as_ref()).chain([newest]);
@@ -414,7 +411,7 @@ impl Members<'_> {
         let best = one(&is_final).or_else(|| one(&has_newest)).unwrap_or(in_sync[0]);
         let source = self.trust.filter(|n| in_sync.contains(n)).unwrap_or(best);
         for n in in_sync.into_iter().filter(|n| *n != source) {
-            (standings[n], missing[n]) = (MemberState::Stale, map.clone());
+            (states[n], missing[n]) = (MemberState::Stale, map.clone());
         }
     }
 
@@ -423,17 +420,17 @@ impl Members<'_> {
     fn take_the_word(
         &self,
         word: Option<usize>,
-        standings: &mut [MemberState],
+        states: &mut [MemberState],
         missing: &mut [Bitmap],
     ) {
-        for (standing, found) in standings.iter_mut().zip(&self.found) {
-            if !found.present && *standing == MemberState::InSync {
-                *standing = MemberState::Stale;
+        for (state, found) in states.iter_mut().zip(&self.found) {
+            if !found.present && *state == MemberState::InSync {
+                *state = MemberState::Stale;
             }
         }
         if let Some(trusted) = word.filter(|n| self.found[*n].present) {
-            standings.fill(MemberState::Stale);
-            standings[trusted] = MemberState::InSync;
+            states.fill(MemberState::Stale);
+            states[trusted] = MemberState::InSync;
             missing.fill(self.everything());
         }
     }

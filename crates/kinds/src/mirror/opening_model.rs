@@ -65,7 +65,7 @@ struct Life {
     events: u64,
     known: Vec<(Generation, Generation)>,
     refilled: Vec<bool>,
-    standings: Vec<Standing>,
+    states: Vec<Standing>,
     is_active: bool,
     is_durable: bool,
 }
@@ -94,13 +94,13 @@ impl World {
     fn new() -> Self {
         let begun = Generation { incarnation: 1, events: 1 };
         let known = vec![(begun, begun); 3];
-        let standings = vec![Standing::InSync; 3];
+        let states = vec![Standing::InSync; 3];
         let life = Life {
             incarnation: 1,
             events: 0,
             known,
             refilled: vec![false; 3],
-            standings,
+            states,
             is_active: false,
             is_durable: false,
         };
@@ -169,14 +169,14 @@ impl World {
             return Ok(());
         }
         let Ok(decision) = members.decide() else { return Ok(()) };
-        let standing = |(n, state): (usize, &MemberState)| match state {
+        let state = |(n, state): (usize, &MemberState)| match state {
             _ if !has(present, n) => Standing::Away,
             MemberState::InSync => Standing::InSync,
             MemberState::Stale => Standing::Stale,
             MemberState::Failed => Standing::Failed,
         };
-        let standings: Vec<_> = decision.standings.iter().enumerate().map(standing).collect();
-        let in_sync = (0..3).filter(|n| standings[*n] == Standing::InSync);
+        let states: Vec<_> = decision.states.iter().enumerate().map(state).collect();
+        let in_sync = (0..3).filter(|n| states[*n] == Standing::InSync);
         let held = in_sync.fold(Writes::MAX, |held, n| held & self.disks[n].writes);
         if trust.is_some() {
             self.given_up |= self.answered & !held;
@@ -193,7 +193,7 @@ impl World {
             events: decision.events,
             known: decision.known,
             refilled: decision.refilled,
-            standings,
+            states,
             is_active: false,
             is_durable: false,
         });
@@ -233,7 +233,7 @@ impl World {
             life.known[n].0 = now;
         }
         let is_whole = ports.iter().all(|n| has(reached, *n));
-        let is_served = life.standings.contains(&Standing::InSync);
+        let is_served = life.states.contains(&Standing::InSync);
         life.is_durable = true;
         self.life = Some(life).filter(|_| is_whole && is_served);
     }
@@ -252,7 +252,7 @@ impl World {
             if has(reached, n) {
                 self.disks[n].writes |= write;
             } else {
-                life.standings[n] = Standing::Failed;
+                life.states[n] = Standing::Failed;
                 life.is_durable = false;
             }
         }
@@ -267,30 +267,30 @@ impl World {
 
     fn fail(&mut self, n: usize) {
         let Some(life) = &mut self.life else { return };
-        let others = (0..3).any(|other| other != n && life.standings[other] == Standing::InSync);
+        let others = (0..3).any(|other| other != n && life.states[other] == Standing::InSync);
         if others && life.takes_writes(n) {
-            life.standings[n] = Standing::Failed;
+            life.states[n] = Standing::Failed;
             life.is_durable = false;
         }
     }
 
     fn change(&mut self, n: usize, from: &[Standing], to: Standing) {
-        let Some(life) = self.life.as_mut().filter(|life| from.contains(&life.standings[n])) else {
+        let Some(life) = self.life.as_mut().filter(|life| from.contains(&life.states[n])) else {
             return;
         };
-        life.standings[n] = to;
+        life.states[n] = to;
         self.write_state(ALL);
     }
 
     fn copied(&mut self, n: usize) {
         let Some(life) = &self.life else { return };
-        if life.standings[n] != Standing::Copying {
+        if life.states[n] != Standing::Copying {
             return;
         }
-        let source = life.standings.iter().position(|it| *it == Standing::InSync);
+        let source = life.states.iter().position(|it| *it == Standing::InSync);
         self.disks[n].writes = self.disks[source.expect("it serves")].writes;
         let life = self.life.as_mut().expect("it is there");
-        life.standings[n] = Standing::InSync;
+        life.states[n] = Standing::InSync;
         life.is_durable = false;
     }
 
@@ -306,14 +306,14 @@ impl World {
 
 impl Life {
     fn takes_writes(&self, n: usize) -> bool {
-        matches!(self.standings[n], Standing::InSync | Standing::Copying)
+        matches!(self.states[n], Standing::InSync | Standing::Copying)
     }
 
     fn record(&self, generation: Generation) -> Record {
         let (none, all) = (Bitmap::none(1), Bitmap::all(1));
         let member = |n: usize| Known {
             name: NAMES[n].to_owned(),
-            standing: match self.standings[n] {
+            state: match self.states[n] {
                 Standing::InSync => MemberState::InSync,
                 Standing::Stale | Standing::Copying | Standing::Away => MemberState::Stale,
                 Standing::Failed => MemberState::Failed,
@@ -321,7 +321,7 @@ impl Life {
             known: self.known[n].0,
             sent: self.known[n].1,
             refilled: self.refilled[n],
-            missing: match self.standings[n] {
+            missing: match self.states[n] {
                 Standing::InSync => none.clone(),
                 _ => all.clone(),
             },

@@ -26,15 +26,14 @@ fn record(
     active: bool,
     members: &[(&str, MemberState, Generation, Generation)],
 ) -> Record {
-    let member =
-        |(name, standing, known, sent): &(&str, MemberState, Generation, Generation)| Known {
-            name: (*name).to_owned(),
-            standing: *standing,
-            known: *known,
-            sent: *sent,
-            missing: if *standing == IN { map(&[]) } else { map(&[2]) },
-            refilled: false,
-        };
+    let member = |(name, state, known, sent): &(&str, MemberState, Generation, Generation)| Known {
+        name: (*name).to_owned(),
+        state: *state,
+        known: *known,
+        sent: *sent,
+        missing: if *state == IN { map(&[]) } else { map(&[2]) },
+        refilled: false,
+    };
     let members = members.iter().map(member).collect();
     let active = if active { map(&[1]) } else { map(&[]) };
     let scrubbed = Scrubbed::default();
@@ -85,7 +84,7 @@ impl Case {
 
     /// Returns the states of the members, or the words of the refusal.
     fn decide(&self) -> Result<Vec<MemberState>, String> {
-        self.decision().map(|decision| decision.standings)
+        self.decision().map(|decision| decision.states)
     }
 
     /// Returns the regions that must be copied to each member.
@@ -466,7 +465,7 @@ fn returning_member_is_copied_what_it_missed() {
     assert_eq!(case.missing()[1], map(&[2, 7]));
     // The regions in its own record count, too.
     let mut itself = both(true);
-    itself.members[1] = Known { standing: STALE, missing: map(&[9]), ..itself.members[1].clone() };
+    itself.members[1] = Known { state: STALE, missing: map(&[9]), ..itself.members[1].clone() };
     case.found[1] = found(Some(&itself));
     assert_eq!(case.missing()[1], map(&[1, 2, 7, 9]));
 }

@@ -59,7 +59,7 @@ struct Sizes {
 #[repr(C)]
 struct Entry {
     name: [u8; NAME_BYTES],
-    standing: u8,
+    state: u8,
     map: u8,
     refilled: u8,
     zero: [u8; 5],
@@ -101,7 +101,7 @@ pub struct Record {
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let record = Record::decode(bytes)?;
     let regions = |map: &Bitmap| format!("{} of {} regions", map.len(), record.regions.count());
-    let one = |member: &Known| match member.standing {
+    let one = |member: &Known| match member.state {
         MemberState::InSync => format!("{} in sync", member.name),
         MemberState::Stale => format!("{} misses {}", member.name, regions(&member.missing)),
         MemberState::Failed => {
@@ -109,7 +109,7 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
         }
     };
     let join = |members: Vec<String>| members.join(", ");
-    let behind = record.members.iter().filter(|member| member.standing != MemberState::InSync);
+    let behind = record.members.iter().filter(|member| member.state != MemberState::InSync);
     let lacks = join(behind.map(one).collect());
     let members = join(record.members.iter().map(one).collect());
     let flush = if record.flush_failed { "; a flush has failed" } else { "" };
@@ -132,7 +132,7 @@ pub struct Known {
     /// Name of the member.
     pub name: String,
     /// State of the member.
-    pub standing: MemberState,
+    pub state: MemberState,
     /// The last state that is known to be on it.
     pub known: Generation,
     /// The last state that was sent to it.
@@ -313,7 +313,7 @@ impl Known {
         name[..self.name.len()].copy_from_slice(self.name.as_bytes());
         Entry {
             name,
-            standing: match self.standing {
+            state: match self.state {
                 MemberState::InSync => 1,
                 MemberState::Stale => 2,
                 MemberState::Failed => 3,
@@ -336,23 +336,23 @@ impl Entry {
         let end = self.name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let name = std::str::from_utf8(&self.name[..end]).ok().filter(|name| !name.is_empty());
         let name = name.ok_or("a member without a name")?.to_owned();
-        let standing = match self.standing {
+        let state = match self.state {
             1 => MemberState::InSync,
             2 => MemberState::Stale,
             3 => MemberState::Failed,
-            other => return Err(format!("standing {other} of {name:?}")),
+            other => return Err(format!("state {other} of {name:?}")),
         };
         if self.refilled > 1 || self.zero != [0; 5] {
             return Err(format!("bytes of no meaning at {name:?}"));
         }
-        let missing = match (standing, self.map) {
+        let missing = match (state, self.map) {
             (_, MAP_OF_NONE) => Bitmap::none(maps.count),
             (MemberState::Stale | MemberState::Failed, MAP_OF_ALL) => Bitmap::all(maps.count),
             (MemberState::Stale | MemberState::Failed, MAP_FOLLOWS) => maps.of_some()?,
             (_, other) => return Err(format!("map {other} of {name:?}")),
         };
         let (known, sent) = (self.known.decode()?, self.sent.decode()?);
-        Ok(Known { name, standing, known, sent, missing, refilled: self.refilled == 1 })
+        Ok(Known { name, state, known, sent, missing, refilled: self.refilled == 1 })
     }
 }
 
@@ -389,13 +389,13 @@ mod tests {
             set.iter().for_each(|region| map.insert(*region));
             map
         };
-        let member = |name: &str, standing, missing: &[usize]| Known {
+        let member = |name: &str, state, missing: &[usize]| Known {
             name: name.to_owned(),
-            standing,
+            state,
             known: generation(3, 4),
             sent: generation(5, 6),
             missing: map(missing),
-            refilled: standing == MemberState::Failed,
+            refilled: state == MemberState::Failed,
         };
         Record {
             generation: generation(0x0102, 7),
@@ -412,8 +412,8 @@ mod tests {
 
     /// Writes two members at `at`, one in sync and one failed.
     fn put_members(bytes: &mut [u8], at: usize) {
-        for (at, name, standing) in [(at, b'a', 1), (at + 104, b'b', 3)] {
-            (bytes[at], bytes[at + 64]) = (name, standing);
+        for (at, name, state) in [(at, b'a', 1), (at + 104, b'b', 3)] {
+            (bytes[at], bytes[at + 64]) = (name, state);
             for (n, byte) in [3, 4, 5, 6].into_iter().enumerate() {
                 bytes[at + 72 + 8 * n] = byte;
             }
@@ -502,7 +502,7 @@ mod tests {
             };
             let known = |n: usize| Known {
                 name: format!("{n}"),
-                standing: if n == 0 { MemberState::InSync } else { MemberState::Stale },
+                state: if n == 0 { MemberState::InSync } else { MemberState::Stale },
                 missing: missing(n),
                 ..sample().members[0].clone()
             };

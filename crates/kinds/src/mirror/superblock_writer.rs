@@ -144,7 +144,7 @@ impl SuperblockWriter {
         }
         let member = |(n, member): (usize, &Member)| Known {
             name: member.lower.name().to_owned(),
-            standing: match member.state() {
+            state: match member.state() {
                 State::InSync => MemberState::InSync,
                 State::Copying | State::Stale | State::Spare => MemberState::Stale,
                 State::Failed => MemberState::Failed,

@@ -56,7 +56,7 @@ fn labels(first: u8, failed: bool) -> Vec<u8> {
         missing.remove(3);
         Known {
             name: MEMBERS[n].to_owned(),
-            standing: if failed { MemberState::Failed } else { MemberState::InSync },
+            state: if failed { MemberState::Failed } else { MemberState::InSync },
             known: generation,
             sent: generation,
             missing,
@@ -114,12 +114,12 @@ fn opens_over_member_in_sync(found: &[Found], first: u8) {
         may_degrade: bit(7),
     };
     let Ok(decision) = members.decide() else { return };
-    let readable = |n: usize| decision.standings[n] == MemberState::InSync && found[n].present;
+    let readable = |n: usize| decision.states[n] == MemberState::InSync && found[n].present;
     assert!((0..found.len()).any(readable), "no member can be read: {decision:?}");
     assert!(decision.events <= CHANGE_MAX);
     assert!(decision.scrubbed.at.is_none_or(|at| at <= 100 << 10), "{decision:?}");
-    for (standing, missing) in decision.standings.iter().zip(&decision.missing) {
-        assert!(*standing != MemberState::InSync || missing.is_empty(), "{decision:?}");
+    for (state, missing) in decision.states.iter().zip(&decision.missing) {
+        assert!(*state != MemberState::InSync || missing.is_empty(), "{decision:?}");
         assert!(missing.next(13).is_none(), "{decision:?}");
     }
 }

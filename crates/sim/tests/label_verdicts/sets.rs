@@ -196,7 +196,7 @@ fn mirror_state(alone: Option<usize>) -> Cell {
     let at = Generation { incarnation: 7, events };
     let member = |n: usize| {
         let is_in = alone.is_none_or(|alone| alone == n);
-        let (standing, known, missing) = match is_in {
+        let (state, known, missing) = match is_in {
             true => (MemberState::InSync, at, Bitmap::none(regions.count())),
             false => (
                 MemberState::Failed,
@@ -204,7 +204,7 @@ fn mirror_state(alone: Option<usize>) -> Cell {
                 Bitmap::all(regions.count()),
             ),
         };
-        Known { name: DISKS[n].to_owned(), standing, known, sent: known, missing, refilled: false }
+        Known { name: DISKS[n].to_owned(), state, known, sent: known, missing, refilled: false }
     };
     let record = Record {
         generation: at,

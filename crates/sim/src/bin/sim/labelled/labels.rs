@@ -41,7 +41,7 @@ impl Trial {
         let is_whole = |(n, record): &&(usize, Record)| {
             let own = record.member(&self.shape.member(*n));
             Some(record.generation.events) == newest
-                && own.is_some_and(|own| own.standing == MemberState::InSync)
+                && own.is_some_and(|own| own.state == MemberState::InSync)
         };
         Ok(records.iter().filter(is_whole).map(|(n, _)| *n).collect())
     }
@@ -56,7 +56,7 @@ impl Trial {
         let name = self.shape.member(disk);
         let alone = |record: &Record| {
             let others = record.members.iter().filter(|member| member.name != name);
-            others.map(|member| member.standing).all(|standing| standing != MemberState::InSync)
+            others.map(|member| member.state).all(|state| state != MemberState::InSync)
         };
         let (own, others): (Vec<_>, Vec<_>) =
             self.records()?.into_iter().partition(|(n, _)| *n == disk);
