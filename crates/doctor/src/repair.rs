@@ -23,7 +23,7 @@ pub struct Plan {
     /// Disks with damaged copies of a label, which are written anew from another copy.
     pub renew: Vec<String>,
     /// Disks that get a label from the labels of the other disks of their graph.
-    pub remake: Vec<Relabel>,
+    pub relabels: Vec<Relabel>,
     /// Reasons why other disks in a spec get no label.
     pub not: Vec<String>,
 }
@@ -31,12 +31,12 @@ pub struct Plan {
 impl Plan {
     /// Whether nothing can be written.
     pub fn is_empty(&self) -> bool {
-        self.renew.is_empty() && self.remake.is_empty()
+        self.renew.is_empty() && self.relabels.is_empty()
     }
 
     /// Returns the disks with a label to write.
     pub fn places(&self) -> Vec<&str> {
-        let remade = self.remake.iter().map(|remake| remake.place.as_str());
+        let remade = self.relabels.iter().map(|relabels| relabels.place.as_str());
         self.renew.iter().map(String::as_str).chain(remade).collect()
     }
 
@@ -44,7 +44,7 @@ impl Plan {
     pub fn text(&self) -> String {
         let renew = |place: &String| format!("would write the label on {place} anew\n");
         let not = self.not.iter().map(|why| format!("not repaired: {why}\n"));
-        let text = self.renew.iter().map(renew).chain(self.remake.iter().map(Relabel::text));
+        let text = self.renew.iter().map(renew).chain(self.relabels.iter().map(Relabel::text));
         match text.chain(not).collect::<String>() {
             text if text.is_empty() => "nothing that a repair could write anew\n".to_owned(),
             text => text,
@@ -101,7 +101,7 @@ impl Doctor {
         for place in found.graphs[found.running..].iter().flat_map(to_renew) {
             self.renew(Path::new(place), take).await?;
         }
-        for relabel in &plan.remake {
+        for relabel in &plan.relabels {
             self.write_label(relabel).await?;
         }
         Ok(())
@@ -236,7 +236,7 @@ impl Asked<'_> {
             Graph { newest, named: &named, planned: &planned, seen: &seen, lost, cut, take };
         for (said, there) in &looked {
             match graph.relabel(said, there, &doctor.machine) {
-                Ok(relabel) => to_do.remake.push(relabel),
+                Ok(relabel) => to_do.relabels.push(relabel),
                 Err(error) if said.by_hand || said.trusted => return Err(error),
                 Err(error) => to_do.not.push(error.to_string()),
             }
