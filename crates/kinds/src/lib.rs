@@ -25,7 +25,7 @@ macro_rules! for_each_kind {
     };
 }
 
-mod nowhere;
+mod ephemeral;
 mod tables;
 #[cfg(test)]
 mod tests;

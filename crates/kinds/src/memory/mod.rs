@@ -14,7 +14,7 @@ use kind::{
     ValueType, at_once,
 };
 
-use crate::nowhere;
+use crate::ephemeral;
 
 /// `memory`
 pub const KIND: Kind = Kind {
@@ -27,7 +27,10 @@ pub const KIND: Kind = Kind {
     verbs: &[],
     maker: Maker::Disk {
         plan: |given, _| {
-            at_once(nowhere::plan(nowhere::info(given, &SIZE), "in memory, gone with this process"))
+            at_once(ephemeral::plan(
+                ephemeral::info(given, &SIZE),
+                "in memory, gone with this process",
+            ))
         },
         make: |making| at_once(make(making.config)),
     },
@@ -51,7 +54,7 @@ struct Memory {
 }
 
 fn make(given: &DeviceConfig) -> Result<Rc<dyn AnyDevice>> {
-    let info = nowhere::info(given, &SIZE);
+    let info = ephemeral::info(given, &SIZE);
     let pieces = RefCell::new(vec![None; info.size.div_ceil(PIECE_BYTES) as usize]);
     Ok(Rc::new(Memory { info, pieces }))
 }

@@ -13,7 +13,7 @@ use kind::{
     ValueType, at_once,
 };
 
-use crate::nowhere;
+use crate::ephemeral;
 
 /// `null`
 pub const KIND: Kind = Kind {
@@ -25,7 +25,9 @@ pub const KIND: Kind = Kind {
     capabilities: Capabilities::NONE,
     verbs: &[],
     maker: Maker::Disk {
-        plan: |given, _| at_once(nowhere::plan(nowhere::info(given, &SIZE), "null: keeps nothing")),
+        plan: |given, _| {
+            at_once(ephemeral::plan(ephemeral::info(given, &SIZE), "null: keeps nothing"))
+        },
         make: |making| at_once(make(making.config)),
     },
 };
@@ -44,7 +46,7 @@ struct Null {
 }
 
 fn make(given: &DeviceConfig) -> Result<Rc<dyn AnyDevice>> {
-    Ok(Rc::new(Null { info: nowhere::info(given, &SIZE) }))
+    Ok(Rc::new(Null { info: ephemeral::info(given, &SIZE) }))
 }
 
 impl Device for Null {
