@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use block::Env;
 use block::env::{CacheMode, Open};
-use graph::spec::{Faults, Planned, ProbedDisk, Spec, TEXT_MAX_BYTES};
+use graph::spec::{Faults, KnownDisk, Planned, Spec, TEXT_MAX_BYTES};
 
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
@@ -84,7 +84,7 @@ impl Source {
         spec: &Spec,
         read_only: bool,
         env: &Env,
-        probed: &BTreeMap<String, ProbedDisk>,
+        probed: &BTreeMap<String, KnownDisk>,
     ) -> Result<Planned> {
         let planned = spec.plan_over(REGISTRY, env, probed).await;
         let mut planned = match self {

@@ -9,7 +9,7 @@ use graph::labels::{
     counting, diagnose, disks, newest, objections_without_bytes, older, split_brain,
     split_brain_of,
 };
-use graph::spec::{Local, NOT_FOUND, Planned, PlannedNode, ProbedDisk, Severity, Spec};
+use graph::spec::{KnownDisk, Local, NOT_FOUND, Planned, PlannedNode, Severity, Spec};
 use kind::{Maker, Summary};
 use meta::{Area, Inspection, Label, Uuid};
 
@@ -191,7 +191,7 @@ pub(crate) async fn plan(
     newest: &Label,
     named: &Named,
 ) -> Result<Option<Planned>, String> {
-    let probed = |known: &Remembered| ProbedDisk {
+    let probed = |known: &Remembered| KnownDisk {
         info: Info::disk(known.data_bytes, known.block_size),
         created: false,
         absent: false,

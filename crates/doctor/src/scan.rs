@@ -9,7 +9,7 @@ use block::env::{CacheMode, Open};
 use block::{Env, Error, ErrorKind, Lower, Needs, Result};
 use engine::{Engine, NodeId};
 use kind::{DeviceConfig, Maker, Making, Value};
-use meta::{ForeignContent, Inspection, Label, Machine, ProbeResult, Store, Uuid, Wrong};
+use meta::{AreaContent, ForeignContent, Inspection, Label, Machine, Store, Uuid, Wrong};
 use serde::Serialize;
 
 use crate::Doctor;
@@ -62,9 +62,9 @@ impl Doctor {
     /// If the directory cannot be read, or there are too many disks.
     pub async fn labels(&self, directory: &Path) -> Result<Looked<FoundLabel>> {
         let look = async |path: PathBuf, lower: &Lower| match Store::look(&self.env, lower).await? {
-            ProbeResult::Label(label, _) => Ok(Some(FoundLabel { path, label: *label })),
-            ProbeResult::Wrong(wrong) => Err(unread(&path, &wrong)),
-            ProbeResult::Other(_) => Ok(None),
+            AreaContent::Label(label, _) => Ok(Some(FoundLabel { path, label: *label })),
+            AreaContent::Wrong(wrong) => Err(unread(&path, &wrong)),
+            AreaContent::Other(_) => Ok(None),
         };
         self.each(directory, look).await
     }
@@ -287,7 +287,7 @@ impl Doctor {
     pub async fn label(&self, path: &Path) -> Option<Label> {
         let disk = self.open(path, true).await.ok()?;
         match Store::look(&self.env, &disk.lower).await {
-            Ok(ProbeResult::Label(label, _)) => Some(*label),
+            Ok(AreaContent::Label(label, _)) => Some(*label),
             _ => None,
         }
     }
@@ -309,7 +309,7 @@ impl OpenDisk {
         Ok(Content {
             words,
             ours,
-            blank: matches!(seen, ProbeResult::Other(ForeignContent::Blank)),
+            blank: matches!(seen, AreaContent::Other(ForeignContent::Blank)),
         })
     }
 
@@ -323,19 +323,19 @@ impl OpenDisk {
 }
 
 /// Returns the content of a disk in words, and whether it is a label of Cairn.
-fn held(seen: &ProbeResult) -> (String, bool) {
+fn held(seen: &AreaContent) -> (String, bool) {
     match seen {
-        ProbeResult::Label(label, _) => {
+        AreaContent::Label(label, _) => {
             let (disk, graph) = (&label.disk_name, &label.graph_name);
             (format!("the label of disk {disk:?} of the graph {graph:?}"), true)
         }
-        ProbeResult::Wrong(wrong) => (wrong.to_string(), true),
-        ProbeResult::Other(ForeignContent::Blank) => ("nothing".to_owned(), false),
-        ProbeResult::Other(ForeignContent::Holds(what)) => (what.to_string(), false),
-        ProbeResult::Other(ForeignContent::Unknown) => {
+        AreaContent::Wrong(wrong) => (wrong.to_string(), true),
+        AreaContent::Other(ForeignContent::Blank) => ("nothing".to_owned(), false),
+        AreaContent::Other(ForeignContent::Holds(what)) => (what.to_string(), false),
+        AreaContent::Other(ForeignContent::Unknown) => {
             ("bytes of something unknown".to_owned(), false)
         }
-        ProbeResult::Other(ForeignContent::TooSmall(bytes)) => {
+        AreaContent::Other(ForeignContent::TooSmall(bytes)) => {
             (format!("{bytes} bytes, too few for a label"), false)
         }
     }

@@ -34,5 +34,5 @@ pub use inspect::{CopyFound, Inspection, inspect};
 pub use label::{Cell, Holder, Label, Machine, NAME_BYTES_MAX, Past};
 pub use place::{AREA_BYTES, Area, DATA_START, DISK_BYTES_MIN, data_bytes, newest};
 pub use signature::{ForeignContent, Signature, find};
-pub use store::{ProbeResult, Store, wipe, wipe_back};
+pub use store::{AreaContent, Store, wipe, wipe_back};
 pub use uuid::Uuid;

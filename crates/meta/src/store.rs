@@ -14,7 +14,7 @@ use crate::{Label, data_bytes};
 
 /// Content of a disk where a label would be.
 #[derive(Debug)]
-pub enum ProbeResult {
+pub enum AreaContent {
     /// The newest label, and the number of its copies.
     Label(Box<Label>, usize),
     /// A label that cannot be used.
@@ -23,7 +23,7 @@ pub enum ProbeResult {
     Other(ForeignContent),
 }
 
-impl From<Inspection> for ProbeResult {
+impl From<Inspection> for AreaContent {
     fn from(Inspection { label, other, .. }: Inspection) -> Self {
         match label {
             Ok(Some((label, number))) => Self::Label(Box::new(label), number),
@@ -64,7 +64,7 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the disk.
-    pub async fn look(env: &Env, lower: &Lower) -> Result<ProbeResult> {
+    pub async fn look(env: &Env, lower: &Lower) -> Result<AreaContent> {
         Ok(inspect(env, lower).await?.into())
     }
 

@@ -136,7 +136,7 @@ struct Leaver {
 #[derive(Clone)]
 pub struct Kept {
     orders: mpsc::Sender<Order>,
-    standing: watch::Receiver<WorkerStatus>,
+    status: watch::Receiver<WorkerStatus>,
 }
 
 impl Kept {
@@ -166,12 +166,12 @@ impl Kept {
         let keep =
             Keep { name, place, ear, held, command, note, events, pace, orders, status, leaver };
         tokio::spawn(keep.run());
-        Ok(Self { orders: sender, standing })
+        Ok(Self { orders: sender, status: watched })
     }
 
     /// Returns its status.
-    pub fn standing(&self) -> WorkerStatus {
-        self.standing.borrow().clone()
+    pub fn status(&self) -> WorkerStatus {
+        self.status.borrow().clone()
     }
 
     /// Starts it if it is not up, and waits until clients can connect.
@@ -309,7 +309,7 @@ struct Rest {
 
 /// State of a graph before a single try to start it.
 struct Before {
-    standing: WorkerStatus,
+    status: WorkerStatus,
     rest: Rest,
 }
 
@@ -338,7 +338,7 @@ impl Keep {
                 Next::Life(words, waiting) => self.live(&words, Life::begin(waiting)).await,
                 Next::Trial(words, reply, rest) => {
                     let waiting = Waiting { starters: vec![reply], ..Waiting::default() };
-                    let before = Some(Before { standing: self.status.borrow().clone(), rest });
+                    let before = Some(Before { status: self.status.borrow().clone(), rest });
                     self.live(&words, Life { before, ..Life::begin(waiting) }).await
                 }
                 Next::Rest(rest) => self.rest(rest).await,
@@ -358,10 +358,10 @@ impl Keep {
 
     fn is_at(&self, phase: Phase, change: impl FnOnce(&mut WorkerStatus)) {
         self.status.send_modify(|status| {
-            standing.phase = phase;
-            standing.since = SystemTime::now();
-            standing.held = self.held.len();
-            change(standing);
+            status.phase = phase;
+            status.since = SystemTime::now();
+            status.held = self.held.len();
+            change(status);
         });
     }
 
@@ -458,8 +458,8 @@ impl Keep {
             }
         };
         self.is_at(Phase::Starting, |status| {
-            standing.pid = Some(worker.pid());
-            standing.starts += 1;
+            status.pid = Some(worker.pid());
+            status.starts += 1;
         });
         loop {
             if self.leaver.is_some() && life.may_be_left(&self.held) {
@@ -532,7 +532,7 @@ impl Keep {
             self.note(&format!("warning: {error}"));
         }
         if words.store || words.remove {
-            self.status.send_modify(|status| standing.held = self.held.len());
+            self.status.send_modify(|status| status.held = self.held.len());
         }
         if let Some(event) = words.event.filter(|event| !self.events.push(event.clone())) {
             self.note(&format!("warning: an event was lost for {}", event.program.display()));
@@ -553,7 +553,7 @@ impl Keep {
             let now = Instant::now();
             life.ready = Some(now);
             life.until = now + WATCHDOG;
-            self.is_at(Phase::Up, |status| standing.failure = None);
+            self.is_at(Phase::Up, |status| status.failure = None);
             answer(life.waiting.starters.drain(..), Ok(()));
             answer(life.waiting.resters.drain(..), Err(runs()));
             if life.before.take().is_some() {
@@ -628,7 +628,7 @@ impl Keep {
             },
         });
         let ended = Ended { code, why };
-        self.status.send_modify(|status| standing.pid = None);
+        self.status.send_modify(|status| status.pid = None);
         let Waiting { starters, stoppers, renewers, .. } = life.waiting;
         if life.renewed {
             self.note("has handed over to a new process");
@@ -642,7 +642,7 @@ impl Keep {
             let outcome = if is_well { Ok(()) } else { Err(ended.clone()) };
             let failure = outcome.clone().err();
             self.close_listeners();
-            self.is_at(Phase::Ended, |status| standing.failure = failure);
+            self.is_at(Phase::Ended, |status| status.failure = failure);
             answer(stoppers, outcome);
             answer(others, Err(ended));
             return Next::Rest(Rest::default());
@@ -659,7 +659,7 @@ impl Keep {
                  or cairn stop {0}, and cairn import {0}",
                 self.name
             ));
-            self.is_at(Phase::Ended, |status| standing.failure = None);
+            self.is_at(Phase::Ended, |status| status.failure = None);
             answer(others, Err(ended));
             return Next::Rest(Rest::default());
         }
@@ -673,17 +673,17 @@ impl Keep {
         };
         self.note(&format!("ended after {age} ms: {}; {then}", ended.why));
         let phase = if pause.is_some() { Phase::Waiting } else { Phase::GivenUp };
-        self.is_at(phase, |status| standing.failure = Some(ended));
+        self.is_at(phase, |status| status.failure = Some(ended));
         let until = pause.map(|pause| Instant::now() + pause);
         Next::Rest(Rest { until, ..Rest::default() })
     }
 
     /// Restores the state before a single try.
     fn again(&self, before: Before) -> Next {
-        let Before { standing: WorkerStatus { phase, since, failure, .. }, rest } = before;
+        let Before { status: WorkerStatus { phase, since, failure, .. }, rest } = before;
         self.is_at(phase, |status| {
-            standing.since = since;
-            standing.failure = failure;
+            status.since = since;
+            status.failure = failure;
         });
         Next::Rest(rest)
     }

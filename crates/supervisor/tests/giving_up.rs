@@ -55,28 +55,28 @@ async fn worker_waits_for_order_after_quick_deaths() {
     });
     let begun = tokio::time::Instant::now();
     kept.start(Vec::new()).await.unwrap_err();
-    while kept.standing().phase != Phase::GivenUp {
+    while kept.status().phase != Phase::GivenUp {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        let starts = kept.standing().starts;
+        let starts = kept.status().starts;
         assert!(starts <= u64::from(GIVE_UP_AFTER), "{starts} workers");
     }
     assert!(begun.elapsed() > Duration::from_secs(30), "{:?}", begun.elapsed());
-    let standing = kept.standing();
-    assert_eq!(standing.starts, u64::from(GIVE_UP_AFTER));
-    assert_eq!((standing.pid, standing.held), (None, 1), "who uses what it held waits");
-    assert!(standing.failure.is_some_and(|ended| !ended.why.is_empty()), "it says why");
+    let status = kept.status();
+    assert_eq!(status.starts, u64::from(GIVE_UP_AFTER));
+    assert_eq!((status.pid, status.held), (None, 1), "who uses what it held waits");
+    assert!(status.failure.is_some_and(|ended| !ended.why.is_empty()), "it says why");
     // No worker is started automatically any more.
     tokio::time::sleep(10 * PAUSE_MAX).await;
     assert_eq!(started.load(Ordering::Relaxed), GIVE_UP_AFTER);
     // An order starts anew, with the full number of tries.
     kept.start(Vec::new()).await.unwrap_err();
-    while kept.standing().phase != Phase::GivenUp {
+    while kept.status().phase != Phase::GivenUp {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(started.load(Ordering::Relaxed), 2 * GIVE_UP_AFTER);
     // A stop is possible in this phase, too.
     kept.stop().await.unwrap();
-    assert_eq!(kept.standing().phase, Phase::Ended);
+    assert_eq!(kept.status().phase, Phase::Ended);
 }
 
 /// Suspends automatic starts. The clock jumps during a wait for a process, too, so several tries may be
@@ -100,17 +100,17 @@ async fn try_once_is_one_try_and_restores_status() {
     kept.start(Vec::new()).await.unwrap_err();
     // The graph is between two tries, or one is in progress. Afterwards nothing starts automatically.
     at_rest(&kept).await;
-    let before = (kept.standing(), started.load(Ordering::Relaxed));
+    let before = (kept.status(), started.load(Ordering::Relaxed));
     assert_eq!(before.0.phase, Phase::Waiting);
     tokio::time::sleep(10 * PAUSE_MAX).await;
     kept.try_once(by_hand()).await.unwrap_err();
     tokio::time::sleep(10 * PAUSE_MAX).await;
     assert_eq!(started.load(Ordering::Relaxed), before.1 + 1);
-    let after = kept.standing();
+    let after = kept.status();
     assert_eq!((after.phase, &after.failure), (Phase::Waiting, &before.0.failure));
     // It has the remaining tries, and no more.
     kept.go_on().await;
-    while kept.standing().phase != Phase::GivenUp {
+    while kept.status().phase != Phase::GivenUp {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(started.load(Ordering::Relaxed), GIVE_UP_AFTER + 1);
@@ -118,7 +118,7 @@ async fn try_once_is_one_try_and_restores_status() {
     kept.try_once(by_hand()).await.unwrap_err();
     kept.go_on().await;
     tokio::time::sleep(10 * PAUSE_MAX).await;
-    assert_eq!(kept.standing().phase, Phase::GivenUp);
+    assert_eq!(kept.status().phase, Phase::GivenUp);
     assert_eq!(started.load(Ordering::Relaxed), GIVE_UP_AFTER + 2);
     kept.stop().await.unwrap();
 }
@@ -138,11 +138,11 @@ async fn stop_before_up_leaves_no_socket() {
         let kept = kept.clone();
         async move { kept.start(Vec::new()).await }
     });
-    while kept.standing().pid.is_none() {
+    while kept.status().pid.is_none() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // The process dies of the signal, like a worker that does not handle signals yet.
     kept.stop().await.unwrap();
     starting.await.unwrap().unwrap_err();
-    assert!(!path.exists() && kept.standing().held == 0);
+    assert!(!path.exists() && kept.status().held == 0);
 }

@@ -187,7 +187,7 @@ impl Graphs {
             _ => None,
         };
         if let Some(kept) = &known {
-            kept.rest(TRY).await.map_err(|ended| not_at_rest(&name, &ended, &kept.standing()))?;
+            kept.rest(TRY).await.map_err(|ended| not_at_rest(&name, &ended, &kept.status()))?;
         }
         let before = known.as_ref().and_then(|_| Record::read(&self.state.file(&name)).ok());
         if let Some(before) = &before {
@@ -273,7 +273,7 @@ impl Graphs {
     /// Replaces the workers of all graphs, one after the other. Failures are logged.
     pub async fn renew_all(self: Arc<Self>) {
         for (name, kept) in self.kept() {
-            if kept.standing().phase == Phase::Up
+            if kept.status().phase == Phase::Up
                 && let Err(ended) = kept.renew().await
             {
                 out::note(&format!("{name}: not replaced: {}", ended.why));
@@ -333,7 +333,7 @@ impl Graphs {
         let mut leaving = JoinSet::new();
         for (name, kept) in self.kept() {
             leaving.spawn(async move {
-                let before = kept.standing();
+                let before = kept.status();
                 (before, name, kept.leave(passes_on).await)
             });
         }
@@ -402,7 +402,7 @@ fn command(file: &Path, seat: &Path, words: &[String]) -> Command {
 
 fn describe(name: &str, graph: &Graph) -> KeptGraph {
     let kept = match graph {
-        Graph::Kept(kept) => kept.standing(),
+        Graph::Kept(kept) => kept.status(),
         Graph::Unreadable(problem) => {
             return KeptGraph {
                 name: name.to_owned(),
@@ -434,9 +434,8 @@ fn describe(name: &str, graph: &Graph) -> KeptGraph {
 }
 
 /// Returns the refusal to bring up a graph that runs or is starting.
-fn not_at_rest(name: &str, ended: &Ended, standing: &WorkerStatus) -> Failure {
-    let last =
-        standing.failure.as_ref().map(|last| format!("; the one before ended: {}", last.why));
+fn not_at_rest(name: &str, ended: &Ended, status: &WorkerStatus) -> Failure {
+    let last = status.failure.as_ref().map(|last| format!("; the one before ended: {}", last.why));
     let why = format!("{name} is not at rest: {}{}", ended.why, last.unwrap_or_default());
     Failure::of(ended.code, why).next("cairn status")
 }

@@ -131,8 +131,8 @@ impl StateStore for LabelStateStore {
         !slots.any(|slot| slot.is_held())
     }
 
-    fn on_failure(&self, deadline: Deadline, told: OnFailure) {
-        *self.on_failure.borrow_mut() = Some((deadline, told));
+    fn on_failure(&self, deadline: Deadline, on_failure: OnFailure) {
+        *self.on_failure.borrow_mut() = Some((deadline, on_failure));
     }
 
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
@@ -141,7 +141,7 @@ impl StateStore for LabelStateStore {
             ports.iter().map(|port| (*port, self.ports[*port].slots.clone())).collect();
         let (device, turn, sequence) =
             (self.device.clone(), self.turn.clone(), self.sequence.clone());
-        let told = self.on_failure.borrow().clone();
+        let on_failure = self.on_failure.borrow().clone();
         Box::pin(async move {
             let _alone = turn.lock().await;
             sequence.set(sequence.get() + 1);
@@ -157,7 +157,7 @@ impl StateStore for LabelStateStore {
                 let is_on = |slot: &Rc<Slot>| Rc::ptr_eq(slot, disk);
                 let above = beneath.iter().filter(|(_, slots)| slots.iter().flatten().any(is_on));
                 let ports = above.map(|(port, _)| *port).collect();
-                tell_of(put(disk.clone(), &device, &cell), ports, told.clone())
+                reporting(put(disk.clone(), &device, &cell), ports, on_failure.clone())
             });
             let answers = all(writes.collect()).await;
             let answer = |slots: &[Option<Rc<Slot>>]| {
@@ -179,12 +179,12 @@ fn number_of(slot: &Rc<Slot>, disks: &[Rc<Slot>]) -> Option<usize> {
 }
 
 /// Returns the result of a write. If it fails or is late, first calls the failure handler for each port above the disk.
-fn tell_of(
+fn reporting(
     write: LocalFuture<Result<()>>,
     ports: Vec<usize>,
-    told: Option<(Deadline, OnFailure)>,
+    on_failure: Option<(Deadline, OnFailure)>,
 ) -> LocalFuture<Result<()>> {
-    let Some((deadline, told)) = told else { return write };
+    let Some((deadline, on_failure)) = on_failure else { return write };
     Box::pin(async move {
         // The label's own lock keeps the order of a late write and the next one.
         let written = deadline.guard(write).await.unwrap_or_else(|_| {
@@ -192,7 +192,7 @@ fn tell_of(
             Err(Error::new(ErrorKind::TimedOut, words))
         });
         if let Err(error) = &written {
-            ports.into_iter().for_each(|port| told(port, error));
+            ports.into_iter().for_each(|port| on_failure(port, error));
         }
         written
     })

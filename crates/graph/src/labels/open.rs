@@ -99,7 +99,7 @@ impl Probe {
     pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Error>> {
         let labels = self.labelled(planned, false).await?;
         let written = labels.write_labels(|_| true, |disk| disk.fresh).await;
-        told.into_iter().collect::<Result<()>>().map_err(failed)?;
+        written.into_iter().collect::<Result<()>>().map_err(failed)?;
         labels.clear_grown().await.map_err(failed)?;
         Ok(labels)
     }
@@ -313,10 +313,10 @@ impl Disk {
     /// Returns the disk as the change `failed` leaves it.
     fn again(&self, failed: Option<&Labels>) -> Self {
         let slot = self.slot.as_ref().map(|slot| {
-            let written = failed.and_then(|failed| failed.slot(&slot.store));
+            let failed = failed.and_then(|failed| failed.slot(&slot.store));
             let store = slot.store.clone();
-            Rc::new(match told {
-                Some(told) => told.again(store),
+            Rc::new(match failed {
+                Some(failed) => failed.again(store),
                 None => Slot::held(store),
             })
         });

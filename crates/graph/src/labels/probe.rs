@@ -8,13 +8,13 @@ use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower, Needs, Reason};
 use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, DiskPlan, Fault, Making, Registry};
-use meta::{AREA_BYTES, Area, Label, ProbeResult, Store};
+use meta::{AREA_BYTES, Area, AreaContent, Label, Store};
 
 use super::diagnosis::{
     self, Binding, Bound, BoundDisks, DiskContent, DiskFacts, Finding, LostLabel,
 };
 use super::{Labels, Opening, text};
-use crate::spec::{LabelledDisk, NOT_FOUND, ProbedDisk, Spec};
+use crate::spec::{KnownDisk, LabelledDisk, NOT_FOUND, Spec};
 
 /// Time limit for the answer of a disk that is open and cannot be opened again. A disk that answers is present.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -274,7 +274,7 @@ impl Probe {
                     let found = meta::inspect(&self.env, &open.lower).await.map_err(fail)?;
                     look.open = Some(open);
                     lost = LostLabel::of(&found);
-                    let content = DiskContent::from(ProbeResult::from(found));
+                    let content = DiskContent::from(AreaContent::from(found));
                     let is_as_made = |label| is_as_made(&look.disk, label);
                     let says_size = look.disk.made_size().is_some();
                     if says_size && !content.label().is_some_and(is_as_made) {
@@ -399,12 +399,12 @@ impl Probe {
     }
 
     /// Returns the facts about each disk that a plan needs.
-    pub fn facts(&self) -> BTreeMap<String, ProbedDisk> {
+    pub fn facts(&self) -> BTreeMap<String, KnownDisk> {
         let bound = self.binding.disks.iter();
         bound.map(|(name, bound)| (name.clone(), self.probed(bound))).collect()
     }
 
-    fn probed(&self, bound: &Bound) -> ProbedDisk {
+    fn probed(&self, bound: &Bound) -> KnownDisk {
         match bound {
             Bound::Labelled(n) => self.results[*n].probed(self.data_bytes(*n)),
             Bound::Fresh(n) => {
@@ -412,7 +412,7 @@ impl Probe {
                 let size = look.facts.as_ref().map_or(0, |facts| facts.info.size);
                 look.probed(meta::data_bytes(size).expect("it was found to be large enough"))
             }
-            Bound::Absent(known) => ProbedDisk {
+            Bound::Absent(known) => KnownDisk {
                 info: Info::disk(known.data_bytes, known.block_size),
                 created: false,
                 absent: true,
@@ -511,9 +511,9 @@ impl ProbeResult {
         self.facts.as_ref().map(|facts| facts.identity.clone()).unwrap_or_default()
     }
 
-    fn probed(&self, data_bytes: u64) -> ProbedDisk {
+    fn probed(&self, data_bytes: u64) -> KnownDisk {
         let facts = self.facts.as_ref().expect("what is bound was there");
-        ProbedDisk {
+        KnownDisk {
             info: Info { size: data_bytes, ..facts.info.clone() },
             created: facts.creates,
             absent: false,

@@ -3,7 +3,7 @@
 use block::{Env, Error, ErrorKind, Lower, Result};
 use engine::Engine;
 use kind::{Maker, Making};
-use meta::{Label, ProbeResult, Store, Wrong};
+use meta::{AreaContent, Label, Store, Wrong};
 
 use super::probe::OpenDisk;
 use crate::spec::{Planned, PlannedNode, Role};
@@ -55,15 +55,15 @@ pub(crate) fn is_looked_at(
 /// `InUse`, with the graph of the disk and what to do.
 pub(crate) async fn refuse(node: &PlannedNode, env: &Env, lower: &Lower) -> Result<()> {
     let of = match Store::look(env, lower).await {
-        Ok(ProbeResult::Label(label, _)) => {
+        Ok(AreaContent::Label(label, _)) => {
             let Label { disk_name, graph_name, .. } = *label;
             (format!("is disk {disk_name:?} of the graph {graph_name:?}"), graph_name)
         }
-        Ok(ProbeResult::Wrong(wrong)) if wrong != Wrong::NoMagic => {
+        Ok(AreaContent::Wrong(wrong)) if wrong != Wrong::NoMagic => {
             (format!("has {wrong}"), "GRAPH".to_owned())
         }
         // An unreadable disk has no label that a start could use.
-        Ok(ProbeResult::Wrong(_) | ProbeResult::Other(_)) | Err(_) => return Ok(()),
+        Ok(AreaContent::Wrong(_) | AreaContent::Other(_)) | Err(_) => return Ok(()),
     };
     let (is, graph) = of;
     let place = node.place().unwrap_or_default();

@@ -56,4 +56,4 @@ pub use moving::Move;
 pub use order::DEPTH_MAX;
 pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
 pub use past::{Forgotten, Known};
-pub use plan::{LabelledDisk, Planned, PlannedExport, PlannedNode, ProbedDisk, Role};
+pub use plan::{KnownDisk, LabelledDisk, Planned, PlannedExport, PlannedNode, Role};

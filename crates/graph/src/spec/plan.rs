@@ -132,7 +132,7 @@ impl PlannedNode {
 /// The facts about a labelled disk whose label was read, or found to be missing. They take precedence over those from
 /// the disk's kind.
 #[derive(Clone, Debug)]
-pub struct ProbedDisk {
+pub struct KnownDisk {
     /// The facts about its data.
     pub info: Info,
     /// Whether this start creates the disk.
@@ -249,7 +249,7 @@ impl Spec {
         &self,
         registry: Registry,
         env: &Env,
-        probed: &BTreeMap<String, ProbedDisk>,
+        probed: &BTreeMap<String, KnownDisk>,
     ) -> Result<Planned, Faults> {
         let mut log = self.log.clone();
         let names = Names::of(self);
@@ -294,7 +294,7 @@ impl Spec {
 struct Planner<'p> {
     graph: &'p str,
     env: &'p Env,
-    probed: &'p BTreeMap<String, ProbedDisk>,
+    probed: &'p BTreeMap<String, KnownDisk>,
     drafts: &'p [Draft<'p>],
     nodes: Vec<PlannedNode>,
     reserves: Reserves,
@@ -454,7 +454,7 @@ impl Planner<'_> {
                 Answer { needs, ..plain(info) }
             }
             (Maker::Disk { .. }, _) if self.probed.contains_key(&given.name) => {
-                let ProbedDisk { info, created, words, .. } = self.probed[&given.name].clone();
+                let KnownDisk { info, created, words, .. } = self.probed[&given.name].clone();
                 Answer { created, words, ..plain(info) }
             }
             (Maker::Disk { plan, .. }, _) => {

@@ -66,15 +66,15 @@ impl Default for Options {
 }
 
 /// The newest superblock of a disk, and its slot.
-struct ProbeResult {
+struct AreaContent {
     superblock: Superblock,
     slot: usize,
 }
 
 /// Returns the newest superblock of a copy; `None` if it has none.
-async fn look(env: &Env, lower: &Lower) -> Result<Option<ProbeResult>> {
+async fn look(env: &Env, lower: &Lower) -> Result<Option<AreaContent>> {
     check_disk(lower)?;
-    let mut best: Option<ProbeResult> = None;
+    let mut best: Option<AreaContent> = None;
     let mut damage = None;
     for (slot, at) in SUPERBLOCKS.into_iter().enumerate() {
         let range = ByteRange::new(at, PAGE_BYTES as u64).expect("a slot has bytes");
@@ -83,9 +83,9 @@ async fn look(env: &Env, lower: &Lower) -> Result<Option<ProbeResult>> {
         let decoded = Superblock::decode(&bytes.read());
         match decoded {
             Ok(superblock) => {
-                let newer = |best: &ProbeResult| best.superblock.sequence < superblock.sequence;
+                let newer = |best: &AreaContent| best.superblock.sequence < superblock.sequence;
                 if best.as_ref().is_none_or(newer) {
-                    best = Some(ProbeResult { superblock, slot });
+                    best = Some(AreaContent { superblock, slot });
                 }
             }
             Err(Wrong::NoMagic) => {}
@@ -356,7 +356,7 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
         );
         return Err(Error::new(ErrorKind::Degraded, words));
     }
-    let here = |(copy, (lower, seen)): (usize, (Option<Lower>, Option<ProbeResult>))| {
+    let here = |(copy, (lower, seen)): (usize, (Option<Lower>, Option<AreaContent>))| {
         let counts = current(copy) && seen.is_some();
         let standing = if counts { CopyState::Current } else { CopyState::Behind };
         Replica::new(lower, standing, seen.map(|seen| seen.slot))
@@ -365,7 +365,7 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
     Ok(Replicas::new(env, &newest, members))
 }
 
-fn newest(seen: &[Option<ProbeResult>]) -> Option<Superblock> {
+fn newest(seen: &[Option<AreaContent>]) -> Option<Superblock> {
     let all = seen.iter().flatten().map(|seen| &seen.superblock);
     all.max_by_key(|superblock| (superblock.epoch.number, superblock.sequence)).cloned()
 }

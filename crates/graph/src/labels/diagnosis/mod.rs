@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use block::seeded::{self, Bug};
 use block::{Error, Reason};
-use meta::{ForeignContent, Inspection, Label, Machine, ProbeResult, Uuid, Wrong};
+use meta::{AreaContent, ForeignContent, Inspection, Label, Machine, Uuid, Wrong};
 
 use super::{Opening, text};
 use crate::spec::Planned;
@@ -318,14 +318,14 @@ impl LostLabel {
     }
 }
 
-impl From<ProbeResult> for DiskContent {
-    fn from(seen: ProbeResult) -> Self {
+impl From<AreaContent> for DiskContent {
+    fn from(seen: AreaContent) -> Self {
         match seen {
-            ProbeResult::Label(label, number) => Self::Label(label, number),
-            ProbeResult::Wrong(wrong) => Self::Wrong(wrong),
-            ProbeResult::Other(ForeignContent::Blank | ForeignContent::TooSmall(_)) => Self::Blank,
-            ProbeResult::Other(ForeignContent::Holds(what)) => Self::Holds(what.to_string()),
-            ProbeResult::Other(ForeignContent::Unknown) => {
+            AreaContent::Label(label, number) => Self::Label(label, number),
+            AreaContent::Wrong(wrong) => Self::Wrong(wrong),
+            AreaContent::Other(ForeignContent::Blank | ForeignContent::TooSmall(_)) => Self::Blank,
+            AreaContent::Other(ForeignContent::Holds(what)) => Self::Holds(what.to_string()),
+            AreaContent::Other(ForeignContent::Unknown) => {
                 Self::Holds("bytes of something unknown".to_owned())
             }
         }
