@@ -215,6 +215,7 @@ impl Inner {
             let child = self.members[n].lower.start(Op::read(part, piece(n)));
             (n, self.deadline.guard(child))
         };
+        let changes: Vec<_> = self.members.iter().map(Member::changes).collect();
         let begun: Vec<_> = self.in_sync().map(begin).collect();
         let (mut read, mut unread) = (Vec::new(), Copies::NONE);
         for (index, guard) in begun {
@@ -227,7 +228,8 @@ impl Inner {
                 None => {}
             }
         }
-        read.retain(|(index, _)| self.members[*index].state() == State::InSync);
+        // A member that was taken out meanwhile may be in sync again, but not this answer.
+        read.retain(|(index, _)| self.is_believed(*index, changes[*index]));
         let Some((_, first)) = read.first() else { return };
         let (right, mut differing) = (first.clone(), Copies::NONE);
         if read.iter().any(|(_, bytes)| *bytes.read() != *first.read()) {

@@ -366,6 +366,32 @@ fn scrub_finds_and_repairs_bit_rot() {
     assert_eq!(pair.report().scrub.unwrap().mismatches, 4);
 }
 
+/// A member is taken out and comes back in sync, without a missed write, while a scrub reads it.
+#[test]
+fn scrub_does_not_believe_member_that_was_out_meanwhile() {
+    let pair = Pair::labelled(MIB, &[]);
+    pair.send(pair.long_write_of(0, MIB, 7));
+    pair.send(Op::Flush);
+    // No region is dirty any more, so the copy has nothing to do.
+    pair.pass(Duration::from_secs(60));
+    let first = pair.running().names[0].clone();
+    pair.disks[0].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
+    pair.scrub();
+    pair.pass(Duration::from_millis(1));
+    pair.disks[0].set_faults(Faults::default());
+    let all = ByteRange::new(0, MIB).unwrap();
+    pair.disks[0].garble_reads(all);
+    pair.ask::<Fail>(Name { member: first.clone() });
+    pair.ask::<Resync>(Stale { member: Some(first) });
+    while pair.report().members[0].state != MemberState::InSync {
+        pair.pass(Duration::from_micros(10));
+    }
+    assert_eq!(pair.report().scrub.unwrap().progress.unwrap().done_bytes, 0, "it is still read");
+    pair.pass(Duration::from_secs(30));
+    assert!(pair.is_alike() && pair.disks[1].peek(all).iter().all(|byte| *byte == 7));
+    assert_eq!(pair.report().scrub.unwrap().mismatches, 0);
+}
+
 #[test]
 fn scrub_rewrites_unreadable_ranges() {
     let pair = Pair::labelled(8 * MIB, &[]);
