@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use block::control::Cause;
 use block::{
-    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, MemberState as State, Mode, Op,
+    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, Mode, Op,
     Progress, Result, Scrub, What,
 };
 
