@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use block::control::Cause;
 use block::{
-    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, Mode, Op,
-    Progress, Result, Scrub, What,
+    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, Mode, Op, Progress, Result, Scrub,
+    What,
 };
 
 use super::device::Inner;

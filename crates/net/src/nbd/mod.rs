@@ -59,67 +59,69 @@ pub const KIND: Kind = Kind {
     },
 };
 
-/// The common part of the options. Another value leaves the bytes as they are, and no label holds it.
-const OPTION: OptionSpec = OptionSpec {
-    name: "",
-    value: ValueType::Switch,
-    required: false,
-    effect: Effect::Behaviour,
-    scope: Scope::Local,
-    help: "",
-};
-
 const URI: OptionSpec = OptionSpec {
     name: "nbd",
     value: ValueType::Text,
     required: true,
     effect: Effect::Bytes,
+    scope: Scope::Local,
     help: "where: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; nbds for TLS",
-    ..OPTION
 };
 
 const TLS: OptionSpec = OptionSpec {
     name: "tls",
     value: ValueType::Table(&["ca", "cert", "key", "hostname"]),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
     help: "for nbds: whom to trust, our certificate and its key, the server's name",
-    ..OPTION
 };
 
 const TIMEOUT: OptionSpec = OptionSpec {
     name: "timeout",
     value: ValueType::Duration(Duration::from_secs(600)),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
     help: "after this long without an answer the disk is out of service; 30s if not set",
-    ..OPTION
 };
 
 const RECONNECT: OptionSpec = OptionSpec {
     name: "reconnect",
     value: ValueType::Duration(Duration::from_secs(24 * 60 * 60)),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
     help: "how long requests are held while the server is away; then, or at once with 0s, the \
            disk is out of service; 30s if not set",
-    ..OPTION
 };
 
 const REPLAY: OptionSpec = OptionSpec {
     name: "replay",
     value: ValueType::Size(0, 1 << 40),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
     help: "how many bytes of answered, unflushed writes are kept to be sent again after a lost \
            connection; 64MiB if not set",
-    ..OPTION
 };
 
 const CONNECTIONS: OptionSpec = OptionSpec {
     name: "connections",
     value: ValueType::Integer(1, CONNECTIONS_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
     help: "how many connections share the requests; 1 if not set",
-    ..OPTION
 };
 
 const UNSAFE_REPLICA: OptionSpec = OptionSpec {
     name: "unsafe_replica",
     value: ValueType::Switch,
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
     help: "let it be a member of a mirror although it is reached over TCP",
-    ..OPTION
 };
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
