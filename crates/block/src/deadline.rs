@@ -130,3 +130,27 @@ impl<F> Drop for Guard<F> {
         self.watch.waiting.set(self.watch.waiting.get() - 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_world::TestWorld;
+    use std::future::{pending, ready};
+    use std::task::Waker;
+
+    #[test]
+    fn deadline_limits_wait_after_earlier_one_was_answered() {
+        let (world, env) = TestWorld::new();
+        let deadline = Deadline::new(&env, Duration::from_secs(8));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut answered = deadline.guard(ready(7));
+        assert!(matches!(Pin::new(&mut answered).poll(&mut cx), Poll::Ready(Ok(7))));
+        drop(answered);
+        world.advance(Duration::from_secs(60));
+        let mut late = deadline.guard(pending::<()>());
+        world.advance(Duration::from_secs(7));
+        assert!(Pin::new(&mut late).poll(&mut cx).is_pending(), "its time begins with the wait");
+        world.advance(Duration::from_secs(2));
+        assert!(matches!(Pin::new(&mut late).poll(&mut cx), Poll::Ready(Err(_))));
+    }
+}

@@ -53,4 +53,16 @@ mod tests {
         drop(held);
         assert!(second.as_mut().poll(&mut cx).is_ready());
     }
+
+    #[test]
+    fn mutex_taken_at_once_has_one_holder() {
+        let mutex = Mutex::new();
+        let held = mutex.try_lock().expect("nobody holds it");
+        assert!(mutex.try_lock().is_none() && mutex.wanted() == 1);
+        let mut waiting = pin!(mutex.lock());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        drop(held);
+        assert!(mutex.try_lock().is_none(), "the one that waits is before it");
+    }
 }

@@ -115,6 +115,26 @@ mod tests {
     }
 
     #[test]
+    fn task_group_close_wakes_tasks_that_wait_for_it() {
+        let (world, env) = TestWorld::new();
+        let group = Rc::new(TaskGroup::new(&env));
+        let closing = group.clone();
+        group.spawn("a task", async move {
+            closing.changed().until(|| closing.is_closing()).await;
+        });
+        world.run();
+        let mut close = std::pin::pin!(group.close(|| unreachable!("the close is not dropped")));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(group.changed().is_awaited() && close.as_mut().poll(&mut cx).is_pending());
+        assert!(!group.changed().is_awaited(), "all that waited were woken");
+        world.run();
+        let std::task::Poll::Ready(closed) = close.as_mut().poll(&mut cx) else {
+            panic!("its only task has ended")
+        };
+        closed.done();
+    }
+
+    #[test]
     fn task_group_is_open_again_after_dropped_close() {
         let (world, env) = TestWorld::new();
         let group = Rc::new(TaskGroup::new(&env));

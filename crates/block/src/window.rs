@@ -159,6 +159,18 @@ mod tests {
     }
 
     #[test]
+    fn window_waits_for_requests_behind_failed_one() {
+        let device = Rc::new(Manual::default());
+        let (lower, mut window) = (device.lower(), Window::<4>::new());
+        (0..2).for_each(|_| window.start(&lower, Op::Flush));
+        answer(&device, 0, Err(error("first")));
+        let mut drained = Box::pin(window.drain());
+        assert!(polled(&mut drained).is_pending(), "the second one is still in flight");
+        answer(&device, 1, Ok(()));
+        assert_eq!(polled(&mut drained), Poll::Ready(Err(error("first"))));
+    }
+
+    #[test]
     fn window_copies_read_that_was_answered_in_another_buffer() {
         let device = Rc::new(Manual::default());
         let (lower, mut window) = (device.lower(), Window::<1>::new());

@@ -128,6 +128,9 @@ mod tests {
         assert_eq!(resolve_or_only("home", things(&["home/m", "work/n"])), Ok("home/m"));
         // A thing's own name takes precedence.
         assert_eq!(resolve_or_only("m", things(&["m/n", "work/m"])), Ok("work/m"));
+        // The name of a device does not stand for its only member.
+        let of_device = resolve_or_only("pair", things(&["home/pair/a", "work/n"]));
+        assert_eq!(of_device, Err(Unresolved::Unknown));
         let several = resolve_or_only("home", things(&["home/m", "home/n"]));
         assert!(matches!(several, Err(Unresolved::Ambiguous(_))));
     }

@@ -38,7 +38,7 @@ delay graph: time read write flush jitter
 limit graph: iops bytes read_iops read_bytes write_iops write_bytes burst
 trace graph: size queue
 trace local: file
-mirror graph: timeout speed spares scrub region settle
+mirror graph: timeout speed spares scrub region clear_delay
 mirror local: trust
 crypt graph: plain unit discards kdf_memory kdf_passes
 crypt secret: key
@@ -66,7 +66,7 @@ error behaviour: op start size after schedule rate count with when
 delay behaviour: time read write flush jitter
 limit behaviour: iops bytes read_iops read_bytes write_iops write_bytes burst
 trace behaviour: file size queue
-mirror behaviour: timeout speed spares scrub region settle
+mirror behaviour: timeout speed spares scrub region clear_delay
 mirror start: trust
 crypt bytes: key plain unit discards
 crypt behaviour: kdf_memory kdf_passes

@@ -178,6 +178,27 @@ fn locks_of_overlapping_ranges_are_taken_in_one_order() {
 }
 
 #[test]
+fn locks_within_one_device_are_taken_in_order_of_its_own_addresses() {
+    let mut bench = Bench::new();
+    let (a, lock) = bench.lock();
+    let part = |bench: &mut Bench, start| {
+        let options = [("start", Value::Size(start)), ("size", Value::Size(4096))];
+        bench.add("linear", &options, &[a])
+    };
+    let (low, high) = (part(&mut bench, 0), part(&mut bench, 8192));
+    let one = bench.add("concat", &[], &[low, high]);
+    let other = bench.add("concat", &[], &[high, low]);
+    let both = range(0, 8192);
+    done(bench.begin::<Lock>(low, 1, range(0, 4096), Nothing {})).unwrap();
+    let mut waiting = [one, other].map(|top| bench.begin::<Lock>(top, 2, both, Nothing {}));
+    for waiting in &mut waiting {
+        assert!(polled(waiting).is_none());
+        let held: Vec<_> = lock.locks().into_iter().map(|(range, _)| range.start()).collect();
+        assert_eq!(held, [0], "it waits for the lower addresses, and holds no higher ones");
+    }
+}
+
+#[test]
 fn lasting_effect_is_refused_over_moving_map() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();

@@ -137,7 +137,7 @@ fn members_are_alike_after_power_cut_in_change_of_mirror_below_remap() {
     const DATA: u64 = 256 << 10;
     let text = |timeout: &str| {
         let options =
-            format!("\"d1\"], region = \"4KiB\", settle = \"1ms\", timeout = \"{timeout}\"");
+            format!("\"d1\"], region = \"4KiB\", clear_delay = \"1ms\", timeout = \"{timeout}\"");
         let map =
             "map = { kind = \"remap\", on = \"m\", size = \"64KiB\", block = \"4KiB\" }\n[export]";
         let text = text(&[0, 1], false).replace("\"d1\"]", &options).replace("[export]", map);

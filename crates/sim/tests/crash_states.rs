@@ -239,7 +239,7 @@ fn change_that_adds_a_copied_member_survives_power_cuts() {
     let rig = Rig::of_speeds(&[NS_MAX / 50, NS_MAX, NS_MAX]);
     let texts = [&[0, 1][..], &[0, 1, 2]].map(|members| text(members, false));
     let mirror = "kind = \"mirror\"";
-    let regions = format!("{mirror}, region = \"4KiB\", settle = \"1ms\"");
+    let regions = format!("{mirror}, region = \"4KiB\", clear_delay = \"1ms\"");
     every_crash_over(rig, texts.map(|text| text.replace(mirror, &regions)));
 }
 

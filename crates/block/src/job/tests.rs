@@ -18,6 +18,9 @@ struct Counted {
     /// Whether records are written.
     is_durable: Cell<bool>,
     fails: Cell<bool>,
+    record_fails: Cell<bool>,
+    /// Guards of the steps that no record covered when the job stopped.
+    left: Cell<usize>,
 }
 
 impl Work for Counted {
@@ -58,8 +61,16 @@ impl Work for Counted {
 
     async fn record(&self) -> Result<()> {
         self.tasks.changed().until(|| self.is_durable.get()).await;
+        if self.record_fails.get() {
+            return Err(Error::new(ErrorKind::Io, "not recorded"));
+        }
         self.recorded.set(self.done.get());
         Ok(())
+    }
+
+    fn stopped(&self, unsettled: &[Self::Guard]) {
+        self.left.set(unsettled.len());
+        assert!(unsettled.is_empty() || self.lock.wanted() > 0, "the guards are still held");
     }
 
     fn retry_after(&self, _: &Error) -> Option<Duration> {
@@ -93,6 +104,8 @@ fn work(all: u64) -> (Rc<TestWorld>, Rc<Counted>) {
         lock: Mutex::new(),
         is_durable: Cell::new(true),
         fails: Cell::new(false),
+        record_fails: Cell::new(false),
+        left: Cell::new(0),
     };
     (world, Rc::new(work))
 }
@@ -129,6 +142,17 @@ fn job_holds_guard_until_record_is_durable() {
 }
 
 #[test]
+fn job_holds_guard_of_step_until_it_has_stopped_if_record_fails() {
+    let (world, work) = work(1);
+    work.record_fails.set(true);
+    Job::begin(&work);
+    world.run();
+    assert_eq!(Job::report(&*work).detail, "not recorded");
+    assert_eq!((work.recorded.get(), work.left.get()), (0, 1));
+    assert_eq!(work.lock.wanted(), 0, "the guard is dropped after the job has noted the step");
+}
+
+#[test]
 fn job_settles_before_it_pauses_and_goes_on_when_resumed() {
     let (world, work) = work(9);
     Job::begin(&work);
@@ -156,6 +180,19 @@ fn job_tries_again_after_it_has_stopped() {
     world.advance(Duration::from_secs(31));
     assert!(work.job.is_done());
     assert_eq!(work.job.failed(), 1);
+}
+
+#[test]
+fn job_is_resumed_before_it_tries_again() {
+    let (world, work) = work(3);
+    work.fails.set(true);
+    Job::begin(&work);
+    world.run();
+    work.fails.set(false);
+    Job::steer(&work, Action::Resume).unwrap();
+    world.run();
+    assert!(work.job.is_done(), "it does not wait for the time of the retry");
+    assert_eq!(world.tasks(), 0);
 }
 
 #[test]

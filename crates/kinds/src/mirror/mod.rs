@@ -61,7 +61,7 @@ pub const KIND: Kind = Kind {
     summary: "the same bytes on several devices",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, MEMBERS_MAX),
-    options: &[TRUST, TIMEOUT, SPEED, SPARES, SCRUB, REGION, SETTLE],
+    options: &[TRUST, TIMEOUT, SPEED, SPARES, SCRUB, REGION, CLEAR_DELAY],
     capabilities: Capabilities {
         can_lack: |lowers| lowers.saturating_sub(1),
         names_members: true,
@@ -134,9 +134,9 @@ const REGION: OptionSpec = OptionSpec {
            power of two; 1MiB if not set, or as much as its size needs",
 };
 
-const SETTLE: OptionSpec = OptionSpec {
-    name: "settle",
-    value: ValueType::Duration(SETTLE_MAX),
+const CLEAR_DELAY: OptionSpec = OptionSpec {
+    name: "clear_delay",
+    value: ValueType::Duration(CLEAR_DELAY_MAX),
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
@@ -149,10 +149,10 @@ pub const MEMBERS_MAX: usize = 8;
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
 
-/// Default of the option `settle`, and its limits.
-const SETTLE_DEFAULT: Duration = Duration::from_secs(5);
-const SETTLE_MIN: Duration = Duration::from_millis(1);
-const SETTLE_MAX: Duration = Duration::from_secs(600);
+/// Default of the option `clear_delay`, and its limits.
+const CLEAR_DELAY_DEFAULT: Duration = Duration::from_secs(5);
+const CLEAR_DELAY_MIN: Duration = Duration::from_millis(1);
+const CLEAR_DELAY_MAX: Duration = Duration::from_secs(600);
 
 /// Limits of the option `scrub`: an hour to a year.
 const SCRUB_MAX: Duration = Duration::from_secs(365 * 86_400);
@@ -254,10 +254,11 @@ async fn open(
         let states: Vec<_> = decision.states.iter().map(state).collect();
         let missing = decision.missing.clone();
         let opening = env.random("a mirror's opening");
-        let settle = given.duration(&SETTLE).unwrap_or(SETTLE_DEFAULT).max(SETTLE_MIN);
+        let clear_delay =
+            given.duration(&CLEAR_DELAY).unwrap_or(CLEAR_DELAY_DEFAULT).max(CLEAR_DELAY_MIN);
         let names: Vec<_> = lowers.iter().map(Lower::name).collect();
         let writer =
-            SuperblockWriter::new(kept.clone(), opening, &decision, &names, regions, settle);
+            SuperblockWriter::new(kept.clone(), opening, &decision, &names, regions, clear_delay);
         (states, missing, decision.scrubbed, Some(writer))
     } else {
         let states = of_raw(given);

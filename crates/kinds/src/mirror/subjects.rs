@@ -14,7 +14,7 @@ pub fn subjects() -> Vec<Subject> {
         move |graph: &mut Assembly, on: &[PartId]| graph.add("mirror", &options, on)
     };
     // Several regions, which leave the bitmap while the mirror works.
-    let small = [size("region", 4096), ("settle", Value::Duration(Duration::from_millis(1)))];
+    let small = [size("region", 4096), ("clear_delay", Value::Duration(Duration::from_millis(1)))];
     let trusting = over("a mirror that trusts a member", 2, |graph, on| {
         let trust = Value::Text(graph.name(on[0]).to_owned());
         graph.add("mirror", &[("trust", trust)], on)

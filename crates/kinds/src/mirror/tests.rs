@@ -248,8 +248,8 @@ fn clean_regions_are_identical_after_crash() {
 
 #[test]
 fn region_stays_dirty_while_write_to_one_member_is_slow() {
-    let settle = ("settle", Value::Duration(Duration::from_millis(10)));
-    let mut pair = Pair::labelled(64 * MIB, &[settle]);
+    let clear_delay = ("clear_delay", Value::Duration(Duration::from_millis(10)));
+    let mut pair = Pair::labelled(64 * MIB, &[clear_delay]);
     pair.disks[1].set_faults(Faults { hang: 1_000_000, ..Faults::default() });
     let mut write = std::pin::pin!(pair.client().send(pair.write_of(3 * MIB, 7)));
     let mut cx = Context::from_waker(Waker::noop());

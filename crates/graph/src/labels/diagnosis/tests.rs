@@ -142,6 +142,16 @@ fn split_brain_is_another_spec_at_same_epoch() {
 }
 
 #[test]
+fn disk_that_another_host_has_open_may_be_truncated_too() {
+    let DiskContent::Label(mut held, _) = label(0, false, 2, &[0]) else { unreachable!() };
+    held.holder = Some(Machine::new("there", [2; 16]));
+    // The facts of `seen` have 4 MiB.
+    held.data_bytes = 8 << 20;
+    let found = seen(vec![DiskContent::Label(held, 0)]);
+    assert_eq!(found, Err(vec![Case::HeldByOtherHost, Case::Truncated]));
+}
+
+#[test]
 fn label_findings_are_features_and_another_host() {
     let here = Machine::new("here", [1; 16]);
     let cases = |label: &Label| {
@@ -152,6 +162,10 @@ fn label_findings_are_features_and_another_host() {
     assert!(cases(&label).is_empty());
     let held = Label { holder: Some(Machine::new("there", [2; 16])), ..label.clone() };
     assert_eq!(cases(&held), [(Case::HeldByOtherHost, &[Waiver::Take][..])]);
+    let renamed = Label { holder: Some(Machine::new("renamed", [1; 16])), ..label.clone() };
+    assert!(cases(&renamed).is_empty(), "the id says which machine it is, not the name");
+    let namesake = Label { holder: Some(Machine::new("here", [2; 16])), ..label.clone() };
+    assert_eq!(cases(&namesake), [(Case::HeldByOtherHost, &[Waiver::Take][..])]);
     let newer = Label { unknown_read_only: 4, ..label };
     assert_eq!(cases(&newer), [(Case::Newer, &[Waiver::Wipe][..])]);
 }

@@ -160,7 +160,7 @@ impl Shape {
             fields += ", spares = 1";
         }
         if self.regions {
-            fields += ", region = \"4KiB\", settle = \"1ms\"";
+            fields += ", region = \"4KiB\", clear_delay = \"1ms\"";
         }
         if let Some(timeout) = self.timeout_s {
             fields += &format!(", timeout = \"{timeout}s\"");

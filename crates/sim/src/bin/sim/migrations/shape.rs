@@ -48,7 +48,7 @@ impl Side {
         let mut lines = Vec::new();
         if self.disks.len() > 1 {
             let on: Vec<_> = self.disks.iter().map(|n| format!("\"{}\"", disk(*n))).collect();
-            let options = "region = \"4KiB\", settle = \"1ms\"";
+            let options = "region = \"4KiB\", clear_delay = \"1ms\"";
             let (base, on) = (self.base(), on.join(", "));
             lines.push(format!("{base} = {{ kind = \"mirror\", on = [{on}], {options} }}"));
         }

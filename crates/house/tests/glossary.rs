@@ -1,0 +1,29 @@
+//! The glossary's terms are those of the tests.
+#![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
+
+/// Terms of which each selects at least so many tests: `cargo test TERM` runs what is known of it.
+const TERMS: usize = 25;
+const TESTS: usize = 3;
+
+/// Returns the terms of the glossary as they are written in the name of a test.
+fn terms() -> Vec<String> {
+    let page = std::fs::read_to_string(house::root().join("docs/glossary.md"));
+    let page = page.expect("the glossary of this workspace");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| "));
+    let terms = rows.filter_map(|row| row.split([',', '(', '|']).next());
+    let terms = terms.filter(|term| *term != "term " && !term.starts_with('-'));
+    terms.map(|term| term.trim().replace([' ', '-'], "_")).collect()
+}
+
+#[test]
+fn glossary_terms_select_tests() {
+    let (terms, tests) = (terms(), house::test_names());
+    assert!(terms.len() > 50, "only {} terms were found: is the search right?", terms.len());
+    let selected = |term: &&String| tests.iter().filter(|test| test.contains(*term)).count();
+    let known: Vec<_> = terms.iter().filter(|term| selected(term) >= TESTS).collect();
+    assert!(
+        known.len() >= TERMS,
+        "only {} terms select {TESTS} tests each: {known:?}",
+        known.len()
+    );
+}
