@@ -142,7 +142,11 @@ impl Record {
             Some(range) if is_next(range, back, boundary, size) => {
                 Some(Window { range, sums: sums.iter().map(|sum| sum.get()).collect() })
             }
-            _ => return Err(format!("a window of {len} bytes at {start}, boundary {boundary}")),
+            _ => {
+                return Err(format!(
+                    "the window of {len} bytes at {start} does not begin at boundary {boundary}"
+                ));
+            }
         };
         Ok(Self { back, paused: flags & PAUSED != 0, size, boundary, window })
     }

@@ -124,7 +124,9 @@ impl Members<'_> {
             let absent = (0..self.names.len()).find(|n| !self.found[*n].present);
             return match absent {
                 _ if !self.found[trusted].present => {
-                    let words = format!("trust = {name}, and {name} is not there");
+                    let words = format!(
+                        "trust = {name} selects the member whose bytes count, and {name} is not there"
+                    );
                     Err(Error::because(Reason::MirrorMemberMissing, words)
                         .next("bring it back, or trust a member that is"))
                 }

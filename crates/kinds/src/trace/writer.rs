@@ -83,7 +83,8 @@ impl Writer {
     async fn find_end(&mut self) -> Result<()> {
         self.load(0).await?;
         Header::parse(&self.slot(0)).map_err(|why| {
-            let words = format!("{} is there and is no trace: {why}", self.path);
+            let words =
+                format!("{} exists and is no trace file, so it is left as it is: {why}", self.path);
             Error::new(ErrorKind::InUse, words)
         })?;
         let (mut begun, mut blank) = (0, self.blocks());

@@ -262,7 +262,10 @@ impl Directory {
         self.counted = true;
         let names = self.objects.len() == self.roles.len();
         names.then_some(()).ok_or_else(|| {
-            Error::new(ErrorKind::Corrupt, "two objects of one owner have the same role")
+            Error::new(
+                ErrorKind::Corrupt,
+                "the vault holds two objects of one device with the same role",
+            )
         })
     }
 

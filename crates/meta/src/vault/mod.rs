@@ -256,7 +256,8 @@ impl Inner {
     /// Passes the content of an object's page to `look`. The page stays in the cache until the caller awaits again.
     async fn look<T>(&self, entry: &Entry, index: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let number = entry.page(index).ok_or_else(|| {
-            let words = format!("{entry} has {} pages; page {index} is asked for", entry.pages());
+            let words =
+                format!("page {index} of {entry} was requested; it has {} pages", entry.pages());
             Error::new(ErrorKind::OutOfRange, words)
         })?;
         self.tree.ensure(&self.replicas, number).await?;

@@ -173,7 +173,7 @@ fn file_without_trace_is_not_overwritten() {
     world.sleep(2 * SECOND);
     assert_eq!(file.writes.get(), 0);
     let report = running.report("seen");
-    assert!(report.summary.contains("t.trace is there and is no trace"), "{}", report.summary);
+    assert!(report.summary.contains("t.trace exists and is no trace file"), "{}", report.summary);
     assert_eq!((running.counter("seen", "lost"), running.counter("seen", "queued")), (1, 0));
 }
 
