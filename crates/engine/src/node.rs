@@ -52,7 +52,7 @@ impl Node {
     }
 }
 
-/// Counters of a node since it was made. They are plain numbers of one core and cheap to read.
+/// Counters of requests through a node since the node was made. They are plain numbers of one core and cheap to read.
 #[derive(Default, Debug)]
 pub struct Counters {
     ops: [Cell<u64>; Verb::ALL.len()],
@@ -86,22 +86,22 @@ impl Counters {
         }
     }
 
-    /// Returns the number of requests begun with that verb.
+    /// Returns the number of requests of type `verb` that the node has begun.
     pub fn ops(&self, verb: Verb) -> u64 {
         self.ops[verb as usize].get()
     }
 
-    /// Returns the number of bytes in the ranges of these requests.
+    /// Returns the number of bytes in the ranges of all requests of type `verb` that the node has begun.
     pub fn bytes(&self, verb: Verb) -> u64 {
         self.bytes[verb as usize].get()
     }
 
-    /// Returns the number of requests that failed.
+    /// Returns the number of requests that have failed at the node.
     pub fn errors(&self) -> u64 {
         self.errors.get()
     }
 
-    /// Returns the number of requests begun and not answered yet.
+    /// Returns the number of requests that the node has begun and not answered yet.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }
