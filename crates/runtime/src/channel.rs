@@ -45,7 +45,7 @@ struct Fuse {
     again: Option<RefCell<Again>>,
 }
 
-/// Opens the device and mounts the file system.
+/// Opens `/dev/fuse` and mounts a FUSE file system on the directory `at`. Returns the channel of the mount.
 pub(crate) fn mount(side: Rc<Reactor>, at: &Path) -> Result<Rc<dyn Channel>> {
     let flags = libc::O_RDWR | libc::O_NONBLOCK;
     let file =
