@@ -79,7 +79,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Waits until `pool` has room in this part, and returns a buffer of `len` bytes.
+    /// Waits until this part of `pool` has room, and returns a buffer of `len` bytes.
     ///
     /// # Errors
     /// As [`BufPool::wait_for`].

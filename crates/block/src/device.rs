@@ -105,7 +105,7 @@ pub struct Below {
 /// It corresponds to Violin's push and pop (section 2.2), without I/O and without waiting. Code that needs these is a
 /// [`Device`].
 pub trait Hooks: 'static {
-    /// Sees a request on its way down, and decides how it goes on.
+    /// Sees a request on its way down, and decides how it goes on. The hook must not change the request.
     fn push(&self, request: &Request) -> Push;
 
     /// Sees the reply to a request for which [`Hooks::push`] returned [`Push::Watch`]; `saved` is the word given there.
@@ -123,8 +123,8 @@ pub trait Hooks: 'static {
 pub enum Push {
     /// The request continues; the hook does not see the reply.
     Forward,
-    /// The request continues; the hook sees the reply, together with this word.
+    /// The request continues; the hook sees the reply, and gets this number together with it.
     Watch(u64),
-    /// The request ends here, with this reply.
+    /// The request ends at the hook, with this reply.
     Done(Result<()>),
 }

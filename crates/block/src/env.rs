@@ -63,7 +63,7 @@ pub trait World {
     fn clear_timer(&self, timer: TimerId);
     /// Returns a random number from the random stream named `stream`.
     fn random(&self, stream: &'static str) -> u64;
-    /// Runs a task on this core until it ends.
+    /// Runs `task` on this core until the task ends. `name` is for traces.
     fn spawn(&self, name: &'static str, task: LocalFuture<()>);
     /// Runs `job`, which may occupy a core for long, on another thread. The future resolves when the job has run.
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
@@ -106,7 +106,7 @@ pub trait World {
     /// # Errors
     /// `NotFound` (not for a file that would be created), `Denied`, `Unsupported`.
     fn probe(&self, open: &Open) -> Result<StorageFacts>;
-    /// Opens a disk.
+    /// Opens the disk that `open` names.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `InUse` with the holder if it can be known, `Unsupported`.
@@ -116,7 +116,7 @@ pub trait World {
     /// # Errors
     /// `InUse`, `Denied`, and other errors of the kernel.
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>>;
-    /// Connects to an address.
+    /// Connects to the server at the address `to`.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, and other errors of the kernel.
@@ -131,8 +131,8 @@ pub trait World {
         let why = format!("{}: nothing can be mounted here", at.display());
         Err(Error::new(ErrorKind::Unsupported, why))
     }
-    /// Returns the names of the channels and connections that an earlier process gave to the supervisor
-    /// ([`Channel::fdstore_put`]) and that no process has taken over yet.
+    /// Returns the names of all state (channels, connections, bytes) that an earlier process gave to the supervisor and
+    /// that was not taken over yet.
     fn left(&self) -> Vec<String> {
         Vec::new()
     }
@@ -237,9 +237,9 @@ fn no_files(path: &Path) -> Error {
     Error::new(ErrorKind::Unsupported, format!("{}: there are no files here", path.display()))
 }
 
-/// Memory that outlives this process, and its origin.
+/// Memory that outlives this process, and whether an earlier process left it.
 pub struct PersistentMemory {
-    /// The memory itself.
+    /// The memory that outlives this process.
     pub memory: Rc<dyn Lasting>,
     /// Whether an earlier process left the memory; otherwise it is new.
     pub left: bool,

@@ -27,13 +27,13 @@ pub enum ErrorKind {
     Io,
     /// The bytes on a disk differ from those that were written.
     Corrupt,
-    /// The device failed earlier. It may have lost writes, so it does nothing more.
+    /// The device failed earlier. It may have lost writes, so it refuses every request.
     Faulted,
     /// No answer within a named deadline.
     TimedOut,
-    /// A needed part is missing, such as a member. The operation may go on without it after an explicit decision.
+    /// A needed part is missing, such as a member. The operation may go on without the part after an explicit decision.
     Degraded,
-    /// There is no such file, device or export.
+    /// The named file, device or export does not exist.
     NotFound,
     /// The disk, address or name is held by another user.
     InUse,
@@ -41,7 +41,7 @@ pub enum ErrorKind {
     Denied,
     /// The graph is going down.
     Stopped,
-    /// A named limit is reached.
+    /// The operation would pass a limit that the message names.
     Limit,
 }
 

@@ -27,7 +27,7 @@ pub struct Info {
     pub native_zeroes: bool,
     /// Whether the device carries out a discard; otherwise it ignores one.
     pub discard: bool,
-    /// Whether a range reads as zeros after its discard.
+    /// Whether a range of the device reads as zeros after a discard of the range.
     pub discard_zeroes: bool,
     /// Whether acknowledged writes to the device survive the end of this process (not a loss of power).
     pub survives_process: bool,

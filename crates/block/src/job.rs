@@ -89,9 +89,9 @@ pub enum Outcome<G> {
 
 /// The two ways of cancelling a job.
 pub enum Cancel {
-    /// The job reverts its steps.
+    /// The job reverts the steps that it has carried out.
     Back,
-    /// The job ends as it is.
+    /// The job ends, and keeps the steps that it has carried out.
     End,
 }
 
@@ -239,7 +239,8 @@ impl Job {
     /// Verbs that a device with a job knows.
     pub const VERBS: [&VerbInfo; 2] = [Steer::INFO, Wait::INFO];
 
-    /// Carries out a command of one of [`Job::VERBS`]. [`Wait`] is answered once the job is done or its tasks are closed.
+    /// Carries out a command of one of [`Job::VERBS`]. [`Wait`] is answered once the job is done or its tasks are
+    /// closed.
     pub fn control<W: Work>(work: &Rc<W>, command: &Command) -> LocalFuture<Result<Reply>> {
         if let Some(course) = command.args::<Steer>() {
             return command.done(Self::steer(work, course.action));

@@ -38,12 +38,12 @@ pub enum Started {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChildId(pub u64);
 
-/// A finished child request: its operation, with the buffers, and its result.
+/// A finished child request: its operation with the buffers, and its result.
 #[derive(Debug)]
 pub struct Done {
     /// Operation of the request. That of a read has the buffer with the bytes.
     pub op: Op,
-    /// Result of the request.
+    /// Result of the child request.
     pub result: Result<()>,
 }
 

@@ -2,8 +2,8 @@
 
 use crate::{ByteRange, Locked, Locking, Mode, RangeLock};
 
-/// A lock with one holder at a time, for tasks of one core. It is fair: a task that asks later waits for those before it.
-/// A clone is a second handle to the same lock.
+/// A lock with one holder at a time, for tasks of one core. It is fair: a task that asks later waits for those before
+/// it. A clone is a second handle to the same lock.
 #[derive(Clone, Default)]
 pub struct Mutex(RangeLock);
 

@@ -152,8 +152,8 @@ struct Background {
 /// Guard of one background task of a device; the task counts until the guard is dropped.
 pub struct TrackedTask(Rc<Background>);
 
-/// Calls a function when it is dropped, unless [`ScopeGuard::done`] was called before. It is for futures that may be
-/// dropped halfway.
+/// Guard that calls a function when it is dropped, unless [`ScopeGuard::done`] was called before. It is for futures
+/// that may be dropped halfway.
 pub struct ScopeGuard<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> ScopeGuard<F> {

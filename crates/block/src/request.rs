@@ -19,7 +19,7 @@ pub enum Op {
     /// Reads `range` into `into`, which has the same length. A device may replace `into` with another buffer. After the
     /// answer only the reader uses the buffer, and may change it: a device that keeps the bytes must copy them.
     Read {
-        /// Bytes to read.
+        /// Bytes of the device to read.
         range: ByteRange,
         /// Buffer for the bytes; after completion, the buffer that holds them.
         into: Buf,
@@ -28,7 +28,7 @@ pub enum Op {
     },
     /// Writes `data` to `range`, which has the same length. The buffer must not change any more.
     Write {
-        /// Bytes to write.
+        /// Bytes of the device to write.
         range: ByteRange,
         /// Buffer with the bytes to write.
         data: Buf,
@@ -37,16 +37,16 @@ pub enum Op {
     },
     /// Makes the range read as zeros.
     WriteZeroes {
-        /// Bytes to zero.
+        /// Bytes of the device to zero.
         range: ByteRange,
         /// Whether the space may be given back.
         unmap: bool,
         /// Whether the zeros must be durable at completion.
         fua: bool,
     },
-    /// Gives the bytes up. Reads afterwards are stable: zeros, or the old bytes.
+    /// Gives up the bytes of `range`. Later reads of them are stable: zeros, or the old bytes.
     Discard {
-        /// Bytes to discard.
+        /// Bytes of the device to discard.
         range: ByteRange,
         /// Whether the discard must be durable at completion.
         fua: bool,
@@ -55,7 +55,7 @@ pub enum Op {
     Flush,
     /// Reports which parts of a range hold data, are allocated zeros, or are holes.
     Status {
-        /// Bytes to report on.
+        /// Bytes of the device whose block status is asked for.
         range: ByteRange,
         /// The answer: the beginning of the range at least, in order and without gaps. Empty when the request is
         /// submitted. After an error its content is undefined.

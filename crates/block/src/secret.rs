@@ -237,7 +237,7 @@ pub struct Wanted {
     pub prompt: String,
     /// Whether a person must type the passphrase twice, because it is new.
     pub twice: bool,
-    /// Device whose key or passphrase it is: `home/safe`.
+    /// Device to which the key or passphrase belongs: `home/safe`.
     pub who: String,
 }
 

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use crate::{Env, Notify, ScopeGuard, TaskTracker, TrackedTask, first};
 
-/// The background tasks of one owner, such as a device. It is not cloned: when the owner is dropped, the group is dropped
-/// with it, and its tasks are not polled any more.
+/// The background tasks of one owner, such as a device. A group is not cloned: when the owner is dropped, the group is
+/// dropped with it, and its tasks are not polled any more.
 pub struct TaskGroup {
     env: Env,
     running: TaskTracker,

@@ -4,8 +4,8 @@ use crate::{Buf, Child, Done, Error, Lower, Op, Result};
 
 /// Requests to lowers that belong together, with at most `N` in flight, answered in the order of their start.
 ///
-/// A read that a lower answers in another buffer is copied to the buffer that it was started with. The first error in the
-/// order of start is kept until [`Window::drain`].
+/// A read that a lower answers in another buffer is copied to the buffer that it was started with. The first error in
+/// the order of start is kept until [`Window::drain`].
 pub struct Window<const N: usize> {
     begun: [Option<(Child, Option<Buf>)>; N],
     /// Index of the oldest request.

@@ -54,13 +54,13 @@ pub struct Job {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// The job is running.
+    /// The job carries out its work.
     Running,
     /// The job is paused until it is resumed.
     Paused,
     /// The job has stopped after an error.
     Stopped,
-    /// The job has ended.
+    /// The job has done all of its work, or was ended early.
     Done,
 }
 
@@ -112,7 +112,7 @@ pub enum MemberState {
     Copying,
     /// The member misses writes, and no copy to it is under way.
     Stale,
-    /// The member is out of service: it failed, or a command took it out.
+    /// The member is out of service: a request to it failed, or a command took it out.
     Failed,
     /// The member has no copy of the data, and waits to replace a member that fails.
     Spare,
@@ -168,10 +168,10 @@ pub struct Scrub {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// The device works as it should.
+    /// The device works without a fault.
     #[default]
     Ok,
-    /// The data are safe; the redundancy of the device is reduced.
+    /// The device serves, and its data are safe, but its redundancy is reduced.
     Degraded,
     /// The device does not serve any more.
     Failed,

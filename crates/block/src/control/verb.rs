@@ -53,7 +53,7 @@ pub fn only_one<A>(mut parts: Vec<Part<A>>) -> Result<A> {
     Ok(part.answer)
 }
 
-/// The declaration of a verb.
+/// The declaration of a verb: name, help, reach and codec.
 pub struct VerbInfo {
     /// Name of the verb, unique among all kinds: `member.fail`.
     pub name: &'static str,
@@ -160,7 +160,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Creates a command of this process to the named device.
+    /// Creates a command of this process with verb `V` and arguments `args`.
     pub fn new<V: Verb>(args: V::Args) -> Self {
         Self { id: 0, origin: 0, range: None, limit: WAIT, verb: V::INFO, args: Rc::new(args) }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::Ticket;
 use crate::{Buf, ByteRange, Extent, Result};
 
-/// Parameters for opening a disk.
+/// Parameters for opening a disk: its path and how to use it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Open {
     /// Path of the disk.
@@ -98,7 +98,7 @@ pub struct StorageFacts {
     pub discard: bool,
     /// Whether a discarded range of the disk reads as zeros.
     pub discard_zeroes: bool,
-    /// Whether this open created the disk, or would create it.
+    /// Whether this opening of the disk created it, or would create it.
     pub created: bool,
     /// Identity of the disk under all of its names: its path, absolute and without links.
     pub identity: String,
@@ -111,14 +111,14 @@ pub struct StorageFacts {
 pub enum DiskIo {
     /// Reads bytes of the disk from `offset` into a buffer, until the buffer is full.
     Read {
-        /// First byte to read.
+        /// First byte of the disk to read.
         offset: u64,
-        /// Buffer for the bytes.
+        /// Buffer for the bytes that are read.
         into: Buf,
     },
     /// Writes the bytes of a buffer to the disk at `offset`.
     Write {
-        /// First byte to write.
+        /// First byte of the disk to write.
         offset: u64,
         /// Buffer with the bytes to write.
         data: Buf,
@@ -127,14 +127,14 @@ pub enum DiskIo {
     },
     /// Makes `range` of the disk read as zeros, and may give its space back.
     Zero {
-        /// Bytes to zero.
+        /// Bytes of the disk to zero.
         range: ByteRange,
         /// Whether the space of the range may be given back.
         unmap: bool,
     },
     /// Gives the space of `range` on the disk back.
     Discard {
-        /// Bytes to discard.
+        /// Bytes of the disk to discard.
         range: ByteRange,
     },
     /// Makes all operations on the disk durable that completed before.

@@ -23,7 +23,7 @@ pub enum TableError {
     Chunk(u32),
     /// A lower device that cannot be a column of a stripe, because it is smaller than one chunk.
     SmallerThanChunk {
-        /// Port of the lower device.
+        /// Port of the lower device in the table.
         port: Port,
         /// Size of the lower device in bytes.
         size: u64,
@@ -32,7 +32,7 @@ pub enum TableError {
     },
     /// A segment whose bytes below end behind the end of their lower device.
     BeyondLower {
-        /// Port of the lower device.
+        /// Port of the lower device in the table.
         port: Port,
         /// End of the segment's bytes in the lower device.
         end: u64,
@@ -41,7 +41,7 @@ pub enum TableError {
     },
     /// Two segments that share bytes of a lower device.
     Overlap {
-        /// Port of the lower device.
+        /// Port of the lower device in the table.
         port: Port,
         /// Bytes of one segment in the lower device.
         first: ByteRange,
@@ -54,7 +54,7 @@ pub enum TableError {
         segment: usize,
         /// The address in bytes, above or below.
         bytes: u64,
-        /// The block size in bytes.
+        /// The block size of the device in bytes.
         block: u32,
     },
 }

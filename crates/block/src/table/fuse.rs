@@ -114,8 +114,9 @@ impl Table {
             .map_while(move |index| Some((index, self.segment_range(index).intersect(range)?)))
     }
 
-    /// Returns the start of a column below this table. The column begins at `origin`, and `extent` is the used part. `None` if that part lies in several segments or in a stripe, or if the column would
-    /// begin before the first byte. `None` too if no byte is used, because then its segment is unknown.
+    /// Returns the start of a column below this table. The column begins at `origin`, and `extent` is the used part.
+    /// `None` if that part lies in several segments or in a stripe, or if the column would begin before the first byte.
+    /// `None` too if no byte is used, because then its segment is unknown.
     fn column(&self, origin: Origin, extent: Option<ByteRange>) -> Option<Origin> {
         let extent = extent?;
         let index = self.segment_at(extent.start());

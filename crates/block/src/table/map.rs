@@ -6,9 +6,9 @@ use crate::ByteRange;
 /// Bytes of a table that are contiguous in one lower device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// Port of the lower device.
+    /// Port of the lower device in the table.
     pub port: Port,
-    /// Bytes in the lower device.
+    /// Bytes of the run in the lower device.
     pub range: ByteRange,
     /// Address of the first byte in the table's own address space.
     pub start: u64,
