@@ -11,7 +11,7 @@ use super::slot::AnyDevice;
 /// The number of a device, table or hook in its engine.
 pub type NodeId = usize;
 
-/// The function of a node.
+/// The type of a node, with the parts that carry out its requests.
 pub(super) enum Power {
     /// A device. Its future carries the request out.
     Device { device: Rc<dyn AnyDevice>, lowers: Box<[Rc<Node>]>, future_bytes: usize },
@@ -31,10 +31,10 @@ pub(super) struct Node {
     pub name: Rc<str>,
     pub info: Info,
     pub power: Power,
-    /// The most that one request needs from here down.
+    /// The most that one request needs from this node down.
     pub reserve: Reserve,
     pub counters: Counters,
-    /// Set when its graph has closed the device.
+    /// Whether the graph of the node has closed its device.
     pub closed: Cell<bool>,
 }
 

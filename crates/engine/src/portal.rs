@@ -14,8 +14,8 @@ use super::{Engine, NodeId};
 /// The error of a portal that was closed because it has no target.
 const GONE: &str = "it is not offered any more";
 
-/// The entry of clients' requests into the engine. A portal leads to a node, and can be led to another one while clients
-/// use it. A clone is another handle to the same portal. A portal lasts until its last handle is dropped.
+/// The entry of clients' requests into the engine. A portal leads to a node, and can be led to another one while
+/// clients use it. A clone is another handle to the same portal. A portal lasts until its last handle is dropped.
 #[derive(Clone)]
 pub struct Portal(Rc<Entrance>);
 

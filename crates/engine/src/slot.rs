@@ -30,27 +30,27 @@ pub type Resolving<'d> = Pin<Box<dyn Future<Output = Result<Resolved>> + 'd>>;
 /// The object-safe form of [`Device`], implemented here for all devices. The trait is sealed: callers rely on the
 /// layout and the table of the futures that [`AnyDevice::enter`] places, and only this file can guarantee both.
 pub trait AnyDevice: sealed::Sealed {
-    /// See [`Device::info`].
+    /// Returns the facts about the device: see [`Device::info`].
     fn info(&self) -> &Info;
-    /// See [`Device::resolve`].
+    /// Returns where a range lies in the lowers of the device: see [`Device::resolve`].
     ///
     /// # Errors
     /// As [`Device::resolve`].
     fn resolve(&self, range: ByteRange) -> Resolving<'_>;
-    /// See [`Device::verbs`].
+    /// Returns the verbs of the commands that the device knows: see [`Device::verbs`].
     fn verbs(&self) -> &'static [&'static VerbInfo];
-    /// See [`Device::control`].
+    /// Carries out a command on the device: see [`Device::control`].
     ///
     /// # Errors
     /// As [`Device::control`].
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>>;
-    /// See [`Device::report`].
+    /// Returns the state and the figures of the device: see [`Device::report`].
     fn report(&self) -> Report;
-    /// See [`Device::holders`].
+    /// Returns the lowers each of which has all bytes of the device: see [`Device::holders`].
     fn holders(&self) -> Vec<usize>;
-    /// See [`Device::share`].
+    /// Returns the state with which another device on the same disk can be opened: see [`Device::share`].
     fn share(&self) -> Handover;
-    /// See [`Device::close`].
+    /// Ends the device's own activity: see [`Device::close`].
     fn close(&self) -> LocalFuture<Handover>;
     /// Returns the size in bytes of the device's future of [`Device::submit`].
     fn future_bytes(&self) -> usize;
@@ -58,8 +58,9 @@ pub trait AnyDevice: sealed::Sealed {
     /// dropped. Otherwise it stays in `room`, and is driven through the returned table.
     ///
     /// # Safety
-    /// `room` is valid for writes of [`AnyDevice::future_bytes`], and aligned to `ROOM_ALIGN`. `self` and `request` do not move, and no other code
-    /// accesses `request`, until this has returned [`Entered::Ready`] or the future has been dropped through the table.
+    /// `room` is valid for writes of [`AnyDevice::future_bytes`], and aligned to `ROOM_ALIGN`. `self` and `request` do
+    /// not move, and no other code accesses `request`, until this has returned [`Entered::Ready`] or the future has
+    /// been dropped through the table.
     unsafe fn enter(
         &self,
         request: NonNull<Request>,
