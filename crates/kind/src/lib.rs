@@ -116,15 +116,15 @@ pub enum ValueType {
     Integer(u64, u64),
     /// A share from 0 to 1, as a number or as `"1%"`.
     Share,
-    /// `true` or `false`.
+    /// The value `true` or `false`.
     Switch,
-    /// One of these words.
+    /// One word out of these.
     Choice(&'static [&'static str]),
-    /// Some of these words, as one or as a list.
+    /// Several words out of these, given as one word or as a list.
     Choices(&'static [&'static str]),
     /// Any text.
     Text,
-    /// A path.
+    /// A path of a file or directory.
     Path,
     /// The name of one of the devices in `on`.
     Member,
@@ -132,7 +132,7 @@ pub enum ValueType {
     Table(&'static [&'static str]),
 }
 
-/// The value of an option, checked against its type.
+/// The value of an option in a spec, checked against the option's type.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
     /// A number of bytes, for an option of type [`ValueType::Size`] or [`ValueType::SizeOrRest`].
@@ -168,8 +168,8 @@ pub struct DeviceConfig {
     pub options: Vec<(&'static str, Value)>,
     /// The facts about the lowers of the device, in order.
     pub lowers: Vec<LowerConfig>,
-    /// Whether the trusted member ([`Kind::trust`]) is from a command at this start, not from the spec: an operator has seen
-    /// the labels that it overrules.
+    /// Whether the trusted member ([`Kind::trust`]) is from a command at this start, not from the spec: an operator has
+    /// seen the labels that it overrules.
     pub trusted_now: bool,
 }
 
