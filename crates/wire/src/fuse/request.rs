@@ -34,23 +34,23 @@ pub enum Call<'a> {
     Read {
         /// First byte of the volume to read.
         offset: u64,
-        /// Number of bytes to read.
+        /// Number of bytes of the volume to read.
         size: u32,
     },
     /// A write to the volume's file; its payload follows the head of the message.
     Write {
         /// First byte of the volume to write.
         offset: u64,
-        /// Number of bytes to write.
+        /// Number of bytes of the volume to write.
         size: u32,
     },
     /// A request to make durable every write to the volume that completed before.
     Fsync,
     /// A request to make a range of the volume read as zeros.
     Fallocate {
-        /// First byte of the range.
+        /// First byte of the volume to zero.
         offset: u64,
-        /// Number of bytes in the range.
+        /// Number of bytes of the volume to zero.
         length: u64,
         /// How the range becomes zeros; `None` for a mode that a volume does not support.
         mode: Option<Zeroing>,

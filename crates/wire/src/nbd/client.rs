@@ -21,16 +21,16 @@ pub const MAX_HANDSHAKE_REPLY_BYTES: usize = 4 << 20;
 /// The purpose of a client's handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
-    /// Enter the transmission phase.
+    /// The client enters the transmission phase.
     Connect,
-    /// Get the facts about the export, then leave.
+    /// The client gets the facts about the export, then leaves.
     Describe,
-    /// Get the list of the server's exports, then leave.
+    /// The client gets the list of the server's exports, then leaves.
     List,
 }
 
-/// The wishes of a client for its handshake. If the server refuses an extension, the handshake goes on without it, and
-/// the [`Session`] records the features in use. Only the goal and TLS are required.
+/// The settings of a client's handshake. If the server refuses an extension, the handshake goes on without it, and the
+/// [`Session`] records the features in use. Only the goal and TLS are required.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientConfig {
     /// Name of the export to use; empty for the server's default export.
@@ -48,7 +48,7 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// Returns the wishes of a client that connects to `export` with every extension that this crate speaks.
+    /// Returns the settings of a client that connects to `export` with every extension that this crate speaks.
     pub fn connect(export: impl Into<String>) -> Self {
         Self {
             export: export.into(),

@@ -121,7 +121,7 @@ bits! {
         FLUSH = 2;
         /// `NBD_FLAG_SEND_FUA`: the FUA command flag is supported.
         FUA = 3;
-        /// `NBD_FLAG_ROTATIONAL`: seeks are slow.
+        /// `NBD_FLAG_ROTATIONAL`: the export is on a rotating disk, so seeks are slow.
         ROTATIONAL = 4;
         /// `NBD_FLAG_SEND_TRIM`: trim is supported.
         TRIM = 5;
@@ -129,7 +129,7 @@ bits! {
         WRITE_ZEROES = 6;
         /// `NBD_FLAG_SEND_DF`: "don't fragment" is supported; needs structured replies.
         DF = 7;
-        /// `NBD_FLAG_CAN_MULTI_CONN`: a flush on one connection covers all of them.
+        /// `NBD_FLAG_CAN_MULTI_CONN`: a flush on one connection covers all connections to the export.
         MULTI_CONN = 8;
         /// `NBD_FLAG_SEND_CACHE`: cache is supported.
         CACHE = 10;
@@ -143,11 +143,11 @@ bits! {
     CommandFlags: u16 {
         /// `NBD_CMD_FLAG_FUA`: reply only when the effect is on stable storage.
         FUA = 0;
-        /// `NBD_CMD_FLAG_NO_HOLE`: zeroes must stay allocated.
+        /// `NBD_CMD_FLAG_NO_HOLE`: the written zeroes must stay allocated.
         NO_HOLE = 1;
-        /// `NBD_CMD_FLAG_DF`: reply with one content chunk.
+        /// `NBD_CMD_FLAG_DF`: the reply to the read must have one content chunk.
         DF = 2;
-        /// `NBD_CMD_FLAG_REQ_ONE`: report one extent per context.
+        /// `NBD_CMD_FLAG_REQ_ONE`: the reply must have one extent for each metadata context.
         REQ_ONE = 3;
         /// `NBD_CMD_FLAG_FAST_ZERO`: fail with `ENOTSUP` if zeroing is no faster than writing.
         FAST_ZERO = 4;
@@ -374,19 +374,19 @@ impl Command {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Errno {
-    /// Operation not permitted.
+    /// The operation is not permitted.
     EPERM = 1,
-    /// Input/output error.
+    /// Input or output on the server's storage failed.
     EIO = 5,
-    /// Cannot allocate memory.
+    /// The server cannot allocate memory.
     ENOMEM = 12,
-    /// Invalid argument.
+    /// An argument of the request is invalid.
     EINVAL = 22,
-    /// No space left on device.
+    /// The export has no space left.
     ENOSPC = 28,
-    /// Value too large.
+    /// A value in the request is too large.
     EOVERFLOW = 75,
-    /// Operation not supported.
+    /// The server does not support the operation.
     ENOTSUP = 95,
     /// The server is being shut down.
     ESHUTDOWN = 108,

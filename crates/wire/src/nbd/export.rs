@@ -129,11 +129,11 @@ pub struct Context {
 /// The form of requests and replies in the transmission phase of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplyStyle {
-    /// Compact requests, simple replies.
+    /// Requests are compact, and replies are simple.
     Simple,
-    /// Compact requests, structured replies. Simple replies are possible except to reads.
+    /// Requests are compact, and replies are structured. Simple replies are possible except to reads.
     Structured,
-    /// Extended requests and replies.
+    /// Requests and replies are extended.
     Extended,
 }
 

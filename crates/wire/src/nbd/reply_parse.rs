@@ -62,7 +62,7 @@ pub enum Body<'a> {
         /// Bytes of further extents beyond [`EXTENTS_MAX`], which follow in the stream and must be skipped.
         more: u32,
     },
-    /// The request failed.
+    /// The request failed; the server gave an error number and a message.
     Error {
         /// The error number in the server's reply.
         errno: Errno,

@@ -170,7 +170,8 @@ impl ServerHandshake {
     /// nothing but `exports`. Returns the number of bytes taken from `input`, and the progress.
     ///
     /// # Errors
-    /// The violation of the protocol, or the refusal of an option without an error reply. The connection must be closed.
+    /// The violation of the protocol, or the refusal of an option without an error reply. The connection must be
+    /// closed.
     pub async fn advance(
         &mut self,
         input: &[u8],

@@ -22,7 +22,7 @@ pub struct Outbox {
     spare_parts: Vec<Buf>,
 }
 
-/// The bytes of one send. Give it back with [`Outbox::sent`] afterwards.
+/// The bytes of one send, taken from an outbox. They must be given back with [`Outbox::sent`] afterwards.
 pub struct Batch {
     /// The bytes to send, in order.
     pub parts: Vec<Buf>,
