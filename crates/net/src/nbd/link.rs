@@ -52,7 +52,7 @@ const SAME_NAME: &str = "the running graph has a disk of this name on another se
 /// How an NBD disk reaches its export, and how long it tries.
 pub(super) struct Reach {
     pub name: String,
-    /// URI of the export. The identity of the disk's ring is computed from it.
+    /// URI of the export. The ring of the disk belongs to the export with this URI.
     pub uri: String,
     /// TLS settings of the connections; `None` for connections without TLS.
     pub tls: Option<tls::Client>,

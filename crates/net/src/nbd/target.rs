@@ -125,7 +125,7 @@ impl Target {
         self.tls.as_ref().map(|files| files.client(env)).transpose()
     }
 
-    /// Connects to the export's server with the wishes in `config`.
+    /// Connects to the export's server with the settings of the handshake in `config`.
     ///
     /// # Errors
     /// As [`Client::connect`] and [`Target::client`].
