@@ -40,17 +40,17 @@ pub(super) struct Inner {
     limits: Limits,
     log: Log,
     pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
-    /// The gates of all connections, in their handshake or after it.
+    /// The tokens of all connections, in their handshake or after it.
     pub(super) gates: RefCell<Vec<Weak<CancelToken>>>,
     pub(super) peers: Rc<Peers>,
     /// Number of connections, in their handshake or after it.
     connections: Cell<usize>,
     served: Cell<u64>,
-    /// Number of connections in their handshake.
+    /// Number of connections of the server in their handshake.
     pub(super) shaking: Cell<usize>,
     pub(super) waiting: Notify,
     stopping: Cell<bool>,
-    /// Whether it is paused: no client is accepted and no request begins until it goes on.
+    /// Whether the server is paused: it accepts no client and begins no request until it goes on.
     pub(super) pausing: Cell<bool>,
     pub(super) paused: RefCell<Vec<Paused>>,
 }
