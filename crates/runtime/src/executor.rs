@@ -124,7 +124,7 @@ impl TaskWaker {
         Arc::new(Self { task, scheduled: AtomicBool::new(false), queue })
     }
 
-    /// Marks the task as running: a wake from here on schedules it again.
+    /// Marks the task as running: a wake from now on schedules the task again.
     pub(crate) fn running(&self) {
         self.scheduled.store(false, Ordering::SeqCst);
     }

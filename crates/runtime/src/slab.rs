@@ -128,7 +128,7 @@ pub(crate) struct Slot {
     phase: Phase,
     abandoned: bool,
     waker: Option<Waker>,
-    /// Resources of the operation; `None` if the slot is free.
+    /// Resources of the slot's operation; `None` if the slot is free.
     pub(crate) held: Option<Held>,
     pub(crate) parts: Vec<Buf>,
     iovecs: Vec<libc::iovec>,
