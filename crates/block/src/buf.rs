@@ -18,15 +18,15 @@ use std::task::{Context, Poll};
 
 use crate::{Error, ErrorKind, Notify, Result};
 
-/// Alignment of every block in bytes: enough for O_DIRECT on any disk.
+/// Alignment in bytes of every block of the buffer pool: enough for O_DIRECT on any disk.
 pub const BUF_ALIGN: usize = 4096;
 
-/// Longest buffer, and so the longest single read or write. NBD clients may assume this limit.
+/// Bytes of the longest buffer, and so of the longest single read or write. NBD clients may assume this limit.
 pub const BUF_MAX_BYTES: usize = 32 << 20;
 
 const CLASSES: usize = (BUF_MAX_BYTES / BUF_ALIGN).ilog2() as usize + 1;
 
-/// A bounded store of aligned blocks, in sizes of powers of two, shared by one core.
+/// The buffer pool of one core: a bounded store of aligned blocks, in sizes of powers of two.
 #[derive(Clone)]
 pub struct BufPool(Rc<Pool>);
 

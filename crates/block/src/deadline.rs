@@ -52,8 +52,8 @@ impl Deadline {
         self.0.limit
     }
 
-    /// Returns the answer of `future`. After the limit it returns the future itself, which may be awaited elsewhere.
-    /// Dropping the future only ends the wait for a request below; the request goes on.
+    /// Returns a future with the answer of `future`. After the limit its answer is `future` itself, which may be
+    /// awaited elsewhere. Dropping `future` only ends the wait for a request below; the request goes on.
     pub fn guard<F: Future + Unpin>(&self, future: F) -> Guard<F> {
         let watch = self.0.clone();
         let free = watch.free.borrow_mut().pop();

@@ -27,7 +27,7 @@ pub trait Device: 'static {
     /// Returns the facts about the device; fixed while it is part of a graph.
     fn info(&self) -> &Info;
 
-    /// Carries out one request that [`crate::check`] accepted.
+    /// Carries out one request to the device that [`crate::check`] accepted.
     ///
     /// # Errors
     /// The error of the device or of one below; the request's buffers are returned all the same.

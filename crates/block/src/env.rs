@@ -40,7 +40,7 @@ impl Mono {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the point `delay` later.
+    /// Returns the point in time that is `delay` later than this one.
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(delay))
@@ -211,7 +211,7 @@ pub trait World {
         None
     }
 
-    /// Reads a whole small file, such as a certificate. A world without files has none.
+    /// Reads the whole file at `path`, such as a certificate. An environment without files refuses every path.
     ///
     /// # Errors
     /// `NotFound`, `Denied`; `Limit` if the file is longer than `most` bytes.

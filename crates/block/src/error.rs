@@ -13,9 +13,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An impossible value: a length, an offset, an option.
+    /// A value that can never be valid: a length, an offset, an option.
     Invalid,
-    /// A range that is not inside the device.
+    /// A range of a request that is not inside the device.
     OutOfRange,
     /// The device, the kernel or the file system does not support the operation.
     Unsupported,
@@ -23,13 +23,13 @@ pub enum ErrorKind {
     ReadOnly,
     /// No room: the disk below is full.
     NoSpace,
-    /// The disk returned an error.
+    /// A disk returned an error to a request.
     Io,
     /// The bytes on a disk differ from those that were written.
     Corrupt,
     /// The device failed earlier. It may have lost writes, so it refuses every request.
     Faulted,
-    /// No answer within a named deadline.
+    /// A request got no answer within a deadline that the message names.
     TimedOut,
     /// A needed part is missing, such as a member. The operation may go on without the part after an explicit decision.
     Degraded,
@@ -203,7 +203,7 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the errno of the kernel, if the error came from it.
+    /// Returns the errno of the kernel, if the error came from the kernel.
     pub fn os_code(&self) -> Option<i32> {
         self.0.os
     }

@@ -38,7 +38,7 @@ pub enum Soundness {
     Sound,
     /// Something is damaged or missing in the labels, but another copy holds all of the data.
     Repairable,
-    /// A disk is open in a process or on another machine.
+    /// A disk of the graph is open in a process or on another machine.
     #[serde(rename = "in use")]
     InUse,
     /// Something is lost: no copy holds it.

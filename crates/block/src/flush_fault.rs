@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use crate::seeded::{self, Bug};
 use crate::{Error, ErrorKind, Mutex, Result};
 
-/// Remembers the first failed flush. The lost writes are unknown after it, so no later flush can make them durable,
-/// even if the device below reports success.
+/// The first failed flush of a device, if one has failed. The lost writes are unknown after it, so no later flush can
+/// make them durable, even if the device below reports success.
 #[derive(Default)]
 pub struct FlushFault {
     first: RefCell<Option<Error>>,

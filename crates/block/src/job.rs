@@ -21,11 +21,11 @@ pub trait Work: Sized + 'static {
     /// Guard that a step holds until a durable record covers the step, such as the lock of the bytes that it has
     /// moved.
     type Guard: 'static;
-    /// State of one run of the job, from its begin to its rest.
+    /// State of one run of the job, from its start until the job rests.
     type Run: 'static;
-    /// Name of the job's task.
+    /// Name of the task that runs the job, for traces.
     const TASK: &'static str;
-    /// Refusal of every command once the job is done; `None` if it may be resumed then.
+    /// Message with which every command is refused once the job is done; `None` if the job may then be resumed.
     const WHEN_DONE: Option<&'static str> = None;
 
     /// Returns the job that carries out the work.
@@ -34,7 +34,7 @@ pub trait Work: Sized + 'static {
     fn tasks(&self) -> &TaskGroup;
     /// Returns the name of the device, for errors of the job.
     fn name(&self) -> &str;
-    /// Waits until the device is committed: no step may begin before.
+    /// Waits until the change that created the device is committed: no step may begin before.
     fn committed(&self) -> LocalFuture<()>;
     /// Begins a run of the job, in the same poll as the call. Returns the state of the run.
     fn begin(&self) -> Self::Run;

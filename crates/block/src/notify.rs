@@ -79,7 +79,7 @@ impl Notify {
     }
 }
 
-/// The task that waits for one answer. A task that waits later takes its place.
+/// The one task that waits for an answer. A task that waits later takes its place.
 ///
 /// It has room for one task and never allocates; [`Notify`] has room for several.
 #[derive(Default)]

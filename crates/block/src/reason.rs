@@ -92,7 +92,7 @@ reasons! {
 }
 
 impl Reason {
-    /// Returns the reason with that code, if this version knows it.
+    /// Returns the reason of errors with that code, if this version knows it.
     pub fn find(code: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|reason| reason.code() == code)
     }

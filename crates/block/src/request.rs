@@ -35,11 +35,11 @@ pub enum Op {
         /// Whether the write must be durable at completion.
         fua: bool,
     },
-    /// Makes the range read as zeros.
+    /// Makes a range of the device read as zeros.
     WriteZeroes {
         /// Bytes of the device to zero.
         range: ByteRange,
-        /// Whether the space may be given back.
+        /// Whether the space of the range may be given back.
         unmap: bool,
         /// Whether the zeros must be durable at completion.
         fua: bool,

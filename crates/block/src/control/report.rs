@@ -173,6 +173,6 @@ pub enum Health {
     Ok,
     /// The device serves, and its data are safe, but its redundancy is reduced.
     Degraded,
-    /// The device does not serve any more.
+    /// The device does not serve requests any more.
     Failed,
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Health, Reach, Verb, VerbInfo};
 
-/// Empty arguments, or an answer without content: the command has succeeded.
+/// Arguments of a command that needs none, or an answer without content: the command has succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Nothing {}
 

@@ -196,7 +196,7 @@ impl Command {
         (self.verb.codec.encode_args)(&*self.args)
     }
 
-    /// Creates a command of this process from encoded arguments.
+    /// Creates a command of this process with the encoded arguments `args`.
     ///
     /// # Errors
     /// `Invalid` if `args` are not arguments of the verb.
@@ -314,7 +314,7 @@ pub enum Resolved {
         all: Vec<Below>,
         /// End of the part of the range that is resolved. The caller must ask again for the rest.
         upto: u64,
-        /// Whether the bytes may move while the device is in use.
+        /// Whether the device may move the bytes of the range to other parts of the lowers while it is in use.
         moves: bool,
     },
     /// The device cannot resolve the range.

@@ -6,7 +6,7 @@ use std::fmt;
 use super::{Port, Stripe, Table};
 use crate::ByteRange;
 
-/// The reason why a table was rejected, with the value and the limit.
+/// The reason why a table of a device was rejected, with the value and the limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TableError {
     /// A table or a segment without bytes.

@@ -41,7 +41,7 @@ impl Stripe {
         self.chunk
     }
 
-    /// Returns the byte of the stripe space at which the window begins.
+    /// Returns the byte of the stripe space at which the stripe's window begins.
     pub fn skip(&self) -> u64 {
         self.skip
     }
