@@ -17,7 +17,7 @@ pub(super) enum Power {
     Device { device: Rc<dyn AnyDevice>, lowers: Box<[Rc<Node>]>, future_bytes: usize },
     /// A hook. It looks at the request, which goes on to the next node.
     Hooks { hooks: Rc<dyn Hooks>, next: Rc<Node> },
-    /// A table. A request that lies in one run goes on in place, any other through `split`.
+    /// A table. A request that lies in one run goes on in place, any other through the device `split`.
     Table {
         table: Rc<Table>,
         lowers: Box<[Rc<Node>]>,
@@ -44,7 +44,7 @@ impl Node {
         Self { name, info, power, reserve, counters, closed: Cell::new(false) }
     }
 
-    /// Returns the error for a request that arrives after the device was closed.
+    /// Returns the error for a request that arrives after the device of the node was closed.
     #[cold]
     pub fn refusal(&self) -> Error {
         let words = format!("{} was closed by a change of its graph, or by its end", self.name);
@@ -68,7 +68,7 @@ impl Counters {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// Counts a request that passed in place.
+    /// Counts a request that passed the node in place.
     #[inline]
     pub(super) fn pass(&self, op: &Op) {
         let verb = op.verb() as usize;

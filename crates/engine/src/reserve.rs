@@ -74,7 +74,7 @@ impl Reserve {
         pool_bytes / 2
     }
 
-    /// Returns the bytes of the pool for a request of `len` bytes.
+    /// Returns the bytes of the buffer pool that this reserve takes for a request of `len` bytes.
     #[inline]
     pub(super) fn bytes(&self, len: u64) -> usize {
         if self.copies == 0 {
@@ -85,7 +85,8 @@ impl Reserve {
         self.copies as usize * wide.min(BUF_MAX_BYTES).next_power_of_two()
     }
 
-    /// Returns the same for `op`. A request without payload is processed in pieces of the longest payload.
+    /// Returns the bytes of the buffer pool that this reserve takes for `op`. A request without payload is processed in
+    /// pieces of the longest payload.
     #[inline]
     pub(super) fn bytes_for(&self, op: &Op) -> usize {
         match op.range() {
