@@ -58,7 +58,7 @@ impl Kind {
         self.option(self.name).filter(|_| self.lowers == Lowers::None)
     }
 
-    /// Whether a disk of this kind opens a path of this machine.
+    /// Whether a disk of this kind is at a path of this machine.
     pub fn opens_path(&self) -> bool {
         self.place().is_some_and(|place| place.value == ValueType::Path)
     }

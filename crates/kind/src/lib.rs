@@ -122,11 +122,11 @@ pub enum ValueType {
     Choice(&'static [&'static str]),
     /// Several words out of these, given as one word or as a list.
     Choices(&'static [&'static str]),
-    /// Any text.
+    /// A text without rules for its content.
     Text,
     /// A path of a file or directory.
     Path,
-    /// The name of one of the devices in `on`.
+    /// The name of one of the device's lowers, as given in `on`.
     Member,
     /// A table of texts, which may have these keys.
     Table(&'static [&'static str]),
