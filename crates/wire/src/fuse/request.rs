@@ -21,7 +21,7 @@ pub struct Request<'a> {
 pub enum Call<'a> {
     /// The offer of versions and features in the first message of the kernel.
     Init(Init),
-    /// A look-up of a name in a directory. The name is truncated at the end of the message's head.
+    /// A look-up of this name in a directory. The name is truncated at the end of the message's head.
     Lookup(&'a [u8]),
     /// A request for the attributes of the node.
     Getattr,
@@ -82,7 +82,7 @@ pub struct Init {
     pub major: u32,
     /// Minor version of the FUSE protocol that the kernel offers.
     pub minor: u32,
-    /// Bytes that the kernel reads ahead.
+    /// Bytes that the kernel reads ahead in the volume's file.
     pub max_readahead: u32,
     /// Flags of the features that the kernel supports.
     pub flags: u32,

@@ -14,26 +14,26 @@ pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 /// Magic of every option reply in the handshake.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Magic of a compact request.
+/// Magic of a compact NBD request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Magic of an extended request.
+/// Magic of an extended NBD request.
 pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
-/// Magic of a simple reply.
+/// Magic of a simple NBD reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Magic of a structured reply chunk.
+/// Magic of a chunk of a structured NBD reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
-/// Magic of an extended reply chunk.
+/// Magic of a chunk of an extended NBD reply.
 pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
-/// Bytes of a compact request header.
+/// Bytes of the header of a compact NBD request.
 pub const REQUEST_BYTES: usize = 28;
-/// Bytes of an extended request header.
+/// Bytes of the header of an extended NBD request.
 pub const EXTENDED_REQUEST_BYTES: usize = 32;
-/// Bytes of a simple reply header.
+/// Bytes of the header of a simple NBD reply.
 pub const SIMPLE_REPLY_BYTES: usize = 16;
-/// Bytes of a structured chunk header.
+/// Bytes of the header of a structured NBD reply's chunk.
 pub const STRUCTURED_REPLY_BYTES: usize = 20;
-/// Bytes of an extended chunk header.
+/// Bytes of the header of an extended NBD reply's chunk.
 pub const EXTENDED_REPLY_BYTES: usize = 32;
 
 /// Bytes of the longest string in the NBD protocol: a name, description or message (section "Conventions").

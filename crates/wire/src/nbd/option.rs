@@ -7,9 +7,9 @@ use super::constants::{
 use super::error::{ProtocolError, Result, invalid, require_magic};
 use super::export::{BlockSizes, ExportEntry, ExportFacts};
 
-/// Bytes of an option before its data.
+/// Bytes of an NBD option before its data.
 pub(crate) const OPTION_HEADER_BYTES: usize = 16;
-/// Bytes of an option reply before its data.
+/// Bytes of a reply to an NBD option before its data.
 pub(crate) const OPTION_REPLY_HEADER_BYTES: usize = 20;
 
 /// Appends an option of a client to `out`. Its data comes from this crate and is far smaller than 4 GiB.
@@ -20,7 +20,7 @@ pub(crate) fn put_option(out: &mut Vec<u8>, option: OptionCode, data: &[u8]) {
     out.extend_from_slice(data);
 }
 
-/// Appends an option reply whose data is the concatenation of `parts`.
+/// Appends to `out` a reply to an option whose data is the concatenation of `parts`.
 pub(crate) fn put_reply(out: &mut Vec<u8>, option: OptionCode, reply: ReplyCode, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
@@ -32,12 +32,12 @@ pub(crate) fn put_reply(out: &mut Vec<u8>, option: OptionCode, reply: ReplyCode,
     }
 }
 
-/// Appends an error reply with a message for people.
+/// Appends to `out` an error reply to an option, with a message for people.
 pub(crate) fn put_refusal(out: &mut Vec<u8>, option: OptionCode, code: ReplyCode, words: &str) {
     put_reply(out, option, code, &[truncated(words, MAX_STRING_BYTES).as_bytes()]);
 }
 
-/// Appends the description of an export, the answer to `NBD_OPT_LIST`.
+/// Appends to `out` the description of an export, for the reply to `NBD_OPT_LIST`.
 pub(crate) fn put_server(out: &mut Vec<u8>, entry: &ExportEntry) {
     let name = truncated(&entry.name, MAX_STRING_BYTES);
     let description = truncated(&entry.description, MAX_STRING_BYTES);
@@ -46,7 +46,7 @@ pub(crate) fn put_server(out: &mut Vec<u8>, entry: &ExportEntry) {
     put_reply(out, OptionCode::LIST, ReplyCode::SERVER, &parts);
 }
 
-/// Appends the requested facts of an export. Size and flags are always sent (section "Option reply types",
+/// Appends to `out` the requested facts about an export. Size and flags are always sent (section "Option reply types",
 /// `NBD_REP_INFO`).
 pub(crate) fn put_infos(
     out: &mut Vec<u8>,

@@ -53,7 +53,7 @@ pub enum Body<'a> {
         /// Number of bytes in the hole, not zero.
         len: u32,
     },
-    /// The extents of a metadata context, from the offset of the request on.
+    /// The extents of a metadata context, from the offset of the block status request on.
     Status {
         /// The number of the metadata context.
         context: u32,
