@@ -119,7 +119,7 @@ impl Client {
         pending.slots.len() - pending.free.len()
     }
 
-    /// Ends the connection at once, without sending anything more.
+    /// Ends the connection to the server at once, without sending anything more.
     pub(super) fn sever(&self, why: Error) {
         self.0.end(why);
     }
