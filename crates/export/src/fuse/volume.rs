@@ -194,7 +194,7 @@ impl Volume {
         })
     }
 
-    /// Waits until the file is unmounted and every request has ended.
+    /// Waits until the mount has ended and every request has ended.
     pub async fn ended(&self) {
         let inner = &self.0;
         inner.waiting.until(|| inner.over.get() && inner.in_flight.get() == 0).await;

@@ -105,7 +105,8 @@ impl Peers {
         }
     }
 
-    /// Closes the connections that keep memory from others by not reading their replies.
+    /// Closes the connections of the server that keep memory from others, because their clients do not read their
+    /// replies.
     pub fn close_stuck(&self) {
         for peer in self.all() {
             if peer.is_stuck() {
