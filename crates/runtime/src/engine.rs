@@ -102,7 +102,7 @@ impl Running {
         }
     }
 
-    /// Whether a turn would find completions at once.
+    /// Whether a turn of the core would find completions at once.
     pub(crate) fn ready(&mut self) -> bool {
         match self {
             Self::Ring(ring) => ring.ready(),

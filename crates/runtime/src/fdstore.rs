@@ -86,8 +86,8 @@ pub(crate) fn copy_of(name: &str) -> Result<Option<OwnedFd>> {
     found.transpose().map_err(|error| Error::io(&error, name))
 }
 
-/// Calls `each` for every descriptor left under a name that begins with `prefix`, even after an error. The
-/// descriptors stay.
+/// Calls `each` for every descriptor that an earlier process has left under a name that begins with `prefix`, even
+/// after an error. The descriptors stay.
 ///
 /// # Errors
 /// The first error of `each`.

@@ -69,7 +69,7 @@ impl Ring {
         Ok(Self { ring, waiting: VecDeque::new(), gathered: 0, no_iowait, task_run_flag })
     }
 
-    /// Returns a line for the log about the ring.
+    /// Returns a line for the log about the features of the io_uring.
     pub(crate) fn words(&self) -> &'static str {
         if self.task_run_flag {
             "io_uring, one issuer, deferred task work"

@@ -53,9 +53,9 @@ pub(crate) enum Op {
     Connect,
     /// A read of an item of a stream (a signalfd or eventfd) into the slot itself.
     Next,
-    /// A wait until a channel has a message.
+    /// A wait until the channel of a mount has a message.
     Ready,
-    /// A read of the core's own eventfd.
+    /// A read of the eventfd by which other threads wake the core.
     Bell,
 }
 

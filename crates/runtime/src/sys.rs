@@ -187,7 +187,7 @@ pub(crate) fn device_size(fd: RawFd) -> io::Result<(u64, u32)> {
     Ok((size, block as u32))
 }
 
-/// Takes an open file description lock on the whole file, without waiting.
+/// Takes an open file description lock on the whole file `fd`, without waiting.
 pub(crate) fn lock(fd: RawFd, exclusive: bool) -> io::Result<()> {
     // SAFETY: zeros are a valid value: the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -233,7 +233,7 @@ pub(crate) fn random_bytes(into: &mut [u8]) {
     }
 }
 
-/// The descriptor of the standard input.
+/// Descriptor number of the standard input.
 pub(crate) const STDIN: RawFd = libc::STDIN_FILENO;
 
 /// Reads the bytes that are available from `fd` into `into`.
@@ -280,14 +280,14 @@ pub(crate) fn told_to_stop() -> bool {
     }
 }
 
-/// A terminal without echo. Signals are blocked until the echo is back.
+/// Guard that keeps the terminal without echo. Signals are blocked until the echo is back.
 pub(crate) struct Quiet {
     terminal: libc::termios,
     signals: libc::sigset_t,
 }
 
 impl Quiet {
-    /// Switches the echo of the standard input off. Returns `None` if it is no terminal.
+    /// Switches the echo of the standard input off. Returns `None` if the standard input is no terminal.
     pub(crate) fn terminal() -> Option<Self> {
         let mut terminal = MaybeUninit::uninit();
         // SAFETY: the call fills it if it returns 0.
@@ -396,7 +396,7 @@ pub(crate) fn block_signals() {
     }
 }
 
-/// Waits until one of `polls` is ready. Returns whether one was. Without a limit it waits for good.
+/// Waits until one of the descriptors in `polls` is ready. Returns whether one was. Without a limit it waits for good.
 pub(crate) fn poll(
     polls: &mut [libc::pollfd],
     limit: Option<std::time::Duration>,
