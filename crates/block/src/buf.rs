@@ -18,15 +18,15 @@ use std::task::{Context, Poll};
 
 use crate::{Error, ErrorKind, Notify, Result};
 
-/// Alignment of every block in bytes: enough for O_DIRECT on any disk.
+/// Alignment in bytes of every block of the buffer pool: enough for O_DIRECT on any disk.
 pub const BUF_ALIGN: usize = 4096;
 
-/// Longest buffer, and so the longest single read or write. NBD clients may assume this limit.
+/// Bytes of the longest buffer, and so of the longest single read or write. NBD clients may assume this limit.
 pub const BUF_MAX_BYTES: usize = 32 << 20;
 
 const CLASSES: usize = (BUF_MAX_BYTES / BUF_ALIGN).ilog2() as usize + 1;
 
-/// A bounded store of aligned blocks, in sizes of powers of two, shared by one core.
+/// The buffer pool of one core: a bounded store of aligned blocks, in sizes of powers of two.
 #[derive(Clone)]
 pub struct BufPool(Rc<Pool>);
 
@@ -47,7 +47,7 @@ struct Block {
     borrows: Cell<isize>,
 }
 
-/// A handle to a run of bytes of the pool.
+/// A handle to a run of bytes in a block of the buffer pool.
 pub struct Buf {
     // `None` only inside `drop`.
     block: Option<Rc<Block>>,
@@ -56,8 +56,8 @@ pub struct Buf {
     len: u32,
 }
 
-/// A reserve that lasts longer than one request. It is for a component that must be able to write while requests that
-/// wait for it hold all other buffers.
+/// A reserve of bytes in the buffer pool that lasts longer than one request. It is for a component that must be able to
+/// write while requests that wait for the component hold all other buffers.
 pub struct Reservation {
     pool: BufPool,
     bytes: usize,
@@ -69,17 +69,17 @@ impl Drop for Reservation {
     }
 }
 
-/// Source of the buffers of an object that outlives requests, such as a connection.
+/// The part of the buffer pool from which an object that outlives requests, such as a connection, takes its buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
-    /// The part of the pool that is not reserved.
+    /// The buffers come from the unreserved part of the pool.
     Free,
-    /// A reserve that the creator of the object has made ([`BufPool::reserve`]).
+    /// The buffers come from a reserve in the pool ([`BufPool::reserve`]) that the creator of the object has made.
     Reserved,
 }
 
 impl Memory {
-    /// Waits for room, and returns a buffer of `len` bytes.
+    /// Waits until this part of `pool` has room, and returns a buffer of `len` bytes.
     ///
     /// # Errors
     /// As [`BufPool::wait_for`].
@@ -92,8 +92,8 @@ impl Memory {
 }
 
 impl BufPool {
-    /// Creates a pool with at most `limit_bytes` in use at once. It caches up to `keep_bytes` of returned blocks for
-    /// later requests, and gives the others back to the system.
+    /// Creates a buffer pool with at most `limit_bytes` in use at once. The pool caches up to `keep_bytes` of returned
+    /// blocks for later requests, and gives the others back to the system.
     pub fn new(limit_bytes: usize, keep_bytes: usize) -> Self {
         Self(Rc::new(Pool {
             limit_bytes,
@@ -106,7 +106,7 @@ impl BufPool {
         }))
     }
 
-    /// Returns a buffer of `len` bytes out of the part that is not reserved. Its contents are those of an earlier
+    /// Returns a buffer of `len` bytes from the unreserved part of the pool. The buffer holds bytes of an earlier
     /// request of this process, or zeros. The caller must fill it before passing it on.
     ///
     /// # Errors
@@ -143,16 +143,16 @@ impl BufPool {
         Ok(Buf { block: Some(block), pool: self.0.clone(), start: 0, len: len as u32 })
     }
 
-    /// Waits for room, and returns a buffer of `len` bytes.
+    /// Waits until the unreserved part of the pool has room, and returns a buffer of `len` bytes.
     ///
     /// # Errors
-    /// `Invalid` as for [`BufPool::take`]; `Limit` if it would not fit into an empty pool.
+    /// `Invalid` as for [`BufPool::take`]; `Limit` if `len` bytes do not fit into an empty pool.
     pub async fn wait_for(&self, len: usize) -> Result<Buf> {
         std::future::poll_fn(|cx| self.or_wait(self.take(len), cx)).await
     }
 
-    /// Returns a buffer for a device's own work on an admitted request. It comes out of the reserve for that request,
-    /// so that the device need not wait for requests that wait for this one.
+    /// Returns a buffer for the work of a device on an admitted request. The buffer comes from the reserve of that
+    /// request, so that the device need not wait for requests that wait for this one.
     ///
     /// # Errors
     /// As [`BufPool::wait_for`].
@@ -177,12 +177,12 @@ impl BufPool {
         }
     }
 
-    /// Wakes the task when buffers are returned.
+    /// Registers the task of `cx` to be woken when buffers return to the pool.
     pub fn wake_later(&self, cx: &Context<'_>) {
         self.0.waiting.wake_later(cx);
     }
 
-    /// Reserves `bytes` for [`BufPool::scratch`], if they are free. Returns whether it did.
+    /// Reserves `bytes` of the pool for [`BufPool::scratch`] if they are free. Returns whether they were reserved.
     pub fn reserve(&self, bytes: usize) -> bool {
         let free =
             self.0.used_bytes.get() + self.0.reserved_bytes.get() + bytes <= self.0.limit_bytes;
@@ -192,16 +192,16 @@ impl BufPool {
         free
     }
 
-    /// Releases a reserve.
+    /// Gives back `bytes` of the pool that [`BufPool::reserve`] reserved.
     pub fn unreserve(&self, bytes: usize) {
         self.0.reserved_bytes.set(self.0.reserved_bytes.get() - bytes);
         self.0.waiting.wake();
     }
 
-    /// Reserves `bytes` for [`BufPool::scratch`] until the returned reservation is dropped.
+    /// Reserves `bytes` of the pool for [`BufPool::scratch`] until the returned reservation is dropped.
     ///
     /// # Errors
-    /// `Limit` if they are not free.
+    /// `Limit` if `bytes` are not free in the pool.
     pub fn standing(&self, bytes: usize) -> Result<Reservation> {
         if self.reserve(bytes) {
             return Ok(Reservation { pool: self.clone(), bytes });
@@ -211,18 +211,18 @@ impl BufPool {
         Err(Error::new(ErrorKind::Limit, words))
     }
 
-    /// Returns the bytes that are in use now.
+    /// Returns the number of bytes in the pool's buffers that are in use now.
     pub fn used_bytes(&self) -> usize {
         self.0.used_bytes.get()
     }
 
-    /// Returns the bytes that may be taken now.
+    /// Returns the number of bytes that are neither used nor reserved in the pool now.
     pub fn free_bytes(&self) -> usize {
         let Pool { limit_bytes, used_bytes, reserved_bytes, .. } = &*self.0;
         limit_bytes.saturating_sub(used_bytes.get() + reserved_bytes.get())
     }
 
-    /// Returns the most bytes that may be in use at once.
+    /// Returns the largest number of bytes that may be in use in the pool at once.
     pub fn limit_bytes(&self) -> usize {
         self.0.limit_bytes
     }
@@ -262,16 +262,16 @@ impl Buf {
         self.block.as_ref().expect("a live buffer has its block")
     }
 
-    /// Returns its length in bytes.
+    /// Returns the length of the buffer in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a buffer is never empty")]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Returns a handle to a part of the same bytes.
+    /// Returns a handle to the bytes `part` of this buffer; no byte is copied.
     ///
     /// # Panics
-    /// If `part` is empty or not inside.
+    /// If `part` is empty or not inside the buffer.
     pub fn slice(&self, part: Range<usize>) -> Self {
         assert!(
             part.start < part.end && part.end <= self.len(),
@@ -286,10 +286,10 @@ impl Buf {
         }
     }
 
-    /// Returns the bytes for reading.
+    /// Returns the bytes of the buffer for reading.
     ///
     /// # Panics
-    /// If a [`RefMut`] of the same block exists.
+    /// If a [`RefMut`] of the same block of the pool exists.
     pub fn read(&self) -> Ref<'_> {
         let block = self.block();
         let borrows = block.borrows.get();
@@ -298,11 +298,11 @@ impl Buf {
         Ref(self)
     }
 
-    /// Returns the bytes for writing. Only the creator of the buffer may call this: a payload is immutable below the
-    /// export.
+    /// Returns the bytes of the buffer for writing. Only the creator of the buffer may call this: a payload is
+    /// immutable below the export.
     ///
     /// # Panics
-    /// If a [`Ref`] or [`RefMut`] of the same block exists.
+    /// If a [`Ref`] or [`RefMut`] of the same block of the pool exists.
     pub fn write(&self) -> RefMut<'_> {
         let block = self.block();
         assert!(block.borrows.get() == 0, "a buffer is written while somebody uses it");
@@ -310,17 +310,18 @@ impl Buf {
         RefMut(self)
     }
 
-    /// Whether other handles to the same block exist.
+    /// Whether other handles to this buffer's block of the pool exist.
     pub fn is_shared(&self) -> bool {
         Rc::strong_count(self.block()) > 1
     }
 
-    /// Whether both are handles to the very same bytes.
+    /// Whether this buffer and `other` are handles to the very same bytes of the pool.
     pub fn same(&self, other: &Self) -> bool {
         self.as_ptr() == other.as_ptr() && self.len == other.len
     }
 
-    /// Returns the address of the bytes, for the kernel. It stays valid as long as a handle exists.
+    /// Returns the address of the buffer's first byte, for the kernel. The address stays valid as long as a handle
+    /// exists.
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` lies inside the block: `take` and `slice` ensure that.
         unsafe { self.block().memory.as_ptr().add(self.start as usize) }

@@ -2,9 +2,8 @@
 
 use crate::{Error, ErrorKind, Info, Op, Result};
 
-/// Checks that a device with this info may receive `op`. After it a device may rely on this: ranges are inside and
-/// aligned, buffers have the range's length, and writes are permitted.
-///
+/// Checks that a device with `info` may receive `op`. The device may then rely on this: ranges are inside the device
+/// and aligned, buffers have the range's length, and writes are permitted.
 /// # Errors
 /// `OutOfRange`, `Invalid` or `ReadOnly`, with the value and the limit.
 #[inline]

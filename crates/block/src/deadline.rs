@@ -15,7 +15,7 @@ use crate::{Env, Mono, Waiter};
 /// The watcher checks this many times within the limit. So a wait ends late by at most one such part.
 const LOOKS: u32 = 8;
 
-/// A limit on the duration of waits.
+/// A limit on the time that a wait for a future may last.
 #[derive(Clone)]
 pub struct Deadline(Rc<Watch>);
 
@@ -35,7 +35,7 @@ struct Wait {
 }
 
 impl Deadline {
-    /// Creates a deadline with this limit.
+    /// Creates a deadline that ends waits after `limit`.
     pub fn new(env: &Env, limit: Duration) -> Self {
         Self(Rc::new(Watch {
             env: env.clone(),
@@ -47,13 +47,13 @@ impl Deadline {
         }))
     }
 
-    /// Returns the limit.
+    /// Returns the longest time that a wait may last.
     pub fn limit(&self) -> Duration {
         self.0.limit
     }
 
-    /// Returns the answer of `future`. After the limit it returns the future itself, which may be awaited elsewhere.
-    /// Dropping the future only ends the wait for a request below; the request goes on.
+    /// Returns a future with the answer of `future`. After the limit its answer is `future` itself, which may be
+    /// awaited elsewhere. Dropping `future` only ends the wait for a request below; the request goes on.
     pub fn guard<F: Future + Unpin>(&self, future: F) -> Guard<F> {
         let watch = self.0.clone();
         let free = watch.free.borrow_mut().pop();
@@ -96,7 +96,7 @@ impl Watch {
     }
 }
 
-/// A wait with a limit. After the limit its answer is `Err` with the future.
+/// A wait for a future, with a limit. After the limit its answer is `Err` with the future.
 pub struct Guard<F> {
     future: Option<F>,
     watch: Rc<Watch>,

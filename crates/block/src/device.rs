@@ -27,28 +27,28 @@ pub trait Device: 'static {
     /// Returns the facts about the device; fixed while it is part of a graph.
     fn info(&self) -> &Info;
 
-    /// Carries out one request that [`crate::check`] accepted.
+    /// Carries out one request to the device that [`crate::check`] accepted.
     ///
     /// # Errors
     /// The error of the device or of one below; the request's buffers are returned all the same.
     async fn submit(&self, request: &mut Request) -> Result<()>;
 
-    /// Returns where `range` lies in the lower devices: every place that holds a copy. It waits if it must read the
-    /// position first.
+    /// Returns where `range` lies in the lowers of the device: every part of a lower that holds a copy. The call waits
+    /// if the device must read the position first.
     ///
     /// # Errors
-    /// The error of a read below.
+    /// The error of a read from a lower.
     async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
         let _ = range;
         Ok(Resolved::Unknown)
     }
 
-    /// Returns the verbs that it knows.
+    /// Returns the verbs of the commands that the device knows.
     fn verbs(&self) -> &'static [&'static VerbInfo] {
         &[]
     }
 
-    /// Carries out a command with one of its verbs; it receives no others.
+    /// Carries out a command whose verb is one of [`Device::verbs`].
     ///
     /// A command takes no slot and is not in flight: a change of the graph does not wait for it. Dropping the future
     /// withdraws the command, carried out or not, unless its verb states otherwise.
@@ -59,12 +59,13 @@ pub trait Device: 'static {
         Box::pin(std::future::ready(Err(command.unknown_to("the device"))))
     }
 
-    /// Returns its state and its figures, at once and during changes too.
+    /// Returns the state and the figures of the device, at once and during changes too.
     fn report(&self) -> Report {
         Report::default()
     }
 
-    /// Returns the numbers of the lowers that have all of its bytes now. A device without such lowers returns none.
+    /// Returns the numbers of the lowers each of which has all bytes of the device now; none if there are no such
+    /// lowers.
     fn holders(&self) -> Vec<usize> {
         Vec::new()
     }
@@ -75,9 +76,9 @@ pub trait Device: 'static {
         None
     }
 
-    /// Ends the device's own activity, and waits until no request of it is in flight below. It is called before
-    /// another device takes its place while clients wait, or before the graph stops. No request comes after it.
-    /// Returns the state for its successor, if that has its name and its kind ([`crate::StateStore::handed_over`]).
+    /// Ends the device's own activity, and waits until no request of the device is in flight below. It is called before
+    /// another device replaces this one while clients wait, or before the graph stops. No request comes after it.
+    /// Returns the state for a successor of the same name and kind ([`crate::StateStore::handed_over`]).
     fn close(&self) -> LocalFuture<Handover> {
         Box::pin(std::future::ready(None))
     }
@@ -86,32 +87,32 @@ pub trait Device: 'static {
 /// State that a device leaves to its successor in the same process: keys, and other state that is on no disk.
 pub type Handover = Option<Rc<dyn Any>>;
 
-/// A place below a device that holds part of its bytes.
+/// A part of a lower that holds bytes of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Below {
-    /// Number of the lower.
+    /// Number of the lower, in the order of the device's lowers.
     pub lower: usize,
-    /// Start of the part, in the address space of the resolved range.
+    /// First byte of the part, in the address space of the device above.
     pub above: u64,
-    /// Bytes of the lower.
+    /// Bytes of the part, in the address space of the lower.
     pub range: ByteRange,
-    /// Word for the transformation of the bytes on the way: `mirrored`, `encrypted`.
+    /// Word for the transformation of the bytes between the device and the lower: `mirrored`, `encrypted`.
     pub how: Cow<'static, str>,
 }
 
-/// Sees a request on its way down and its reply on its way up, and changes no bytes.
+/// Code that sees a request on its way down and its reply on its way up, and changes no bytes.
 ///
 /// It corresponds to Violin's push and pop (section 2.2), without I/O and without waiting. Code that needs these is a
 /// [`Device`].
 pub trait Hooks: 'static {
-    /// Sees a request on its way down. It must not change its operands.
+    /// Sees a request on its way down, and decides how it goes on. The hook must not change the request.
     fn push(&self, request: &Request) -> Push;
 
-    /// Sees a reply on its way up, only after [`Push::Watch`], with the word saved then. The hook may turn a success
-    /// into an error, never an error into a success.
+    /// Sees the reply to a request for which [`Hooks::push`] returned [`Push::Watch`]; `saved` is the word given there.
+    /// The hook may turn a success into an error, never an error into a success.
     fn pop(&self, saved: u64, request: &Request, result: &mut Result<()>);
 
-    /// Returns its state and its figures, as [`Device::report`].
+    /// Returns the state and the figures of the hook, as [`Device::report`].
     fn report(&self) -> Report {
         Report::default()
     }
@@ -122,8 +123,8 @@ pub trait Hooks: 'static {
 pub enum Push {
     /// The request continues; the hook does not see the reply.
     Forward,
-    /// The request continues; the hook sees the reply, with this word.
+    /// The request continues; the hook sees the reply, and gets this number together with it.
     Watch(u64),
-    /// The request ends here, with this reply.
+    /// The request ends at the hook, with this reply.
     Done(Result<()>),
 }

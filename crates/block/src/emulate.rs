@@ -10,7 +10,7 @@ use crate::{
 /// Length of the buffer of zeros.
 const ZEROS_BYTES: usize = 256 << 10;
 
-/// A device that emulates features which the device below lacks.
+/// A device that emulates features which its lower lacks, such as smaller blocks.
 pub struct Emulate {
     lower: Lower,
     info: Info,
@@ -20,11 +20,11 @@ pub struct Emulate {
 }
 
 impl Emulate {
-    /// The most that one request needs in the device.
+    /// The most that one request needs in an emulating device.
     pub const NEEDS: Needs = Needs { children: 1, scratch_copies: 2 };
 
-    /// Creates the device over `lower`, with blocks of `block_size` bytes: the size of the lower, or a smaller power
-    /// of two from 512.
+    /// Creates an emulating device over `lower`, with blocks of `block_size` bytes: the size of the lower's blocks, or
+    /// a smaller power of two from 512.
     ///
     /// # Errors
     /// `Limit` if the pool has no room for a buffer of zeros, or the lower takes no request of three of its blocks.
@@ -48,7 +48,8 @@ impl Emulate {
         Ok(Self { lower, info, env: env.clone(), zeros, lock: RangeLock::new() })
     }
 
-    /// Whether a device with this `info` lacks a feature, with blocks of `block_size`.
+    /// Whether a device with this `info` lacks a feature that [`Emulate`] provides, or has larger blocks than
+    /// `block_size`.
     pub fn is_needed(info: &Info, block_size: u32) -> bool {
         !info.read_only && (!info.native_zeroes || !info.discard) || block_size < info.block_size
     }

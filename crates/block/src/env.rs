@@ -26,7 +26,7 @@ pub use ticket::{Outcome, Ticket, Tickets};
 /// A boxed future of one core, for work that is done once and not for each request.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// A handle to the world, cheap to clone.
+/// A handle to the environment of a core: its disks, network, clock, timers and randomness. Cheap to clone.
 #[derive(Clone)]
 pub struct Env(Rc<dyn World>);
 
@@ -40,42 +40,42 @@ impl Mono {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the point `delay` later.
+    /// Returns the point in time that is `delay` later than this one.
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(delay))
     }
 }
 
-/// An implementation of the world. There are two.
+/// An implementation of the environment of a core: its disks, network, clock, timers and randomness. There are two.
 pub trait World {
-    /// Returns the present time, read once per turn of the core.
+    /// Returns the present monotonic time, read once per turn of the core.
     fn now(&self) -> Mono;
-    /// Returns the present time, read anew. It is for measuring work that may be over within a turn.
+    /// Returns the present monotonic time, read anew. It is for measuring work that may be over within a turn.
     fn clock(&self) -> Mono {
         self.now()
     }
-    /// Returns the wall clock since 1970: for labels and messages, never for decisions.
+    /// Returns the time of the wall clock since 1970: for labels and messages, never for decisions.
     fn wall(&self) -> Duration;
-    /// Wakes `waker` at `at` or soon after.
+    /// Sets a timer that wakes `waker` at `at` or soon after.
     fn set_timer(&self, at: Mono, waker: &Waker) -> TimerId;
-    /// Clears a timer.
+    /// Clears a timer that [`World::set_timer`] has set.
     fn clear_timer(&self, timer: TimerId);
-    /// Returns a random number from the stream of that name.
+    /// Returns a random number from the random stream named `stream`.
     fn random(&self, stream: &'static str) -> u64;
-    /// Runs a task on this core until it ends.
+    /// Runs `task` on this core until the task ends. `name` is for traces.
     fn spawn(&self, name: &'static str, task: LocalFuture<()>);
-    /// Runs a job that may occupy a core for long on another thread. Resolves when the job has run.
+    /// Runs `job`, which may occupy a core for long, on another thread. The future resolves when the job has run.
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
-    /// Fills `into` with random bytes that are good for keys, and keeps no copy.
+    /// Fills `into` with random bytes that are good for keys, and keeps no copy of them.
     fn random_secret(&self, into: &mut [u8]) {
         for word in into.chunks_mut(8) {
             let random = self.random("secret").to_le_bytes();
             word.copy_from_slice(&random[..word.len()]);
         }
     }
-    /// Returns a key or a passphrase, unchanged: 1 to [`crate::SECRET_BYTES_MAX`] bytes. May block the core while a
-    /// person types.
+    /// Returns the key or passphrase that `wanted` describes, unchanged: 1 to [`crate::SECRET_BYTES_MAX`] bytes. May
+    /// block the core while a person types.
     ///
     /// # Errors
     /// `Denied`, with the next step, for every failure that a person can correct; `Unsupported` in a world without
@@ -84,46 +84,45 @@ pub trait World {
         let why = format!("{}: there are no secrets in this world", wanted.prompt);
         Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, why))))
     }
-    /// Gives the key of an open device to the supervisor, for the next process, which may be unable to get it from
-    /// its source: no person types it again. Does nothing if there is no supervisor, or if the next process can get
-    /// the key by itself.
+    /// Gives the key of the open device `who` to the supervisor, for the next process, so that no person must type the
+    /// key again. Does nothing if there is no supervisor, or if the next process can read the key from its source.
     ///
     /// # Errors
     /// `Unsupported` where memory for it is not available; errors of the system.
     fn keep_secret(&self, _who: &str, _key: &Secret) -> Result<()> {
         Ok(())
     }
-    /// Returns the key that an earlier process gave to the supervisor for `who`.
+    /// Returns the key that an earlier process gave to the supervisor for the device `who`, if there is one.
     ///
     /// # Errors
-    /// `Corrupt` if it is no key; errors of the system.
+    /// `Corrupt` if the supervisor holds no valid key for the device; errors of the system.
     fn kept_secret(&self, _who: &str) -> Result<Option<Secret>> {
         Ok(None)
     }
     /// Returns the buffer pool of this core.
     fn pool(&self) -> &BufPool;
-    /// Returns the facts that [`World::open`] would find, without changes and without a lock.
+    /// Returns the facts about a disk that [`World::open`] would find, without changes and without a lock.
     ///
     /// # Errors
     /// `NotFound` (not for a file that would be created), `Denied`, `Unsupported`.
     fn probe(&self, open: &Open) -> Result<StorageFacts>;
-    /// Opens a disk.
+    /// Opens the disk that `open` names.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `InUse` with the holder if it can be known, `Unsupported`.
     fn open(&self, open: &Open) -> Result<Rc<dyn Storage>>;
-    /// Listens for connections.
+    /// Listens for connections at the address `at`.
     ///
     /// # Errors
     /// `InUse`, `Denied`, and other errors of the kernel.
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>>;
-    /// Connects to an address.
+    /// Connects to the server at the address `to`.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, and other errors of the kernel.
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>>;
-    /// Mounts a file system on a directory. Its requests come as messages through the channel. After the channel has
-    /// ended the mount is dead, and remains until it is unmounted.
+    /// Mounts a FUSE file system on the directory `at`. Requests of the kernel come as messages through the channel.
+    /// After the channel has ended the mount is dead, and remains until it is unmounted.
     ///
     /// # Errors
     /// `Denied` without the right to mount; `NotFound`, and other errors of the kernel; `Unsupported` where there are
@@ -132,12 +131,12 @@ pub trait World {
         let why = format!("{}: nothing can be mounted here", at.display());
         Err(Error::new(ErrorKind::Unsupported, why))
     }
-    /// Returns the names of all state that an earlier process gave to the supervisor ([`Channel::fdstore_put`]) and that
-    /// was not taken over yet.
+    /// Returns the names of all state (channels, connections, bytes) that an earlier process gave to the supervisor and
+    /// that was not taken over yet.
     fn left(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Gives up the state under `name`: the supervisor closes it.
+    /// Makes the supervisor close the state that it keeps under `name`.
     ///
     /// # Errors
     /// Errors of the system.
@@ -151,28 +150,29 @@ pub trait World {
     fn leave(&self, _name: &str, _bytes: &[u8]) -> Result<bool> {
         Ok(false)
     }
-    /// Takes the bytes that an earlier process left under `name`. They cannot be taken a second time, even if this
-    /// process dies.
+    /// Takes the bytes that an earlier process gave to the supervisor under `name`. The bytes cannot be taken a second
+    /// time, even if this process dies.
     ///
     /// # Errors
-    /// `NotFound` if nothing was left under that name; `Limit` if it is more than `most` bytes; errors of the system.
+    /// `NotFound` if the supervisor has no bytes under `name`; `Limit` if it has more than `most`; errors of the
+    /// system.
     fn take_bytes(&self, name: &str, _most: usize) -> Result<Vec<u8>> {
         Err(nothing_left(name))
     }
-    /// Takes over the connection under `name` ([`Socket::fdstore_put`]).
+    /// Takes over the connection that the supervisor keeps under `name` ([`Socket::fdstore_put`]).
     ///
     /// # Errors
-    /// `NotFound` if nothing was left under that name; errors of the system.
+    /// `NotFound` if the supervisor has nothing under `name`; errors of the system.
     fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
         Err(nothing_left(name))
     }
-    /// Whether a supervisor outlives this process, and keeps state for the next one.
+    /// Whether a supervisor outlives this process, and keeps its state for the next process.
     fn is_kept(&self) -> bool {
         false
     }
-    /// Returns memory that outlives this process, under `name`: the memory that an earlier process left there, of
-    /// whatever size; otherwise `bytes` of zeros. Within one process a name always stands for the same memory. Only
-    /// one user may have it at a time, until it drops the memory.
+    /// Returns the memory named `name`, which outlives this process: the memory that an earlier process left, of
+    /// whatever size; otherwise `bytes` of zeros. Within one process a name always stands for the same memory. Only one
+    /// user may have the memory at a time, until it drops the memory.
     ///
     /// # Errors
     /// `Unsupported` without a supervisor; `InUse` if the memory has a user; errors of the system.
@@ -180,46 +180,46 @@ pub trait World {
         let words = format!("{name}: nobody outlives this process");
         Err(Error::new(ErrorKind::Unsupported, words))
     }
-    /// Gives all such memory, and the keys of open devices, to the present supervisor once more.
+    /// Gives all persistent memory and the keys of open devices to the present supervisor once more.
     ///
     /// # Errors
     /// Errors of the system.
     fn entrust_remains(&self) -> Result<()> {
         Ok(())
     }
-    /// Gives up all such memory and the keys of open devices: they end with this process.
+    /// Takes all persistent memory and the keys of open devices back from the supervisor: they end with this process.
     ///
     /// # Errors
     /// Errors of the system.
     fn forsake_remains(&self) -> Result<()> {
         Ok(())
     }
-    /// Takes over the channel of a mount under `name`. Unanswered requests come again only after [`Channel::resend`].
-    /// `at` is the mount point. `counts` is the file with the counts of [`Channel::came_again`]; without it nothing
-    /// is counted.
+    /// Takes over the channel of a mount that the supervisor keeps under `name`. Unanswered requests come again only
+    /// after [`Channel::resend`]. `at` is the mount point. `counts` is the file with the counts of
+    /// [`Channel::came_again`]; without it nothing is counted.
     ///
     /// # Errors
-    /// `NotFound` if nothing was left under that name.
+    /// `NotFound` if the supervisor has nothing under `name`.
     fn take_over(&self, name: &str, _at: &Path, _counts: &Path) -> Result<Rc<dyn Channel>> {
         Err(nothing_left(name))
     }
 
-    /// Records an event of a device. It need not reach a reader.
+    /// Records an event of a device for monitoring. The event need not reach a reader.
     fn emit(&self, _event: Event) {}
-    /// Returns the recent events, where they are kept.
+    /// Returns the recent events of the process's devices, if the environment keeps them.
     fn events(&self) -> Option<Rc<Events>> {
         None
     }
 
-    /// Reads a whole small file, such as a certificate. A world without files has none.
+    /// Reads the whole file at `path`, such as a certificate. An environment without files refuses every path.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`; `Limit` if it is longer than `most` bytes.
+    /// `NotFound`, `Denied`; `Limit` if the file is longer than `most` bytes.
     fn read_file(&self, path: &Path, _most: usize) -> Result<Vec<u8>> {
         Err(no_files(path))
     }
 
-    /// Reads a file as [`World::read_file`] does, into locked memory: such as the key of a certificate.
+    /// Reads a small file, such as the key of a certificate, into locked memory, as [`World::read_file`] reads one.
     ///
     /// # Errors
     /// As [`World::read_file`].
@@ -228,7 +228,7 @@ pub trait World {
     }
 }
 
-/// Returns the error for state that no earlier process has left under `name`.
+/// Returns the error for state under `name` that no earlier process has given to the supervisor.
 pub fn nothing_left(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
 }
@@ -237,35 +237,35 @@ fn no_files(path: &Path) -> Error {
     Error::new(ErrorKind::Unsupported, format!("{}: there are no files here", path.display()))
 }
 
-/// Memory that outlives this process.
+/// Memory that outlives this process, and whether an earlier process left it.
 pub struct PersistentMemory {
-    /// The memory.
+    /// The memory that outlives this process.
     pub memory: Rc<dyn Lasting>,
-    /// Whether an earlier process left it.
+    /// Whether an earlier process left the memory; otherwise it is new.
     pub left: bool,
 }
 
 /// Memory that outlives a process, but not a loss of power. A write is complete when its call returns.
 pub trait Lasting {
-    /// Returns its length in bytes.
+    /// Returns the length of the memory in bytes.
     fn len(&self) -> u64;
-    /// Whether it has no bytes.
+    /// Whether the memory has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Reads from `at` on into `into`.
+    /// Reads the bytes of the memory from offset `at` into `into`.
     ///
     /// # Errors
-    /// Errors of the system; a range past the end.
+    /// Errors of the system; a range past the end of the memory.
     fn read(&self, at: u64, into: &mut [u8]) -> Result<()>;
-    /// Writes `bytes` at `at`.
+    /// Writes `bytes` into the memory at offset `at`.
     ///
     /// # Errors
-    /// Errors of the system, which may lack memory; a range past the end.
+    /// Errors of the system, which may lack memory; a range past the end of the memory.
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()>;
 }
 
-/// Handle of a timer.
+/// Handle of a timer: its time, and a number that differs for timers of one time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TimerId(pub Mono, pub u64);
 
@@ -302,12 +302,12 @@ impl Env {
         self.pool().take(len)
     }
 
-    /// Waits for `delay`.
+    /// Returns a future that resolves after `delay`.
     pub fn sleep(&self, delay: Duration) -> Sleep {
         self.sleep_until(self.now().after(delay))
     }
 
-    /// Waits until `at`.
+    /// Returns a future that resolves at `at`.
     pub fn sleep_until(&self, at: Mono) -> Sleep {
         Sleep { env: self.clone(), at, timer: None }
     }
@@ -345,7 +345,7 @@ impl Env {
     }
 }
 
-/// A wait for a point in time.
+/// A future that resolves at a point in time.
 pub struct Sleep {
     env: Env,
     at: Mono,
@@ -375,12 +375,12 @@ impl Drop for Sleep {
     }
 }
 
-/// Address for listening or connecting.
+/// Address of a socket, for listening or connecting.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Address {
-    /// A unix socket, made with mode 0600.
+    /// Path of a unix socket, made with mode 0600.
     Unix(PathBuf),
-    /// Host and port.
+    /// Host and TCP port.
     Tcp(String, u16),
 }
 
@@ -397,19 +397,19 @@ impl fmt::Display for Address {
 /// Name under which the supervisor keeps listeners for the next process.
 pub const LISTENER: &str = "listener";
 
-/// An open listener.
+/// An open socket that listens for connections.
 pub trait Listener {
-    /// Waits for the next connection.
+    /// Waits for the next connection of a client.
     fn accept(&self) -> LocalFuture<Result<Rc<dyn Socket>>>;
-    /// Returns the address on which it listens, with the port that the kernel chose if it did.
+    /// Returns the address on which the listener listens, with the port that the kernel chose if it did.
     fn address(&self) -> Address;
-    /// Stops listening; a waiting accept returns `Stopped`.
+    /// Closes the listener; a waiting accept returns `Stopped`.
     fn close(&self);
     /// Cancels the waiting accept: it returns a connection that has already arrived, or an error. Later connections
     /// wait for the next accept.
     fn call_off(&self);
-    /// Gives the listener to the supervisor as [`LISTENER`], if there is one. Until it is closed, connections that
-    /// arrive while no process runs wait for the next process. A listener that this process received under another
+    /// Gives the listener to the supervisor as [`LISTENER`], if there is one. Until the listener is closed, connections
+    /// that arrive while no process runs wait for the next process. A listener that this process received under another
     /// name stays with its owner.
     ///
     /// # Errors
@@ -421,28 +421,28 @@ pub trait Listener {
 
 /// A connection: bytes both ways, with at most one receive and one send in flight.
 pub trait Socket {
-    /// Receives up to the buffer's length. A count of 0 in the outcome is the end of the stream.
+    /// Receives bytes of the stream, up to the length of `into`. A count of 0 in the outcome is the end of the stream.
     fn recv(&self, into: Buf) -> Ticket;
-    /// Sends from the parts in order. The count in the outcome may be less than all.
+    /// Sends the bytes of `parts` in order. The count in the outcome may be less than all.
     fn send(&self, parts: Vec<Buf>) -> Ticket;
-    /// Ends both directions. Operations in flight complete with an error or a short count.
+    /// Ends both directions of the connection. Operations in flight complete with an error or a short count.
     fn shutdown(&self);
-    /// Describes the peer in words.
+    /// Returns a description of the connection's peer in words.
     fn peer(&self) -> String;
     /// Cancels the receive in flight: it returns the bytes that have already arrived, or an error. No byte of the
     /// stream is lost.
     fn call_off(&self);
-    /// Whether the other end sends no more bytes: it is closed, or closed for sending. Bytes that it sent before may
-    /// still be unreceived. `false` where this is not known.
+    /// Whether the peer of the connection sends no more bytes: it is closed, or closed for sending. Bytes that it sent
+    /// before may still be unreceived. `false` where this is not known.
     fn is_gone(&self) -> bool {
         false
     }
-    /// Whether another process could continue it: its bytes are its only state.
+    /// Whether another process could continue the connection: bytes on the wire are its only state.
     fn may_outlive(&self) -> bool {
         false
     }
-    /// Gives the connection to the supervisor under `name`. The name has at most 255 characters of ASCII, and no
-    /// colon. Returns whether there is a supervisor.
+    /// Gives the connection to the supervisor under `name`. The name has at most 255 characters of ASCII, and no colon.
+    /// Returns whether there is a supervisor.
     ///
     /// # Errors
     /// Errors of the system.
@@ -451,16 +451,16 @@ pub trait Socket {
     }
 }
 
-/// A channel of messages. Each message is received as a whole or not at all, and sent as a whole. Receiving and
-/// sending are immediate; only [`Channel::ready`] waits.
+/// A channel of messages to the kernel. Each message is received as a whole or not at all, and sent as a whole.
+/// Receiving and sending are immediate; only [`Channel::ready`] waits.
 pub trait Channel {
-    /// Takes the next message, into `head` and then into `rest`. Returns its length; `None` if there is no message
-    /// now.
+    /// Takes the next message of the channel, into `head` and then into `rest`. Returns its length; `None` if there is
+    /// no message now.
     ///
     /// # Errors
     /// `Stopped` at the end of the channel, and other errors of the kernel.
     fn recv(&self, head: &Buf, rest: &Buf) -> Result<Option<usize>>;
-    /// Resolves when there may be a message, or the channel is at its end.
+    /// Resolves when the channel may have a message, or is at its end.
     fn ready(&self) -> Ticket;
     /// Sends one message: `head`, and then `rest`.
     ///
@@ -472,7 +472,7 @@ pub trait Channel {
     /// # Errors
     /// `Limit` if more memory may not be locked.
     fn pin(&self, buf: &Buf) -> Result<()>;
-    /// Describes useful features that the kernel did not grant.
+    /// Returns a description of the useful features that the kernel did not grant to the channel, if there are any.
     fn lacks(&self) -> Option<&str>;
     /// Gives the channel to the supervisor under `name`: it then pauses at the end of this process instead of ending.
     /// The name has at most 255 characters of ASCII, and no colon. Returns whether there is a supervisor.
@@ -482,37 +482,37 @@ pub trait Channel {
     fn fdstore_put(&self, _name: &str) -> Result<bool> {
         Ok(false)
     }
-    /// Returns the name under which the supervisor keeps it.
+    /// Returns the name under which the supervisor keeps the channel, if it keeps it.
     fn entrusted(&self) -> Option<String> {
         None
     }
-    /// Takes it back from the supervisor: it ends with this process.
+    /// Takes the channel back from the supervisor: it then ends with this process.
     ///
     /// # Errors
     /// Errors of the system.
     fn withdraw(&self) -> Result<()> {
         Ok(())
     }
-    /// Ends it at once: callers that wait for an answer get an error, and no process continues it.
+    /// Ends the channel at once: callers that wait for an answer get an error, and no process continues the channel.
     ///
     /// # Errors
     /// Errors of [`Channel::withdraw`]; the channel has ended all the same.
     fn close(&self) -> Result<()> {
         Ok(())
     }
-    /// Makes all requests that earlier processes have received and not answered come again, after a takeover. It may
-    /// be called once, before the first message is taken, and when no other process works on any of them.
+    /// Makes all requests come again that earlier processes have received and not answered. It may be called once after
+    /// a takeover, before the first message is taken, and when no other process works on any of them.
     ///
     /// # Errors
     /// Errors of the kernel.
     fn resend(&self) -> Result<()> {
         Err(Error::new(ErrorKind::Unsupported, "this channel cannot send again"))
     }
-    /// Counts a repeated request with this number that is about to be started. Returns how often it has come again,
-    /// over all processes. The count is written before this returns.
+    /// Counts one more start of the repeated request with number `number`. Returns how often that request has come
+    /// again, over all processes. The count is written before this returns.
     ///
     /// # Errors
-    /// Errors of the file with the counts.
+    /// Errors of the file that holds the counts.
     fn came_again(&self, _number: u64) -> Result<u64> {
         Ok(1)
     }

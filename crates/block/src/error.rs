@@ -9,44 +9,44 @@ use crate::Reason;
 /// The result of a fallible operation in this project.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Category of a failure. The categories are few and stable, and each maps to one errno ([`ErrorKind::errno`]).
+/// Category of an error. The categories are few and stable, and each maps to one errno ([`ErrorKind::errno`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An impossible value: a length, an offset, an option.
+    /// A value that can never be valid: a length, an offset, an option.
     Invalid,
-    /// A range that is not inside the device.
+    /// A range of a request that is not inside the device.
     OutOfRange,
-    /// The device, the kernel or the file system cannot do this.
+    /// The device, the kernel or the file system does not support the operation.
     Unsupported,
-    /// A write to a read-only object.
+    /// A write to a read-only device or file.
     ReadOnly,
     /// No room: the disk below is full.
     NoSpace,
-    /// The disk returned an error.
+    /// A disk returned an error to a request.
     Io,
-    /// The bytes differ from those that were written.
+    /// The bytes on a disk differ from those that were written.
     Corrupt,
-    /// The device failed earlier. It may have lost writes, so it does nothing more.
+    /// The device failed earlier. It may have lost writes, so it refuses every request.
     Faulted,
-    /// No answer within a named deadline.
+    /// A request got no answer within a deadline that the message names.
     TimedOut,
-    /// A needed part is missing. The operation may go on without it after an explicit decision.
+    /// A needed part is missing, such as a member. The operation may go on without the part after an explicit decision.
     Degraded,
-    /// There is no such file, device or export.
+    /// The named file, device or export does not exist.
     NotFound,
-    /// The object is held by another user.
+    /// The disk, address or name is held by another user.
     InUse,
-    /// The permission or the key is missing.
+    /// The permission or the key for the operation is missing.
     Denied,
     /// The graph is going down.
     Stopped,
-    /// A named limit is reached.
+    /// The operation would pass a limit that the message names.
     Limit,
 }
 
 impl ErrorKind {
-    /// Returns the errno of this kind at every edge: NBD, FUSE, vhost-user.
+    /// Returns the errno for this kind of error in NBD, FUSE and vhost-user.
     pub const fn errno(self) -> i32 {
         match self {
             Self::Invalid => 22,                                            // EINVAL
@@ -64,7 +64,7 @@ impl ErrorKind {
     }
 }
 
-/// A failure, cheap to pass on (one word) and cheap to clone (many tasks may wait for one flush).
+/// An error with its message, cheap to pass on (one word) and cheap to clone (many tasks may wait for one flush).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error(Arc<Inner>);
 
@@ -79,18 +79,18 @@ struct Inner {
 }
 
 impl Error {
-    /// Creates an error with one sentence that names the value and the limit.
+    /// Creates an error with a kind and a message: one sentence that names the value and the limit.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Self(Arc::new(Inner { kind, reason: None, message, next: None, place: None, os: None }))
     }
 
-    /// Creates an error with that reason, and with the reason's kind.
+    /// Creates an error with a reason, and with the kind of that reason.
     pub fn because(reason: Reason, message: impl Into<String>) -> Self {
         Self::new(reason.kind(), message).with(|inner| inner.reason = Some(reason))
     }
 
-    /// Adds the next step for a person: an imperative without a full stop.
+    /// Adds to the error the next step for a person: an imperative without a full stop.
     pub fn next(self, step: impl Into<String>) -> Self {
         let step = step.into();
         self.with(|inner| inner.next = Some(step))
@@ -115,7 +115,7 @@ impl Error {
         Self::new(kind, format!("{tried}: {cause}")).with(|inner| inner.os = Some(errno))
     }
 
-    /// Creates an error as [`Error::os`] does, from a standard I/O error.
+    /// Creates an error from a standard I/O error and a description of the attempt, as [`Error::os`] does.
     pub fn io(error: &std::io::Error, tried: impl fmt::Display) -> Self {
         match error.raw_os_error() {
             Some(errno) => Self::os(errno, tried),
@@ -123,7 +123,7 @@ impl Error {
         }
     }
 
-    /// Creates the error for a file that cannot be given this size.
+    /// Creates the error for a file whose size cannot be set to `bytes`.
     pub fn size(error: &std::io::Error, file: impl fmt::Display, bytes: u64) -> Self {
         if error.kind() != std::io::ErrorKind::FileTooLarge {
             return Self::io(error, format_args!("{file}: making it {bytes} bytes long"));
@@ -132,7 +132,7 @@ impl Error {
         Self::new(ErrorKind::Unsupported, message).next("a smaller size, or a file on another one")
     }
 
-    /// Adds the place of the error; an inner place that it has is kept.
+    /// Sets the place of the error (the name of a device, or a path) to `place`, unless it has a place already.
     pub fn at(self, place: impl fmt::Display) -> Self {
         if self.0.place.is_some() {
             return self;
@@ -140,7 +140,7 @@ impl Error {
         self.with(|inner| inner.place = Some(place.to_string()))
     }
 
-    /// Sets the place to `place`. Another place that the error had becomes part of the message.
+    /// Sets the place of the error to `place`. Another place that the error had becomes part of its message.
     pub fn within(self, place: &str) -> Self {
         self.with(|inner| {
             if let Some(inside) = inner.place.replace(place.to_owned())
@@ -151,7 +151,7 @@ impl Error {
         })
     }
 
-    /// Removes the place: it becomes part of the message, behind `before`.
+    /// Removes the place of the error: it becomes part of the message, behind `before`.
     pub fn message_after(self, before: &str) -> Self {
         self.within(before).with(|inner| {
             inner.place = None;
@@ -159,7 +159,7 @@ impl Error {
         })
     }
 
-    /// Removes the place, for a text that names it already.
+    /// Removes the place of the error, for a text that names the place already.
     pub fn without_place(self) -> Self {
         self.with(|inner| inner.place = None)
     }
@@ -170,12 +170,12 @@ impl Error {
         Self(Arc::new(inner))
     }
 
-    /// Returns the sentence alone, without the place and the next step.
+    /// Returns the message of the error alone, without the place and the next step.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// Returns the message and the next step, without the place.
+    /// Returns the message and the next step of the error, without the place.
     pub fn sentence(&self) -> String {
         match &self.0.next {
             Some(next) => format!("{}. Next: {next}", self.0.message),
@@ -183,7 +183,7 @@ impl Error {
         }
     }
 
-    /// Returns the reason, if there is one beyond the kind.
+    /// Returns the reason of the error, if it has one beyond its kind.
     pub fn reason(&self) -> Option<Reason> {
         self.0.reason
     }
@@ -193,22 +193,22 @@ impl Error {
         self.0.place.as_deref()
     }
 
-    /// Returns the next step for a person, if there is one.
+    /// Returns the next step for a person that the error names, if it names one.
     pub fn next_step(&self) -> Option<&str> {
         self.0.next.as_deref()
     }
 
-    /// Returns the category of the failure.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Returns the errno of the kernel, if the error came from it.
+    /// Returns the errno of the kernel, if the error came from the kernel.
     pub fn os_code(&self) -> Option<i32> {
         self.0.os
     }
 
-    /// Returns the errno for the answer to a client.
+    /// Returns the errno that a client gets for the error.
     pub fn errno(&self) -> i32 {
         self.0.kind.errno()
     }

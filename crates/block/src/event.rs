@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::Notify;
 
-/// Most events that are kept for later readers; the oldest are dropped first.
+/// Most events of a process that are kept for later readers; the oldest are dropped first.
 pub const EVENTS_MAX: usize = 1024;
 
 /// An event of a device that a person or a program may want to know at once.
@@ -16,16 +16,16 @@ pub struct Event {
     pub what: What,
     /// Name of the device in the spec.
     pub device: String,
-    /// Member that it concerns, if the device has several.
+    /// Member of the device that the event concerns, if the device has several.
     pub member: Option<String>,
-    /// Details for people; may be empty.
+    /// Details of the event for people; may be empty.
     pub words: String,
 }
 
-/// Type of an event.
+/// Type of an event of a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum What {
-    /// A member went out of service.
+    /// A member of a redundant device went out of service.
     MemberFailed,
     /// The resync of a member has begun.
     ResyncBegun,
@@ -33,15 +33,15 @@ pub enum What {
     ResyncEnded,
     /// A range that a member could not read was rewritten.
     RangeRewritten,
-    /// A scrub has begun.
+    /// A scrub of a redundant device has begun.
     ScrubBegun,
-    /// A scrub has ended.
+    /// A scrub of a redundant device has ended.
     ScrubEnded,
     /// A spare has replaced a failed member.
     SpareTaken,
     /// A disk did not answer in time.
     DiskLate,
-    /// A label could not be written.
+    /// A label of a disk could not be written.
     LabelUnwritable,
     /// The file of a disk was truncated by another program.
     DiskCut,
@@ -52,7 +52,7 @@ pub enum What {
 }
 
 impl What {
-    /// Returns the word for programs.
+    /// Returns the word for this type of event in messages for programs.
     pub const fn word(self) -> &'static str {
         match self {
             Self::MemberFailed => "member-failed",
@@ -71,14 +71,14 @@ impl What {
     }
 }
 
-/// An event that was recorded.
+/// An event of a device that was recorded, with its number and time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Told {
-    /// Number of the event; the first one is 1.
+    /// Number of the event among those of the process; the first one is 1.
     pub number: u64,
     /// Time of the event, by the wall clock since 1970.
     pub at: Duration,
-    /// The event.
+    /// The event that was recorded.
     pub event: Event,
 }
 
@@ -91,7 +91,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Records an event; `at` is the wall clock.
+    /// Records `event` as the latest one; `at` is the wall-clock time since 1970.
     pub fn add(&self, at: Duration, event: Event) {
         let number = self.last.get() + 1;
         self.last.set(number);
@@ -109,7 +109,7 @@ impl Events {
         self.kept.borrow().iter().filter(|told| told.number > number).cloned().collect()
     }
 
-    /// Waits for an event with a number above `number`, and returns all that are kept.
+    /// Waits for an event with a number above `number`, and returns all such events that are kept.
     pub async fn next_after(&self, number: u64) -> Vec<Told> {
         self.waiters.until(|| self.last.get() > number).await;
         self.after(number)

@@ -12,20 +12,21 @@ use std::task::Poll;
 pub struct Fan<'r, F>(&'r mut [Option<F>]);
 
 impl<'r, F: Future + Unpin> Fan<'r, F> {
-    /// Creates a fan of the futures that `room` has and that [`Fan::add`] puts there.
+    /// Creates a fan of the futures in `room`, and of those that [`Fan::add`] puts into its empty elements.
     pub fn new(room: &'r mut [Option<F>]) -> Self {
         Self(room)
     }
 
-    /// Adds a future under the number `index`.
+    /// Adds a future to the fan under the number `index`.
     ///
     /// # Panics
-    /// If there is already a future with that number, or no room for it.
+    /// If the fan already has a future with that number, or no room for it.
     pub fn add(&mut self, index: usize, future: F) {
         assert!(self.0[index].replace(future).is_none(), "{index} is in the fan already");
     }
 
-    /// Waits for the next answer of any future, and returns it with the future's number; `None` if the fan is empty.
+    /// Waits for the next answer of any future in the fan, and returns it with the future's number; `None` if the fan
+    /// is empty.
     pub async fn next(&mut self) -> Option<(usize, F::Output)> {
         poll_fn(|cx| {
             let mut is_empty = true;

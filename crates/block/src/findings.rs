@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 pub struct Checked<F = Finding> {
     /// Name of the graph.
     pub graph: String,
-    /// Uuid of the graph in its labels.
+    /// Uuid of the graph, from its labels.
     pub uuid: String,
-    /// Change number in the newest label.
+    /// Number of the latest change of the graph in its newest label.
     pub change: u64,
-    /// The worst of the findings.
+    /// The worst grade among the findings.
     pub soundness: Soundness,
-    /// The disks that were found.
+    /// The disks of the graph that were found.
     pub disks: Vec<CheckedDisk>,
-    /// The states of devices in the labels, in words.
+    /// The newest states of devices in the labels of the graph, in words.
     pub kept: Vec<CheckedDevice>,
-    /// Faults, and notes that are worth knowing.
+    /// Faults of the labels, and notes that are worth knowing.
     pub findings: Vec<F>,
 }
 
 impl<F> Checked<F> {
-    /// Returns the same result with each finding replaced.
+    /// Returns the same result with each finding converted by `each`.
     pub fn map<T>(self, each: impl FnMut(F) -> T) -> Checked<T> {
         let Self { graph, uuid, change, soundness, disks, kept, findings } = self;
         let findings = findings.into_iter().map(each).collect();
@@ -30,54 +30,54 @@ impl<F> Checked<F> {
     }
 }
 
-/// Grade of a finding or of a whole check.
+/// Grade of a finding about labels, or of a whole check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Soundness {
-    /// No fault.
+    /// No fault was found.
     Sound,
-    /// Something is damaged or missing, but another copy holds all of the data.
+    /// Something is damaged or missing in the labels, but another copy holds all of the data.
     Repairable,
-    /// A disk is open in a process or on another machine.
+    /// A disk of the graph is open in a process or on another machine.
     #[serde(rename = "in use")]
     InUse,
-    /// Something is lost.
+    /// Something is lost: no copy holds it.
     Damaged,
 }
 
-/// A disk with a label.
+/// A disk with a label, as a check of labels found it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CheckedDisk {
     /// Name of the disk.
     pub name: String,
     /// Path or address of the disk.
     pub place: String,
-    /// Change number in its label.
+    /// Number of the latest change of the graph in the disk's label.
     pub change: u64,
-    /// Whether a repair would rewrite its label.
+    /// Whether a repair would rewrite the label of the disk.
     pub to_renew: bool,
 }
 
-/// The persistent state of a device.
+/// The newest state of a device in the labels of its graph, in words.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CheckedDevice {
     /// Name of the device.
     pub name: String,
     /// Kind of the device.
     pub kind: String,
-    /// Summary of its newest state.
+    /// Summary of the newest state of the device.
     pub words: String,
 }
 
-/// A finding of a check.
+/// A finding of a check of the labels of a graph.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finding {
-    /// Its grade.
+    /// Grade of the finding.
     pub soundness: Soundness,
-    /// Name of the disk or device that it concerns, if it concerns one.
+    /// Name of the disk or device that the finding concerns, if it concerns one.
     pub name: Option<String>,
     /// Description of the finding.
     pub words: String,
-    /// Next step; empty if nothing needs to be done.
+    /// Next step for a person; empty if nothing needs to be done.
     pub next: String,
 }

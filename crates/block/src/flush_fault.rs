@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use crate::seeded::{self, Bug};
 use crate::{Error, ErrorKind, Mutex, Result};
 
-/// Remembers the first failed flush. The lost writes are unknown after it, so no later flush can make them durable,
-/// even if the device below reports success.
+/// The first failed flush of a device, if one has failed. The lost writes are unknown after it, so no later flush can
+/// make them durable, even if the device below reports success.
 #[derive(Default)]
 pub struct FlushFault {
     first: RefCell<Option<Error>>,
@@ -19,11 +19,11 @@ pub struct FlushFault {
 }
 
 impl FlushFault {
-    /// Carries out a flush of the device with that name, one at a time. The kernel reports a lost write to only one
-    /// of several concurrent flushes, and the others succeed. Flushes that wait for the lock share the next one.
+    /// Carries out `flush` of the device `name`, one at a time. The kernel reports a lost write to only one of several
+    /// concurrent flushes, and the others succeed. Flushes that wait for the lock share the next one.
     ///
     /// # Errors
-    /// The error of this flush; `Faulted` if an earlier one has failed.
+    /// The error of this flush; `Faulted` if an earlier flush of the device has failed.
     pub async fn flush(&self, name: &str, flush: impl Future<Output = Result<()>>) -> Result<()> {
         let asked = self.begun.get();
         let _alone = match seeded::on(Bug::FlushBeside) {
@@ -42,7 +42,7 @@ impl FlushFault {
         Ok(())
     }
 
-    /// Whether flushes may still succeed.
+    /// Checks that no flush of the device has failed, so that later flushes may still succeed.
     ///
     /// # Errors
     /// `Faulted`, with the message of the failed flush.
@@ -50,7 +50,7 @@ impl FlushFault {
         self.first.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Notes a failed flush of the device with that name, unless an earlier one is noted.
+    /// Records the first failed flush of the device `name`; a later failure changes nothing.
     pub fn note(&self, error: &Error, name: &str) {
         let mut first = self.first.borrow_mut();
         if first.is_none() {
@@ -66,7 +66,7 @@ impl FlushFault {
         }
     }
 
-    /// Returns the error for callers, if a flush has failed.
+    /// Returns the error of all later flushes, if a flush of the device has failed.
     pub fn error(&self) -> Option<Error> {
         self.first.borrow().clone()
     }

@@ -2,36 +2,37 @@
 
 use crate::BUF_MAX_BYTES;
 
-/// Properties and abilities of a device. It is a value and not a trait per ability: a device above copies it and
-/// narrows a field.
+/// Size, block size and abilities of a device. It is a value and not a trait per ability: a device above copies the
+/// value and narrows a field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Info {
-    /// Size in bytes, a multiple of `block_size`.
+    /// Size of the device in bytes, a multiple of `block_size`.
     pub size: u64,
-    /// Block size in bytes, a power of two from 512 to 65536. Every range is a multiple of it.
+    /// Block size of the device in bytes, a power of two from 512 to 65536. The range of every request consists of
+    /// whole blocks.
     pub block_size: u32,
-    /// Best length of a request in bytes, a multiple of `block_size`.
+    /// Best length of a request to the device in bytes, a multiple of `block_size`.
     pub preferred_io: u32,
-    /// Longest read or write in bytes, a multiple of `block_size`; longer ones are split above.
+    /// Longest read or write of the device in bytes, a multiple of `block_size`; longer requests are split above.
     pub max_transfer: u32,
-    /// Alignment of every payload's address in bytes; 1 if there is no demand.
+    /// Alignment in bytes that the device demands of every payload's address; 1 if it demands none.
     pub buf_align: u32,
-    /// Whether writes are refused.
+    /// Whether the device refuses writes.
     pub read_only: bool,
-    /// Whether a completed write may be lost with power until a flush.
+    /// Whether a completed write to the device may be lost with power until a flush.
     pub volatile_cache: bool,
-    /// Whether FUA costs less than a write and a flush.
+    /// Whether a write with FUA costs less than a write and a flush.
     pub native_fua: bool,
-    /// Whether zeros can be written without sending them.
+    /// Whether the device can write zeros without being sent them.
     pub native_zeroes: bool,
-    /// Whether a discard does anything.
+    /// Whether the device carries out a discard; otherwise it ignores one.
     pub discard: bool,
-    /// Whether a range reads as zeros after its discard.
+    /// Whether a range of the device reads as zeros after a discard of the range.
     pub discard_zeroes: bool,
-    /// Whether acknowledged writes survive the end of this process (not a loss of power).
+    /// Whether acknowledged writes to the device survive the end of this process (not a loss of power).
     pub survives_process: bool,
-    /// Whether a request that was given up can no longer write. A network may delay a write, which then lands on
-    /// newer bytes. A device without a fence cannot be a member of a redundant device.
+    /// Whether a request to the device that was given up can no longer write. A network may delay a write, which then
+    /// lands on newer bytes. A device without a fence cannot be a member of a redundant device.
     pub fenced: bool,
 }
 
@@ -55,9 +56,9 @@ impl Info {
         }
     }
 
-    /// Combines the info of two lowers for a device over both: the larger block, the weaker promise. If one transfers
-    /// less at once than a block of the other, the longest transfer becomes 0. The size stays; the device above
-    /// computes its own.
+    /// Combines the info of two lowers for a device over both: the larger block size, the weaker promise. If one lower
+    /// transfers less at once than a block of the other, the longest transfer becomes 0. The size stays; the device
+    /// above computes its own.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let block_size = self.block_size.max(other.block_size);
@@ -79,7 +80,7 @@ impl Info {
         }
     }
 
-    /// Combines the info of all `lowers`; `None` if there are none.
+    /// Combines the info of all `lowers` for a device over them, as [`Info::and`]; `None` if there are none.
     pub fn over<'a>(lowers: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
         lowers.into_iter().fold(None, |all: Option<Self>, one| {
             Some(all.map_or_else(|| one.clone(), |all| all.and(one)))
@@ -90,9 +91,9 @@ impl Info {
 /// Resources that one request may need in a device, so that the graph can reserve them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
-    /// Most children in flight at once.
+    /// Most children of one request in flight at once.
     pub children: u32,
-    /// Most bytes of buffers beyond the request's own, as a multiple of its length.
+    /// Most buffer bytes that one request needs beyond its own, as a multiple of its length.
     pub scratch_copies: u32,
 }
 
@@ -100,7 +101,7 @@ impl Needs {
     /// The needs of a device without lowers.
     pub const LEAF: Self = Self { children: 0, scratch_copies: 0 };
 
-    /// Returns the needs of a device with up to `children` in flight, without buffers of its own.
+    /// Returns the needs of a device whose requests have up to `children` in flight, and no buffers beyond their own.
     pub const fn children(children: u32) -> Self {
         Self { children, scratch_copies: 0 }
     }

@@ -16,85 +16,86 @@ use crate::env::LocalFuture;
 use crate::seeded::{self, Bug};
 use crate::{Error, ErrorKind, JobState, Progress, Result, Step, TaskGroup, first};
 
-/// Work that a [`Job`] carries out.
+/// Background work of a device that a [`Job`] carries out in steps.
 pub trait Work: Sized + 'static {
     /// Guard that a step holds until a durable record covers the step, such as the lock of the bytes that it has
     /// moved.
     type Guard: 'static;
-    /// State of one run of the job, from its begin to its rest.
+    /// State of one run of the job, from its start until the job rests.
     type Run: 'static;
-    /// Name of the job's task.
+    /// Name of the task that runs the job, for traces.
     const TASK: &'static str;
-    /// Refusal of every command once the job is done; `None` if it may be resumed then.
+    /// Message with which every command is refused once the job is done; `None` if the job may then be resumed.
     const WHEN_DONE: Option<&'static str> = None;
 
-    /// Returns the job.
+    /// Returns the job that carries out the work.
     fn job(&self) -> &Job;
-    /// Returns the tasks among which the job runs.
+    /// Returns the task group of the device, in which the job runs.
     fn tasks(&self) -> &TaskGroup;
-    /// Returns the name of the device, for errors.
+    /// Returns the name of the device, for errors of the job.
     fn name(&self) -> &str;
-    /// Waits until the device is committed: no step may begin before.
+    /// Waits until the change that created the device is committed: no step may begin before.
     fn committed(&self) -> LocalFuture<()>;
-    /// Begins a run, in the same poll as the call.
+    /// Begins a run of the job, in the same poll as the call. Returns the state of the run.
     fn begin(&self) -> Self::Run;
-    /// Whether a step comes before a rest, because requests wait for it.
+    /// Whether the job must take its next step before it may pause, because requests wait for that step.
     fn is_urgent(&self) -> bool {
         false
     }
-    /// Carries out one step.
+    /// Carries out one step of the work.
     ///
     /// # Errors
-    /// Those that stop the job.
+    /// Errors that stop the job.
     fn step(
         &self,
         steps: &mut Steps<'_, Self>,
     ) -> impl Future<Output = Result<Outcome<Self::Guard>>>;
-    /// Makes the progress of the job durable, and whether it is paused ([`Job::is_pausing`]).
+    /// Makes the progress of the job durable, and whether the job is paused ([`Job::is_pausing`]).
     ///
     /// # Errors
-    /// Those that stop the job.
+    /// Errors that stop the job.
     fn record(&self) -> impl Future<Output = Result<()>>;
-    /// Notes that the job stops while no record covers the steps of these guards. They are dropped next.
+    /// Notes that the job stops while no durable record covers the steps of these guards. The guards are dropped next.
     fn stopped(&self, _unsettled: &[Self::Guard]) {}
-    /// Returns the time after which a job that has stopped with this error tries again by itself, if it does.
+    /// Returns the time after which a job that has stopped with this error retries by itself; `None` if it does not
+    /// retry.
     fn retry_after(&self, _error: &Error) -> Option<Duration> {
         None
     }
-    /// Decides how the job is cancelled.
+    /// Decides whether a cancelled job reverts its steps or ends as it is.
     ///
     /// # Errors
     /// A refusal: `InUse`.
     fn cancel(&self) -> Result<Cancel>;
-    /// Turns back, between two steps, after [`Cancel::Back`].
+    /// Reverses the direction of the work, between two steps, after [`Work::cancel`] returned [`Cancel::Back`].
     fn turn(&self) {}
-    /// Whether the job takes its work back.
+    /// Whether the job reverts its earlier steps.
     fn is_reversed(&self) -> bool {
         false
     }
-    /// Returns a description of the work, in words that follow the device's name, and its progress.
+    /// Returns a description of the job, in words that follow the device's name, and the progress of the job.
     fn progress(&self) -> (String, Progress);
 }
 
-/// The result of a step.
+/// The result of a step of a job.
 pub enum Outcome<G> {
-    /// The step has changed something; the guard is held until a record covers it.
+    /// The step has changed something; its guard is held until a durable record covers the step.
     Moved(G),
-    /// The step has changed nothing that a record must cover.
+    /// The step has changed nothing that a durable record must cover.
     Unchanged,
-    /// Nothing is left to do.
+    /// The job has no work left.
     Done,
 }
 
 /// The two ways of cancelling a job.
 pub enum Cancel {
-    /// The job reverts its steps.
+    /// The job reverts the steps that it has carried out.
     Back,
-    /// The job ends as it is.
+    /// The job ends, and keeps the steps that it has carried out.
     End,
 }
 
-/// State and commands of a job. A device has one job, and a job one run at a time.
+/// State of a background job of a device. A device has one job, and a job one run at a time.
 pub struct Job {
     state: RefCell<State>,
     is_pausing: Cell<bool>,
@@ -113,7 +114,7 @@ enum State {
 }
 
 impl Job {
-    /// Creates a job that has not begun, paused or not.
+    /// Creates a job that has not begun; `is_paused` if it must not run before it is resumed.
     pub fn new(is_paused: bool) -> Self {
         Self {
             state: RefCell::new(if is_paused { State::Paused } else { State::Running }),
@@ -125,37 +126,37 @@ impl Job {
         }
     }
 
-    /// Creates a job without work.
+    /// Creates a job that has no work, and is done.
     pub fn done() -> Self {
         Self { state: RefCell::new(State::Done), ..Self::new(false) }
     }
 
-    /// Whether nothing is left to do.
+    /// Whether the job has no work left.
     pub fn is_done(&self) -> bool {
         matches!(*self.state.borrow(), State::Done)
     }
 
-    /// Whether it carries out steps, or is about to.
+    /// Whether the job carries out steps, or is about to.
     pub fn is_running(&self) -> bool {
         matches!(*self.state.borrow(), State::Running)
     }
 
-    /// Whether it is paused, or pauses after the step that is under way.
+    /// Whether the job is paused, or pauses after the step that is under way.
     pub fn is_pausing(&self) -> bool {
         self.is_pausing.get()
     }
 
-    /// Whether it turns back after the step that is under way.
+    /// Whether the job reverses its direction after the step that is under way.
     pub fn is_turning(&self) -> bool {
         self.is_turning.get()
     }
 
-    /// Returns the number of steps that have failed.
+    /// Returns the number of steps of the job that have failed.
     pub fn failed(&self) -> u64 {
         self.failed.get()
     }
 
-    /// Returns the job as a report shows it.
+    /// Returns the state of the job for a report of its device.
     pub fn report<W: Work>(work: &W) -> crate::Job {
         let job = work.job();
         let (state, detail) = match &*job.state.borrow() {
@@ -171,7 +172,7 @@ impl Job {
         crate::Job { what, is_reversed: work.is_reversed(), state, detail, progress }
     }
 
-    /// Begins the job, or rests if it is paused.
+    /// Begins a run of the job, or leaves the job at rest if it is paused.
     pub fn begin<W: Work>(work: &Rc<W>) {
         let job = work.job();
         if job.is_pausing.get() && !work.is_urgent() {
@@ -186,17 +187,17 @@ impl Job {
         work.tasks().spawn(W::TASK, carry_out(weak, run, committed));
     }
 
-    /// Begins the job if it was running when its tasks were closed.
+    /// Begins a run of the job if it was running when the tasks of its device were closed.
     pub fn go_on<W: Work>(work: &Rc<W>) {
         if work.job().is_running() {
             Self::begin(work);
         }
     }
 
-    /// Carries out a command.
+    /// Pauses, resumes or cancels the job.
     ///
     /// # Errors
-    /// `InUse` if it makes no sense now.
+    /// `InUse` if the action makes no sense in the present state of the job.
     pub fn steer<W: Work>(work: &Rc<W>, action: Action) -> Result<()> {
         let job = work.job();
         let refuse = |words: &str| Err(Error::new(ErrorKind::InUse, words).at(work.name()));
@@ -235,10 +236,11 @@ impl Job {
         Ok(())
     }
 
-    /// Verbs of a device with a job.
+    /// Verbs that a device with a job knows.
     pub const VERBS: [&VerbInfo; 2] = [Steer::INFO, Wait::INFO];
 
-    /// Carries out a command of one of [`Job::VERBS`]. [`Wait`] is answered once the job is done or its tasks are closed.
+    /// Carries out a command of one of [`Job::VERBS`]. [`Wait`] is answered once the job is done or its tasks are
+    /// closed.
     pub fn control<W: Work>(work: &Rc<W>, command: &Command) -> LocalFuture<Result<Reply>> {
         if let Some(course) = command.args::<Steer>() {
             return command.done(Self::steer(work, course.action));
@@ -303,11 +305,11 @@ async fn all_steps<W: Work>(weak: &Weak<W>, mut run: W::Run) {
     }
 }
 
-/// The steps of one run, with the guards of those that no record covers yet.
+/// The steps of one run of a job, with the guards of the steps that no durable record covers yet.
 pub struct Steps<'s, W: Work> {
     work: &'s W,
     unsettled: &'s mut Vec<W::Guard>,
-    /// State of the run.
+    /// State of the run of the job.
     pub run: &'s mut W::Run,
 }
 
@@ -345,24 +347,24 @@ impl<W: Work> Steps<'_, W> {
         }
     }
 
-    /// Whether a step is not covered by a record yet.
+    /// Whether a step of the run is not covered by a durable record yet.
     pub fn is_unsettled(&self) -> bool {
         !self.unsettled.is_empty()
     }
 
-    /// Writes the record ([`Work::record`]), then drops the guards of all steps before.
+    /// Writes the durable record ([`Work::record`]), then drops the guards of all steps that the record covers.
     ///
     /// # Errors
-    /// Those of the record. Then the guards are kept.
+    /// Errors of the record. Then the guards are kept.
     pub async fn settle(&mut self) -> Result<()> {
         let work = self.work;
         self.settle_by(work.record()).await
     }
 
-    /// Waits for `record`, which covers all steps before, then drops their guards.
+    /// Waits for `record`, which covers all earlier steps of the run, then drops the guards of these steps.
     ///
     /// # Errors
-    /// Those of the record. Then the guards are kept.
+    /// Errors of the record. Then the guards are kept.
     pub async fn settle_by(&mut self, record: impl Future<Output = Result<()>>) -> Result<()> {
         if seeded::on(Bug::MoveReleasedEarly) {
             self.unsettled.clear();
@@ -376,12 +378,11 @@ impl<W: Work> Steps<'_, W> {
         if self.is_unsettled() { self.settle().await } else { Ok(()) }
     }
 
-    /// Waits for `future`. Requests must not wait for the job meanwhile. So if the answer is not immediate, the
-    /// earlier steps are settled first: the holders of what it waits for may themselves wait for the guards of these
-    /// steps.
+    /// Waits for `future`. If its answer is not immediate, the earlier steps are settled first: `future` may wait for
+    /// tasks that themselves wait for the guards of these steps.
     ///
     /// # Errors
-    /// Those of the record.
+    /// Errors of the record.
     pub async fn wait<T>(&mut self, future: impl Future<Output = T>) -> Result<T> {
         let mut future = pin!(future);
         if let Poll::Ready(answer) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
@@ -391,10 +392,11 @@ impl<W: Work> Steps<'_, W> {
         Ok(future.await)
     }
 
-    /// Waits for the throttle as [`Steps::wait`] does. Returns `None` if the job must rest or turn back before.
+    /// Waits for the throttle as [`Steps::wait`] does. Returns `None` if the job must rest or turn back before the
+    /// step.
     ///
     /// # Errors
-    /// Those of the record.
+    /// Errors of the record.
     pub async fn throttled(&mut self, step: impl Future<Output = Step>) -> Result<Option<Step>> {
         let (work, job) = (self.work, self.work.job());
         let is_disturbed = || job.is_told_to_rest(work) || job.is_turning.get();

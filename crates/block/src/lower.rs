@@ -10,45 +10,45 @@ use crate::env::LocalFuture;
 use crate::seeded::{self, Bug};
 use crate::{Buf, ByteRange, Info, Op, Result};
 
-/// The executor as a device sees it: one device below, and the requests started on it. `graph` implements it. A
-/// device has no other access.
+/// The executor of requests as a device sees it: one lower of the device, and the requests started there. A device has
+/// no other access to its lowers.
 pub trait Core {
-    /// Starts `op`. It runs to its first wait, or to its end. While it runs, `op` is a placeholder: a flush that is
-    /// not carried out.
+    /// Starts `op` on the lower. The request runs to its first wait, or to its end. While it runs, `op` is a
+    /// placeholder: a flush that is not carried out.
     fn start(&self, op: &mut Op) -> Started;
-    /// Returns the answer, once.
+    /// Returns the answer to the request `child`, once.
     fn poll(&self, child: ChildId, cx: &mut Context<'_>) -> Poll<Done>;
-    /// Ends the wait for a child. The work goes on, and its answer is dropped.
+    /// Ends the wait for the request `child`. The request goes on, and its answer is dropped.
     fn abandon(&self, child: ChildId);
-    /// Carries out a command on the device below.
+    /// Carries out a command on the lower.
     fn control(&self, command: Command) -> LocalFuture<Result<Reply>> {
         Box::pin(ready(Err(command.unknown_to("the device below"))))
     }
 }
 
-/// State of a request after its start.
+/// State of a child request after its start.
 pub enum Started {
-    /// It has ended; the operation is back in place.
+    /// The request has ended with this result; its operation is back in place.
     Done(Result<()>),
-    /// It waits; its answer comes under this number.
+    /// The request waits; its answer can be polled under this number.
     Running(ChildId),
 }
 
-/// Number of a child.
+/// Number of a child request, which a device has started on a lower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChildId(pub u64);
 
-/// A finished request: its operation, with the buffers, and its result.
+/// A finished child request: its operation with the buffers, and its result.
 #[derive(Debug)]
 pub struct Done {
-    /// Operation that was started. A read has its bytes in it.
+    /// Operation of the request. That of a read has the buffer with the bytes.
     pub op: Op,
-    /// Result of the request.
+    /// Result of the child request.
     pub result: Result<()>,
 }
 
 impl Done {
-    /// Returns the buffer of a read or write that succeeded.
+    /// Returns the buffer of a read or write request that succeeded.
     ///
     /// # Errors
     /// The error of the request.
@@ -65,7 +65,7 @@ impl Done {
     }
 }
 
-/// A handle to a device below. A clone is a second handle to the same device.
+/// A handle of a device to one of its lowers. A clone is a second handle to the same lower.
 #[derive(Clone)]
 pub struct Lower {
     core: Rc<dyn Core>,
@@ -75,27 +75,27 @@ pub struct Lower {
 }
 
 impl Lower {
-    /// Creates a handle to the device behind `node`; only the graph calls it.
+    /// Creates a handle to the lower at `node`; only the graph calls it.
     pub fn new(core: Rc<dyn Core>, node: usize, info: Info, name: Rc<str>) -> Self {
         Self { core, node, info: Rc::new(info), name }
     }
 
-    /// Returns the facts about the device below.
+    /// Returns the facts about the lower.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// Returns its name in the spec.
+    /// Returns the name of the lower in the spec.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the graph's number for it.
+    /// Returns the number of the lower's node in the graph.
     pub fn node(&self) -> usize {
         self.node
     }
 
-    /// Starts a request. It runs to its end even if the child is dropped.
+    /// Starts `op` on the lower. The request runs to its end even if the returned child is dropped.
     pub fn start(&self, mut op: Op) -> Child {
         match self.core.start(&mut op) {
             Started::Done(result) => Child(State::Done(Done { op, result })),
@@ -103,16 +103,16 @@ impl Lower {
         }
     }
 
-    /// Carries out `op`, and returns it with the result.
+    /// Carries out `op` on the lower, and returns it with the result.
     pub async fn call(&self, op: Op) -> Done {
         self.start(op).await
     }
 
-    /// Passes a request on unchanged; its answer is in `op` afterwards. An answer of another lower that was rejected
-    /// is removed first.
+    /// Passes the request `op` on to the lower unchanged; its answer is in `op` afterwards. An answer in `op` that
+    /// another lower gave and that was rejected is removed first.
     ///
     /// # Errors
-    /// Errors of the lower device.
+    /// Errors of the lower.
     #[inline]
     pub async fn forward(&self, op: &mut Op) -> Result<()> {
         if let Op::Status { extents, .. } = op
@@ -130,7 +130,7 @@ impl Lower {
         }
     }
 
-    /// Carries out a command on the device below, or where its range lies further down.
+    /// Carries out a command on the lower, or on the devices further down that hold the command's range.
     ///
     /// # Errors
     /// `Unsupported` if a device on the way neither knows the command nor can resolve its range; otherwise the
@@ -139,32 +139,32 @@ impl Lower {
         self.core.control(command).await?.answer::<V>()
     }
 
-    /// Reads `range`, and returns the buffer with the bytes: `into`, or another one.
+    /// Reads `range` of the lower, and returns the buffer with the bytes: `into`, or another one.
     ///
     /// # Errors
-    /// Errors of the lower device.
+    /// Errors of the lower.
     pub async fn read(&self, range: ByteRange, into: Buf) -> Result<Buf> {
         self.call(Op::read(range, into)).await.into_buf()
     }
 
-    /// Writes `data` to `range`. It is durable after a flush.
+    /// Writes `data` to `range` of the lower. The write is durable after a flush.
     ///
     /// # Errors
-    /// Errors of the lower device.
+    /// Errors of the lower.
     pub async fn write(&self, range: ByteRange, data: Buf) -> Result<()> {
         self.call(Op::write(range, data)).await.result
     }
 
-    /// Makes all writes durable that have completed before.
+    /// Makes all writes to the lower durable that completed before.
     ///
     /// # Errors
-    /// Errors of the lower device.
+    /// Errors of the lower.
     pub async fn flush(&self) -> Result<()> {
         self.call(Op::Flush).await.result
     }
 }
 
-/// A request in flight below. Awaiting it gives the answer. Dropping it drops the answer; the work goes on.
+/// A request in flight on a lower. Awaiting it gives the answer. Dropping it drops the answer; the request goes on.
 #[must_use = "the answer of a child tells whether it worked"]
 pub struct Child(State);
 

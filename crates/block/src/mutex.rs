@@ -2,24 +2,24 @@
 
 use crate::{ByteRange, Locked, Locking, Mode, RangeLock};
 
-/// A lock with one holder at a time, for tasks of one core. It is fair: a task that asks later waits for those before it.
-/// A clone is a second handle to the same lock.
+/// A lock with one holder at a time, for tasks of one core. It is fair: a task that asks later waits for those before
+/// it. A clone is a second handle to the same lock.
 #[derive(Clone, Default)]
 pub struct Mutex(RangeLock);
 
 impl Mutex {
-    /// Creates a mutex without a holder.
+    /// Creates a mutex that no task holds.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Queues for the lock, which is held until the awaited guard is dropped. The place in the queue is taken by this call,
-    /// not by the first poll.
+    /// Queues for the mutex, which is held until the awaited guard is dropped. This call takes the place in the queue,
+    /// not the first poll.
     pub fn lock(&self) -> Locking {
         self.0.lock(Self::all(), Mode::Exclusive)
     }
 
-    /// Takes the lock if no other task holds it or waits for it.
+    /// Takes the mutex if no other task holds it or waits for it.
     pub fn try_lock(&self) -> Option<Locked> {
         self.0.try_lock(Self::all(), Mode::Exclusive)
     }
@@ -28,7 +28,7 @@ impl Mutex {
         ByteRange::new(0, u64::MAX).expect("all bytes are a range")
     }
 
-    /// Returns the number of tasks that hold the lock or wait for it.
+    /// Returns the number of tasks that hold the mutex or wait for it.
     pub fn wanted(&self) -> usize {
         self.0.len()
     }

@@ -30,12 +30,13 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// Waits until `over` returns true. It is called at once, and after each [`Notify::wake`].
+    /// Waits until `over` returns true. `over` is called at once, and after each [`Notify::wake`].
     pub async fn until(&self, over: impl Fn() -> bool) {
         self.until_some(|| over().then_some(())).await;
     }
 
-    /// Waits until `look` returns a value, and returns it. It is called at once, and after each [`Notify::wake`].
+    /// Waits until `look` returns a value, and returns that value. `look` is called at once, and after each
+    /// [`Notify::wake`].
     pub async fn until_some<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         poll_fn(|cx| match look() {
             Some(found) => Poll::Ready(found),
@@ -47,7 +48,7 @@ impl Notify {
         .await
     }
 
-    /// Lists the task for the next [`Notify::wake`], for a future that checks its condition itself.
+    /// Registers the task of `cx` for the next [`Notify::wake`], for a future that checks its condition itself.
     pub fn wake_later(&self, cx: &Context<'_>) {
         let mut wakers = self.wakers.borrow_mut();
         if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
@@ -55,12 +56,12 @@ impl Notify {
         }
     }
 
-    /// Whether a task is listed. It may have stopped waiting since.
+    /// Whether a task waits for the next [`Notify::wake`]. The task may have ended its wait since.
     pub fn is_awaited(&self) -> bool {
         !self.wakers.borrow().is_empty()
     }
 
-    /// Wakes all tasks that wait.
+    /// Wakes all tasks that wait for the condition.
     #[inline]
     pub fn wake(&self) {
         if self.is_awaited() {
@@ -78,20 +79,20 @@ impl Notify {
     }
 }
 
-/// The task that waits for one answer. A task that waits later takes its place.
+/// The one task that waits for an answer. A task that waits later takes its place.
 ///
 /// It has room for one task and never allocates; [`Notify`] has room for several.
 #[derive(Default)]
 pub struct Waiter(Cell<Option<Waker>>);
 
 impl Waiter {
-    /// Notes the task for the next [`Waiter::wake`].
+    /// Registers the task of `cx` for the next [`Waiter::wake`], in place of an earlier one.
     #[inline]
     pub fn wake_later(&self, cx: &Context<'_>) {
         self.0.set(Some(cx.waker().clone()));
     }
 
-    /// Wakes the task, if one waits.
+    /// Wakes the registered task, if there is one.
     #[inline]
     pub fn wake(&self) {
         if let Some(waker) = self.0.take() {
@@ -99,14 +100,14 @@ impl Waiter {
         }
     }
 
-    /// Forgets the task.
+    /// Removes the registered task without waking it.
     #[inline]
     pub fn clear(&self) {
         self.0.take();
     }
 }
 
-/// One answer from one task to another.
+/// A cell that passes one answer from one task to another.
 pub struct OneShot<T> {
     answer: Cell<Option<T>>,
     waiter: Waiter,
@@ -119,13 +120,13 @@ impl<T> Default for OneShot<T> {
 }
 
 impl<T> OneShot<T> {
-    /// Gives the answer, and wakes the task that waits for it.
+    /// Puts the answer into the cell, and wakes the task that waits for it.
     pub fn set(&self, answer: T) {
         self.answer.set(Some(answer));
         self.waiter.wake();
     }
 
-    /// Waits for the answer, and takes it.
+    /// Waits for the answer, and takes it from the cell.
     pub async fn wait(&self) -> T {
         poll_fn(|cx| {
             let answer = self.answer.take();
@@ -138,7 +139,7 @@ impl<T> OneShot<T> {
     }
 }
 
-/// Counts background tasks of a device, so that others can wait until there are none.
+/// Counter of the background tasks of a device, so that other tasks can wait until none of these is left.
 #[derive(Clone, Default)]
 pub struct TaskTracker(Rc<Background>);
 
@@ -148,20 +149,20 @@ struct Background {
     waiting: Notify,
 }
 
-/// Guard of one background task; dropping it ends the task's count.
+/// Guard of one background task of a device; the task counts until the guard is dropped.
 pub struct TrackedTask(Rc<Background>);
 
-/// Calls a function when it is dropped, unless [`ScopeGuard::done`] was called before. It is for futures that may be
-/// dropped halfway.
+/// Guard that calls a function when it is dropped, unless [`ScopeGuard::done`] was called before. It is for futures
+/// that may be dropped halfway.
 pub struct ScopeGuard<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> ScopeGuard<F> {
-    /// Creates a guard that calls `otherwise`.
+    /// Creates a guard that calls `otherwise` when it is dropped.
     pub fn new(otherwise: F) -> Self {
         Self(Some(otherwise))
     }
 
-    /// Disarms the guard.
+    /// Disarms the guard: its function is not called.
     pub fn done(mut self) {
         self.0 = None;
     }
@@ -176,13 +177,13 @@ impl<F: FnOnce()> Drop for ScopeGuard<F> {
 }
 
 impl TaskTracker {
-    /// Counts one more task, until the returned guard is dropped.
+    /// Counts one more background task, until the returned guard is dropped.
     pub fn begin(&self) -> TrackedTask {
         self.0.count.set(self.0.count.get() + 1);
         TrackedTask(self.0.clone())
     }
 
-    /// Waits until there are no tasks.
+    /// Waits until no counted task is left.
     pub async fn ended(&self) {
         self.0.waiting.until(|| self.0.count.get() == 0).await;
     }

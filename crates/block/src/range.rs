@@ -29,38 +29,38 @@ impl ByteRange {
         Some(Self { start, len: end - start })
     }
 
-    /// Returns the first byte.
+    /// Returns the address of the first byte of the range.
     pub const fn start(self) -> u64 {
         self.start
     }
 
-    /// Returns the number of bytes, never zero.
+    /// Returns the number of bytes in the range, never zero.
     #[allow(clippy::len_without_is_empty, reason = "a range is never empty")]
     pub const fn len(self) -> u64 {
         self.len
     }
 
-    /// Returns the byte after the last.
+    /// Returns the address of the byte after the last one of the range.
     pub const fn end(self) -> u64 {
         self.start + self.len
     }
 
-    /// Whether the two share a byte.
+    /// Whether the two ranges share a byte.
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 
-    /// Whether `other` lies wholly inside.
+    /// Whether `other` lies wholly inside this range.
     pub const fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.end() <= self.end()
     }
 
-    /// Returns the common bytes of both ranges.
+    /// Returns the bytes that both ranges have in common; `None` if there are none.
     pub fn intersect(self, other: Self) -> Option<Self> {
         Self::between(self.start.max(other.start), self.end().min(other.end()))
     }
 
-    /// Returns a range of the same length at another start.
+    /// Returns a range of the same length that begins at `start`.
     ///
     /// # Panics
     /// If the end would pass `u64::MAX`: a mapping that does this has a bug.
@@ -68,12 +68,12 @@ impl ByteRange {
         Self::new(start, self.len).expect("a mapped range ends within u64")
     }
 
-    /// Whether start and length are multiples of `block` bytes, a power of two.
+    /// Whether start and length of the range are multiples of `block` bytes, a power of two.
     pub const fn is_aligned(self, block: u32) -> bool {
         (self.start | self.len) & (block as u64 - 1) == 0
     }
 
-    /// Returns the smallest range of whole `block`s (a power of two) that holds this one; `None` past `u64::MAX`.
+    /// Returns the smallest range of whole `block`s (a power of two) that holds this range; `None` past `u64::MAX`.
     pub fn widen(self, block: u32) -> Option<Self> {
         let mask = block as u64 - 1;
         Self::between(self.start & !mask, self.end().checked_add(mask)? & !mask)

@@ -11,12 +11,12 @@ use std::task::{Context, Poll};
 
 use crate::{ByteRange, Waiter};
 
-/// Sharing of a held range.
+/// Mode of a lock on a byte range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Shared with other shared holders.
+    /// Other tasks may hold the range at the same time, if theirs is shared too.
     Shared,
-    /// Exclusive.
+    /// No other task may hold a byte of the range.
     Exclusive,
 }
 
@@ -53,12 +53,12 @@ impl Queue {
 }
 
 impl RangeLock {
-    /// Creates a lock without holders.
+    /// Creates a range lock without holders.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Queues for `range`. The position in the queue is taken by this call, not by the first poll.
+    /// Queues for a lock on `range`. This call takes the position in the queue, not the first poll.
     pub fn lock(&self, range: ByteRange, mode: Mode) -> Locking {
         let mut queue = self.0.borrow_mut();
         let ticket = queue.next;
@@ -67,8 +67,8 @@ impl RangeLock {
         Locking(Some(Locked { lock: self.0.clone(), ticket }))
     }
 
-    /// Takes `range` unless a conflicting task holds or awaits a part. A task that holds another range must use this
-    /// method: a wait for both could be a deadlock.
+    /// Locks `range` unless a conflicting task holds or awaits a part of it. A task that holds another range must use
+    /// this method: a wait for both ranges could be a deadlock.
     pub fn try_lock(&self, range: ByteRange, mode: Mode) -> Option<Locked> {
         let locked = self.lock(range, mode).0.take()?;
         let queue = self.0.borrow();
@@ -82,22 +82,22 @@ impl RangeLock {
         self.0.borrow().entries.iter().any(|entry| entry.range.overlaps(range))
     }
 
-    /// Returns the number of tasks that hold or wait.
+    /// Returns the number of locked ranges and of those that tasks wait for.
     pub fn len(&self) -> usize {
         self.0.borrow().entries.len()
     }
 
-    /// Whether no task holds or waits.
+    /// Whether no task holds a range or waits for one.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A wait for a range.
+/// A wait for the lock on a byte range.
 #[must_use = "a lock is held only once it has been awaited"]
 pub struct Locking(Option<Locked>);
 
-/// A held range, released when dropped.
+/// A lock on a byte range, released when dropped.
 #[must_use = "the range is let go when this is dropped"]
 pub struct Locked {
     lock: Rc<RefCell<Queue>>,

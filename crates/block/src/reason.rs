@@ -7,7 +7,7 @@ use crate::ErrorKind;
 /// Declares the registry: the variant, its kind, its code, and one sentence for people.
 macro_rules! reasons {
     ($($name:ident, $kind:ident, $code:literal, $text:literal;)*) => {
-        /// The reason for a failure, where the kind alone is not enough.
+        /// The reason of an error, where its kind alone is not enough.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
         pub enum Reason {
@@ -15,24 +15,24 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// Every reason, in the order of the registry.
+            /// Every reason of errors, in the order of the registry.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Returns the code: an area and a name.
+            /// Returns the code of the reason for programs: an area and a name.
             pub const fn code(self) -> &'static str {
                 match self {
                     $(Self::$name => $code,)*
                 }
             }
 
-            /// Returns the kind of failure that it belongs to.
+            /// Returns the kind of error to which the reason belongs.
             pub const fn kind(self) -> ErrorKind {
                 match self {
                     $(Self::$name => ErrorKind::$kind,)*
                 }
             }
 
-            /// Returns one sentence that explains it.
+            /// Returns one sentence that explains the reason.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -92,7 +92,7 @@ reasons! {
 }
 
 impl Reason {
-    /// Returns the reason with that code, if this version knows it.
+    /// Returns the reason of errors with that code, if this version knows it.
     pub fn find(code: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|reason| reason.code() == code)
     }

@@ -4,77 +4,77 @@ use std::fmt;
 
 use crate::{Buf, ByteRange};
 
-/// A request on its way down. After completion the same value returns upwards, with the bytes that were read.
+/// A data request on its way down. After completion the same value returns upwards, with the bytes that were read.
 #[derive(Debug)]
 pub struct Request {
-    /// Operation of the request.
+    /// Operation of the request, with its operands.
     pub op: Op,
-    /// Number that stays the same through the whole graph, for traces.
+    /// Number of the request, the same in all devices of the graph, for traces.
     pub id: u64,
 }
 
-/// A data operation. A new variant breaks the build of every kind until its author has handled it.
+/// The operation of a data request. A new variant breaks the build of every kind until its author has handled it.
 #[derive(Debug)]
 pub enum Op {
-    /// Fills `into`, which has the length of `range`. A device may replace it with another buffer. After the answer
-    /// only the reader uses the buffer, and may change it: a device that keeps the bytes must copy them.
+    /// Reads `range` into `into`, which has the same length. A device may replace `into` with another buffer. After the
+    /// answer only the reader uses the buffer, and may change it: a device that keeps the bytes must copy them.
     Read {
-        /// Bytes to read.
+        /// Bytes of the device to read.
         range: ByteRange,
-        /// Destination; after completion, the buffer with the bytes.
+        /// Buffer for the bytes; after completion, the buffer that holds them.
         into: Buf,
-        /// Copies that a redundant device should not answer from, if it has another.
+        /// Copies of a redundant device from which it should not read, if it has another.
         avoid: Copies,
     },
-    /// Stores `data`, which has the length of `range`. The buffer must not change any more.
+    /// Writes `data` to `range`, which has the same length. The buffer must not change any more.
     Write {
-        /// Bytes to write.
+        /// Bytes of the device to write.
         range: ByteRange,
-        /// Source.
+        /// Buffer with the bytes to write.
         data: Buf,
         /// Whether the write must be durable at completion.
         fua: bool,
     },
-    /// Makes the range read as zeros.
+    /// Makes a range of the device read as zeros.
     WriteZeroes {
-        /// Bytes to zero.
+        /// Bytes of the device to zero.
         range: ByteRange,
-        /// Whether the space may be given back.
+        /// Whether the space of the range may be given back.
         unmap: bool,
         /// Whether the zeros must be durable at completion.
         fua: bool,
     },
-    /// Gives the bytes up. Reads afterwards are stable: zeros, or the old bytes.
+    /// Gives up the bytes of `range`. Later reads of them are stable: zeros, or the old bytes.
     Discard {
-        /// Bytes to discard.
+        /// Bytes of the device to discard.
         range: ByteRange,
         /// Whether the discard must be durable at completion.
         fua: bool,
     },
-    /// Makes every write durable that completed before this was submitted.
+    /// Makes every write durable that completed before this flush was submitted.
     Flush,
-    /// Reports which parts hold data, are allocated zeros, or are holes.
+    /// Reports which parts of a range hold data, are allocated zeros, or are holes.
     Status {
-        /// Bytes to report on.
+        /// Bytes of the device whose block status is asked for.
         range: ByteRange,
-        /// The answer. It covers at least the beginning of the range, in order and without gaps. Empty when the
-        /// request is submitted. After an error its content is undefined.
+        /// The answer: the beginning of the range at least, in order and without gaps. Empty when the request is
+        /// submitted. After an error its content is undefined.
         extents: Vec<Extent>,
     },
 }
 
 impl Op {
-    /// Creates a read into `into` from any copy.
+    /// Creates a read of `range` into `into`, from any copy.
     pub fn read(range: ByteRange, into: Buf) -> Self {
         Self::Read { range, into, avoid: Copies::NONE }
     }
 
-    /// Creates a write that is durable only after a flush.
+    /// Creates a write of `data` to `range` that is durable only after a flush.
     pub fn write(range: ByteRange, data: Buf) -> Self {
         Self::Write { range, data, fua: false }
     }
 
-    /// Returns the bytes that it concerns; `None` for a flush, which concerns all.
+    /// Returns the bytes that the operation concerns; `None` for a flush, which concerns all.
     pub fn range(&self) -> Option<ByteRange> {
         match self {
             Self::Read { range, .. }
@@ -86,7 +86,7 @@ impl Op {
         }
     }
 
-    /// Moves the operation to `range` of the device below; a flush is left as it is.
+    /// Replaces the range of the operation with `to`, a range of the device below; a flush is left as it is.
     pub fn set_range(&mut self, to: ByteRange) {
         match self {
             Self::Read { range, .. }
@@ -98,7 +98,7 @@ impl Op {
         }
     }
 
-    /// Returns its verb.
+    /// Returns the type of the operation, without its operands.
     pub fn verb(&self) -> Verb {
         match self {
             Self::Read { .. } => Verb::Read,
@@ -110,7 +110,7 @@ impl Op {
         }
     }
 
-    /// Whether it must be durable at completion.
+    /// Whether the operation must be durable at completion.
     pub fn fua(&self) -> bool {
         match self {
             Self::Write { fua, .. } | Self::WriteZeroes { fua, .. } | Self::Discard { fua, .. } => {
@@ -120,15 +120,15 @@ impl Op {
         }
     }
 
-    /// Whether it changes bytes.
+    /// Whether the operation changes bytes of the device.
     pub fn writes(&self) -> bool {
         self.verb().writes()
     }
 
-    /// Returns the part of the operation for `part`, a range inside its own: with slices of the same buffers.
+    /// Returns the operation for `part`, a range inside the operation's own, with slices of the same buffers.
     ///
     /// # Panics
-    /// If `part` is not inside, or for a flush.
+    /// If `part` is not inside the operation's range, or for a flush.
     pub fn part(&self, part: ByteRange) -> Self {
         let whole = self.range().expect("a flush has no parts");
         assert!(whole.contains(part), "part {part} of {whole}");
@@ -151,30 +151,30 @@ impl Op {
     }
 }
 
-/// The name of an operation, without its operands.
+/// The type of a data operation, without its operands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Verb {
-    /// [`Op::Read`]
+    /// A read ([`Op::Read`]).
     Read,
-    /// [`Op::Write`]
+    /// A write of data ([`Op::Write`]).
     Write,
-    /// [`Op::WriteZeroes`]
+    /// A write of zeros without data ([`Op::WriteZeroes`]).
     WriteZeroes,
-    /// [`Op::Discard`]
+    /// A discard ([`Op::Discard`]).
     Discard,
-    /// [`Op::Flush`]
+    /// A flush ([`Op::Flush`]).
     Flush,
-    /// [`Op::Status`]
+    /// A query of the block status ([`Op::Status`]).
     Status,
 }
 
 impl Verb {
-    /// All verbs, in the order of their numbers.
+    /// All types of operations, in the order of their numbers.
     pub const ALL: [Self; 6] =
         [Self::Read, Self::Write, Self::WriteZeroes, Self::Discard, Self::Flush, Self::Status];
 
-    /// Returns the word that specs, traces and metrics use.
+    /// Returns the word for this type of operation in specs, traces and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -186,7 +186,7 @@ impl Verb {
         }
     }
 
-    /// Whether it changes bytes.
+    /// Whether an operation of this type changes bytes of the device.
     pub const fn writes(self) -> bool {
         matches!(self, Self::Write | Self::WriteZeroes | Self::Discard)
     }
@@ -203,7 +203,7 @@ impl fmt::Display for Verb {
 pub struct Copies(pub u32);
 
 impl Copies {
-    /// No copy.
+    /// The empty set of copies.
     pub const NONE: Self = Self(0);
 
     /// Whether copy `n` is in the set.
@@ -211,45 +211,45 @@ impl Copies {
         n < 32 && self.0 & (1 << n) != 0
     }
 
-    /// Returns the set with copy `n` added.
+    /// Returns the set of copies with copy `n` added.
     #[must_use]
     pub const fn with(self, n: usize) -> Self {
         Self(if n < 32 { self.0 | 1 << n } else { self.0 })
     }
 }
 
-/// A run of bytes of one state, in a [`Op::Status`] answer.
+/// A run of bytes in one state, in the answer to a block status request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// Length in bytes.
+    /// Length of the run in bytes.
     pub len: u64,
-    /// State of the bytes.
+    /// State of the bytes in the run.
     pub state: State,
 }
 
-/// State of a run of bytes.
+/// State of a run of bytes in a block status.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum State {
-    /// Bytes that must be read to be known.
+    /// The bytes may be other than zeros: they must be read to be known.
     Data,
-    /// Allocated, reads as zeros.
+    /// The bytes are allocated, and read as zeros.
     Zero,
-    /// Not allocated, reads as zeros.
+    /// The bytes are not allocated, and read as zeros.
     Hole,
 }
 
 impl State {
-    /// Whether it is known to read as zeros.
+    /// Whether bytes in this state are known to read as zeros.
     pub const fn is_zero(self) -> bool {
         !matches!(self, Self::Data)
     }
 }
 
-/// Most extents in the answer of one status request; the client asks again for the rest.
+/// Most extents in the answer to one block status request; the client asks again for the rest.
 pub const EXTENTS_MAX: usize = 4096;
 
-/// Returns the answer for `len` bytes from a lower's answer, which begins `skip` bytes before them. Without an answer for
-/// any of them, all count as data.
+/// Returns the block status of `len` bytes from a lower's answer `told`, which begins `skip` bytes before them. Bytes
+/// that the answer does not cover count as data.
 pub fn clip_extents(told: &[Extent], mut skip: u64, len: u64) -> Vec<Extent> {
     let (mut all, mut left) = (Vec::new(), len);
     for extent in told.iter().take(EXTENTS_MAX) {
@@ -267,7 +267,7 @@ pub fn clip_extents(told: &[Extent], mut skip: u64, len: u64) -> Vec<Extent> {
     all
 }
 
-/// Appends a run to an answer, merged with the last one if both have the same state.
+/// Appends a run of `len` bytes to a block status, merged with the last extent if both have the same state.
 pub fn push_extent(extents: &mut Vec<Extent>, len: u64, state: State) {
     match extents.last_mut() {
         // A server may report any length.

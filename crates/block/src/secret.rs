@@ -72,26 +72,26 @@ impl Secret {
         Ok(secret)
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the secret for reading.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `len` bytes of a mapping that lives as long as `self`, zeroed by the kernel.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
     }
 
-    /// Returns the bytes for a change.
+    /// Returns the bytes of the secret for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
     }
 
-    /// Keeps the first `len` bytes and wipes the rest.
+    /// Keeps the first `len` bytes of the secret and wipes the rest.
     pub fn truncate(&mut self, len: usize) {
         let len = len.min(self.len);
         self.bytes_mut()[len..].zeroize();
         self.len = len;
     }
 
-    /// Removes the newline at its end, if it has one: editors and `echo` add it.
+    /// Removes the newline at the end of the secret, if it has one: editors and `echo` add it.
     #[must_use]
     pub fn without_newline(mut self) -> Self {
         if self.bytes().ends_with(b"\n") {
@@ -100,7 +100,7 @@ impl Secret {
         self
     }
 
-    /// Whether both hold the same bytes. The time of the comparison depends only on their lengths.
+    /// Whether both secrets hold the same bytes. The time of the comparison depends only on their lengths.
     pub fn same(&self, other: &Self) -> bool {
         let differ = |all: u8, (one, two): (&u8, &u8)| black_box(all | (one ^ two));
         self.len == other.len && self.bytes().iter().zip(other.bytes()).fold(0, differ) == 0
@@ -180,13 +180,13 @@ impl fmt::Debug for Secret {
 /// Source of a key or passphrase: `file:PATH`, `fd:N`, `credential:NAME`, `ask`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeySource {
-    /// A file.
+    /// The path of a file that holds the key.
     File(PathBuf),
-    /// A descriptor that the process was started with, read to its end, once.
+    /// A descriptor with which the process was started. It is read to its end, once.
     Fd(i32),
     /// A credential of the service manager: a file in `$CREDENTIALS_DIRECTORY`.
     Credential(String),
-    /// A person at the terminal.
+    /// A person, who types the passphrase at the terminal.
     Ask,
 }
 
@@ -228,16 +228,16 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// A request for a secret.
+/// A request for a key or passphrase.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Source of the secret.
+    /// Source of the key or passphrase.
     pub source: KeySource,
     /// Prompt for a person: `passphrase for home/safe`.
     pub prompt: String,
-    /// Whether a person must type it twice, because it is new.
+    /// Whether a person must type the passphrase twice, because it is new.
     pub twice: bool,
-    /// Owner of the secret: `home/safe`.
+    /// Device to which the key or passphrase belongs: `home/safe`.
     pub who: String,
 }
 

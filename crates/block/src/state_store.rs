@@ -5,10 +5,10 @@ use std::rc::Rc;
 use crate::env::LocalFuture;
 use crate::{Deadline, Error, ErrorKind, Handover, Result};
 
-/// Most bytes of the state of one device.
+/// Most bytes of the state that one device may keep in labels.
 pub const STATE_BYTES_MAX: usize = 4096;
 
-/// Callback for a failed write: the port beneath which it failed, and the error.
+/// Callback for a failed write of a device's state: the port beneath which a disk failed, and the error.
 pub type OnFailure = Rc<dyn Fn(usize, &Error)>;
 
 /// The state of a device on the labelled disks beneath it, as the device sees it. Its ports are the device's lowers,
@@ -17,14 +17,15 @@ pub type OnFailure = Rc<dyn Fn(usize, &Error)>;
 ///
 /// No method has a default: an implementation between a device and its labels must pass on all of them.
 pub trait StateStore {
-    /// Returns the state that was found beneath a port when the graph was opened. It does not change afterwards.
+    /// Returns the state of the device that was found beneath `port` when the graph was opened. It does not change
+    /// afterwards.
     fn found(&self, port: usize) -> &Found;
 
     /// Whether the operator permits a device to open without all of its needed parts (`--degraded`).
     fn may_degrade(&self) -> bool;
 
-    /// Returns the state that its predecessor handed over ([`crate::Device::close`]): `None` if there was no
-    /// predecessor, or it left none.
+    /// Returns the state that the device's predecessor handed over ([`crate::Device::close`]): `None` if there was no
+    /// predecessor, or it handed over nothing.
     fn handed_over(&self) -> Handover;
 
     /// Waits until the change that creates the device is committed; a start commits at once. A change may be undone,
@@ -32,12 +33,12 @@ pub trait StateStore {
     /// before the commit.
     fn committed(&self) -> LocalFuture<()>;
 
-    /// Whether the change is committed already. Before the commit, written states reach the disks only together with
-    /// the change, so no device may rely on them.
+    /// Whether the change that creates the device is committed already. Before the commit, written states reach the
+    /// disks only together with the change, so no device may rely on them.
     fn is_committed(&self) -> bool;
 
-    /// Sets a callback that is called at once when a write beneath a port fails; the result of [`Self::write`] comes
-    /// only when all ports have one. A disk with a failed flush may already show older bytes. A disk that is not
+    /// Sets a callback that is called at once when a state write beneath a port fails; the result of [`Self::write`]
+    /// comes only when all ports have one. A disk with a failed flush may already show older bytes. A disk that is not
     /// written by the `deadline` counts as failed too: `TimedOut`. Its write may still arrive, but before any later
     /// one.
     fn on_failure(&self, deadline: Deadline, told: OnFailure);
@@ -54,44 +55,45 @@ pub trait StateStore {
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>>;
 }
 
-/// Content of the labels beneath a port.
+/// Labels of the disks beneath a port of a device, as found when the graph was opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
-    /// Whether every disk beneath is labelled: otherwise no state can be kept there.
+    /// Whether every disk beneath the port has a label: otherwise no state can be kept there.
     pub labelled: bool,
-    /// Whether every disk beneath is present. A missing one only returns errors.
+    /// Whether every disk beneath the port is present. A missing disk only returns errors.
     pub present: bool,
-    /// Whether no disk beneath has served data yet: this start labelled it, or an earlier one that was interrupted.
+    /// Whether no disk beneath the port has served data yet: this start labelled it, or an earlier start that was
+    /// interrupted.
     pub fresh: bool,
-    /// Whether every disk beneath was closed in order: all acknowledged writes had been flushed.
+    /// Whether every disk beneath the port was closed in order: all acknowledged writes had been flushed.
     pub clean: bool,
-    /// Newest state that the device left there, if any.
+    /// Newest state of the device on the disks beneath the port, if any has one.
     pub state: Option<StoredState>,
-    /// Whether every present disk beneath has that state, and no older one. A disk that was absent during the write,
-    /// or was labelled since, does not have it.
+    /// Whether every present disk beneath the port has the newest state of the device. A disk that was absent during
+    /// the write, or was labelled since, does not have it.
     pub everywhere: bool,
-    /// Oldest state on the present disks beneath; `None` if one of them has no state.
+    /// Oldest state of the device on the present disks beneath the port; `None` if one of them has no state.
     pub oldest: Option<StoredState>,
 }
 
-/// A state that a device wrote earlier.
+/// A state that a device wrote into labels earlier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredState {
-    /// Number of the device's write, on the disks that took part; a later one is larger.
+    /// Number of the state among the device's writes to the same disks; a later write has a larger number.
     pub sequence: u64,
-    /// Encoded state.
+    /// Encoded state of the device.
     pub bytes: Vec<u8>,
 }
 
-/// The state store of a device on raw disks, which keeps no state.
+/// The state store of a device on disks without labels: it keeps no state.
 pub struct NoStateStore {
     found: Found,
-    /// The hand-over of the device's predecessor.
+    /// State that the device's predecessor handed over.
     pub handover: Handover,
 }
 
 impl NoStateStore {
-    /// Creates a store for disks that this start created, all of them (`fresh`) or not.
+    /// Creates a store over disks that have all been created by this start (`fresh`), or not.
     pub fn new(fresh: bool) -> Self {
         Self { found: Found { present: true, fresh, ..Found::default() }, handover: None }
     }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use crate::{Env, Notify, ScopeGuard, TaskTracker, TrackedTask, first};
 
-/// The background tasks of one owner, such as a device. It is not cloned: when the owner is dropped, the group is dropped
-/// with it, and its tasks are not polled any more.
+/// The background tasks of one owner, such as a device. A group is not cloned: when the owner is dropped, the group is
+/// dropped with it, and its tasks are not polled any more.
 pub struct TaskGroup {
     env: Env,
     running: TaskTracker,
@@ -21,12 +21,12 @@ struct Shared {
 }
 
 impl TaskGroup {
-    /// Creates a group without tasks.
+    /// Creates a task group without tasks.
     pub fn new(env: &Env) -> Self {
         Self { env: env.clone(), running: TaskTracker::default(), shared: Rc::default() }
     }
 
-    /// Runs a task until it ends or the group is dropped. `name` is for traces.
+    /// Runs `task` in the group until it ends or the group is dropped. `name` is for traces.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
         let (one, shared) = (self.enter(), self.shared.clone());
         self.env.spawn(name, async move {
@@ -35,29 +35,29 @@ impl TaskGroup {
         });
     }
 
-    /// Counts work that is not a task of its own as one, until the returned guard is dropped.
+    /// Counts work that is not a task of its own as a task of the group, until the returned guard is dropped.
     pub fn enter(&self) -> TrackedTask {
         self.running.begin()
     }
 
-    /// Returns the environment of the tasks.
+    /// Returns the environment in which the group runs its tasks.
     pub fn env(&self) -> &Env {
         &self.env
     }
 
-    /// Whether the tasks are asked to end.
+    /// Whether the tasks of the group are asked to end.
     pub fn is_closing(&self) -> bool {
         self.shared.is_closing.get()
     }
 
-    /// Returns the list of tasks that wait for a change of their owner, or for the group to close. The owner wakes
-    /// them at each change.
+    /// Returns the list of tasks that wait for a change of the group's owner, or for the group to close. The owner
+    /// wakes them at each change.
     pub fn changed(&self) -> &Notify {
         &self.shared.changed
     }
 
-    /// Asks the tasks to end, and waits until they have. If the future or the returned guard is dropped before
-    /// [`ScopeGuard::done`], the group is open again, and `reopen` is called.
+    /// Asks the tasks of the group to end, and waits until they have. If the future or the returned guard is dropped
+    /// before [`ScopeGuard::done`], the group is open again, and `reopen` is called.
     pub async fn close(&self, reopen: impl FnOnce()) -> ScopeGuard<impl FnOnce()> {
         self.shared.is_closing.set(true);
         self.shared.changed.wake();

@@ -21,13 +21,13 @@ const KEPT_SHARE: u64 = 7;
 /// The rest after a step lasts at least this part of the step's time, whatever the share.
 const REST_PART: u32 = 4;
 
-/// Lowest rate while clients are busy, in bytes a second, however slow the disk is.
+/// Lowest rate of background work while clients are busy, in bytes a second, however slow the disk is.
 pub const LEAST_BYTES_PER_S: u64 = 1 << 20;
 
-/// Bytes of the longest step.
+/// Bytes of the longest step of background work.
 pub const STEP_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes of the shortest step while clients are busy: below it, calls cost more than bytes.
+/// Bytes of the shortest step of background work while clients are busy: below it, calls cost more than bytes.
 pub const STEP_BYTES_MIN: u64 = 64 << 10;
 
 /// Target duration of a step while clients are busy: a request that arrives at its beginning waits that long.
@@ -80,15 +80,15 @@ struct ThrottleState {
 }
 
 impl Throttle {
-    /// Creates a throttle, with at most `most` bytes a second if given.
+    /// Creates a throttle for background work, with at most `most` bytes a second if given.
     pub fn new(env: &Env, most: Option<u64>) -> Self {
         let gait = Cell::new(ThrottleState::new(env.now(), most));
         let (clients, waiting) = (Cell::new(0), Cell::new(0));
         Self(Rc::new(Shared { env: env.clone(), clients, waiting, gait }))
     }
 
-    /// Notes a request of a client, until the returned guard is dropped. It must be called for each request; it costs
-    /// a few additions.
+    /// Notes a request of a client, until the returned guard is dropped. It must be called for each request of a
+    /// client; it costs a few additions.
     #[inline]
     pub fn client(&self) -> ClientGuard<'_> {
         self.0.count();
@@ -96,19 +96,19 @@ impl Throttle {
         ClientGuard(&self.0)
     }
 
-    /// Waits until the next step may begin. Returns it with its most bytes. Other users of the throttle wait until
-    /// the time of this step is over.
+    /// Waits until the next step of background work may begin, and returns the step. Other users of the throttle wait
+    /// until the time of this step is over.
     pub async fn step(&self) -> Step {
         self.begin(0..=STEP_BYTES_MAX).await
     }
 
-    /// Waits for a step of at most `most` bytes.
+    /// Waits until the next step of background work may begin, with at most `most` bytes.
     pub async fn step_of(&self, most: u64) -> Step {
         self.begin(0..=most).await
     }
 
-    /// Waits for a step of exactly `bytes`, whether or not clients are busy: for work with a high cost per step,
-    /// apart from its bytes.
+    /// Waits until a step of exactly `bytes` may begin, whether or not clients are busy: for work with a high cost per
+    /// step, apart from its bytes.
     pub async fn whole_step(&self, bytes: u64) -> Step {
         self.begin(bytes..=bytes).await
     }
@@ -146,7 +146,7 @@ impl Shared {
     }
 }
 
-/// A request of a client, until it is answered.
+/// Guard of a request of a client, held until the request is answered.
 #[must_use = "a client waits as long as this is kept"]
 pub struct ClientGuard<'p>(&'p Shared);
 
@@ -157,7 +157,7 @@ impl Drop for ClientGuard<'_> {
     }
 }
 
-/// A step that may begin.
+/// A step of background work that may begin.
 #[must_use = "the pace is kept by what steps say when they are done"]
 pub struct Step {
     pace: Throttle,
@@ -167,7 +167,8 @@ pub struct Step {
 }
 
 impl Step {
-    /// Returns its most bytes: the requested ones, or a power of two from [`STEP_BYTES_MIN`] to [`STEP_BYTES_MAX`].
+    /// Returns the most bytes of the step: the requested ones, or a power of two from [`STEP_BYTES_MIN`] to
+    /// [`STEP_BYTES_MAX`].
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -74,7 +74,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(count))
 }
 
-/// Parses a share from 0 to 1 from text such as `0.01` or `1%`.
+/// Parses a share from 0 to 1 from text such as `0.01` or `1%`; the result is a fraction of 1.
 ///
 /// # Errors
 /// A description of the fault, in words that follow the value.
@@ -127,18 +127,18 @@ fn scale(number: &str, unit: u64) -> Result<u64, Problem> {
     u64::try_from(total).map_err(|_| Problem::TooLarge)
 }
 
-/// Formats bytes for people, to about three digits: `10 GiB`, `1.82 TiB`.
+/// Formats a number of bytes for people, to about three digits: `10 GiB`, `1.82 TiB`.
 pub fn format_size(bytes: u64) -> String {
     format_in(bytes, &SIZES)
 }
 
-/// Formats bytes for people, with the exact number: `10 GiB (10737418240 B)`.
+/// Formats a number of bytes for people, with the exact number: `10 GiB (10737418240 B)`.
 pub fn format_exact(bytes: u64) -> String {
     let size = format_size(bytes);
     if bytes < SIZES[3].1 { size } else { format!("{size} ({bytes} B)") }
 }
 
-/// Formats bytes for a spec, exactly: `64KiB`, `1862GiB`, `1000`.
+/// Formats a number of bytes for a spec, exactly: `64KiB`, `1862GiB`, `1000`.
 pub fn write_size(bytes: u64) -> String {
     match SIZES[..4].iter().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit)) {
         Some((name, unit)) => format!("{}{name}", bytes / unit),

@@ -2,10 +2,10 @@
 
 use crate::{Buf, Child, Done, Error, Lower, Op, Result};
 
-/// Requests below that belong together, with at most `N` in flight, answered in the order of their start.
+/// Requests to lowers that belong together, with at most `N` in flight, answered in the order of their start.
 ///
-/// A read that a lower answers in another buffer is copied to the buffer that it was started with. The first error in the
-/// order of start is kept until [`Window::drain`].
+/// A read that a lower answers in another buffer is copied to the buffer that it was started with. The first error in
+/// the order of start is kept until [`Window::drain`].
 pub struct Window<const N: usize> {
     begun: [Option<(Child, Option<Buf>)>; N],
     /// Index of the oldest request.
@@ -21,12 +21,12 @@ impl<const N: usize> Default for Window<N> {
 }
 
 impl<const N: usize> Window<N> {
-    /// Creates a window without requests.
+    /// Creates a window without requests in flight.
     pub const fn new() -> Self {
         Self { begun: [const { None }; N], first: 0, len: 0, failed: None }
     }
 
-    /// Waits until one more request fits. Returns whether all requests answered so far have succeeded.
+    /// Waits until the window can take one more request. Returns whether all requests answered so far have succeeded.
     pub async fn room(&mut self) -> bool {
         if self.len == N {
             self.answer().await;
@@ -34,7 +34,7 @@ impl<const N: usize> Window<N> {
         self.failed.is_none()
     }
 
-    /// Starts `op` on `lower`.
+    /// Starts `op` on `lower` as the newest request of the window.
     ///
     /// # Panics
     /// If the window is full: the caller must await [`Window::room`] before.
@@ -65,10 +65,10 @@ impl<const N: usize> Window<N> {
         }
     }
 
-    /// Waits for all requests, whether or not one has failed.
+    /// Waits for all requests of the window, whether or not one has failed.
     ///
     /// # Errors
-    /// The error of the first failed request, in the order of start.
+    /// The error of the first failed request of the window, in the order of start.
     pub async fn drain(mut self) -> Result<()> {
         while self.len > 0 {
             self.answer().await;

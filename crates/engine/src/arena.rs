@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell};
 
 const CHUNK: usize = 64;
 
-/// A bounded store. Its elements never move.
+/// A bounded store of elements that never move.
 pub(super) struct Arena<T> {
     chunks: Box<[OnceCell<Box<[T]>>]>,
     make: fn() -> T,
@@ -12,24 +12,24 @@ pub(super) struct Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// Makes an arena for `max` elements, without any element.
+    /// Creates an arena for at most `max` elements, without any element. `make` creates one.
     pub fn new(max: usize, make: fn() -> T) -> Self {
         let chunks = (0..max.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect();
         Self { chunks, make, made: Cell::new(0) }
     }
 
-    /// Returns an element that was made before.
+    /// Returns the element with that index, which was made before.
     #[inline]
     pub fn get(&self, index: usize) -> &T {
         &self.chunks[index / CHUNK].get().expect("this element was made before")[index % CHUNK]
     }
 
-    /// Returns the number of elements that were made.
+    /// Returns the number of elements that the arena has made.
     pub fn made(&self) -> usize {
         self.made.get()
     }
 
-    /// Makes more elements, and returns their indices; `None` at the limit.
+    /// Makes more elements of the arena, and returns their indices; `None` at the limit.
     pub fn grow(&self) -> Option<std::ops::Range<usize>> {
         let from = self.made.get();
         let chunk = self.chunks.get(from / CHUNK)?;

@@ -15,7 +15,7 @@ impl Engine {
         answer.wait().await
     }
 
-    /// Begins a client's request like [`Engine::submit`], once its reserve is free.
+    /// Begins a client's request like [`Engine::submit`], once the engine has its reserve free.
     pub async fn admit(
         &self,
         portal: &Portal,

@@ -17,19 +17,19 @@ use block::{ByteRange, Error, ErrorKind, Result, all};
 use super::node::{Node, Power};
 use super::{Engine, NodeId};
 
-/// The most places of one command, including nodes that are still to be searched.
+/// Most devices that carry out one command, including nodes that must still be searched for such devices.
 pub const PLACES_MAX: usize = 4096;
 
 /// Places at which a command without a lasting effect is carried out at the same time.
 const AT_ONCE: usize = 16;
 
 impl Engine {
-    /// Carries out a command, at the node itself or at the places of its range below. A command without a range covers
-    /// all bytes of the node. Dropping the future withdraws the command everywhere.
+    /// Carries out a command at the node `at` itself, or at the devices below that hold the command's range. A command
+    /// without a range covers all bytes of the node. Dropping the future withdraws the command everywhere.
     ///
     /// # Errors
     /// `Unsupported` if a device on the way neither knows the command nor reports where its bytes are, or may move them
-    /// under a command with a lasting effect; `Limit` beyond [`PLACES_MAX`] places; else the device's own.
+    /// under a command with a lasting effect; `Limit` beyond [`PLACES_MAX`] devices; else the device's own errors.
     pub fn control(&self, at: NodeId, command: Command) -> LocalFuture<Result<Reply>> {
         carry_out(self.node(at), command)
     }

@@ -38,13 +38,13 @@ pub use reserve::Reserve;
 pub use slot::AnyDevice;
 pub use split::WINDOW;
 
-/// The most nodes of one engine.
+/// Most nodes of one engine.
 pub const NODES_MAX: usize = 65_536;
 
-/// The most requests, children included, in flight in one engine.
+/// Most requests in flight in one engine, children included.
 pub const SLOTS_MAX: usize = 1 << 20;
 
-/// Slots reserved for requests that devices start themselves: resync, retirement, scrub.
+/// Slots that clients' requests leave free for requests that devices start themselves: resync, retirement, scrub.
 pub const SLOTS_OWN: u32 = (SLOTS_MAX / 8) as u32;
 
 /// A device is refused if transfers of this length would not be possible.
@@ -65,13 +65,13 @@ const NOBODY: u64 = 0;
 /// Draws the index of the next request among the woken ones, given their number.
 type Pick = Box<dyn FnMut(usize) -> usize>;
 
-/// The receiver of the answers to requests.
+/// The receiver of the answers to requests of clients.
 pub trait Sink {
-    /// Receives the answer to the request with that token. The request has its buffers.
+    /// Receives the answer to the request with that token. The request comes back with its buffers.
     fn done(&self, token: u64, request: Request, result: Result<()>);
 }
 
-/// Carries requests through the nodes of one core. A clone is another handle to the same engine.
+/// The engine of one core: it carries requests through nodes. A clone is another handle to the same engine.
 #[derive(Clone)]
 pub struct Engine(Rc<Inner>);
 
@@ -144,7 +144,7 @@ impl Entry {
 }
 
 impl Engine {
-    /// Makes an engine without nodes. Its requests reserve their buffers in `pool`. It must be driven: spawn
+    /// Creates an engine without nodes. Its requests reserve their buffers in `pool`. The engine must be driven: spawn
     /// [`Engine::drive`], or call [`Engine::turn`].
     pub fn new(pool: &BufPool) -> Self {
         Self(Rc::new(Inner {
@@ -163,8 +163,9 @@ impl Engine {
         }))
     }
 
-    /// Takes woken requests in the order that `pick` draws, not in the order of waking. `pick` gets the number of woken
-    /// requests and returns the index of the next one. Every order is legal, so a simulation should try all.
+    /// Makes the engine take woken requests in the order that `pick` draws, not in the order of waking. `pick` gets the
+    /// number of woken requests and returns the index of the next one. Every order is legal, so a simulation should try
+    /// all.
     pub fn shuffle(&self, pick: impl FnMut(usize) -> usize + 'static) {
         *self.0.pick.borrow_mut() = Some(Box::new(pick));
     }
@@ -183,10 +184,11 @@ impl Engine {
         Ok(nodes.len() - 1)
     }
 
-    /// Adds a device. One request needs at most `needs` in it. `lowers` are the nodes to which it has handles.
+    /// Adds a node for a device in which one request needs at most `needs`. `lowers` are the nodes to which the device
+    /// has handles.
     ///
     /// # Errors
-    /// `Limit` if one request through it could need more slots than there are.
+    /// `Limit` if one request through the device could need more slots than there are.
     pub fn add_device(
         &self,
         name: &str,
@@ -202,7 +204,7 @@ impl Engine {
         self.add(name, info, Power::Device { device, lowers, future_bytes }, reserve)
     }
 
-    /// Adds a hook on the way to `next`.
+    /// Adds a node for a hook on the way to the node `next`.
     ///
     /// # Errors
     /// As [`Engine::add_device`].
@@ -212,7 +214,7 @@ impl Engine {
         self.add(name, info, Power::Hooks { hooks, next }, reserve)
     }
 
-    /// Adds a table over `lowers`, one node for each of its ports.
+    /// Adds a node for a table over the nodes `lowers`, one for each of the table's ports.
     ///
     /// # Errors
     /// As [`Engine::add_device`].
@@ -234,7 +236,7 @@ impl Engine {
         self.add(name, info, Power::Table { table, lowers, split, future_bytes }, reserve)
     }
 
-    /// Returns the reserve of one request to a node.
+    /// Returns the reserve that one request to the node needs.
     pub fn reserve(&self, id: NodeId) -> Reserve {
         self.node(id).reserve
     }
@@ -260,46 +262,46 @@ impl Engine {
         self.0.nodes.borrow()[id].clone().expect("a node with a number in use is not forgotten")
     }
 
-    /// Closes a device: it refuses every further request. A handle that outlives the device's replacement cannot reach
-    /// anything below it.
+    /// Closes the device of the node: it refuses every further request. A handle that outlives the device's replacement
+    /// cannot reach anything below it.
     pub fn close(&self, id: NodeId) {
         self.node(id).closed.set(true);
     }
 
-    /// Forgets a node and reuses its number. Existing handles keep the node.
+    /// Removes the node from the engine and reuses its number. Existing handles keep the node.
     ///
     /// # Panics
-    /// If the node was forgotten before.
+    /// If the node was removed before.
     pub fn forget(&self, id: NodeId) {
         let node = self.0.nodes.borrow_mut()[id].take();
         drop(node.expect("a node is forgotten once"));
         self.0.forgotten.borrow_mut().push(id);
     }
 
-    /// Returns a handle to the node for a device above. It keeps the node, but not the engine: requests that are
-    /// started after the end of the engine fail.
+    /// Returns a handle to the node for a device above. The handle keeps the node, but not the engine: requests that
+    /// are started after the end of the engine fail.
     pub fn lower(&self, id: NodeId) -> Lower {
         let node = self.node(id);
         let (info, name) = (node.info.clone(), node.name.clone());
         Lower::new(Rc::new(Below { engine: Rc::downgrade(&self.0), node }), id, info, name)
     }
 
-    /// Returns the facts of a node.
+    /// Returns the facts about the device of the node.
     pub fn info(&self, id: NodeId) -> Info {
         self.node(id).info.clone()
     }
 
-    /// Reads the counters of a node.
+    /// Passes the counters of the node to `look`, and returns the result.
     pub fn counters<R>(&self, id: NodeId, look: impl FnOnce(&Counters) -> R) -> R {
         look(&self.node(id).counters)
     }
 
-    /// Returns the number of clients' requests that are not answered yet.
+    /// Returns the number of clients' requests in the engine that are not answered yet.
     pub fn in_flight(&self) -> u64 {
         self.0.in_flight.get()
     }
 
-    /// Begins a client's request. `sink` gets its answer exactly once, maybe before this returns.
+    /// Begins a client's request. `sink` gets the answer to the request exactly once, maybe before this returns.
     ///
     /// # Errors
     /// The request itself, if its reserve is not free now. Wait with [`Engine::wait_capacity`] and try again.
@@ -336,7 +338,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until `op` may be admitted to `portal`.
+    /// Waits until the reserve of a client's request `op` to `portal` is free.
     pub async fn wait_capacity(&self, portal: &Portal, op: &Op) {
         let reserve = portal.target().reserve;
         let (need, scratch) = (reserve.slots, reserve.bytes_for(op));
@@ -362,7 +364,7 @@ impl Engine {
         Suspended(self.clone())
     }
 
-    /// Waits until every client's request that was begun is answered.
+    /// Waits until every client's request that the engine has begun is answered.
     pub async fn drained(&self) {
         self.0.waiting.until(|| self.in_flight() == 0).await;
     }
@@ -375,7 +377,7 @@ impl Engine {
         }
     }
 
-    /// Drives woken requests. Never ends. Spawn it on the core.
+    /// Polls woken requests whenever there are any. Never ends. Spawn the future on the core.
     pub async fn drive(self) {
         poll_fn(|cx| {
             self.0.ready.drive(cx.waker());
@@ -385,7 +387,7 @@ impl Engine {
         .await
     }
 
-    /// Polls woken requests until none is left.
+    /// Polls woken requests until none of the engine is left.
     pub fn turn(&self) {
         while self.0.ready.len() > 0 {
             let n = match &mut *self.0.pick.borrow_mut() {
@@ -565,7 +567,7 @@ impl Inner {
     }
 }
 
-/// Prevents clients' requests from beginning until it is dropped.
+/// Guard that prevents clients' requests from beginning in an engine until it is dropped.
 pub struct Suspended(Engine);
 
 impl Drop for Suspended {

@@ -11,13 +11,13 @@ use super::slot::AnyDevice;
 /// The number of a device, table or hook in its engine.
 pub type NodeId = usize;
 
-/// The function of a node.
+/// The type of a node, with the parts that carry out its requests.
 pub(super) enum Power {
     /// A device. Its future carries the request out.
     Device { device: Rc<dyn AnyDevice>, lowers: Box<[Rc<Node>]>, future_bytes: usize },
     /// A hook. It looks at the request, which goes on to the next node.
     Hooks { hooks: Rc<dyn Hooks>, next: Rc<Node> },
-    /// A table. A request that lies in one run goes on in place, any other through `split`.
+    /// A table. A request that lies in one run goes on in place, any other through the device `split`.
     Table {
         table: Rc<Table>,
         lowers: Box<[Rc<Node>]>,
@@ -31,10 +31,10 @@ pub(super) struct Node {
     pub name: Rc<str>,
     pub info: Info,
     pub power: Power,
-    /// The most that one request needs from here down.
+    /// The most that one request needs from this node down.
     pub reserve: Reserve,
     pub counters: Counters,
-    /// Set when its graph has closed the device.
+    /// Whether the graph of the node has closed its device.
     pub closed: Cell<bool>,
 }
 
@@ -44,7 +44,7 @@ impl Node {
         Self { name, info, power, reserve, counters, closed: Cell::new(false) }
     }
 
-    /// Returns the error for a request that arrives after the device was closed.
+    /// Returns the error for a request that arrives after the device of the node was closed.
     #[cold]
     pub fn refusal(&self) -> Error {
         let words = format!("{} was closed by a change of its graph, or by its end", self.name);
@@ -52,7 +52,7 @@ impl Node {
     }
 }
 
-/// Counters of a node since it was made. They are plain numbers of one core and cheap to read.
+/// Counters of requests through a node since the node was made. They are plain numbers of one core and cheap to read.
 #[derive(Default, Debug)]
 pub struct Counters {
     ops: [Cell<u64>; Verb::ALL.len()],
@@ -68,7 +68,7 @@ impl Counters {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// Counts a request that passed in place.
+    /// Counts a request that passed the node in place.
     #[inline]
     pub(super) fn pass(&self, op: &Op) {
         let verb = op.verb() as usize;
@@ -86,22 +86,22 @@ impl Counters {
         }
     }
 
-    /// Returns the number of requests begun with that verb.
+    /// Returns the number of requests of type `verb` that the node has begun.
     pub fn ops(&self, verb: Verb) -> u64 {
         self.ops[verb as usize].get()
     }
 
-    /// Returns the number of bytes in the ranges of these requests.
+    /// Returns the number of bytes in the ranges of all requests of type `verb` that the node has begun.
     pub fn bytes(&self, verb: Verb) -> u64 {
         self.bytes[verb as usize].get()
     }
 
-    /// Returns the number of requests that failed.
+    /// Returns the number of requests that have failed at the node.
     pub fn errors(&self) -> u64 {
         self.errors.get()
     }
 
-    /// Returns the number of requests begun and not answered yet.
+    /// Returns the number of requests that the node has begun and not answered yet.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }

@@ -14,8 +14,8 @@ use super::{Engine, NodeId};
 /// The error of a portal that was closed because it has no target.
 const GONE: &str = "it is not offered any more";
 
-/// The entry of clients' requests into the engine. A portal leads to a node, and can be led to another one while clients
-/// use it. A clone is another handle to the same portal. A portal lasts until its last handle is dropped.
+/// The entry of clients' requests into the engine. A portal leads to a node, and can be led to another one while
+/// clients use it. A clone is another handle to the same portal. A portal lasts until its last handle is dropped.
 #[derive(Clone)]
 pub struct Portal(Rc<Entrance>);
 
@@ -31,17 +31,17 @@ struct Target {
 }
 
 impl Portal {
-    /// Returns its name.
+    /// Returns the name of the portal.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Returns the facts of the node that it leads to now. A closed portal has those of its last node.
+    /// Returns the facts about the node to which the portal leads now. A closed portal has those of its last node.
     pub fn info(&self) -> Info {
         self.0.to.borrow().node.info.clone()
     }
 
-    /// Returns the node that it leads to now; `None` once it is closed.
+    /// Returns the node to which the portal leads now; `None` once the portal is closed.
     pub fn node(&self) -> Option<NodeId> {
         self.0.to.borrow().id
     }
@@ -86,7 +86,7 @@ impl Portal {
 }
 
 impl Engine {
-    /// Makes a portal that leads to `node`.
+    /// Creates a portal named `name` that leads to `node`.
     pub fn portal(&self, name: &str, node: NodeId) -> Portal {
         Portal(Rc::new(Entrance { name: name.into(), to: RefCell::new(self.target(node)) }))
     }
@@ -96,31 +96,31 @@ impl Engine {
     }
 }
 
-/// The node behind each portal of a set, by the portal's name.
+/// The node to which each portal of a set must lead, by the name of the portal.
 pub type Targets = BTreeMap<String, NodeId>;
 
-/// A set of portals, by name. All are led elsewhere at once. The set does not depend on the devices behind it.
+/// A set of portals, by name. All of them are retargeted at once. The set does not depend on the devices behind it.
 #[derive(Default)]
 pub struct Portals(RefCell<BTreeMap<String, Portal>>);
 
 impl Portals {
-    /// Returns the portal of that name.
+    /// Returns the portal named `name`, if the set has one.
     pub fn get(&self, name: &str) -> Option<Portal> {
         self.0.borrow().get(name).cloned()
     }
 
-    /// Checks that the set can be led to `targets` while clients use its portals.
+    /// Checks that all portals of the set can be led to `targets` while clients use them.
     ///
     /// # Errors
-    /// `Unsupported` if a request that one of these clients may send would not fit the new node.
+    /// `Unsupported` if a request that a client of a portal may send would not fit the new node.
     pub fn fit(&self, engine: &Engine, targets: &Targets) -> Result<()> {
         let portals = self.0.borrow();
         let mut known = targets.iter().filter_map(|(name, node)| Some((portals.get(name)?, *node)));
         known.try_for_each(|(portal, node)| portal.fits(&engine.info(node)))
     }
 
-    /// Leads every portal to the target of its name. Makes the portals that are missing, and closes those without a
-    /// target. Requests that were begun go on where they are.
+    /// Leads every portal of the set to the target of its name. Creates the portals that are missing, and closes those
+    /// without a target. Requests that were begun go on where they are.
     pub fn retarget(&self, engine: &Engine, targets: &Targets) {
         let mut portals = self.0.borrow_mut();
         let gone = portals.extract_if(.., |name, _| !targets.contains_key(name));
@@ -133,7 +133,7 @@ impl Portals {
         }
     }
 
-    /// Closes all portals with `error`.
+    /// Closes all portals of the set: they refuse further requests with `error`.
     pub fn close(&self, error: &Error) {
         self.0.borrow().values().for_each(|portal| portal.close(error.clone()));
     }

@@ -14,7 +14,7 @@ thread_local! {
     static ENGINES: RefCell<Vec<Weak<Ready>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Slots that were woken, in the order of waking.
+/// Slots of an engine that were woken, in the order of waking.
 pub(super) struct Ready {
     engine: usize,
     keys: RefCell<VecDeque<Key>>,
@@ -33,7 +33,7 @@ pub(super) struct Key {
 const _: () = assert!(usize::BITS == 64, "wakers are numbers of 64 bits");
 
 impl Ready {
-    /// Makes a queue on this thread.
+    /// Creates a queue for the engine on this thread.
     pub fn new() -> Rc<Self> {
         ENGINES.with_borrow_mut(|engines| {
             let engine = engines.iter().position(|e| e.strong_count() == 0).unwrap_or_else(|| {
@@ -52,14 +52,14 @@ impl Ready {
         })
     }
 
-    /// Returns a waker for the slot.
+    /// Returns a waker for the slot that `key` names.
     pub fn waker(&self, key: Key) -> Waker {
         let number = self.engine << 48 | (key.generation as usize) << 32 | key.index as usize;
         // SAFETY: the data is a number, never dereferenced; so the contract holds on any thread.
         unsafe { Waker::from_raw(raw(number)) }
     }
 
-    /// Returns the number of slots in the queue.
+    /// Returns the number of woken slots in the queue.
     pub fn len(&self) -> usize {
         self.keys.borrow().len()
     }

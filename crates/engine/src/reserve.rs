@@ -5,29 +5,29 @@ use block::{BUF_MAX_BYTES, Error, ErrorKind, Needs, Op, Place, Result, Table};
 
 use super::{REQUEST_SLOTS_MAX, TRANSFER_MIN_BYTES, WINDOW};
 
-/// The resources that are reserved for a request before it begins.
+/// The resources that the engine sets aside for a request before it begins the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reserve {
-    /// Slots, including its own.
+    /// Slots for the request and all of its children, the request's own included.
     pub slots: u32,
-    /// Buffers beside its own. Each has the length of the request, rounded up to whole blocks.
+    /// Buffers for the request beside its own. Each has the length of the request, rounded up to whole blocks.
     pub copies: u32,
-    /// The largest block on its way, to which the request may be widened.
+    /// The largest block size of a device on the request's way, to whose blocks the request may be widened.
     pub block: u32,
 }
 
 impl Reserve {
-    /// The reserve of no request.
+    /// The empty reserve.
     pub const NONE: Self = Self { slots: 0, copies: 0, block: 0 };
 
-    /// Returns the reserve for a request through a device with blocks of `block` bytes, over lowers with the reserves
+    /// Returns the reserve for a request to a device with blocks of `block` bytes, over lowers with the reserves
     /// `below`. All of the request may be below once for each child.
     pub fn of_device(needs: Needs, block: u32, below: &[Self]) -> Self {
         Self::over(needs, needs.children, block, below)
     }
 
-    /// Returns the reserve for a request through a table. Its parts have together the length of the request. A table of
-    /// one linear segment never splits a request.
+    /// Returns the reserve for a request to a table, over lowers with the reserves `below`. The parts of the request
+    /// have together its length. A table of one linear segment never splits a request.
     pub fn of_table(table: &Table, block: u32, below: &[Self]) -> Self {
         let mut segments = table.segments();
         let is_whole = segments.len() == 1
@@ -46,11 +46,11 @@ impl Reserve {
         }
     }
 
-    /// Checks that a request of at least 1 MiB, or of `max_transfer` if that is less, can be admitted with a pool of
-    /// `pool_bytes`.
+    /// Checks that a request with this reserve can be admitted with a pool of `pool_bytes`, if the request has 1 MiB,
+    /// or `max_transfer` bytes if that is less.
     ///
     /// # Errors
-    /// `Limit` if it needs too many slots, or too many bytes of buffers.
+    /// `Limit` if the request needs too many slots, or too many bytes of buffers.
     pub fn check(&self, name: &str, max_transfer: u32, pool_bytes: usize) -> Result<()> {
         let too_much = |need: String, most: String| {
             let words = format!("one request through {name} may need {need}; at most {most}");
@@ -74,7 +74,7 @@ impl Reserve {
         pool_bytes / 2
     }
 
-    /// Returns the bytes of the pool for a request of `len` bytes.
+    /// Returns the bytes of the buffer pool that this reserve takes for a request of `len` bytes.
     #[inline]
     pub(super) fn bytes(&self, len: u64) -> usize {
         if self.copies == 0 {
@@ -85,7 +85,8 @@ impl Reserve {
         self.copies as usize * wide.min(BUF_MAX_BYTES).next_power_of_two()
     }
 
-    /// Returns the same for `op`. A request without payload is processed in pieces of the longest payload.
+    /// Returns the bytes of the buffer pool that this reserve takes for `op`. A request without payload is processed in
+    /// pieces of the longest payload.
     #[inline]
     pub(super) fn bytes_for(&self, op: &Op) -> usize {
         match op.range() {

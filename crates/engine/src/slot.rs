@@ -24,42 +24,43 @@ use block::control::{Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::{ByteRange, Device, Handover, Info, Report, Request, Result};
 
-/// The answer of [`AnyDevice::resolve`].
+/// The future of [`AnyDevice::resolve`].
 pub type Resolving<'d> = Pin<Box<dyn Future<Output = Result<Resolved>> + 'd>>;
 
 /// The object-safe form of [`Device`], implemented here for all devices. The trait is sealed: callers rely on the
 /// layout and the table of the futures that [`AnyDevice::enter`] places, and only this file can guarantee both.
 pub trait AnyDevice: sealed::Sealed {
-    /// See [`Device::info`].
+    /// Returns the facts about the device: see [`Device::info`].
     fn info(&self) -> &Info;
-    /// See [`Device::resolve`].
+    /// Returns where a range lies in the lowers of the device: see [`Device::resolve`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::resolve`].
     fn resolve(&self, range: ByteRange) -> Resolving<'_>;
-    /// See [`Device::verbs`].
+    /// Returns the verbs of the commands that the device knows: see [`Device::verbs`].
     fn verbs(&self) -> &'static [&'static VerbInfo];
-    /// See [`Device::control`].
+    /// Carries out a command on the device: see [`Device::control`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::control`].
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>>;
-    /// See [`Device::report`].
+    /// Returns the state and the figures of the device: see [`Device::report`].
     fn report(&self) -> Report;
-    /// See [`Device::holders`].
+    /// Returns the lowers each of which has all bytes of the device: see [`Device::holders`].
     fn holders(&self) -> Vec<usize>;
-    /// See [`Device::share`].
+    /// Returns the state with which another device on the same disk can be opened: see [`Device::share`].
     fn share(&self) -> Handover;
-    /// See [`Device::close`].
+    /// Ends the device's own activity: see [`Device::close`].
     fn close(&self) -> LocalFuture<Handover>;
-    /// Returns the size in bytes of the future of [`Device::submit`].
+    /// Returns the size in bytes of the device's future of [`Device::submit`].
     fn future_bytes(&self) -> usize;
-    /// Writes the future of `submit` to `room` and polls it. A future that is ready at once is dropped. Otherwise it
-    /// stays there, and is driven through the returned table.
+    /// Writes the device's future of [`Device::submit`] to `room` and polls it. A future that is ready at once is
+    /// dropped. Otherwise it stays in `room`, and is driven through the returned table.
     ///
     /// # Safety
-    /// `room` is valid for writes of [`AnyDevice::future_bytes`], and aligned to `ROOM_ALIGN`. `self` and `request` do not move, and no other code
-    /// accesses `request`, until this has returned [`Entered::Ready`] or the future has been dropped through the table.
+    /// `room` is valid for writes of [`AnyDevice::future_bytes`], and aligned to `ROOM_ALIGN`. `self` and `request` do
+    /// not move, and no other code accesses `request`, until this has returned [`Entered::Ready`] or the future has
+    /// been dropped through the table.
     unsafe fn enter(
         &self,
         request: NonNull<Request>,
@@ -75,15 +76,15 @@ mod sealed {
     impl<D: block::Device> Sealed for D {}
 }
 
-/// The result of the first poll of a request's future.
+/// The result of the first poll of the future that carries a request out.
 pub enum Entered {
-    /// The request is done; the future is gone.
+    /// The request is done with this result; the future is gone.
     Ready(Result<()>),
-    /// The future waits in its room.
+    /// The future waits in its memory, and is driven through this table.
     Waiting(&'static FutureTable),
 }
 
-/// Functions that drive and drop a placed future of an erased type.
+/// Functions that drive and drop the future of a request, whose type is erased.
 pub struct FutureTable {
     /// Polls the future, and drops it when it is ready.
     poll: unsafe fn(NonNull<u8>, &mut Context<'_>) -> Poll<Result<()>>,

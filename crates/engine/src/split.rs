@@ -8,14 +8,14 @@ use block::{
     push_extent,
 };
 
-/// Most parts in flight at once. A request with more parts is sent in windows of this many.
+/// Most parts of one split request in flight at once. A request with more parts is sent in windows of this many.
 pub const WINDOW: usize = 8;
 
-/// The device of a table node that splits requests.
+/// The device of a table's node: it splits requests that the table maps to several runs.
 pub struct Split {
     pub info: Info,
     pub table: Rc<Table>,
-    /// One handle for each port of the table.
+    /// Handles to the lowers of the table, one for each port.
     pub lowers: Box<[Lower]>,
 }
 

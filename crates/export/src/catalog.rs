@@ -9,64 +9,66 @@ use block::env::LocalFuture;
 
 use crate::nbd::Export;
 
-/// Finds the volumes of a server by name. A volume may have to be opened first, so the answers may take time.
+/// The catalogue in which a server finds volumes by name. A volume may have to be opened first, so the answers may take
+/// time.
 pub trait Catalog {
-    /// Finds the volume called `name`. While a client has it, each search returns the same one.
+    /// Finds the volume called `name`. While a client has the volume, each search returns the same one.
     ///
     /// # Errors
-    /// The reason if the volume exists and cannot be opened.
+    /// The reason why the volume, which exists, cannot be opened.
     fn find(&self, name: &str) -> LocalFuture<Result<Option<Rc<Export>>>>;
 
-    /// Lists up to `most` volumes with names after `after`, in the order of their names. It opens none.
+    /// Lists up to `most` volumes with names after `after`, in the order of their names. The listing opens no volume.
     ///
     /// # Errors
-    /// The reason if the list cannot be read.
+    /// The reason why the list of volumes cannot be read.
     fn list(&self, after: &str, most: usize) -> LocalFuture<Result<Vec<Listed>>>;
 }
 
-/// A volume in the list of a catalogue.
+/// A volume in the list of a server's catalogue.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// Its name.
+    /// Name of the volume.
     pub name: String,
-    /// A text for the operator; may be empty.
+    /// Description of the volume for the operator; may be empty.
     pub description: String,
-    /// The names of certificates that may use it; `None` admits every client.
+    /// Names in certificates whose clients may use the volume; `None` admits every client.
     pub clients: Option<Vec<String>>,
 }
 
 impl Listed {
-    /// Whether a client may use the volume if its certificate has `names`.
+    /// Whether a client whose certificate has `names` may use the volume.
     pub fn is_for(&self, names: &[String]) -> bool {
         let admits = |clients: &Vec<String>| names.iter().any(|name| clients.contains(name));
         self.clients.as_ref().is_none_or(admits)
     }
 }
 
-/// A catalogue of volumes that are open.
+/// A catalogue of volumes that are open already.
 #[derive(Default)]
 pub struct ExportList(RefCell<BTreeMap<String, Rc<Export>>>);
 
 impl ExportList {
-    /// Makes a catalogue of these volumes.
+    /// Creates a catalogue of the volumes `exports`.
     pub fn new(exports: impl IntoIterator<Item = Rc<Export>>) -> Rc<Self> {
         let list = Self::default();
         list.set(exports);
         Rc::new(list)
     }
 
-    /// Replaces the volumes. Connections to a removed volume stay until [`crate::nbd::Server::close_barred`].
+    /// Replaces the volumes of the catalogue. Connections to a removed volume stay until
+    /// [`crate::nbd::Server::close_barred`].
     pub fn set(&self, exports: impl IntoIterator<Item = Rc<Export>>) {
         let named = exports.into_iter().map(|export| (export.name().to_owned(), export));
         *self.0.borrow_mut() = named.collect();
     }
 
-    /// Returns the volume called `name`.
+    /// Returns the volume called `name`, if the catalogue has it.
     pub fn get(&self, name: &str) -> Option<Rc<Export>> {
         self.0.borrow().get(name).cloned()
     }
 
-    /// Returns all volumes, in the order of their names.
+    /// Returns all volumes of the catalogue, in the order of their names.
     pub fn all(&self) -> Vec<Rc<Export>> {
         self.0.borrow().values().cloned().collect()
     }

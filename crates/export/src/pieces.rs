@@ -5,13 +5,13 @@ use block::{ByteRange, Op, Result};
 
 use crate::nbd::Export;
 
-/// Trims, writes of zeroes and discards longer than this are carried out in pieces. A change of the graph waits for one
-/// piece, and not for a request that may take minutes.
+/// Trims, writes of zeroes and discards longer than this are carried out in pieces. A live change waits for one piece,
+/// and not for a request that may take minutes.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
-/// Carries out `whole`, one piece after the other. Each piece is admitted like a request of its own. Returns the first
-/// error, without beginning further pieces. Returns `None` if `goes_on` was false between two pieces; the rest is not
-/// begun.
+/// Carries out the long request `whole`, one piece after the other. Each piece is admitted like a request of its own.
+/// Returns the first error, without beginning further pieces. Returns `None` if `goes_on` was false between two pieces;
+/// the rest is not begun.
 pub async fn in_pieces(
     export: &Export,
     whole: ByteRange,

@@ -2,7 +2,7 @@
 
 use block::ByteRange;
 
-/// Facts about requests that are needed at their ends.
+/// The requests in flight of a connection or mount, by token, with the facts that are needed at their ends.
 pub struct Tokens<T> {
     requests: Vec<Option<T>>,
     free: Vec<usize>,
@@ -15,7 +15,7 @@ impl<T> Default for Tokens<T> {
 }
 
 impl<T> Tokens<T> {
-    /// Adds a request that begins, and returns its token.
+    /// Adds a request that begins, and returns the token for its end.
     pub fn add(&mut self, request: T) -> usize {
         let token = self.free.pop().unwrap_or_else(|| {
             self.requests.push(None);
@@ -25,16 +25,16 @@ impl<T> Tokens<T> {
         token
     }
 
-    /// Removes a request that has ended.
+    /// Removes the request with that token, which has ended, and returns its facts.
     ///
     /// # Panics
-    /// If it was removed before.
+    /// If the request was removed before.
     pub fn take(&mut self, token: usize) -> T {
         self.free.push(token);
         self.requests[token].take().expect("a token is answered once")
     }
 
-    /// Whether one of the requests changes bytes of `range`, or any bytes for `None`. `changes` returns the bytes that
+    /// Whether a request in flight changes bytes of `range`, or any bytes for `None`. `changes` returns the bytes that
     /// a request changes.
     pub fn any_change(
         &self,

@@ -2,16 +2,16 @@
 
 use crate::{Effect, Kind, Lowers, OptionSpec, Scope, ValueType};
 
-/// Facts about a kind beyond its options and its maker.
+/// Facts about a kind of device beyond its options and its maker.
 #[derive(Clone, Copy)]
 pub struct Capabilities {
-    /// Returns how many of so many lowers a device can lack without a loss of data.
+    /// Returns how many of a device's `lowers` can be missing without a loss of data.
     pub can_lack: fn(lowers: usize) -> usize,
-    /// Whether it knows its lowers by their names, as members with a state each.
+    /// Whether a device of the kind knows its lowers by their names, as members with a state each.
     pub names_members: bool,
-    /// The options of a kind that moves the bytes of its first lower to its second.
+    /// The options of a kind that moves the bytes of its first lower to its second; `None` for any other kind.
     pub moves: Option<Moving>,
-    /// Whether it keeps objects on the disks beneath it, besides its state in the labels.
+    /// Whether a device of the kind keeps objects on the disks beneath it, besides its state in the labels.
     pub keeps_objects: bool,
 }
 
@@ -21,53 +21,55 @@ impl Capabilities {
         Self { can_lack: |_| 0, names_members: false, moves: None, keeps_objects: false };
 }
 
-/// The options of a kind that moves bytes.
+/// The options of a kind of device that moves bytes from one lower to another.
 #[derive(Clone, Copy)]
 pub struct Moving {
-    /// Whether the device is removed from the graph when it is done.
+    /// The option that decides whether the device is removed from the graph when it has moved all bytes.
     pub leave: OptionSpec,
-    /// Maximum bytes per second.
+    /// The option with the highest speed of the move, in bytes per second.
     pub speed: OptionSpec,
 }
 
 impl Kind {
-    /// Returns the option that names the source of its secret, if it has one.
+    /// Returns the option of the kind that names the source of a device's secret, if it has one.
     pub fn secret(&self) -> Option<&'static OptionSpec> {
         self.options.iter().find(|option| option.scope == Scope::Secret)
     }
 
-    /// Returns the option called `name`.
+    /// Returns the option of the kind called `name`, if it has one.
     pub fn option(&self, name: &str) -> Option<&'static OptionSpec> {
         self.options.iter().find(|option| option.name == name)
     }
 
-    /// Returns the option that counts at one start only: `create` of a disk, `trust` of a device with members.
+    /// Returns the option of the kind that counts at one start only, if it has one: `create` of a disk, `trust` of a
+    /// device with members.
     pub fn first_word(&self) -> Option<&'static OptionSpec> {
         self.options.iter().find(|option| option.effect == Effect::Start)
     }
 
-    /// Returns the option that names the member to trust at a start, if the kind has members.
+    /// Returns the option of the kind that names the member to trust at a start, if the kind has members.
     pub fn trust(&self) -> Option<&'static OptionSpec> {
         self.first_word().filter(|option| option.value == ValueType::Member)
     }
 
-    /// Returns the option with the place of a disk. It has the name of the kind.
+    /// Returns the option with the path or address of a disk of this kind; `None` if it is no kind of disk. The option
+    /// has the name of the kind.
     pub fn place(&self) -> Option<&'static OptionSpec> {
         self.option(self.name).filter(|_| self.lowers == Lowers::None)
     }
 
-    /// Whether a disk of this kind opens a path of this machine.
+    /// Whether a disk of this kind is at a path of this machine.
     pub fn opens_path(&self) -> bool {
         self.place().is_some_and(|place| place.value == ValueType::Path)
     }
 
-    /// Returns the option with the size for making a disk of this kind.
+    /// Returns the option with the size of a new disk of this kind, if it has one.
     pub fn made_size(&self) -> Option<&'static OptionSpec> {
         let is_size = |option: &&OptionSpec| matches!(option.value, ValueType::Size(..));
         self.options.iter().filter(|option| option.effect == Effect::Making).find(is_size)
     }
 
-    /// Returns how many of so many lowers a device of this kind can lack without a loss of data.
+    /// Returns how many of its `lowers` a device of this kind can lack without a loss of data.
     pub fn can_lack(&self, lowers: usize) -> usize {
         (self.capabilities.can_lack)(lowers)
     }

@@ -21,70 +21,71 @@ pub use block;
 pub use capability::{Capabilities, Moving};
 pub use engine::AnyDevice;
 
-/// A type of device.
+/// A kind of device: its options, its manual, and the functions that make a device.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// The word in the spec: `mirror`.
+    /// The word for the kind in a spec: `mirror`.
     pub name: &'static str,
-    /// Its purpose, in one line.
+    /// The purpose of devices of the kind, in one line.
     pub summary: &'static str,
-    /// The manual page, Markdown.
+    /// The manual page of the kind, in Markdown.
     pub manual: &'static str,
-    /// Its number of lowers.
+    /// The number of lowers of a device of the kind.
     pub lowers: Lowers,
-    /// The options that may be set.
+    /// The options of the kind that a spec may set.
     pub options: &'static [OptionSpec],
-    /// Facts that other code asks for.
+    /// Facts about the kind that other code asks for.
     pub capabilities: Capabilities,
-    /// The commands that its devices may know. One device may know fewer: [`block::Device::verbs`].
+    /// The verbs that devices of the kind may know. One device may know fewer: [`block::Device::verbs`].
     pub verbs: &'static [&'static VerbInfo],
-    /// The functions that plan and make a device.
+    /// The functions that plan and make a device of the kind.
     pub maker: Maker,
 }
 
-/// The number of lowers of a kind.
+/// The number of lowers of a device of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lowers {
-    /// None: it is a disk. Its word in the spec is the key for its place (`file`, `memory`).
+    /// No lower: the kind is a disk. Its name in the spec is also the key for the disk's path or address (`file`,
+    /// `memory`).
     None,
-    /// One: `on = "name"`.
+    /// One lower: `on = "name"` in the spec.
     One,
-    /// A list: `on = ["a", "b"]`, with the least and the most.
+    /// Several lowers, `on = ["a", "b"]` in the spec, with the least and the largest number.
     Many(usize, usize),
 }
 
-/// An option of a kind.
+/// An option that a spec may set on devices of a kind.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionSpec {
-    /// The key.
+    /// The key of the option in the spec.
     pub name: &'static str,
-    /// The type of its value.
+    /// The type of the option's value.
     pub value: ValueType,
-    /// Whether it must be set.
+    /// Whether a spec must set the option.
     pub required: bool,
-    /// The effect of another value.
+    /// The effect of another value of the option on an existing device.
     pub effect: Effect,
-    /// The place where its value is kept.
+    /// The place where the value of the option is kept: in labels, or on one machine only.
     pub scope: Scope,
-    /// Its purpose, its unit and its default, in a sentence.
+    /// The purpose of the option, its unit and its default, in a sentence.
     pub help: &'static str,
 }
 
 /// The effect of another value of an option on an existing device. A live change considers nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Clients would read other bytes, so a device that an export shows cannot take another value.
+    /// Clients would read other bytes, so a device that an export shows cannot take another value of the option.
     Bytes,
-    /// Clients read the same bytes.
+    /// Clients read the same bytes with another value of the option.
     Behaviour,
-    /// The value counts at one start only, and a running device ignores it.
+    /// The value of the option counts at one start only, and a running device ignores it.
     Start,
-    /// The value counts when a disk is made, and never again.
+    /// The value of the option counts when a disk is made, and never again.
     Making,
 }
 
 impl Effect {
-    /// Whether an existing device differs if the value does.
+    /// Whether another value of the option makes an existing device a different one.
     pub fn is_lasting(self) -> bool {
         matches!(self, Self::Bytes | Self::Behaviour)
     }
@@ -94,112 +95,114 @@ impl Effect {
 /// an option that names a path, a program, an address or a secret is never [`Scope::Graph`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// In the labels of the graph's disks.
+    /// The value is kept in the labels of the graph's disks.
     Graph,
-    /// On one machine, such as a path, or the choice of one start.
+    /// The value is kept on one machine: a path, for example, or the choice of one start.
     Local,
-    /// On one machine: it names the source of a secret, as [`block::KeySource`] reads it.
+    /// The value is kept on one machine: it names the source of a secret, as [`block::KeySource`] reads it.
     Secret,
 }
 
 /// The type of an option's value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ValueType {
-    /// Bytes: a number, or text such as `"64KiB"`; from the least to the most.
+    /// A number of bytes, or text such as `"64KiB"`; from the least to the largest number.
     Size(u64, u64),
-    /// Bytes, or the word `rest`.
+    /// A number of bytes, or the word `rest`: all bytes that are left.
     SizeOrRest,
-    /// A time such as `"5ms"`, `"2s"`, up to a maximum.
+    /// A time such as `"5ms"` or `"2s"`, up to this maximum.
     Duration(Duration),
-    /// A whole number, from the least to the most.
+    /// A whole number, from the least to the largest.
     Integer(u64, u64),
     /// A share from 0 to 1, as a number or as `"1%"`.
     Share,
-    /// `true` or `false`.
+    /// The value `true` or `false`.
     Switch,
-    /// One of these words.
+    /// One word out of these.
     Choice(&'static [&'static str]),
-    /// Some of these words, as one or as a list.
+    /// Several words out of these, given as one word or as a list.
     Choices(&'static [&'static str]),
-    /// Any text.
+    /// A text without rules for its content.
     Text,
-    /// A path.
+    /// A path of a file or directory.
     Path,
-    /// The name of one of the devices in `on`.
+    /// The name of one of the device's lowers, as given in `on`.
     Member,
-    /// A table of texts, with these keys.
+    /// A table of texts, which may have these keys.
     Table(&'static [&'static str]),
 }
 
-/// The value of an option, checked against its type.
+/// The value of an option in a spec, checked against the option's type.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
-    /// Of [`ValueType::Size`].
+    /// A number of bytes, for an option of type [`ValueType::Size`] or [`ValueType::SizeOrRest`].
     Size(u64),
-    /// The word `rest`.
+    /// The word `rest`, for an option of type [`ValueType::SizeOrRest`].
     Rest,
-    /// Of [`ValueType::Duration`].
+    /// A time, for an option of type [`ValueType::Duration`].
     Duration(Duration),
-    /// Of [`ValueType::Integer`].
+    /// A whole number, for an option of type [`ValueType::Integer`].
     Integer(u64),
-    /// Of [`ValueType::Share`].
+    /// A share from 0 to 1, for an option of type [`ValueType::Share`].
     Share(f64),
-    /// Of [`ValueType::Switch`].
+    /// `true` or `false`, for an option of type [`ValueType::Switch`].
     Switch(bool),
-    /// Of [`ValueType::Choice`], [`ValueType::Text`], [`ValueType::Path`] or [`ValueType::Member`].
+    /// Text, for an option of type [`ValueType::Choice`], [`ValueType::Text`], [`ValueType::Path`] or
+    /// [`ValueType::Member`].
     Text(String),
-    /// Of [`ValueType::Choices`].
+    /// Words, for an option of type [`ValueType::Choices`].
     List(Vec<String>),
-    /// Of [`ValueType::Table`]: the keys that were set.
+    /// The keys that were set and their texts, for an option of type [`ValueType::Table`].
     Table(Vec<(&'static str, String)>),
 }
 
-/// The inputs for making a device: its name, its options, its lowers. Everything has been checked against the kind's
-/// [`OptionSpec`]s.
+/// The configuration of a device to be made: its name, its options, its lowers. All of it has been checked against the
+/// kind's [`OptionSpec`]s.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// The graph's name.
+    /// The name of the device's graph.
     pub graph: String,
-    /// The device's name.
+    /// The name of the device.
     pub name: String,
-    /// The options that were set.
+    /// The options that were set on the device, by name.
     pub options: Vec<(&'static str, Value)>,
-    /// The facts about the lowers, in order.
+    /// The facts about the lowers of the device, in order.
     pub lowers: Vec<LowerConfig>,
-    /// Whether the trusted member ([`Kind::trust`]) is from a command at this start, not from the spec: an operator has seen
-    /// the labels that it overrules.
+    /// Whether the trusted member ([`Kind::trust`]) is from a command at this start, not from the spec: an operator has
+    /// seen the labels that it overrules.
     pub trusted_now: bool,
 }
 
-/// The facts about a lower before anything runs.
+/// The facts about a lower of a planned device, before any device of the graph runs.
 #[derive(Clone, Debug)]
 pub struct LowerConfig {
-    /// Its name.
+    /// The name of the lower.
     pub name: String,
-    /// Its facts.
+    /// Size, block size and abilities of the lower.
     pub info: Info,
-    /// Whether this start creates every disk beneath it.
+    /// Whether this start creates every disk beneath the lower.
     pub created: bool,
-    /// Whether every disk beneath it has a label. Only then a device can keep state there.
+    /// Whether every disk beneath the lower has a label. Only then the device above can keep state there.
     pub labelled: bool,
-    /// For partitions without `start`: the first byte of this lower behind all partitions before this one.
+    /// First byte of the lower behind all earlier partitions on it; for partitions without `start`.
     pub next_free: u64,
-    /// The disks and devices beneath it.
+    /// The disks and devices beneath the lower, the lower included.
     pub beneath: Rc<Beneath>,
 }
 
 /// The disks and devices beneath a device.
 #[derive(Clone, Debug, Default)]
 pub struct Beneath {
-    /// The disks, by the numbers of the graph's devices. One bit for each: in a dense graph every device is above all
-    /// disks.
+    /// The disks beneath the device, by the numbers of the graph's devices. One bit for each: in a dense graph every
+    /// device is above all disks.
     pub disks: FixedBitSet,
-    /// The device itself, and the devices beneath it, downwards, that have each of its bytes at the same offset.
+    /// Names of the device itself and of the devices beneath it, downwards, that have each of its bytes at the same
+    /// offset.
     pub in_place: Vec<String>,
 }
 
 impl Beneath {
-    /// Returns the disks and devices beneath the device `name`. `number` is its number in the graph.
+    /// Returns the disks and devices beneath the device `name`, which has `number` in the graph.
     pub fn of(name: &str, number: usize, maker: Maker, lowers: &[LowerConfig]) -> Self {
         let mut in_place = vec![name.to_owned()];
         let stays = matches!(maker.bytes(), Bytes::Passthrough | Bytes::Transformed);
@@ -219,8 +222,8 @@ impl DeviceConfig {
         self.options.iter().find(|(key, _)| *key == option.name).map(|(_, value)| value)
     }
 
-    /// Whether two devices of one kind have the same values of all options that `counts` selects. An option that the
-    /// kind does not know counts as one that changes bytes.
+    /// Whether the device and another one of its kind have the same values of all options that `counts` selects. An
+    /// option that the kind does not know counts as one that changes bytes.
     pub fn has_options_of(
         &self,
         other: &Self,
@@ -235,65 +238,65 @@ impl DeviceConfig {
         options(self) == options(other)
     }
 
-    /// Removes the options that count at one start only.
+    /// Removes the options of the device that count at one start only.
     pub fn forget_first_word(&mut self, kind: &Kind) {
         let is_first = |name| kind.first_word().is_some_and(|option| option.name == name);
         self.options.retain(|(name, _)| !is_first(*name));
     }
 
-    /// Opens a disk of that kind read-only, if the kind has an option for that.
+    /// Makes the disk open read-only, if its kind has an option for that.
     pub fn refuse_writes(&mut self, kind: &Kind) {
         let option = kind.option("read_only");
         self.options.extend(option.map(|option| (option.name, Value::Switch(true))));
     }
 
-    /// Whether an option was set.
+    /// Whether the option was set on the device.
     pub fn is_set(&self, option: &OptionSpec) -> bool {
         self.find(option).is_some()
     }
 
-    /// Returns a size in bytes.
+    /// Returns the value of an option with a size in bytes, if it was set.
     pub fn size(&self, option: &OptionSpec) -> Option<u64> {
         let Value::Size(bytes) = self.find(option)? else { return None };
         Some(*bytes)
     }
 
-    /// Returns a time.
+    /// Returns the value of an option with a time, if it was set.
     pub fn duration(&self, option: &OptionSpec) -> Option<Duration> {
         let Value::Duration(time) = self.find(option)? else { return None };
         Some(*time)
     }
 
-    /// Returns a whole number.
+    /// Returns the value of an option with a whole number, if it was set.
     pub fn integer(&self, option: &OptionSpec) -> Option<u64> {
         let Value::Integer(number) = self.find(option)? else { return None };
         Some(*number)
     }
 
-    /// Returns a share from 0 to 1.
+    /// Returns the value of an option with a share, from 0 to 1, if it was set.
     pub fn share(&self, option: &OptionSpec) -> Option<f64> {
         let Value::Share(share) = self.find(option)? else { return None };
         Some(*share)
     }
 
-    /// Returns a switch; off if it was not set.
+    /// Returns the value of an option that is a switch; off if it was not set.
     pub fn switch(&self, option: &OptionSpec) -> bool {
         matches!(self.find(option), Some(Value::Switch(true)))
     }
 
-    /// Returns a word, a path, a member's name or any text.
+    /// Returns the text of an option with a word, a path, a member's name or any text, if it was set.
     pub fn text(&self, option: &OptionSpec) -> Option<&str> {
         let Value::Text(text) = self.find(option)? else { return None };
         Some(text)
     }
 
-    /// Returns a text in a table.
+    /// Returns the text for `key` in an option that is a table, if it was set.
     pub fn text_in(&self, table: &OptionSpec, key: &str) -> Option<&str> {
         let Value::Table(texts) = self.find(table)? else { return None };
         texts.iter().find(|(known, _)| *known == key).map(|(_, text)| text.as_str())
     }
 
-    /// Checks that all lowers may be members of a redundant device. The `plan` of such a device calls it.
+    /// Checks that all lowers of the device may be members of a redundant device. The `plan` of such a device calls it.
     ///
     /// # Errors
     /// A fault of `on` for each lower on which a late write could make the copies differ for ever.
@@ -311,22 +314,22 @@ impl DeviceConfig {
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
-    /// Whether two of its lowers share a disk.
+    /// Whether two lowers of the device share a disk.
     pub fn overlap(&self) -> bool {
         let disks: Vec<_> = self.lowers.iter().map(|lower| &lower.beneath.disks).collect();
         let later = |n: usize| disks[n + 1..].iter();
         disks.iter().enumerate().any(|(n, one)| later(n).any(|other| !one.is_disjoint(other)))
     }
 
-    /// Returns the highest device beneath both of its lowers, or one of the two, that has each byte of both at the same
-    /// offset.
+    /// Returns the highest device that has each byte of both lowers of this device at the same offset: one of the
+    /// lowers, or a device beneath both.
     pub fn in_place(&self) -> Option<&str> {
         let [one, two] = &self.lowers[..] else { return None };
         let (one, two) = (&one.beneath.in_place, &two.beneath.in_place);
         one.iter().find(|name| two.contains(name)).map(String::as_str)
     }
 
-    /// Returns a list of words; empty if it was not set.
+    /// Returns the words of an option with a list; empty if it was not set.
     pub fn list(&self, option: &OptionSpec) -> &[String] {
         match self.find(option) {
             Some(Value::List(words)) => words,
@@ -338,51 +341,52 @@ impl DeviceConfig {
 /// A fault in the configuration of a device: the option (or `on`), and a sentence with value, limit and next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// The option's name, `on`, or `kind` for the device as a whole.
+    /// The name of the option, `on`, or `kind` for the device as a whole.
     pub option: &'static str,
-    /// The description of the fault, and the next step.
+    /// The description of the fault, and the next step for a person.
     pub message: String,
 }
 
 impl Fault {
-    /// Makes a fault of `option`.
+    /// Creates a fault of the option named `option`.
     pub fn new(option: &'static str, message: impl Into<String>) -> Self {
         Self { option, message: message.into() }
     }
 }
 
-/// The plan of a table: its mapping, with one port for each lower, and the bytes of the lowers that it leaves unused.
+/// The plan of a device that is a table: its mapping, with one port for each lower, and the bytes of the lowers that it
+/// leaves unused.
 pub struct TablePlan {
-    /// The mapping.
+    /// The mapping of the device, with one port for each lower.
     pub table: Table,
-    /// Bytes of the lowers that it does not use although it has all of them.
+    /// Bytes of the lowers that the table does not use although it has all of them.
     pub unused_bytes: u64,
 }
 
 /// The plan of a device that issues requests.
 #[derive(Clone, Debug)]
 pub struct DevicePlan {
-    /// The facts that the device will have.
+    /// Size, block size and abilities that the device will have.
     pub info: Info,
-    /// The most that one request needs in it.
+    /// The most that one request needs in the device.
     pub needs: Needs,
 }
 
-/// The result of planning, before anything is opened or made.
+/// The result of planning a device, before any device is opened or made: its plan, or the faults of its configuration.
 pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 
-/// Everything that a maker may use. A new service becomes a field, and no kind has to change.
+/// The inputs for the maker of a device. A new service becomes a field, and no kind has to change.
 pub struct Making<'m> {
-    /// The name, the options and the facts of the lowers.
+    /// The name and options of the device, and the facts about its lowers.
     pub config: &'m DeviceConfig,
-    /// The interface to the operating system.
+    /// The environment: disks, network, clock and randomness.
     pub env: &'m Env,
-    /// Handles to the lowers; none for a disk.
+    /// Handles to the lowers of the device; none for a disk.
     pub lowers: Vec<Lower>,
     /// The store for the state of the device in the labels of the disks below; empty for a raw disk, and for a maker
     /// without state.
     pub state: Rc<dyn StateStore>,
-    /// The hand-over of the disk that it replaces, of the same name and kind.
+    /// The hand-over of the device that this one replaces, if that has the same name and kind.
     pub before: Handover,
 }
 
@@ -394,89 +398,90 @@ impl<'m> Making<'m> {
     }
 }
 
-/// Makes a device over its lowers.
+/// Function that makes a device over its lowers.
 pub type MakeDevice = fn(Making<'_>) -> Result<Rc<dyn AnyDevice>>;
 
-/// Makes a device with a state on the labelled disks beneath it. It may wait, for example for a write of the state or
-/// for the derivation of a key.
+/// Function that makes a device with a state on the labelled disks beneath it. It may wait, for example for a write of
+/// the state or for the derivation of a key.
 pub type MakeStateful = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
-/// Checks whether a device of that size would open, judging from the state found beneath each of its ports, without
-/// reading its data. `degraded`: whether it may open with fewer lowers than it should have.
+/// Function that checks whether a device of that size would open, judging from the state found beneath each of its
+/// ports, without reading its data. `degraded`: whether the device may open with fewer lowers than it should have.
 pub type Preflight = fn(&DeviceConfig, &Info, &[Found], degraded: bool) -> Result<()>;
 
-/// Does slow work for a new device that changes nothing on any disk, before the clients have to wait for the live
-/// change. The device gets the result as a hand-over ([`StateStore::handed_over`]). A device can be made without it as
-/// well.
+/// Function that does slow work for a new device, which changes nothing on any disk, before the clients have to wait
+/// for the live change. The device gets the result as a hand-over ([`StateStore::handed_over`]). A device can be made
+/// without it as well.
 pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn StateStore>) -> LocalFuture<Result<Handover>>;
 
-/// Opens a disk, or takes over the open files of the disk that it replaces, of the same name and kind.
+/// Function that opens a disk, or takes over the open files of the disk that the new one replaces, of the same name and
+/// kind.
 pub type MakeDisk = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
-/// The functions that make a device of a kind. It is planned first, from facts alone, so that validation finds every
-/// fault in one pass. It is made later, once everything below it runs.
+/// The functions that plan and make a device of a kind. A device is planned first, from facts alone, so that validation
+/// finds every fault in one pass. It is made later, once everything below it runs.
 #[derive(Clone, Copy)]
 pub enum Maker {
-    /// The device is a mapping, which is data.
+    /// The device is a table: the function plans its mapping, which is data.
     Table(fn(&DeviceConfig) -> Plan<TablePlan>),
-    /// The device is a hook. Its facts are those of its lower.
+    /// The device is a hook. Its size and abilities are those of its lower.
     Hooks {
-        /// Finds faults.
+        /// Finds faults in the configuration of the hook.
         plan: fn(&DeviceConfig) -> Plan<()>,
-        /// Makes the hook.
+        /// Makes the hook from its configuration.
         make: fn(Making<'_>) -> Result<Rc<dyn Hooks>>,
     },
-    /// The device issues requests.
+    /// The device issues requests to its lowers, and keeps no state in labels.
     Device {
-        /// The relation of its bytes to those of its lowers.
+        /// The relation of the device's bytes to those of its lowers.
         bytes: Bytes,
-        /// Finds faults, or plans the device.
+        /// Plans the device, or finds faults in its configuration.
         plan: fn(&DeviceConfig) -> Plan<DevicePlan>,
-        /// Makes it.
+        /// Makes the device over its lowers.
         make: MakeDevice,
     },
-    /// The device issues requests, and has a state on the labelled disks beneath it.
+    /// The device issues requests to its lowers, and has a state on the labelled disks beneath it.
     Stateful {
-        /// The relation of its bytes to those of its lowers.
+        /// The relation of the device's bytes to those of its lowers.
         bytes: Bytes,
-        /// Finds faults, or plans the device.
+        /// Plans the device, or finds faults in its configuration.
         plan: fn(&DeviceConfig) -> Plan<DevicePlan>,
-        /// Makes it from its state, or as a new device.
+        /// Makes the device from its state, or as a new device.
         make: MakeStateful,
-        /// Does the part of the work that is possible beforehand.
+        /// Does the part of making the device that is possible before a live change.
         prepare: Option<Prepare>,
-        /// Finds objections to opening it; `None` if its state can give rise to none.
+        /// Finds reasons why the device cannot open; `None` if its state can give no such reason.
         preflight: Option<Preflight>,
-        /// Describes its state in words, or returns the reason why the state cannot be used.
+        /// Describes the device's encoded state in words, or returns the reason why the state cannot be used.
         describe: fn(&[u8]) -> std::result::Result<Summary, String>,
     },
-    /// The device is a disk.
+    /// The device is a disk, at the bottom of the graph.
     Disk {
-        /// Finds faults, or returns the plan of the disk. It reads the system, and changes nothing.
+        /// Plans the disk, or finds faults in its configuration. The function reads the system, and changes nothing.
         plan: fn(&DeviceConfig, &Env) -> LocalFuture<Plan<DiskPlan>>,
-        /// Opens it, and creates it if the options ask for that.
+        /// Opens the disk, and creates it if the options ask for that.
         make: MakeDisk,
     },
 }
 
-/// A description of the state of a device.
+/// A description of the persistent state of a device, for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Summary {
-    /// The whole state.
+    /// The description of the whole state.
     pub words: String,
-    /// Missing parts that the device can do without; empty if there are none.
+    /// Missing parts that the device can do without, in words; empty if there are none.
     pub lacks: String,
 }
 
 impl Summary {
-    /// Returns the description of a complete state.
+    /// Returns the description of a state without missing parts.
     pub fn whole(words: String) -> Self {
         Self { words, lacks: String::new() }
     }
 }
 
 impl Maker {
-    /// Returns the relation of a device's bytes to those of its lowers.
+    /// Returns the relation of the bytes of a device, made by these functions, to the bytes of its lowers.
     pub fn bytes(&self) -> Bytes {
         match self {
             Self::Hooks { .. } => Bytes::Passthrough,
@@ -490,17 +495,17 @@ impl Maker {
 /// their bytes afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bytes {
-    /// The bytes of its lower, at the same offsets.
+    /// The device has the bytes of its lower, at the same offsets.
     Passthrough,
-    /// Other bytes than those of its lower, but each is made from the byte at the same offset there, and from nothing
-    /// else.
+    /// The device has other bytes than its lower, but each is made from the byte at the same offset there, and from
+    /// nothing else.
     Transformed,
-    /// Bytes of one lower, at the same offsets: the first lower if the device is new, and later the lowers that it
-    /// reports as [`block::Device::holders`].
+    /// The device has the bytes of one lower, at the same offsets: of its first lower if the device is new, and later
+    /// of the lowers that it reports as [`block::Device::holders`].
     FirstLower,
-    /// The bytes of each of its lowers, at the same offsets.
+    /// The device has the bytes of each of its lowers, at the same offsets.
     Replicated,
-    /// Its own bytes, which no lower shows.
+    /// The device has bytes of its own, which no lower shows.
     Private,
 }
 
@@ -509,34 +514,34 @@ pub fn at_once<T: 'static>(answer: T) -> LocalFuture<T> {
     Box::pin(std::future::ready(answer))
 }
 
-/// The facts about a disk before it is opened.
+/// The plan of a disk: facts about the disk before it is opened.
 pub struct DiskPlan {
-    /// The facts that it will have.
+    /// Size, block size and abilities that the disk will have.
     pub info: Info,
-    /// Whether opening it will create it.
+    /// Whether opening the disk will create it.
     pub creates: bool,
-    /// Identity of its storage, so that two disks on the same storage are found: an absolute path, or empty.
+    /// Identity of the disk's storage, so that two disks on the same storage are found: an absolute path, or empty.
     pub identity: String,
-    /// Its properties, for people: `O_DIRECT`, `in memory`.
+    /// Properties of the disk, for people: `O_DIRECT`, `in memory`.
     pub words: String,
 }
 
-/// All kinds.
+/// The registry of all kinds of devices.
 #[derive(Clone, Copy)]
 pub struct Registry(pub &'static [Kind]);
 
 impl Registry {
-    /// Returns the kind called `name`.
+    /// Returns the kind called `name`, if the registry has it.
     pub fn find(&self, name: &str) -> Option<&'static Kind> {
         self.0.iter().find(|kind| kind.name == name)
     }
 
-    /// Returns the names of all kinds with lowers, for `kind = "…"`.
+    /// Returns the names of all kinds with lowers, which a spec may give as `kind = "…"`.
     pub fn device_names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().filter(|kind| kind.lowers != Lowers::None).map(|kind| kind.name)
     }
 
-    /// Returns the commands of all kinds. A command that several kinds know is listed once.
+    /// Returns the verbs of all kinds. A verb that several kinds have is listed once.
     pub fn verbs(&self) -> Vec<&'static VerbInfo> {
         let mut verbs: Vec<&'static VerbInfo> = Vec::new();
         for verb in self.0.iter().flat_map(|kind| kind.verbs) {
@@ -547,22 +552,22 @@ impl Registry {
         verbs
     }
 
-    /// Returns the kind that moves bytes, and its options for that.
+    /// Returns the kind that moves bytes from one lower to another, and its options for that.
     pub fn mover(&self) -> Option<(&'static Kind, Moving)> {
         self.0.iter().find_map(|kind| Some((kind, kind.capabilities.moves?)))
     }
 
-    /// Returns all disks.
+    /// Returns all kinds of disks.
     pub fn disks(&self) -> impl Iterator<Item = &'static Kind> {
         self.0.iter().filter(|kind| kind.lowers == Lowers::None)
     }
 
-    /// Returns the kind of disk that opens a block device, or a file, which it can make.
+    /// Returns the kind of disk that opens a block device, or the kind that opens a file and can create it.
     pub fn path_disk(&self, is_block_device: bool) -> Option<&'static Kind> {
         self.disks().find(|kind| kind.opens_path() && kind.made_size().is_none() == is_block_device)
     }
 
-    /// Returns the names of all kinds of disks: the keys for the place of a disk.
+    /// Returns the names of all kinds of disks, which are also the keys for a disk's path or address in a spec.
     pub fn disk_names(&self) -> impl Iterator<Item = &'static str> {
         self.disks().map(|kind| kind.name)
     }

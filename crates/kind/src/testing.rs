@@ -7,91 +7,92 @@ use block::Result;
 
 use crate::{Kind, Value};
 
-/// The part of one kind in the tests.
+/// The part of one kind of device in the simulator and the fuzzer.
 #[derive(Clone, Copy, Debug)]
 pub struct Testing {
-    /// Its place in random graphs; `None` if it is not drawn.
+    /// How random graphs of the simulator draw devices of the kind; `None` if they draw none.
     pub shape: Option<Shape>,
-    /// The records that it reads from disks.
+    /// The records that devices of the kind read from disks, which the fuzzer damages.
     pub records: &'static [Records],
-    /// Whether its devices lose bytes on purpose, so that no promise about bytes holds.
+    /// Whether devices of the kind lose bytes on purpose, so that no promise about bytes holds.
     pub forgets: bool,
 }
 
 impl Testing {
-    /// A kind that is not drawn, has no records and keeps its bytes.
+    /// The part in the tests of a kind that is not drawn, has no records and keeps its bytes.
     pub const NONE: Self = Self { shape: None, records: &[], forgets: false };
 
-    /// Returns the part of a kind without records that `draw` adds to random graphs.
+    /// Returns the part in the tests of a kind without records, whose devices `draw` adds to random graphs.
     pub const fn drawn(draw: Draw) -> Self {
         Self { shape: Some(Shape { draw, weight: 1 }), ..Self::NONE }
     }
 }
 
-/// Adds a device, with everything below it, to a random graph. There are at most so many levels below the device.
+/// Function that adds a device, with everything below it, to a random graph. There are at most so many levels below the
+/// device.
 pub type Draw = fn(&mut dyn Drawing, u32) -> Result<PartId>;
 
-/// The place of a kind in random graphs.
+/// How random graphs of the simulator draw devices of a kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Adds a device of the kind.
+    /// The function that adds a device of the kind to a random graph.
     pub draw: Draw,
-    /// How often it is drawn, compared with other kinds.
+    /// Weight of the kind in the draw among all kinds.
     pub weight: usize,
 }
 
-/// A device of a random graph, by number.
+/// The number of a device in a random graph.
 pub type PartId = usize;
 
-/// The options of a device, by name.
+/// The options of a device in a random graph, by name.
 pub type Options = Vec<(&'static str, Value)>;
 
-/// A random graph that is being drawn. Every number comes from the seed.
+/// A random graph of the simulator that is being drawn. Every random number comes from the seed.
 pub trait Drawing {
-    /// Returns the next random number.
+    /// Returns the next random number from the seed.
     fn next(&mut self) -> u64;
 
-    /// Draws a device with at most `depth` levels below it: a disk, or a device of any kind.
+    /// Adds a drawn device with at most `depth` levels below it: a disk, or a device of any kind.
     ///
     /// # Errors
     /// If a kind refuses the drawn options, which is a bug of its `draw`. All methods with a result do the same.
     fn device(&mut self, depth: u32) -> Result<PartId>;
 
-    /// Draws from one to `most` devices, as long as there are disks for them.
+    /// Adds from one to `most` drawn devices, as long as there are disks for them.
     ///
     /// # Errors
     /// As [`Drawing::device`].
     fn devices(&mut self, depth: u32, most: u64) -> Result<Vec<PartId>>;
 
-    /// Draws `count` members of which one may fail, and adds the device over them by `add`. It gets the members and the
-    /// time to wait for one of them. If there are disks for one member only, that member is the device.
+    /// Adds `count` drawn members of which one may fail, and the device over them by `add`, which gets the members and
+    /// the time to wait for one of them. If there are disks for one member only, that member is the device.
     ///
     /// # Errors
     /// As [`Drawing::device`].
     fn redundant(&mut self, depth: u32, count: usize, add: AddOver) -> Result<PartId>;
 
-    /// Adds a hook over a drawn device. At times it runs as a device of its own.
+    /// Adds a hook of `kind` over a drawn device. At times it runs as a device of its own.
     ///
     /// # Errors
     /// As [`Drawing::device`].
     fn hook(&mut self, depth: u32, kind: &Kind, options: Options) -> Result<PartId>;
 
-    /// Adds a device over devices that were drawn before.
+    /// Adds a device of `kind` over the devices `on`, which were drawn before.
     ///
     /// # Errors
     /// As [`Drawing::device`].
     fn add(&mut self, kind: &Kind, options: Options, on: &[PartId]) -> Result<PartId>;
 
-    /// Returns the bytes of a device.
+    /// Returns the size in bytes of the device `part` of the graph.
     fn size(&self, part: PartId) -> u64;
 
-    /// Returns the name of a device.
+    /// Returns the name of the device `part` of the graph.
     fn name(&self, part: PartId) -> String;
 
-    /// Returns the number of devices so far, which makes names unique.
+    /// Returns the number of devices in the graph so far, which makes names unique.
     fn count(&self) -> usize;
 
-    /// Returns the size of a block of this graph: all devices are cut at multiples of it.
+    /// Returns the block size of the graph in bytes: the sizes of all devices are multiples of it.
     fn block(&self) -> u64;
 
     /// Whether a device that fails on purpose may be added here. If so, the graph expects its failures.
@@ -102,7 +103,7 @@ pub trait Drawing {
     fn may_scramble(&mut self) -> bool;
 }
 
-/// Adds a device over members, which wait for each other for so long.
+/// Function that adds to a random graph a device over members, which waits at most so long for one member.
 pub type AddOver = fn(&mut dyn Drawing, &[PartId], Duration) -> Result<PartId>;
 
 impl dyn Drawing + '_ {
@@ -122,14 +123,14 @@ impl dyn Drawing + '_ {
     }
 }
 
-/// Records that a kind reads from disks. A disk may hold any bytes.
+/// A type of record that devices of a kind read from disks. A disk may hold any bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Records {
-    /// Their name: `mirror`.
+    /// The name of the type of record: `mirror`.
     pub name: &'static str,
-    /// Returns valid ones, from which damaged ones are made.
+    /// Returns valid records, from which the fuzzer makes damaged ones.
     pub valid: fn() -> Vec<Vec<u8>>,
-    /// Parses untrusted ones, and checks the promises about those that are accepted. Returns whether they were.
+    /// Parses an untrusted record, and checks the promises about one that is accepted. Returns whether it was accepted.
     ///
     /// It panics if a promise is broken.
     pub check: fn(&[u8]) -> bool,

@@ -45,7 +45,7 @@ struct Fuse {
     again: Option<RefCell<Again>>,
 }
 
-/// Opens the device and mounts the file system.
+/// Opens `/dev/fuse` and mounts a FUSE file system on the directory `at`. Returns the channel of the mount.
 pub(crate) fn mount(side: Rc<Reactor>, at: &Path) -> Result<Rc<dyn Channel>> {
     let flags = libc::O_RDWR | libc::O_NONBLOCK;
     let file =
@@ -61,8 +61,8 @@ pub(crate) fn mount(side: Rc<Reactor>, at: &Path) -> Result<Rc<dyn Channel>> {
     Ok(Rc::new(Fuse::new(side, file, at)))
 }
 
-/// Takes over the channel of a mount that another process has served. It goes on without counts if they
-/// cannot be kept: a request that kills every process that begins it is by far the less likely case.
+/// Takes over the channel of a mount that another process has served. The channel goes on without counts if they cannot
+/// be kept: a request that kills every process that begins it is by far the less likely case.
 pub(crate) fn take_over(
     side: Rc<Reactor>,
     name: &str,

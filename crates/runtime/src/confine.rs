@@ -68,11 +68,11 @@ const REFUSED: &[i64] = &[
     libc::SYS_vhangup,
 ];
 
-/// Refuses [`REFUSED`] to this thread and to all threads and programs that it starts. Executed programs
-/// cannot gain privileges.
+/// Makes the kernel refuse the calls in [`REFUSED`] to this thread and to all threads and programs that it starts.
+/// Executed programs cannot gain privileges.
 ///
 /// # Errors
-/// `Unsupported` if the kernel has no such filters.
+/// `Unsupported` if the kernel has no system call filters.
 pub fn confine() -> Result<()> {
     let failed = |error: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Unsupported, format!("a filter of system calls: {error}"))

@@ -19,7 +19,7 @@ pub(crate) const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_WRITE_BYTES: u64 = 1 << 20;
 
-/// State of an open disk, shared by its operations.
+/// State of an open disk, shared by the disk's operations.
 pub(crate) struct Disk {
     path: String,
     facts: StorageFacts,
@@ -48,13 +48,13 @@ pub(crate) struct OpenDisk {
     is_file: bool,
 }
 
-/// The next step after a result of the kernel.
+/// The next step of an operation on a disk after a result of the kernel.
 pub(crate) enum Step {
     Again,
     Done(Result<usize>),
 }
 
-/// Opens a disk for `side`.
+/// Opens the disk that `open` names, for the core of `side`.
 pub(crate) fn open(side: Rc<Reactor>, open: &Open) -> Result<OpenDisk> {
     let Opened { file, seeker, facts, inline, foreign, punch, zero_range } = opening::open(open)?;
     let disk = Disk {
@@ -218,7 +218,7 @@ impl Disk {
         )
     }
 
-    /// Whether the kernel may sleep while it accepts a call.
+    /// Whether the kernel may sleep while it accepts a call on the disk's file.
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign
     }
@@ -264,7 +264,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Decides the next step after the result `res` of the slot's last call.
+    /// Decides the next step of a disk operation after the result `res` of its last call.
     pub(crate) fn settle(&self, slot: &mut Slot, res: i32, pool: &BufPool) -> Step {
         let held = slot.held.as_mut().expect("an operation in flight is held");
         if res == -libc::EINTR || res == -libc::EAGAIN {

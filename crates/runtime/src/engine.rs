@@ -11,10 +11,10 @@ use crate::ring::Ring;
 use crate::sys::Call;
 use crate::threads::{DISK_THREADS, Threads};
 
-/// The id of an operation and its result: bytes, or an errno below zero.
+/// The id of an operation and the result of its call: a number of bytes, or an errno below zero.
 pub(crate) type Answer = (u64, i32);
 
-/// How long a turn may wait for the first completion.
+/// How long a turn of the core may wait for the first completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     No,
@@ -22,24 +22,24 @@ pub(crate) enum Wait {
     Forever,
 }
 
-/// The choice of an engine for a core.
+/// The choice of the mechanism by which a core makes system calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Engine {
-    /// A ring, or threads if the kernel allows none.
+    /// An io_uring, or threads if the kernel allows none.
     Auto,
-    /// A ring, or an error.
+    /// An io_uring, or an error if the kernel allows none.
     Ring,
-    /// Threads for the disks and `poll` for the sockets.
+    /// Threads for calls on disks, and `poll` for sockets.
     Threads,
 }
 
-/// The engine in use.
+/// The mechanism that makes the system calls of a core.
 pub(crate) enum Running {
     Ring(Box<Ring>),
     Threads(Threads),
 }
 
-/// Starts an engine. Returns it with a line for the log.
+/// Starts the mechanism for a core's system calls. Returns it with a line for the log.
 pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, String)> {
     let threads = |why: &str| {
         let words = format!("{why}; disks are served by {DISK_THREADS} threads");
@@ -72,12 +72,12 @@ fn refusal(error: &io::Error) -> Option<&'static str> {
 }
 
 impl Running {
-    /// Whether sockets must be nonblocking.
+    /// Whether sockets must be nonblocking for this engine.
     pub(crate) fn nonblocking(&self) -> bool {
         matches!(self, Self::Threads(_))
     }
 
-    /// Begins a call. A later turn returns its result.
+    /// Begins the call of the operation `id`. A later turn returns its result.
     pub(crate) fn submit(&mut self, id: u64, call: Call) {
         match self {
             Self::Ring(ring) => ring.submit(id, call),
@@ -85,7 +85,7 @@ impl Running {
         }
     }
 
-    /// Cancels an operation that waits for others. It is completed in any case.
+    /// Cancels the operation `id`, which waits for others. It is completed in any case.
     pub(crate) fn cancel(&mut self, id: u64) {
         match self {
             Self::Ring(ring) => ring.cancel(id),
@@ -102,7 +102,7 @@ impl Running {
         }
     }
 
-    /// Whether a turn would find completions at once.
+    /// Whether a turn of the core would find completions at once.
     pub(crate) fn ready(&mut self) -> bool {
         match self {
             Self::Ring(ring) => ring.ready(),
@@ -110,7 +110,7 @@ impl Running {
         }
     }
 
-    /// Submits the queued calls, waits, and takes the completions.
+    /// Submits the queued calls, waits for completions, and adds them to `answers`.
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         match self {
             Self::Ring(ring) => ring.turn(wait, answers),

@@ -24,17 +24,17 @@ thread_local! {
     static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The place of a task, and a generation that counts the tasks in that place.
+/// The number of a task's slot, and a generation that counts the tasks in that slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskId {
     index: u32,
     generation: u32,
 }
 
-/// The queue entry of the future of `block_on`.
+/// The id that stands for the future of `block_on` in the queue of ready tasks.
 pub(crate) const MAIN: TaskId = TaskId { index: u32::MAX, generation: 0 };
 
-/// The queue of ready tasks, reached by wakers from every thread.
+/// The queue of a core's ready tasks, reached by wakers from every thread.
 pub(crate) struct Queue {
     owner: u64,
     local: UnsafeCell<VecDeque<TaskId>>,
@@ -68,7 +68,7 @@ impl Queue {
         Some(with(unsafe { &mut *self.local.get() }))
     }
 
-    /// Puts a task at the end.
+    /// Appends a task to the queue of ready tasks.
     pub(crate) fn push(&self, task: TaskId) {
         if self.local(|local| local.push_back(task)).is_some() {
             return;
@@ -77,29 +77,29 @@ impl Queue {
         self.wake_core();
     }
 
-    /// Rings the bell if the core sleeps. Must be called after the change that the core should see.
+    /// Rings the bell of the core if it sleeps. Must be called after the change that the core should see.
     pub(crate) fn wake_core(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             sys::ring_bell(self.bell.as_raw_fd());
         }
     }
 
-    /// Takes the first task.
+    /// Takes the first task from the queue of ready tasks.
     pub(crate) fn pop(&self) -> Option<TaskId> {
         self.local(VecDeque::pop_front).flatten()
     }
 
-    /// Returns the number of ready tasks.
+    /// Returns the number of ready tasks in the queue.
     pub(crate) fn len(&self) -> usize {
         self.local(|local| local.len()).unwrap_or(0)
     }
 
-    /// Whether other threads have pushed tasks.
+    /// Whether other threads have pushed tasks that are not in the queue yet.
     pub(crate) fn has_injected(&self) -> bool {
         !self.injected.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Moves tasks from the list of other threads to the queue.
+    /// Moves the tasks that other threads have pushed to the queue.
     pub(crate) fn take_injected(&self) {
         let mut injected = self.injected.lock().unwrap_or_else(PoisonError::into_inner);
         self.local(|local| local.extend(injected.drain(..)));
@@ -124,7 +124,7 @@ impl TaskWaker {
         Arc::new(Self { task, scheduled: AtomicBool::new(false), queue })
     }
 
-    /// Marks the task as running: a wake from here on schedules it again.
+    /// Marks the task as running: a wake from now on schedules the task again.
     pub(crate) fn running(&self) {
         self.scheduled.store(false, Ordering::SeqCst);
     }
@@ -165,7 +165,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Polls the task once.
+    /// Polls the future of the task once.
     pub(crate) fn poll(&mut self) -> Poll<()> {
         let _named = Named(self.name);
         self.state.running();
@@ -185,7 +185,7 @@ impl Drop for Named {
 }
 
 impl Tasks {
-    /// Adds a task and schedules it.
+    /// Adds a task to the core and schedules it.
     pub(crate) fn add(&mut self, name: &'static str, future: LocalFuture<()>, queue: &Arc<Queue>) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place { generation: 0, task: None });
@@ -199,7 +199,7 @@ impl Tasks {
         place.task = Some(Task { id, name, future, waker, state });
     }
 
-    /// Takes a task out to run it. Returns `None` if it has ended.
+    /// Takes a task out of the list to run it. Returns `None` if the task has ended.
     pub(crate) fn take(&mut self, id: TaskId) -> Option<Task> {
         let place = self.places.get_mut(id.index as usize)?;
         if place.generation != id.generation {
@@ -208,13 +208,13 @@ impl Tasks {
         place.task.take()
     }
 
-    /// Puts a task back that has not ended.
+    /// Puts a task that has not ended back into the list.
     pub(crate) fn put(&mut self, task: Task) {
         let index = task.id.index as usize;
         self.places[index].task = Some(task);
     }
 
-    /// Frees the place of a task that has ended.
+    /// Frees the slot of a task that has ended.
     pub(crate) fn end(&mut self, task: &Task) {
         self.retire(task.id.index);
     }
@@ -225,7 +225,7 @@ impl Tasks {
         self.free.push(index);
     }
 
-    /// Takes out every task that has not ended, to drop them.
+    /// Takes every task that has not ended out of the list, so that the caller can drop them.
     pub(crate) fn clear(&mut self) -> Vec<Task> {
         let left: Vec<Task> =
             self.places.iter_mut().filter_map(|place| place.task.take()).collect();

@@ -17,7 +17,7 @@ use rustix::net::{
 
 use crate::fdstore;
 
-/// Most descriptors that are passed to one program: more than a graph has devices, listeners and, during a
+/// Most descriptors that are passed to one program at its start: more than a graph has devices, listeners and, during a
 /// hand-over, connections.
 pub const PASSED_FDS_MAX: usize = 512;
 
@@ -27,10 +27,10 @@ const AT_ONCE: usize = 64;
 /// Bytes received at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Returns a socket in which the descriptors wait, with their names.
+/// Returns a socket that holds the descriptors `all` with their names, for a program that is about to be started.
 ///
 /// # Errors
-/// `Limit` for more than [`PASSED_FDS_MAX`]; errors of the system.
+/// `Limit` for more than [`PASSED_FDS_MAX`] descriptors; errors of the system.
 pub fn pass_fds<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) -> Result<OwnedFd> {
     let all: Vec<_> = all.into_iter().collect();
     if all.len() > PASSED_FDS_MAX {
@@ -57,7 +57,8 @@ pub fn pass_fds<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) ->
     Ok(theirs)
 }
 
-/// Takes the descriptors that wait in such a socket. From now on they are left to this process (`World::left`).
+/// Takes the descriptors that [`pass_fds`] has put into the socket, and adds them to those that an earlier process has
+/// left (`World::left`).
 ///
 /// # Errors
 /// `Invalid` if names and descriptors do not match; errors of the system.

@@ -19,10 +19,10 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use crate::sys;
 
-/// Most descriptors that are taken over: more than any server has devices and listeners.
+/// Most descriptors that this process takes over at its start: more than any server has devices and listeners.
 pub const INHERITED_MAX: usize = 1024;
 
-/// Longest name of a descriptor (`sd_pid_notify_with_fds(3)`).
+/// Bytes of the longest name of a descriptor in the descriptor store (`sd_pid_notify_with_fds(3)`).
 pub const NAME_MAX_BYTES: usize = 255;
 
 /// Time for a busy service manager to take a message.
@@ -36,7 +36,7 @@ const COUNT: &str = "LISTEN_FDS";
 const NAMES: &str = "LISTEN_FDNAMES";
 const MANAGER: &str = "NOTIFY_SOCKET";
 
-/// A descriptor that an earlier process left.
+/// A descriptor that an earlier process has left for this one, with its name.
 pub(crate) struct Left {
     pub(crate) name: String,
     pub(crate) file: OwnedFd,
@@ -49,8 +49,8 @@ fn left() -> MutexGuard<'static, Vec<Left>> {
     LEFT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the descriptors that were passed to this process, if any. A program must call this before it starts
-/// threads and before it opens anything.
+/// Takes over the descriptors that the service manager passed to this process, if any. A program must call this before
+/// it starts threads and before it opens anything.
 pub fn inherit() {
     let variable = |name| std::env::var(name).unwrap_or_default();
     // Children inherit the variables of their parents, but these are meant for one process.
@@ -69,25 +69,25 @@ pub fn inherit() {
     }
 }
 
-/// Adds descriptors to those left to this process.
+/// Adds descriptors to those that an earlier process has left for this one.
 pub(crate) fn leave(all: impl IntoIterator<Item = (String, OwnedFd)>) {
     left().extend(all.into_iter().map(|(name, file)| Left { name, file }));
 }
 
-/// Takes all descriptors left to this process.
+/// Takes all descriptors that an earlier process has left for this one, with their names.
 pub fn take_all() -> Vec<(String, OwnedFd)> {
     left().drain(..).map(|left| (left.name, left.file)).collect()
 }
 
-/// Returns a duplicate of the descriptor left under `name`, which stays.
+/// Returns a duplicate of the descriptor that an earlier process has left under `name`; the original stays.
 pub(crate) fn copy_of(name: &str) -> Result<Option<OwnedFd>> {
     let left = left();
     let found = left.iter().find(|one| one.name == name).map(|one| one.file.try_clone());
     found.transpose().map_err(|error| Error::io(&error, name))
 }
 
-/// Calls `each` for every descriptor left under a name that begins with `prefix`, even after an error. The
-/// descriptors stay.
+/// Calls `each` for every descriptor that an earlier process has left under a name that begins with `prefix`, even
+/// after an error. The descriptors stay.
 ///
 /// # Errors
 /// The first error of `each`.
@@ -101,42 +101,43 @@ pub(crate) fn each_left(
     told.into_iter().collect()
 }
 
-/// Returns the names of the descriptors left to this process and not taken yet.
+/// Returns the names of the descriptors that an earlier process has left and that are not taken yet.
 pub(crate) fn names() -> Vec<String> {
     left().iter().map(|one| one.name.clone()).collect()
 }
 
-/// Takes the first descriptor that satisfies `is_it`.
+/// Takes the first descriptor left by an earlier process that satisfies `is_it`.
 pub(crate) fn take(is_it: impl Fn(&Left) -> bool) -> Option<Left> {
     let mut left = left();
     let found = left.iter().position(is_it)?;
     Some(left.remove(found))
 }
 
-/// Takes the descriptor left under `name`.
+/// Takes the descriptor that an earlier process has left under `name`.
 ///
 /// # Errors
-/// `NotFound`.
+/// `NotFound` if there is no descriptor with that name.
 pub(crate) fn take_named(name: &str) -> Result<Left> {
     take(|left| left.name == name).ok_or_else(|| nothing_left(name))
 }
 
-/// Whether a service manager could hold descriptors.
+/// Whether there is a service manager that could hold descriptors for the next process.
 pub(crate) fn is_kept() -> bool {
     std::env::var_os(MANAGER).is_some()
 }
 
-/// Puts a descriptor into the store under `name`. Returns whether there is a service manager.
+/// Puts a descriptor into the service manager's descriptor store under `name`. Returns whether there is a service
+/// manager.
 ///
 /// # Errors
-/// The error of the system. The store itself does not reply.
+/// The error of the system. The service manager itself does not reply.
 pub fn fdstore_put(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
     debug_assert!(name.len() <= NAME_MAX_BYTES && !name.contains([':', '\n']), "{name}");
     notify(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: storing {name}")))
 }
 
-/// Closes the stored descriptors of that name.
+/// Removes the descriptors called `name` from the service manager's descriptor store; it closes them.
 ///
 /// # Errors
 /// The error of the system.
@@ -146,8 +147,8 @@ pub fn withdraw(name: &str) -> Result<()> {
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: giving up {name}")))
 }
 
-/// Removes the stored descriptor of a socket or state that this process takes over. It is no error if the
-/// service manager does not listen any more: a supervisor that is being replaced ends soon, and its
+/// Removes the descriptor `name` of a socket or state that this process takes over from the service manager's store. It
+/// is no error if the service manager does not listen any more: a supervisor that is being replaced ends soon, and its
 /// descriptors with it.
 ///
 /// # Errors
@@ -172,8 +173,8 @@ pub fn tell_manager(line: &str) -> Result<()> {
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: {line}")))
 }
 
-/// Notifies the service manager that this process still turns. It does not wait for a manager whose queue is
-/// full, and ignores one that is gone.
+/// Sends the watchdog message of this process to the service manager, if there is one. Does not wait for a manager
+/// whose queue is full, and ignores one that is gone.
 ///
 /// # Errors
 /// Any other error of the system.

@@ -51,25 +51,25 @@ pub use crate::fdstore::{
 pub use crate::one_shot_keys::give_key;
 pub use crate::signals::{Signals, let_signals_through};
 
-/// Settings of a core.
+/// Settings of a core: one thread with its tasks, timers, disks and sockets.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The mechanism that carries out the system calls.
+    /// The mechanism by which the core makes system calls.
     pub engine: Engine,
-    /// Most bytes of buffers in use at once.
+    /// Most bytes of the core's buffers that may be in use at once.
     pub pool_limit_bytes: usize,
-    /// Bytes of returned buffers that are kept for later requests.
+    /// Most bytes of returned buffers that the core keeps for later requests.
     pub pool_keep_bytes: usize,
-    /// Time in microseconds that a turn spins for a completion before it sleeps, while waits are short. A
+    /// Time in microseconds that a turn of the core spins for a completion before it sleeps, while waits are short. A
     /// machine with one processor never spins.
     pub spin_us: u32,
-    /// Most threads that [`block::Env::work`] uses. 0 means two, or one if there is only one processor.
+    /// Most threads of the core for [`block::Env::work`]. 0 means two, or one if there is only one processor.
     pub work_threads: usize,
-    /// Longest wait of a dropped core for its operations in flight.
+    /// Longest time that a dropped core waits for its operations in flight.
     pub drain: Duration,
-    /// Receiver of warnings for the user.
+    /// Function that receives the core's warnings for the user.
     pub note: fn(&str),
-    /// Whether a key may be asked for at the terminal, or read from a descriptor that this process inherited.
+    /// Whether a key may be read from the terminal, or from a descriptor that this process inherited.
     pub by_hand: bool,
 }
 
@@ -88,7 +88,7 @@ impl Default for Config {
     }
 }
 
-/// One reactor on one thread. All its tasks stay on this thread.
+/// One thread's reactor with its tasks, timers, disks and sockets. All its tasks stay on this thread.
 pub struct Core {
     side: Rc<Reactor>,
     env: Env,
@@ -97,10 +97,10 @@ pub struct Core {
 }
 
 impl Core {
-    /// Makes a core on this thread.
+    /// Creates a core on the calling thread.
     ///
     /// # Errors
-    /// The error of the kernel when it makes a ring or an eventfd.
+    /// The error of the kernel when it creates a ring or an eventfd.
     pub fn new(config: Config) -> Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let bell = sys::eventfd().map_err(|error| Error::io(&error, "making an eventfd"))?;
@@ -120,26 +120,26 @@ impl Core {
         Ok(Self { side, env, words, drain: config.drain })
     }
 
-    /// Returns a line for the log about the engine in use.
+    /// Returns a line for the log about the mechanism by which the core makes system calls.
     pub fn engine_words(&self) -> &str {
         &self.words
     }
 
-    /// Returns the environment of this core.
+    /// Returns the environment that tasks of this core use.
     pub fn env(&self) -> Env {
         self.env.clone()
     }
 
-    /// Returns SIGINT, SIGTERM and SIGHUP as a stream. They are blocked in this thread and in threads that it
-    /// starts later, so a program must call this before it starts any.
+    /// Returns a stream of the signals SIGINT, SIGTERM and SIGHUP. They are blocked in this thread and in threads that
+    /// it starts later, so a program must call this before it starts any thread.
     ///
     /// # Errors
-    /// The error of the kernel when it makes a signalfd.
+    /// The error of the kernel when it creates a signalfd.
     pub fn signals(&self) -> Result<Signals> {
         Signals::new(self.side.clone(), false)
     }
 
-    /// Returns the same stream with SIGUSR1 and SIGUSR2, by which a supervisor signals its worker.
+    /// Returns the stream of [`Core::signals`] with SIGUSR1 and SIGUSR2 too, by which a supervisor signals its worker.
     ///
     /// # Errors
     /// As [`Core::signals`].
@@ -178,8 +178,8 @@ impl Core {
         }
     }
 
-    /// Ends this core. It begins nothing new, drops its tasks, cancels operations that wait for others, and
-    /// waits up to `limit` for the kernel to finish the rest. Only then it closes the ring.
+    /// Ends this core. The core begins nothing new, drops its tasks, cancels operations that wait for others, and waits
+    /// up to `limit` for the kernel to finish the rest. Only then it closes its ring.
     ///
     /// # Errors
     /// `TimedOut` with the operations still in flight. Their memory is left to the kernel for good.

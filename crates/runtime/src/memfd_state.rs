@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::fdstore;
 
-/// Puts these bytes into the descriptor store under `name`. Returns whether there is a service manager.
+/// Puts `bytes` into the service manager's descriptor store under `name`. Returns whether there is a service manager.
 ///
 /// # Errors
 /// Errors of the system.
@@ -23,11 +23,11 @@ pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
     fdstore::fdstore_put(name, file.as_fd())
 }
 
-/// Takes the bytes that were left under `name`. The memory is emptied before the bytes are used: a holder
-/// that passes it to yet another process passes nothing.
+/// Takes the bytes that an earlier process has left under `name`. Their memory is emptied before the bytes are used: a
+/// holder that passes it to yet another process passes nothing.
 ///
 /// # Errors
-/// `NotFound`; `Limit` if there are more than `most`; errors of the system.
+/// `NotFound`; `Limit` if there are more than `most` bytes; errors of the system.
 pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     let failed = |error| Error::io(&error, format_args!("{name}: taking what was left"));
     let left = fdstore::take_named(name)?;

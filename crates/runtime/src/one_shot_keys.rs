@@ -32,26 +32,26 @@ fn all_given() -> MutexGuard<'static, BTreeMap<String, Secret>> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a key or a passphrase from a file, for the device `who`, such as `home/safe`. The device gets it
-/// instead of one typed by hand, until it is open.
+/// Reads a key or a passphrase from a file, for the device `who`, such as `home/safe`. Until the device is open it gets
+/// this key in place of one that a person types.
 ///
 /// # Errors
-/// Errors of the file.
+/// Errors of reading the file.
 pub fn give_key(who: &str, file: &Path) -> Result<()> {
     let key = secrets::file(file, &KeySource::File(file.to_owned()), |_| {})?;
     all_given().insert(who.to_owned(), key);
     Ok(())
 }
 
-/// Returns the key that was given for `who`, if any.
+/// Returns the key that [`give_key`] has read for the device `who`, if there is one.
 pub(crate) fn given(who: &str) -> Result<Option<Secret>> {
     all_given().get(who).map(|given| Secret::copy_of(given.bytes())).transpose()
 }
 
-/// Stores the key of an open device for the next process. The key that opened the device is dropped.
+/// Stores the key of the open device `who` for the next process. A key that was given for the device is dropped.
 ///
 /// # Errors
-/// `Unsupported` if the kernel has no such memory; errors of the system.
+/// `Unsupported` if the kernel has no memory for secrets; errors of the system.
 pub(crate) fn keep(who: &str, key: &Secret) -> Result<()> {
     if kept(who).is_ok_and(|kept| kept.is_some_and(|kept| kept.bytes() == key.bytes())) {
         // A new descriptor at each opening would fill the store of a service manager.
@@ -71,10 +71,10 @@ pub(crate) fn keep(who: &str, key: &Secret) -> Result<()> {
     Ok(())
 }
 
-/// Returns the key that is held for `who`, if any.
+/// Returns the key that is stored for the device `who`, if there is one.
 ///
 /// # Errors
-/// `Corrupt` if the memory holds no key; errors of the system.
+/// `Corrupt` if the stored memory holds no key; errors of the system.
 pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
     let Some(memory) = fdstore::copy_of(&format!("{PREFIX}{who}"))? else { return Ok(None) };
     let mut mapping = Mapping::of(memory.as_fd())?;
@@ -87,7 +87,7 @@ pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
     Secret::copy_of(&bytes[..len]).map(Some)
 }
 
-/// Puts all keys into the present descriptor store once more.
+/// Puts the stored keys of all open devices into the present descriptor store once more.
 ///
 /// # Errors
 /// Errors of the system.
@@ -95,7 +95,7 @@ pub(crate) fn entrust_again() -> Result<()> {
     fdstore::each_left(PREFIX, |name, memory| fdstore::fdstore_put(name, memory).map(drop))
 }
 
-/// Wipes all keys, and removes them from the descriptor store.
+/// Wipes the stored keys of all open devices, and removes them from the descriptor store.
 ///
 /// # Errors
 /// Errors of the system.

@@ -21,7 +21,7 @@ const BTRFS: i64 = 0x9123_683e;
 const F2FS: i64 = 0xf2f5_2010;
 const FUSE: i64 = 0x6573_5546;
 
-/// Result of opening a disk.
+/// An open and locked disk, with its facts.
 pub(crate) struct Opened {
     pub(crate) file: OwnedFd,
     pub(crate) seeker: Option<OwnedFd>,
@@ -32,7 +32,7 @@ pub(crate) struct Opened {
     pub(crate) zero_range: bool,
 }
 
-/// Opens and locks the disk that `open` names, and finds its facts.
+/// Opens and locks the disk that `open` names, and finds the facts about the disk.
 pub(crate) fn open(open: &Open) -> Result<Opened> {
     if open.device { device(open) } else { file(open) }
 }
@@ -84,7 +84,7 @@ fn file(open: &Open) -> Result<Opened> {
     inspect(open, file, created)
 }
 
-/// Returns the facts that opening would find. It takes no lock and leaves nothing behind.
+/// Returns the facts about the disk that opening it would find. Takes no lock and leaves nothing behind.
 pub(crate) fn probe(open: &Open) -> Result<StorageFacts> {
     if open.device {
         let file = sys::open(&open.path, libc::O_RDONLY, 0).tried(open, "open")?;

@@ -46,7 +46,7 @@ impl PersistentMemories {
         Ok(PersistentMemory { memory, left: was_left })
     }
 
-    /// Puts all of it into the descriptor store once more.
+    /// Puts all persistent memory of the process into the descriptor store once more.
     pub(crate) fn entrust_again(&self) -> Result<()> {
         let all = self.0.borrow();
         all.iter().try_for_each(|(name, memory)| {
@@ -54,7 +54,7 @@ impl PersistentMemories {
         })
     }
 
-    /// Removes all of it from the descriptor store.
+    /// Removes all persistent memory of the process from the descriptor store.
     ///
     /// # Errors
     /// The first error of the system. Every removal is tried.

@@ -36,7 +36,7 @@ const ROUNDS: usize = 8;
 
 const RANDOM_BATCH: usize = 32;
 
-/// The whole state of one core.
+/// The whole state of one core: its tasks, timers, disks and sockets.
 pub(crate) struct Reactor {
     me: Weak<Self>,
     pub(crate) queue: Arc<Queue>,
@@ -68,7 +68,7 @@ fn clock() -> Mono {
 }
 
 impl Reactor {
-    /// Passes a warning on to the user.
+    /// Passes the core's warning `line` on to the user.
     pub(crate) fn note(&self, line: &str) {
         (self.note)(line);
     }
@@ -114,12 +114,12 @@ impl Reactor {
         self.me.upgrade().expect("a side at work is alive")
     }
 
-    /// Whether sockets must be nonblocking.
+    /// Whether sockets of the core must be nonblocking.
     pub(crate) fn nonblocking(&self) -> bool {
         self.nonblocking
     }
 
-    /// Begins an operation through the engine. If `inline`, carries it out here and now.
+    /// Begins an operation, which holds `held` and `parts`. If `inline`, the operation is carried out within this call.
     pub(crate) fn start(&self, held: Held, parts: Vec<Buf>, inline: bool) -> Ticket {
         if self.stopping.get() {
             let result = Err(env::stopped());
@@ -193,7 +193,7 @@ impl Reactor {
         })
     }
 
-    /// Runs the ready tasks, `main` among them. Returns whether there were any.
+    /// Runs the ready tasks of the core, and `main` if it is ready. Returns whether there were any.
     pub(crate) fn run(&self, main: &mut dyn FnMut()) -> bool {
         let mut ran = false;
         for _ in 0..ROUNDS {
@@ -221,7 +221,8 @@ impl Reactor {
         ran
     }
 
-    /// Calls the kernel once: submits, waits if nothing is ready, takes the results, fires timers.
+    /// Calls the kernel once: submits operations, waits if no task is ready, takes the results, and wakes timers that
+    /// are due.
     pub(crate) fn turn(&self, ran: bool) -> Result<()> {
         let mut guard = self.engine.borrow_mut();
         let engine = guard.as_mut().ok_or_else(env::stopped)?;
@@ -244,7 +245,7 @@ impl Reactor {
         entered.map_err(|error| Error::io(&error, "waiting for the kernel"))
     }
 
-    /// Reads the clock: the owner of this core may have been busy elsewhere for long since it ran.
+    /// Reads the clock anew: the owner of this core may have been busy elsewhere for long since it ran.
     pub fn catch_up(&self) {
         self.now.set(clock());
     }
@@ -295,15 +296,15 @@ impl Reactor {
         entered
     }
 
-    /// Submits the operations that were begun.
+    /// Submits the operations that the core has begun.
     pub(crate) fn flush(&self) {
         if let Some(engine) = &mut *self.engine.borrow_mut() {
             engine.flush();
         }
     }
 
-    /// Stops everything: begins nothing new, drops tasks, cancels operations that wait for others, and waits
-    /// for the rest of those in flight. Only then it drops the engine. A second call does nothing.
+    /// Stops the core: it begins nothing new, drops its tasks, cancels operations that wait for others, and waits for
+    /// the rest of those in flight. Only then it drops its engine. A second call does nothing.
     pub(crate) fn stop(&self, limit: Duration) -> Result<()> {
         if self.stopping.replace(true) {
             return Ok(());
@@ -336,7 +337,7 @@ impl Reactor {
         }
     }
 
-    /// Cancels the operations that satisfy `which`. Each is completed all the same.
+    /// Cancels the operations of the core that satisfy `which`. Each is completed all the same.
     pub(crate) fn call_off(&self, which: impl Fn(&Held) -> bool) {
         let mut ids = Vec::new();
         self.slab.borrow().each_flying(|id, held| {

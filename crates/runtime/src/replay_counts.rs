@@ -16,7 +16,7 @@ const RECORD_BYTES: usize = 16;
 /// Longest file that is read: many times the number of requests that the kernel has in flight.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
-/// Counts of requests, by number.
+/// Counts of the repeated FUSE requests of a mount, by the number of the request.
 pub(crate) struct Again {
     path: PathBuf,
     file: File,
@@ -28,7 +28,7 @@ pub(crate) struct Again {
 }
 
 impl Again {
-    /// Opens the counts in that file, and makes the file if there is none.
+    /// Opens the counts in the file at `path`, and creates the file if there is none.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut options = File::options();
         options.read(true).append(true).create(true).mode(0o600);
@@ -41,13 +41,13 @@ impl Again {
         Ok(Self { path, file, before, now: BTreeMap::new(), settled: false })
     }
 
-    /// Returns the path of the file.
+    /// Returns the path of the file with the counts.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Counts one more arrival of a request, and returns the new count. The count is in the file before this
-    /// returns.
+    /// Counts one more arrival of the request with that number, and returns the new count. The count is in the file
+    /// before this returns.
     pub(crate) fn note(&mut self, number: u64) -> io::Result<u64> {
         let known = self.now.get(&number).or_else(|| self.before.get(&number));
         let count = known.copied().unwrap_or(0).saturating_add(1);
@@ -56,7 +56,7 @@ impl Again {
         Ok(count)
     }
 
-    /// Reduces the file to the requests that came again to this process; no more will come.
+    /// Reduces the file to the counts of requests that came again to this process; no more will come.
     pub(crate) fn settle(&mut self) -> io::Result<()> {
         if std::mem::replace(&mut self.settled, true) {
             return Ok(());

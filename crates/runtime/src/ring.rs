@@ -27,7 +27,7 @@ const DISK_BATCH: u32 = 4;
 // Id of a cancellation; its own completion is ignored.
 const CANCEL: u64 = u64::MAX;
 
-/// An io_uring and the entries that did not fit into it yet.
+/// An io_uring, and the submissions that did not fit into it yet.
 pub(crate) struct Ring {
     ring: IoUring,
     waiting: VecDeque<Entry>,
@@ -37,7 +37,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Sets up a ring, with the features that this kernel has.
+    /// Creates an io_uring with the features that this kernel has.
     pub(crate) fn new() -> io::Result<Self> {
         let best = IoUring::builder()
             .dontfork()
@@ -69,7 +69,7 @@ impl Ring {
         Ok(Self { ring, waiting: VecDeque::new(), gathered: 0, no_iowait, task_run_flag })
     }
 
-    /// Returns a line for the log about the ring.
+    /// Returns a line for the log about the features of the io_uring.
     pub(crate) fn words(&self) -> &'static str {
         if self.task_run_flag {
             "io_uring, one issuer, deferred task work"
@@ -78,7 +78,7 @@ impl Ring {
         }
     }
 
-    /// Queues a call for the next enter. Every few disk requests are submitted at once.
+    /// Queues the call of the operation `id` for the next enter. Every few disk requests are submitted at once.
     pub(crate) fn submit(&mut self, id: u64, call: Call) {
         self.push(entry(call).user_data(id));
         if let Call::Read { .. } | Call::Write { .. } = call {
@@ -90,7 +90,7 @@ impl Ring {
         }
     }
 
-    /// Cancels an operation that waits for others.
+    /// Cancels the operation `id`, which waits for others.
     pub(crate) fn cancel(&mut self, id: u64) {
         self.push(opcode::AsyncCancel::new(id).build().user_data(CANCEL));
     }
@@ -109,7 +109,7 @@ impl Ring {
         unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
-    /// Submits the queue, without waiting.
+    /// Submits the queued calls to the kernel, without waiting.
     pub(crate) fn flush(&mut self) {
         loop {
             let before = self.queued();
@@ -152,7 +152,7 @@ impl Ring {
         unsafe { self.ring.submitter().enter(submit, want, flags.bits(), Some(&args)) }.map(drop)
     }
 
-    /// Whether an enter would find completions.
+    /// Whether an enter of the io_uring would find completions.
     pub(crate) fn ready(&mut self) -> bool {
         let kernel_has_more = {
             let queue = self.ring.submission();
@@ -161,7 +161,7 @@ impl Ring {
         kernel_has_more || !self.ring.completion().is_empty()
     }
 
-    /// Submits the queue, waits according to `wait`, and takes the completions.
+    /// Submits the queued calls, waits for completions according to `wait`, and adds them to `answers`.
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         self.refill();
         if wait == Wait::No && self.queued() == 0 && !self.ready() {

@@ -24,10 +24,10 @@ const PERSON_WAIT: Duration = Duration::from_secs(600);
 /// Most times that a new passphrase is asked for until both entries are equal.
 const TWICE_TRIES: usize = 3;
 
-/// The directory of credentials, and the receiver of warnings.
+/// The sources of keys and passphrases for a process: its credentials, its terminal and its descriptors.
 pub(crate) struct Keys {
     pub credentials: Option<OsString>,
-    /// Whether a person, or a descriptor of this process, may be asked.
+    /// Whether keys may come from a person, or from a descriptor of this process.
     pub by_hand: bool,
     pub note: fn(&str),
 }
@@ -78,7 +78,7 @@ impl Keys {
     }
 }
 
-/// Reads a key from a file, and passes a warning to `note` if others may read the file.
+/// Reads a key from the file at `path`, and passes a warning to `note` if other users may read the file.
 pub(crate) fn file(path: &Path, source: &KeySource, note: fn(&str)) -> Result<Secret> {
     let refuse = |error: io::Error| {
         let next = match error.kind() {
@@ -120,7 +120,7 @@ fn denied(words: impl Into<String>) -> Error {
 /// Reads a secret file of at most `most` bytes into locked memory.
 ///
 /// # Errors
-/// Errors of the system; `Limit` if it is longer.
+/// Errors of the system; `Limit` if the file is longer than `most` bytes.
 pub fn read(path: &Path, most: usize) -> Result<Secret> {
     let failed = |error: io::Error| Error::io(&error, path.display());
     let mut file = File::open(path).map_err(failed)?;

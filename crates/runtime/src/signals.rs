@@ -18,7 +18,8 @@ const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Further signals from a supervisor: SIGUSR1 and SIGUSR2.
 const OF_A_KEEPER: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
 
-/// The stream of SIGINT, SIGTERM and SIGHUP; also of the supervisor's signals, if they are asked for.
+/// The stream of the signals SIGINT, SIGTERM and SIGHUP; also of a supervisor's SIGUSR1 and SIGUSR2, if it was created
+/// for them.
 pub struct Signals {
     side: Rc<Reactor>,
     file: Rc<OwnedFd>,
@@ -26,7 +27,8 @@ pub struct Signals {
     ticket: Option<Ticket>,
 }
 
-/// Does the same as [`Signals::let_through`], on a thread that has no core.
+/// Runs `start` with SIGINT, SIGTERM and SIGHUP unblocked, as [`Signals::let_through`] does, on a thread that has no
+/// core.
 pub fn let_signals_through<T>(start: impl FnOnce() -> T) -> T {
     sys::let_through(&SIGNALS, start)
 }
@@ -39,13 +41,13 @@ impl Signals {
         Ok(Self { side, file: Rc::new(file), ticket: None })
     }
 
-    /// Runs `start` with these signals unblocked in this thread: a program that it starts inherits the mask
-    /// of blocked signals, and would never see them. No signal that comes meanwhile is lost.
+    /// Runs `start` with SIGINT, SIGTERM and SIGHUP unblocked in this thread: a program that it starts inherits the
+    /// mask of blocked signals, and would never see them. No signal that comes meanwhile is lost.
     pub fn let_through<T>(&self, start: impl FnOnce() -> T) -> T {
         sys::let_through(&SIGNALS, start)
     }
 
-    /// Returns the number of the next signal.
+    /// Waits for the next signal of the stream, and returns its number.
     ///
     /// # Errors
     /// `Stopped` if the core stops.

@@ -23,7 +23,7 @@ const CHUNK: usize = 64;
 /// Most parts of one send: the limit of the kernel (`UIO_MAXIOV`).
 pub(crate) const PARTS_MAX: usize = 1024;
 
-/// The purpose of a slot.
+/// The operation in a slot, with its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Op {
     Read {
@@ -34,13 +34,13 @@ pub(crate) enum Op {
         fua: bool,
     },
     Flush,
-    /// Zeros by `fallocate`, with the mode that is tried at present.
+    /// Zeroing of a disk's range by `fallocate`, with the mode that is tried at present.
     Zero {
         range: ByteRange,
         unmap: bool,
         mode: i32,
     },
-    /// Zeros by writing the slot's buffer repeatedly.
+    /// Zeroing of a disk's range by writing the slot's buffer of zeros repeatedly.
     ZeroWrite {
         range: ByteRange,
     },
@@ -51,16 +51,16 @@ pub(crate) enum Op {
     Send,
     Accept,
     Connect,
-    /// A read of a stream into the slot itself.
+    /// A read of an item of a stream (a signalfd or eventfd) into the slot itself.
     Next,
-    /// A wait until a channel has a message.
+    /// A wait until the channel of a mount has a message.
     Ready,
-    /// A read of the core's own eventfd.
+    /// A read of the eventfd by which other threads wake the core.
     Bell,
 }
 
 impl Op {
-    /// Whether it may wait for good, and can be cancelled without loss.
+    /// Whether the operation may wait for good, and can be cancelled without loss.
     pub(crate) fn waits_for_others(self) -> bool {
         matches!(
             self,
@@ -68,12 +68,12 @@ impl Op {
         )
     }
 
-    /// Whether it is an operation on a disk.
+    /// Whether the operation is one on a disk.
     pub(crate) fn is_at_disk(self) -> bool {
         !self.waits_for_others() && self != Self::Bell
     }
 
-    /// Returns its name for messages.
+    /// Returns the name of the operation for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read { .. } => "read",
@@ -92,25 +92,25 @@ impl Op {
     }
 }
 
-/// Space for one item of a stream: a `signalfd_siginfo`, or the count of an eventfd.
+/// Bytes for one item of a stream: a `signalfd_siginfo`, or the count of an eventfd.
 pub(crate) const SMALL_BYTES: usize = 128;
 
 #[repr(align(8))]
 pub(crate) struct Small(pub(crate) [u8; SMALL_BYTES]);
 
-/// Everything that the kernel may touch.
+/// Everything that the kernel may touch for an operation in flight.
 pub(crate) struct Held {
     pub(crate) op: Op,
     pub(crate) file: Rc<OwnedFd>,
     pub(crate) disk: Option<Rc<Disk>>,
-    /// Name of the socket in messages.
+    /// Name of the operation's socket in messages.
     pub(crate) name: Option<Rc<str>>,
     pub(crate) buf: Option<Buf>,
     pub(crate) peer: Option<Box<SocketAddrAny>>,
 }
 
 impl Held {
-    /// Creates the resources of an operation on a stream, without a buffer.
+    /// Creates the resources of an operation on a stream that needs no buffer.
     pub(crate) fn new(op: Op, file: Rc<OwnedFd>, name: Option<Rc<str>>) -> Self {
         Self { op, file, disk: None, name, buf: None, peer: None }
     }
@@ -122,19 +122,19 @@ enum Phase {
     Done(Result<usize>),
 }
 
-/// State of one operation, with room for the next one.
+/// State of one operation in flight, with memory for the next one.
 pub(crate) struct Slot {
     generation: u32,
     phase: Phase,
     abandoned: bool,
     waker: Option<Waker>,
-    /// `Some` unless the slot is free.
+    /// Resources of the slot's operation; `None` if the slot is free.
     pub(crate) held: Option<Held>,
     pub(crate) parts: Vec<Buf>,
     iovecs: Vec<libc::iovec>,
     header: libc::msghdr,
     pub(crate) small: Small,
-    /// Bytes that earlier results have moved.
+    /// Bytes that earlier calls of the operation have moved.
     pub(crate) moved: u64,
 }
 
@@ -155,7 +155,7 @@ impl Slot {
         }
     }
 
-    /// Returns the next call for the kernel.
+    /// Returns the next call to the kernel for the slot's operation.
     pub(crate) fn call(&mut self) -> Call {
         let held = self.held.as_ref().expect("an operation in flight is held");
         let fd = held.file.as_raw_fd();
@@ -216,7 +216,7 @@ fn tail(buf: &Buf, moved: u64) -> (*mut u8, u32) {
     (unsafe { buf.as_ptr().add(moved as usize) }, (buf.len() as u64 - moved) as u32)
 }
 
-/// The slots of one core.
+/// The slots for all operations of one core.
 #[derive(Default)]
 pub(crate) struct Slab {
     chunks: Vec<Box<[Slot]>>,
@@ -226,14 +226,14 @@ pub(crate) struct Slab {
     at_disks: usize,
 }
 
-/// The result of polling an operation.
+/// The result of polling an operation in flight.
 pub(crate) enum Polled {
     Pending,
     Ready(Outcome),
 }
 
 impl Slab {
-    /// Places an operation and returns its id.
+    /// Puts an operation into a free slot and returns the id of the operation.
     pub(crate) fn place(&mut self, held: Held, parts: Vec<Buf>) -> u64 {
         let at_disk = held.op.is_at_disk();
         let index = self.free.pop().unwrap_or_else(|| self.grow());
@@ -267,18 +267,18 @@ impl Slab {
         (slot.generation == (id >> 32) as u32 && slot.held.is_some()).then_some(slot)
     }
 
-    /// Returns the slot of an operation in flight.
+    /// Returns the slot of the operation `id`, which is in flight.
     ///
     /// # Panics
-    /// If there is none: the kernel completes each operation once.
+    /// If no such operation is in flight: the kernel completes each operation once.
     pub(crate) fn flying(&mut self, id: u64) -> &mut Slot {
         let slot = self.find(id).expect("the kernel answers what is in flight");
         assert!(matches!(slot.phase, Phase::Flying), "the kernel answered an operation twice");
         slot
     }
 
-    /// Records the final result of the kernel. Returns the waker of the waiter if there is one, and the held
-    /// resources if the operation was abandoned. The caller must use both without a borrow.
+    /// Records the kernel's final result of the operation `id`. Returns the waker of the waiter if there is one, and
+    /// the held resources if the operation was abandoned. The caller must use both without a borrow.
     pub(crate) fn done(&mut self, id: u64, result: Result<usize>) -> (Option<Waker>, Option<Held>) {
         let slot = self.flying(id);
         let waker = slot.waker.take();
@@ -300,8 +300,8 @@ impl Slab {
         held
     }
 
-    /// Returns the outcome of `id` and frees its slot, or keeps `waker`. The previous waker is returned, to
-    /// be dropped without a borrow.
+    /// Returns the outcome of the operation `id` and frees its slot, or keeps `waker`. The previous waker is returned,
+    /// to be dropped without a borrow.
     pub(crate) fn poll(&mut self, id: u64, waker: &Waker) -> (Polled, Option<Waker>) {
         let slot = self.find(id).expect("a ticket is polled until its outcome, not longer");
         if matches!(slot.phase, Phase::Flying) {
@@ -319,7 +319,7 @@ impl Slab {
         (Polled::Ready(Outcome { result, buf: held.buf, parts }), None)
     }
 
-    /// Marks `id` as abandoned. If the kernel has finished it, returns the held resources and its result.
+    /// Marks the operation `id` as abandoned. If the kernel has finished it, returns the held resources and its result.
     pub(crate) fn abandon(&mut self, id: u64) -> Option<(Held, Result<usize>)> {
         let slot = self.find(id)?;
         match std::mem::replace(&mut slot.phase, Phase::Flying) {
@@ -331,17 +331,17 @@ impl Slab {
         }
     }
 
-    /// Returns the number of operations that the kernel has not completed.
+    /// Returns the number of operations of the core that the kernel has not completed.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Returns the number of these operations that are on disks.
+    /// Returns the number of operations on disks that the kernel has not completed.
     pub(crate) fn at_disks(&self) -> usize {
         self.at_disks
     }
 
-    /// Calls `each` for every operation that the kernel has not completed.
+    /// Calls `each` for every operation of the core that the kernel has not completed.
     pub(crate) fn each_flying(&self, mut each: impl FnMut(u64, &Held)) {
         for (chunk, slots) in self.chunks.iter().enumerate() {
             for (index, slot) in slots.iter().enumerate() {

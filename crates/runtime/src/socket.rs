@@ -88,8 +88,8 @@ impl Socket for Connection {
     }
 }
 
-/// Takes over a connection of the previous process. Its holder closes it first: the other end must notice
-/// when this process closes it.
+/// Takes over the connection that the previous process has left under `name`. The supervisor closes its descriptor
+/// first: the peer must notice when this process closes the connection.
 pub(crate) fn take(side: Rc<Reactor>, name: &str) -> Result<Rc<dyn Socket>> {
     let left = fdstore::take_named(name)?;
     fdstore::take_from_manager(name)?;
@@ -143,7 +143,7 @@ fn unix_peer(path: &Path) -> Result<SocketAddrAny> {
     })
 }
 
-/// Connects to the first address of the host that accepts.
+/// Connects to the first address of the host `to` that accepts.
 pub(crate) async fn connect(side: Rc<Reactor>, to: Address) -> Result<Rc<dyn Socket>> {
     let peers: Vec<SocketAddrAny> = match &to {
         Address::Unix(path) => vec![unix_peer(path)?],
@@ -209,7 +209,7 @@ struct Listening {
 
 struct Handle(Rc<Listening>);
 
-/// Listens at an address. Uses a socket left to this process if one is bound to that address.
+/// Listens at the address `at`. Uses a socket left to this process if one is bound to that address.
 pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>> {
     if let Some(left) = fdstore::take(|left| is_bound_to(&left.file, at)) {
         sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())

@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::net::SocketAddrAny;
 
-/// One operation for the kernel. The slot keeps the pointers valid until the kernel has completed it.
+/// One system call of an operation. The operation's slot keeps the pointers valid until the kernel has completed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
     Read {
@@ -24,7 +24,7 @@ pub(crate) enum Call {
         ptr: *mut u8,
         len: u32,
         offset: u64,
-        /// Whether the kernel might sleep while it accepts the call. It must not run on this thread.
+        /// Whether the kernel might sleep while it accepts the call, which must then not run on this thread.
         apart: bool,
     },
     Write {
@@ -60,13 +60,13 @@ pub(crate) enum Call {
         fd: RawFd,
         addr: *const SocketAddrAny,
     },
-    /// A read of a stream: an eventfd or a signalfd.
+    /// A read of an item of a stream: an eventfd or a signalfd.
     Next {
         fd: RawFd,
         ptr: *mut u8,
         len: u32,
     },
-    /// A wait until there is something to read, or the stream has ended.
+    /// A wait until there is something to read from the descriptor, or its stream has ended.
     Ready {
         fd: RawFd,
     },
@@ -93,13 +93,13 @@ fn owned(fd: c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes the descriptor that a completed accept has made.
+/// Takes ownership of the descriptor that a completed accept has returned.
 pub(crate) fn accepted(fd: i32) -> OwnedFd {
     // SAFETY: as the result of an accept it is fresh, and its one completion is taken once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Carries out `call` on this thread. Returns the bytes moved, or an errno below zero.
+/// Makes the system call `call` on this thread. Returns the number of bytes moved, or an errno below zero.
 ///
 /// # Safety
 /// The call's pointers must be valid for its lengths, and there must be no other use of the memory meanwhile.
@@ -160,14 +160,14 @@ pub(crate) unsafe fn perform(call: Call) -> i32 {
     }
 }
 
-/// Opens a file.
+/// Opens the file at `path`.
 pub(crate) fn open(path: &Path, flags: c_int, mode: u32) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: a terminated string that lives over the call.
     owned(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) })
 }
 
-/// Returns the alignment of offsets and of memory that O_DIRECT needs, if the kernel reports it.
+/// Returns the alignments of offsets and of memory that O_DIRECT needs for the file, if the kernel reports them.
 pub(crate) fn direct_align(file: &OwnedFd) -> Option<(u32, u32)> {
     let mask = StatxFlags::DIOALIGN;
     let stat = statx(file, c"", AtFlags::EMPTY_PATH, mask).ok()?;
@@ -175,7 +175,7 @@ pub(crate) fn direct_align(file: &OwnedFd) -> Option<(u32, u32)> {
         .then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
 }
 
-/// Returns the size and the logical block size of a block device.
+/// Returns the size and the logical block size of a block device, in bytes.
 pub(crate) fn device_size(fd: RawFd) -> io::Result<(u64, u32)> {
     // BLKGETSIZE64: _IOR(0x12, 114, size_t), which the C library does not name everywhere.
     const GET_SIZE: libc::Ioctl = 0x8008_1272;
@@ -187,7 +187,7 @@ pub(crate) fn device_size(fd: RawFd) -> io::Result<(u64, u32)> {
     Ok((size, block as u32))
 }
 
-/// Takes an open file description lock on the whole file, without waiting.
+/// Takes an open file description lock on the whole file `fd`, without waiting.
 pub(crate) fn lock(fd: RawFd, exclusive: bool) -> io::Result<()> {
     // SAFETY: zeros are a valid value: the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -197,7 +197,7 @@ pub(crate) fn lock(fd: RawFd, exclusive: bool) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const lock) }).map(drop)
 }
 
-/// Calls `lseek`. Returns `None` if there is no data or hole after `offset`.
+/// Moves the position of the file with `lseek`. Returns `None` if there is no data or hole after `offset`.
 pub(crate) fn seek(fd: RawFd, offset: u64, whence: c_int) -> io::Result<Option<u64>> {
     // SAFETY: no memory is passed.
     match unsafe { libc::lseek(fd, offset as i64, whence) } {
@@ -207,20 +207,20 @@ pub(crate) fn seek(fd: RawFd, offset: u64, whence: c_int) -> io::Result<Option<u
     }
 }
 
-/// Makes an eventfd: a counter that wakes its reader.
+/// Creates an eventfd: a counter that wakes its reader.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })
 }
 
-/// Adds one to an eventfd.
+/// Adds one to the eventfd `fd`, which wakes its reader.
 pub(crate) fn ring_bell(fd: RawFd) {
     let one = 1u64;
     // SAFETY: eight valid bytes. It fails only if the counter is full, and then the reader is woken already.
     let _ = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
-/// Fills `into` with random bytes of the kernel. Early after boot it waits until they are good.
+/// Fills `into` with random bytes of the kernel. Early after boot the call waits until they are good.
 pub(crate) fn random_bytes(into: &mut [u8]) {
     let mut done = 0;
     while done < into.len() {
@@ -233,10 +233,10 @@ pub(crate) fn random_bytes(into: &mut [u8]) {
     }
 }
 
-/// The descriptor of the standard input.
+/// Descriptor number of the standard input.
 pub(crate) const STDIN: RawFd = libc::STDIN_FILENO;
 
-/// Reads the bytes that are available.
+/// Reads the bytes that are available from `fd` into `into`.
 pub(crate) fn read(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the pointer and the length of one slice.
     let got = unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) };
@@ -258,8 +258,8 @@ pub(crate) fn readable(fd: RawFd, limit: Duration) -> io::Result<bool> {
     }
 }
 
-/// Whether the other end can send nothing beyond the bytes that have arrived. A FIN counts: over TCP it is
-/// the only sign of a process that was killed.
+/// Whether the peer of the socket can send nothing beyond the bytes that have arrived. A FIN counts: over TCP it is the
+/// only sign of a process that was killed.
 pub(crate) fn is_hung_up(fd: RawFd) -> bool {
     const ENDS: libc::c_short = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let mut polls = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
@@ -269,7 +269,7 @@ pub(crate) fn is_hung_up(fd: RawFd) -> bool {
 
 const STOPS: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Whether a signal that ends a program is pending and blocked.
+/// Whether a signal that ends a program (SIGINT, SIGTERM, SIGHUP) is pending and blocked.
 pub(crate) fn told_to_stop() -> bool {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the kernel writes the set; when it cannot, the set is empty.
@@ -280,14 +280,14 @@ pub(crate) fn told_to_stop() -> bool {
     }
 }
 
-/// A terminal without echo. Signals are blocked until the echo is back.
+/// Guard that keeps the terminal without echo. Signals are blocked until the echo is back.
 pub(crate) struct Quiet {
     terminal: libc::termios,
     signals: libc::sigset_t,
 }
 
 impl Quiet {
-    /// Switches the echo of the standard input off. Returns `None` if it is no terminal.
+    /// Switches the echo of the standard input off. Returns `None` if the standard input is no terminal.
     pub(crate) fn terminal() -> Option<Self> {
         let mut terminal = MaybeUninit::uninit();
         // SAFETY: the call fills it if it returns 0.
@@ -331,7 +331,7 @@ fn signal_set(signals: &[c_int]) -> libc::sigset_t {
     }
 }
 
-/// Blocks `signals` in this thread and returns a descriptor to read them from.
+/// Blocks `signals` in this thread and returns a descriptor from which they can be read.
 pub(crate) fn signalfd(signals: &[c_int]) -> io::Result<OwnedFd> {
     let set = signal_set(signals);
     // SAFETY: a valid set, no old one wanted.
@@ -351,8 +351,8 @@ extern "C" fn note_signal(signal: c_int) {
     CAME.fetch_or(1 << signal, Ordering::SeqCst);
 }
 
-/// Runs `start` with `signals` unblocked in this thread. Signals that come meanwhile are recorded, and raised
-/// again once they are blocked.
+/// Runs `start` with `signals` unblocked in this thread. Signals that come meanwhile are recorded, and raised again
+/// once they are blocked.
 pub(crate) fn let_through<T>(signals: &[c_int; 3], start: impl FnOnce() -> T) -> T {
     let set = signal_set(signals);
     let handler: extern "C" fn(c_int) = note_signal;
@@ -386,7 +386,7 @@ pub(crate) fn let_through<T>(signals: &[c_int; 3], start: impl FnOnce() -> T) ->
     started
 }
 
-/// Blocks every signal in this thread: signals belong to the cores.
+/// Blocks every signal in this thread: only the threads of cores take signals.
 pub(crate) fn block_signals() {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigfillset fills the set; the old one is not wanted.
@@ -396,7 +396,7 @@ pub(crate) fn block_signals() {
     }
 }
 
-/// Waits until one of `polls` is ready. Returns whether one was. Without a limit it waits for good.
+/// Waits until one of the descriptors in `polls` is ready. Returns whether one was. Without a limit it waits for good.
 pub(crate) fn poll(
     polls: &mut [libc::pollfd],
     limit: Option<std::time::Duration>,
@@ -424,7 +424,7 @@ pub(crate) fn socket_error(fd: RawFd) -> i32 {
     }
 }
 
-/// Returns the process and the user at the other end of a unix socket.
+/// Returns the process id and the user id of the peer of a unix socket.
 pub(crate) fn credentials(fd: RawFd) -> io::Result<(i32, u32)> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -436,7 +436,7 @@ pub(crate) fn credentials(fd: RawFd) -> io::Result<(i32, u32)> {
     Ok((who.pid, who.uid))
 }
 
-/// Sets or clears status flags of an open file.
+/// Sets or clears status flags of the open file `fd`.
 pub(crate) fn set_flags(fd: RawFd, flags: c_int, on: bool) -> io::Result<()> {
     // SAFETY: no memory is passed.
     let now = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
@@ -445,16 +445,16 @@ pub(crate) fn set_flags(fd: RawFd, flags: c_int, on: bool) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_SETFL, wanted) }).map(drop)
 }
 
-/// Makes calls on an open file nonblocking, or blocking.
+/// Makes calls on the open file `fd` nonblocking, or blocking.
 pub(crate) fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
     set_flags(fd, libc::O_NONBLOCK, nonblocking)
 }
 
-/// Takes a descriptor that the starter of this process passed to it. Programs started later do not inherit
-/// it.
+/// Takes ownership of a descriptor that the starter of this process passed to it. Programs started later do not inherit
+/// the descriptor.
 ///
 /// # Errors
-/// `EBADF` if it is not open.
+/// `EBADF` if no such descriptor is open.
 pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) })?;
@@ -463,7 +463,7 @@ pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Removes variables of the environment. If other threads might read the environment, the variables stay.
+/// Removes the variables `names` from the environment, unless other threads might read the environment.
 pub(crate) fn forget_variables(names: &[&str]) {
     let alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
     if alone {
@@ -474,7 +474,7 @@ pub(crate) fn forget_variables(names: &[&str]) {
     }
 }
 
-/// Mounts a FUSE file system. Its requests are read from `device`.
+/// Mounts a FUSE file system on the directory `at`. Its requests are read from the descriptor `device`.
 pub(crate) fn mount_fuse(device: RawFd, at: &Path) -> io::Result<()> {
     let at = CString::new(at.as_os_str().as_bytes())?;
     // SAFETY: no memory is passed.
@@ -490,7 +490,7 @@ pub(crate) fn mount_fuse(device: RawFd, at: &Path) -> io::Result<()> {
         .map(drop)
 }
 
-/// Locks memory, so that it is not swapped out.
+/// Locks the memory of `bytes`, so that it is not swapped out.
 pub(crate) fn lock_memory(bytes: &mut [u8]) -> io::Result<()> {
     // SAFETY: the slice's own pages; their content does not change.
     check(unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) }).map(drop)

@@ -15,7 +15,7 @@ use crate::workers::Workers;
 /// Number of threads for the disks of one core.
 pub(crate) const DISK_THREADS: usize = 4;
 
-/// Threads for disks, and the streams that wait.
+/// The engine of a core without io_uring: threads for disk calls, and the sockets that wait.
 pub(crate) struct Threads {
     disks: Workers<DiskJob>,
     ended: Arc<Ended>,
@@ -61,7 +61,7 @@ impl DiskJob {
 }
 
 impl Threads {
-    /// Makes an engine. Its threads wake the core of `queue`.
+    /// Creates the engine without io_uring. Its threads wake the core of `queue`.
     pub(crate) fn new(queue: Arc<Queue>) -> Self {
         Self {
             disks: Workers::new("cairn-disk", DISK_THREADS, DiskJob::run),
@@ -72,7 +72,7 @@ impl Threads {
         }
     }
 
-    /// Begins a call.
+    /// Begins the call of the operation `id`.
     pub(crate) fn submit(&mut self, id: u64, call: Call) {
         let (fd, events) = match call {
             Call::Read { .. }
@@ -104,7 +104,7 @@ impl Threads {
         }
     }
 
-    /// Cancels a waiting stream.
+    /// Cancels the operation `id`, if it waits for a stream.
     pub(crate) fn cancel(&mut self, id: u64) {
         if let Some(index) = self.streams.iter().position(|stream| stream.id == id) {
             self.streams.remove(index);
@@ -112,12 +112,12 @@ impl Threads {
         }
     }
 
-    /// Whether a turn would find results without a poll of the streams.
+    /// Whether a turn would find results of calls without a poll of the streams.
     pub(crate) fn ready(&self) -> bool {
         !self.answered.is_empty() || !self.ended.answers().is_empty()
     }
 
-    /// Waits according to `wait`, and takes the results.
+    /// Waits for results of calls according to `wait`, and adds them to `answers`.
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         let limit = match wait {
             Wait::Forever => None,

@@ -22,17 +22,17 @@ impl Timers {
         id
     }
 
-    /// Removes a timer, and returns its waker, which must be dropped without a borrow.
+    /// Removes a timer of the core, and returns its waker, which must be dropped without a borrow.
     pub(crate) fn clear(&mut self, timer: TimerId) -> Option<Waker> {
         self.waiting.remove(&timer)
     }
 
-    /// Returns the time of the next timer.
+    /// Returns the time of the core's next timer.
     pub(crate) fn next(&self) -> Option<Mono> {
         self.waiting.first_key_value().map(|(id, _)| id.0)
     }
 
-    /// Takes the first timer that is due at `now`.
+    /// Takes the first timer of the core that is due at `now`, and returns its waker.
     pub(crate) fn due(&mut self, now: Mono) -> Option<Waker> {
         let first = self.waiting.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())

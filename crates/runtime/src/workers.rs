@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::sys;
 
-/// A few threads that carry out jobs in order.
+/// A few threads that carry out queued jobs in order.
 pub(crate) struct Workers<J: Send + 'static> {
     bench: Arc<Bench<J>>,
     threads: usize,
@@ -40,7 +40,7 @@ impl<J> Bench<J> {
 }
 
 impl<J: Send + 'static> Workers<J> {
-    /// Makes a pool of at most `threads` threads. Each is started when there is work for it.
+    /// Creates a pool of at most `threads` threads that run jobs. Each thread is started when there is work for it.
     pub(crate) fn new(name: &'static str, threads: usize, run: fn(J)) -> Self {
         let state = State { jobs: VecDeque::new(), idle: 0, busy: 0, closed: false };
         let (work, rest) = (Condvar::new(), Condvar::new());
@@ -48,7 +48,7 @@ impl<J: Send + 'static> Workers<J> {
         Self { bench, threads: threads.max(1), started: Cell::new(0), name, run }
     }
 
-    /// Queues a job.
+    /// Queues a job for the threads of the pool.
     pub(crate) fn push(&self, job: J) {
         let mut state = self.bench.state();
         state.jobs.push_back(job);
@@ -73,7 +73,7 @@ impl<J: Send + 'static> Workers<J> {
         }
     }
 
-    /// Takes no more jobs and waits for those accepted. Returns how many remain at the deadline.
+    /// Makes the pool take no more jobs, and waits for those accepted. Returns how many remain after `deadline`.
     pub(crate) fn close(&self, deadline: Duration) -> usize {
         let mut state = self.bench.state();
         state.closed = true;
@@ -118,7 +118,7 @@ fn labour<J>(bench: &Bench<J>, run: fn(J)) {
     }
 }
 
-/// A job of a task, and the place where its end is reported.
+/// A job of a task for another thread, and the cell that receives its end.
 pub(crate) struct Job {
     run: Box<dyn FnOnce() + Send>,
     told: Arc<Mutex<Told>>,
@@ -130,7 +130,7 @@ struct Told {
     waker: Option<Waker>,
 }
 
-/// The wait for a job.
+/// The wait of a task for the end of its job.
 pub(crate) struct Ended(Arc<Mutex<Told>>);
 
 impl Job {
@@ -139,7 +139,7 @@ impl Job {
         (Self { run, told: told.clone() }, Ended(told))
     }
 
-    /// Carries out the job, and reports its end.
+    /// Carries out the job, and reports its end to the waiting task.
     pub(crate) fn run(self) {
         let ran = catch_unwind(AssertUnwindSafe(self.run)).is_ok();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +153,7 @@ impl Job {
 }
 
 impl Future for Ended {
-    /// Whether it ended without a panic.
+    /// Whether the job ended without a panic.
     type Output = bool;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {

@@ -32,19 +32,19 @@ use crate::socket::{BATCH_BYTES, Begin, TlsSocket};
 /// Longest send of a handshake.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Most pool bytes of a connection: a batch each way, and the sends of the handshake.
+/// Most bytes of the buffer pool that a TLS connection uses: a batch each way, and the sends of the handshake.
 pub const CONNECTION_BYTES: usize = 2 * BATCH_BYTES + CHUNK_BYTES;
 
 /// Whether this end is the client, and the source of its buffers.
 type Side = (bool, Memory);
 
-/// The server's side: its certificate, and the authorities of its clients.
+/// The server's side of TLS: its certificate, and the authorities that sign its clients' certificates.
 pub struct Server {
     config: Arc<ServerConfig>,
     clock: Arc<Clock>,
 }
 
-/// The client's side: the authorities that it trusts, its own certificate, and the name of the server.
+/// The client's side of TLS: the authorities that it trusts, its own certificate, and the name of the server.
 #[derive(Clone)]
 pub struct Client {
     config: Arc<ClientConfig>,
@@ -52,11 +52,11 @@ pub struct Client {
     name: ServerName<'static>,
 }
 
-/// A connection that a third party can neither read nor change.
+/// A TLS connection after its handshake: a third party can neither read nor change its bytes.
 pub struct Secured {
-    /// The socket of its plaintext.
+    /// The socket that sends and receives the plaintext of the connection.
     pub socket: Rc<dyn Socket>,
-    /// Names in the peer's certificate, if it has shown one.
+    /// Names in the peer's certificate; none if the peer has shown no certificate.
     pub names: Vec<String>,
 }
 
@@ -88,13 +88,13 @@ fn unusable(error: impl fmt::Display) -> Error {
 }
 
 impl Server {
-    /// Makes a server with that certificate. With `clients`, it refuses clients without a certificate signed
-    /// by them; without, it does not ask for a certificate. With lists of `revoked` certificates, every
-    /// certificate of a client's chain below the authority must be in the scope of one list, and in none of
-    /// the lists.
+    /// Creates the server's side of TLS with the certificate `identity`. With `clients`, it refuses clients without a
+    /// certificate signed by these authorities; without, it does not ask for a certificate. With lists of `revoked`
+    /// certificates, every certificate of a client's chain below the authority must be in the scope of one list, and in
+    /// none of the lists.
     ///
     /// # Errors
-    /// `Invalid` for authorities that cannot be used.
+    /// `Invalid` for authorities that rustls cannot use.
     pub fn new(
         identity: &Identity,
         clients: Option<&Authorities>,
@@ -122,10 +122,11 @@ impl Server {
         Ok(Self { config: Arc::new(config), clock })
     }
 
-    /// Carries out the handshake of a client that has connected. The caller sets its deadline.
+    /// Carries out the TLS handshake with a client that has connected to `socket`. The caller limits the time of the
+    /// handshake.
     ///
     /// # Errors
-    /// The client's error, or the fault of its certificate (`Denied`).
+    /// The client's error, or the fault of the client's certificate (`Denied`).
     pub async fn accept(&self, env: &Env, socket: Rc<dyn Socket>) -> Result<Secured> {
         self.clock.set(env);
         let connection = UnbufferedServerConnection::new(self.config.clone()).map_err(unusable)?;
@@ -134,8 +135,8 @@ impl Server {
 }
 
 impl Client {
-    /// Makes a client that trusts servers with a certificate for `hostname`, a DNS name or an address, signed by
-    /// `authorities`.
+    /// Creates the client's side of TLS. It trusts servers with a certificate for `hostname`, a DNS name or an address,
+    /// signed by `authorities`.
     ///
     /// # Errors
     /// `Invalid` if `hostname` is no name of a host.
@@ -163,13 +164,13 @@ impl Client {
         Ok(Self { config: Arc::new(config), clock, name })
     }
 
-    /// Carries out the handshake with a server that was connected to. It takes at most [`CONNECTION_BYTES`]
-    /// of buffers from `memory`. The caller sets its deadline.
+    /// Carries out the TLS handshake with the server at the other end of the socket. The connection takes at most
+    /// [`CONNECTION_BYTES`] of buffers from `memory`. The caller limits the time of the handshake.
     ///
-    /// A server may refuse our certificate only afterwards: then the first receive returns the error.
+    /// A server may refuse the client's certificate only afterwards: then the first receive returns the error.
     ///
     /// # Errors
-    /// The server's error, or the fault of its certificate (`Denied`).
+    /// The server's error, or the fault of the server's certificate (`Denied`).
     pub async fn connect(
         &self,
         env: &Env,
@@ -182,7 +183,7 @@ impl Client {
     }
 }
 
-/// The source of the next keys.
+/// The source of the next keys of a TLS connection, for key updates.
 pub trait Keys {
     fn next_opening(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
     fn next_sealing(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
@@ -239,7 +240,7 @@ async fn secure(
     Ok(Secured { socket: Rc::new(socket), names })
 }
 
-/// Carries out one side of a handshake. The returned socket lets a test renew its keys.
+/// Carries out one side of a TLS handshake. The returned socket lets a test renew its keys.
 #[cfg(test)]
 pub async fn secure_for_tests(
     env: &Env,

@@ -14,35 +14,35 @@ use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificat
 use x509_parser::revocation_list::CertificateRevocationList;
 use zeroize::Zeroize;
 
-/// A PEM file that was read.
+/// The content of a PEM file with certificates or lists, and its path.
 #[derive(Clone)]
 pub struct Pem {
-    /// Its path, for messages.
+    /// Path of the PEM file, for messages.
     pub path: String,
-    /// Its content.
+    /// Content of the PEM file.
     pub bytes: Vec<u8>,
 }
 
-/// The PEM file of a key.
+/// The content of the PEM file of a private key, in locked memory, and its path.
 pub struct PemKey {
-    /// Its path, for messages.
+    /// Path of the PEM file, for messages.
     pub path: String,
-    /// Its content.
+    /// Content of the PEM file, in locked memory.
     pub bytes: Secret,
 }
 
-/// A certificate with its chain up to the authority, and its key.
+/// A certificate of this end with its chain up to the authority, and its private key.
 #[derive(Clone)]
 pub struct Identity {
     pub(crate) certified: Arc<CertifiedKey>,
     path: String,
 }
 
-/// Authorities whose signatures count.
+/// Certificates of the authorities whose signatures on a peer's certificate count.
 #[derive(Clone)]
 pub struct Authorities(pub(crate) Arc<RootCertStore>);
 
-/// Lists of certificates that their authorities have revoked.
+/// Lists of certificates that their authorities have revoked (CRLs).
 #[derive(Clone, Default)]
 pub struct Revoked(pub(crate) Vec<CertificateRevocationListDer<'static>>);
 
@@ -64,10 +64,10 @@ fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
 }
 
 impl Identity {
-    /// Reads a certificate followed by its chain, and the key from a file of its own.
+    /// Reads a certificate followed by its chain from `cert`, and its private key from `key`.
     ///
     /// # Errors
-    /// `Invalid`, with the file: it has no such content, or the key belongs to another certificate.
+    /// `Invalid`, with the path: the file has no such content, or the key belongs to another certificate.
     pub fn new(cert: &Pem, key: &PemKey) -> Result<Self> {
         let chain = certificates(cert)?;
         parse(&chain[0]).map_err(|why| wrong(&cert.path, why))?;
@@ -97,10 +97,10 @@ impl Identity {
         Ok(Self { certified: Arc::new(certified), path: cert.path.clone() })
     }
 
-    /// Checks that its certificate is valid at `wall`, the time since 1970.
+    /// Checks that the certificate is valid at the time `wall` since 1970.
     ///
     /// # Errors
-    /// `Denied`: it has expired, or is not valid yet.
+    /// `Denied`: the certificate has expired, or is not valid yet.
     pub fn check_time(&self, wall: Duration) -> Result<()> {
         let cert = parse(&self.certified.cert[0]).expect("it was parsed before");
         let (now, validity) = (wall.as_secs().cast_signed(), cert.validity());
@@ -120,10 +120,10 @@ impl Identity {
 }
 
 impl Authorities {
-    /// Reads every certificate of the file.
+    /// Reads the certificates of all authorities in the PEM file.
     ///
     /// # Errors
-    /// `Invalid`, with the file, if it holds no certificate, or one that is not an authority's.
+    /// `Invalid`, with the path, if the file holds no certificate, or one that is not an authority's.
     pub fn new(pem: &Pem) -> Result<Self> {
         let mut store = RootCertStore::empty();
         for cert in certificates(pem)? {
@@ -134,10 +134,10 @@ impl Authorities {
 }
 
 impl Revoked {
-    /// Reads every list of the file.
+    /// Reads all lists of revoked certificates in the PEM file.
     ///
     /// # Errors
-    /// `Invalid`, with the file, if it holds no list, or one that cannot be read.
+    /// `Invalid`, with the path, if the file holds no list, or one that cannot be read.
     pub fn new(pem: &Pem) -> Result<Self> {
         let all: Result<Vec<_>, _> =
             CertificateRevocationListDer::pem_slice_iter(&pem.bytes).collect();
@@ -159,8 +159,7 @@ fn parse<'a>(cert: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String
         .map_err(|error| format!("no X.509: {error}"))
 }
 
-/// Returns the names in a certificate: its common name, and its alternative DNS names, mail addresses and
-/// URIs.
+/// Returns the names in a certificate: its common name, and its alternative DNS names, mail addresses and URIs.
 pub(crate) fn names(cert: &CertificateDer<'_>) -> Vec<String> {
     let Ok(cert) = parse(cert) else { return Vec::new() };
     let common = cert.subject().iter_common_name().filter_map(|name| name.as_str().ok());

@@ -8,32 +8,33 @@ use block::{Error, ErrorKind, Result};
 pub use rustls::ConnectionTrafficSecrets as Secrets;
 pub use rustls::crypto::cipher::{AeadKey, Iv};
 
-/// Most plaintext of one record.
+/// Most plaintext bytes of one TLS record.
 pub const PLAIN_MAX_BYTES: usize = 16 << 10;
 
-/// Length of the header of every record: type, version, length.
+/// Bytes of the header of every TLS record: type, version, length.
 pub const HEADER_BYTES: usize = 5;
 
 const TAG_BYTES: usize = 16;
 
-/// Difference between the length of a record and of its plaintext: header, content type, tag.
+/// Difference between the length of a TLS record and that of its plaintext: header, content type, tag.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
 
-/// Largest length that a header may announce: plaintext, type, tag, and padding up to the protocol's limit.
+/// Largest length that the header of a TLS record may announce: plaintext, type, tag, and padding up to the protocol's
+/// limit.
 pub const SEALED_MAX_BYTES: usize = PLAIN_MAX_BYTES + 256;
 
-/// Type of the content of a record.
+/// Type of the content of a TLS record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// The end of the connection, with the reason.
+    /// An alert: the end of the connection, with its reason.
     Alert = 21,
-    /// Messages that renew keys.
+    /// Handshake messages, such as those that renew keys.
     Handshake = 22,
     /// Application data.
     Data = 23,
 }
 
-/// The keys of one direction, and the number of records sealed or opened with them.
+/// The keys of one direction of a TLS connection, and the number of records sealed or opened with them.
 pub struct Half {
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
@@ -41,7 +42,8 @@ pub struct Half {
 }
 
 impl Half {
-    /// Makes a half from the secrets of the handshake or of a key update.
+    /// Creates the state of one direction from the secrets of the handshake or of a key update, and the number of its
+    /// next record.
     ///
     /// # Errors
     /// `Unsupported` for an unknown cipher.
@@ -57,7 +59,7 @@ impl Half {
         Ok(Self { key: LessSafeKey::new(key), iv, sequence })
     }
 
-    /// Returns the number of records sealed or opened with these keys.
+    /// Returns the number of records sealed or opened with the present keys.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -73,22 +75,22 @@ impl Half {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Makes a record at the start of `into` from the `plain` bytes after the space for its header. Returns
-    /// the record's length.
+    /// Seals the `plain` bytes behind the space for a header in `into`, and makes a record of them at the start of
+    /// `into`. Returns the record's length.
     ///
     /// # Panics
-    /// If `plain` is more than [`PLAIN_MAX_BYTES`], or there is no space for the [`OVERHEAD_BYTES`].
+    /// If `plain` is more than [`PLAIN_MAX_BYTES`], or `into` has no space for the [`OVERHEAD_BYTES`].
     pub fn seal(&mut self, into: &mut [u8], plain: usize, content: Content) -> usize {
         assert!(plain <= PLAIN_MAX_BYTES, "a record of {plain} bytes");
         into[HEADER_BYTES + plain] = content as u8;
         self.seal_inner(into, plain + 1)
     }
 
-    /// Makes a record from `inner` bytes that are plaintext, type and padding, as a malicious peer with the
+    /// Makes a record from `inner` bytes of `into` that are plaintext, type and padding, as a malicious peer with the
     /// keys may send them. Returns the record's length.
     ///
     /// # Panics
-    /// If the length does not fit the header, or there is no space for the header and the tag.
+    /// If the length does not fit the header, or `into` has no space for the header and the tag.
     pub fn seal_inner(&mut self, into: &mut [u8], inner: usize) -> usize {
         let sealed = inner + TAG_BYTES;
         assert!(sealed <= usize::from(u16::MAX), "a record of {inner} bytes");
@@ -102,7 +104,7 @@ impl Half {
         HEADER_BYTES + sealed
     }
 
-    /// Makes a record at the start of `into` from bytes in another place. Sealing moves them, so they need
+    /// Makes a record at the start of `into` from the bytes `plain` of another buffer. Sealing moves them, so they need
     /// not be copied first. Returns the record's length.
     ///
     /// # Panics
@@ -120,10 +122,10 @@ impl Half {
         HEADER_BYTES + sealed
     }
 
-    /// Opens a record in place; its plaintext is then after the header. Returns its type and length.
+    /// Opens a record in place; its plaintext is then behind the header. Returns the type and length of the plaintext.
     ///
     /// # Errors
-    /// The reason, with the alert for the peer.
+    /// The fault of the record, with the alert for the peer.
     pub fn open(&mut self, record: &mut [u8]) -> Result<(Content, usize), Broken> {
         let (header, sealed) = record.split_at_mut(HEADER_BYTES);
         let nonce = self.nonce();
@@ -151,11 +153,10 @@ fn head(sealed: usize) -> [u8; HEADER_BYTES] {
     [Content::Data as u8, 3, 3, (sealed >> 8) as u8, sealed as u8]
 }
 
-/// Returns the length of the record at the start of `bytes`, header included; `None` if its header is
-/// incomplete.
+/// Returns the length of the TLS record at the start of `bytes`, header included; `None` if the header is incomplete.
 ///
 /// # Errors
-/// If the bytes are not the header of a sealed record.
+/// If `bytes` do not begin with the header of a sealed record.
 pub fn record_len(bytes: &[u8]) -> Result<Option<usize>, Broken> {
     let Some(header) = bytes.get(..HEADER_BYTES) else { return Ok(None) };
     let len = usize::from(header[3]) << 8 | usize::from(header[4]);
@@ -173,32 +174,33 @@ pub fn record_len(bytes: &[u8]) -> Result<Option<usize>, Broken> {
 
 // Alerts, by their numbers (RFC 8446, section 6).
 
-/// The end of the stream.
+/// Alert: the sender sends no more data.
 pub const CLOSE_NOTIFY: u8 = 0;
-/// A message that is not allowed here.
+/// Alert: the peer sent a message that is not allowed in this state.
 pub const UNEXPECTED_MESSAGE: u8 = 10;
-/// Bytes that were not sealed with these keys.
+/// Alert: the peer sent a record that was not sealed with the present keys.
 pub const BAD_RECORD_MAC: u8 = 20;
-/// A record that is too long.
+/// Alert: the peer sent a record that is too long.
 pub const RECORD_OVERFLOW: u8 = 22;
-/// A message that cannot be read.
+/// Alert: the peer sent a message that cannot be parsed.
 pub const DECODE_ERROR: u8 = 50;
-/// An error of this end.
+/// Alert: the sender has an internal error.
 pub const INTERNAL_ERROR: u8 = 80;
-/// The user cancelled the connection.
+/// Alert: the user of the sender cancelled the connection.
 pub const USER_CANCELED: u8 = 90;
 
-/// A fault in the bytes of the peer.
+/// A fault in a TLS record of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken {
-    /// The alert for the peer.
+    /// The alert that the peer gets for the fault.
     pub alert: u8,
-    /// The message for our log.
+    /// The description of the fault for the log of this end.
     pub words: &'static str,
 }
 
 impl Broken {
-    /// Makes a fault, with the alert for the peer and the message for us.
+    /// Creates a fault in a record of the peer, with the alert for the peer and the description for the log of this
+    /// end.
     pub const fn new(alert: u8, words: &'static str) -> Self {
         Self { alert, words }
     }

@@ -17,7 +17,7 @@ use crate::record::{
     OVERHEAD_BYTES, PLAIN_MAX_BYTES, UNEXPECTED_MESSAGE, USER_CANCELED, record_len,
 };
 
-/// Sealed bytes of one receive, and of one send: fifteen whole records, one system call.
+/// Sealed bytes of one receive or send on the lower socket: fifteen whole records, one system call.
 pub const BATCH_BYTES: usize = 256 << 10;
 
 /// Most records under the same keys: below the limit of AES-GCM (RFC 8446, 5.5).
@@ -38,22 +38,22 @@ const KEY_UPDATE: u8 = 24;
 const RECV: u64 = 0;
 const SEND: u64 = 1;
 
-/// The initial state of both directions after the handshake.
+/// The state of both directions of a TLS connection after its handshake.
 pub struct Begin {
     pub env: Env,
-    /// The source of the other buffer.
+    /// The source of the connection's second buffer.
     pub memory: Memory,
     pub lower: Rc<dyn Socket>,
     pub keys: Box<dyn Keys>,
     pub opening: Half,
     pub sealing: Half,
-    /// A buffer of [`BATCH_BYTES`], and the bytes in it that came after the handshake.
+    /// A buffer of [`BATCH_BYTES`], and the range in it of sealed bytes that arrived after the handshake.
     pub arrived: (Buf, Range<usize>),
-    /// Whether the other end is the server, which may send tickets.
+    /// Whether this end is the client: its peer is the server, which may send tickets.
     pub client: bool,
 }
 
-/// The upper socket.
+/// A socket that sends and receives plaintext through TLS on a lower socket.
 pub struct TlsSocket(Rc<Inner>);
 
 struct Inner {
@@ -112,10 +112,10 @@ enum Job {
 }
 
 impl TlsSocket {
-    /// Takes over from the handshake.
+    /// Creates the socket for a connection whose handshake has ended.
     ///
     /// # Errors
-    /// `Limit` if the pool can never hold its buffers.
+    /// `Limit` if the pool can never hold the buffers of the socket.
     pub async fn new(begin: Begin) -> Result<Self> {
         let Begin { env, memory, lower, keys, opening, sealing, arrived: (buf, sealed), client } =
             begin;
@@ -156,13 +156,13 @@ impl TlsSocket {
         })))
     }
 
-    /// Renews keys after so few records that a test reaches it.
+    /// Makes the socket renew its keys after `records` records, so that a test reaches it.
     #[cfg(test)]
     pub fn renew_after(&self, records: u64) {
         self.0.records_max.set(records);
     }
 
-    /// Sends `count` key updates, in one batch.
+    /// Sends `count` key updates to the peer, in one batch.
     #[cfg(test)]
     pub fn send_updates(&self, count: u32) -> Ticket {
         let mut outgoing = self.0.outgoing.borrow_mut();

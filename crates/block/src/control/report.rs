@@ -9,117 +9,117 @@ use serde::{Deserialize, Serialize};
 pub struct Report {
     /// Health of the device.
     pub health: Health,
-    /// One sentence for a person; empty if there is nothing to report.
+    /// State of the device in one sentence for a person; empty if there is nothing to report.
     pub summary: String,
-    /// Its members, if it has any.
+    /// Members of the device, if it has any.
     pub members: Vec<Member>,
-    /// Named counters.
+    /// Counters of the device, each with its name.
     pub counters: Vec<(&'static str, u64)>,
-    /// Its scrubs, if it has copies.
+    /// Scrubs of the device, if it has copies.
     pub scrub: Option<Scrub>,
-    /// Next command for a person to type, if action is needed.
+    /// Next command for a person to type, if the device needs action.
     pub next: Option<String>,
-    /// Its long-running background jobs.
+    /// Long-running background jobs of the device.
     pub jobs: Vec<Job>,
-    /// Use of its space, if it allocates space by itself.
+    /// Use of the device's space, if the device allocates space by itself.
     pub room: Option<Room>,
 }
 
-/// Space for blocks that are allocated when they are written.
+/// Space of a device that allocates blocks when they are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Room {
-    /// Bytes in use.
+    /// Bytes of the device's space that are in use.
     pub taken_bytes: u64,
-    /// All bytes.
+    /// Bytes of the device's space, in use or free.
     pub of_bytes: u64,
 }
 
-/// A long-running background job.
+/// A long-running background job of a device, as its report shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Description of the work, in words that follow the device's kind and name: `from a to b`.
+    /// Description of the job, in words that follow the device's kind and name: `from a to b`.
     pub what: String,
-    /// Whether it takes its work back.
+    /// Whether the job reverts its earlier steps.
     #[serde(default)]
     pub is_reversed: bool,
-    /// Whether it is running.
+    /// Whether the job is running, paused, stopped or done.
     pub state: JobState,
-    /// The reason why it has stopped, in words; may be empty.
+    /// The reason why the job has stopped, in words; may be empty.
     pub detail: String,
-    /// Its progress.
+    /// Progress of the job.
     pub progress: Progress,
 }
 
-/// State of a job.
+/// State of a background job of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// It is running.
+    /// The job carries out its work.
     Running,
-    /// It rests until it is resumed.
+    /// The job is paused until it is resumed.
     Paused,
-    /// It cannot continue.
+    /// The job has stopped after an error.
     Stopped,
-    /// It has ended.
+    /// The job has done all of its work, or was ended early.
     Done,
 }
 
-/// A member of a redundant device.
+/// A member of a redundant device, as the device's report shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// Name of the device in the spec.
+    /// Name of the member in the spec.
     pub name: String,
-    /// Its state.
+    /// State of the member.
     pub state: MemberState,
-    /// Number of its errors since the start.
+    /// Number of errors of the member since the start.
     pub errors: u64,
-    /// Cause of the state, if it is not in sync.
+    /// Cause for which the member is not in sync.
     #[serde(default)]
     pub cause: Option<Cause>,
-    /// Reason for the state, for a person.
+    /// Reason for the member's state, for a person.
     pub detail: String,
-    /// Time of the last change of its state, in seconds since 1970; `None` if the state has not changed since the
-    /// start.
+    /// Time of the last change of the member's state, in seconds since 1970; `None` if the state has not changed since
+    /// the start.
     pub since_unix_s: Option<u64>,
-    /// Progress of a copy to it.
+    /// Progress of the resync to the member.
     pub progress: Option<Progress>,
 }
 
-/// The cause for which a member is not in sync.
+/// The cause for which a member of a redundant device is not in sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// A command took it out.
+    /// A command took the member out of service.
     Command,
-    /// It was absent at the start.
+    /// The member was absent at the start.
     Absent,
-    /// Too many reads failed.
+    /// Too many reads from the member failed.
     Reads,
-    /// A request failed, or was not answered in time.
+    /// A request to the member failed, or was not answered in time.
     Request,
-    /// A write failed on the source while it was being copied.
+    /// A write to the source failed while the source was copied to the member.
     Source,
 }
 
-/// The state of a member.
+/// The state of a member of a redundant device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberState {
-    /// It has every write, and is read from.
+    /// The member has every acknowledged write, and is read from.
     #[serde(rename = "in sync")]
     InSync,
-    /// It has every new write, and the old ones are copied to it.
+    /// The member gets every new write, and the old ones are copied to it.
     Copying,
-    /// It misses writes, and no copy to it is under way.
+    /// The member misses writes, and no copy to it is under way.
     Stale,
-    /// It is out of service: it failed, or a command took it out.
+    /// The member is out of service: a request to it failed, or a command took it out.
     Failed,
-    /// It has no copy of the data, and waits to replace a member that fails.
+    /// The member has no copy of the data, and waits to replace a member that fails.
     Spare,
 }
 
 impl MemberState {
-    /// Returns the word for people: `in sync`.
+    /// Returns the word for this state of a member in text for people: `in sync`.
     pub fn word(self) -> &'static str {
         match self {
             Self::InSync => "in sync",
@@ -137,29 +137,30 @@ impl fmt::Display for MemberState {
     }
 }
 
-/// Progress in bytes.
+/// Progress of a job, resync or scrub, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Progress {
-    /// Bytes that are done.
+    /// Bytes of the task that are done.
     pub done_bytes: u64,
     /// Bytes of the whole task, done or not.
     pub all_bytes: u64,
-    /// Bytes of the device: more than the task if that is only a part.
+    /// Size in bytes of the device on which the task runs; larger than the task if that covers only a part of the
+    /// device.
     pub of_bytes: u64,
 }
 
-/// The scrubs of a device with copies.
+/// The running scrub and the results of scrubs of a device with copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Scrub {
-    /// Progress of the running scrub.
+    /// Progress of the running scrub; `None` if no scrub runs.
     pub progress: Option<Progress>,
     /// Start time of the running scrub, in seconds since 1970.
     pub since_unix_s: Option<u64>,
     /// End time of the last scrub, in seconds since 1970.
     pub ended_unix_s: Option<u64>,
-    /// Blocks in which copies differed and were repaired, since the start.
+    /// Number of blocks in which copies differed and were repaired, since the start.
     pub mismatches: u64,
-    /// Ranges that a copy could not read and that were rewritten, since the start.
+    /// Number of ranges that a copy could not read and that were rewritten, since the start.
     pub unreadable: u64,
 }
 
@@ -167,11 +168,11 @@ pub struct Scrub {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// The device works as it should.
+    /// The device works without a fault.
     #[default]
     Ok,
-    /// The data are safe; redundancy is reduced.
+    /// The device serves, and its data are safe, but its redundancy is reduced.
     Degraded,
-    /// The device does not serve any more.
+    /// The device does not serve requests any more.
     Failed,
 }

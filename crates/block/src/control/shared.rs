@@ -4,21 +4,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{Health, Reach, Verb, VerbInfo};
 
-/// Empty arguments, or an answer without content: the command has succeeded.
+/// Arguments of a command that needs none, or an answer without content: the command has succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Nothing {}
 
-/// Verbs of devices with members.
+/// Verbs of commands to devices with members.
 pub mod member {
     use super::*;
 
-    /// Takes a member out of service.
+    /// The verb that takes a member of a redundant device out of service.
     pub struct Fail;
 
-    /// A member.
+    /// Arguments of [`Fail`]: the member that the command takes out of service.
     #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
     pub struct Name {
-        /// Its name in the spec.
+        /// Name of the member in the spec.
         pub member: String,
     }
 
@@ -33,13 +33,13 @@ pub mod member {
         type Answer = Nothing;
     }
 
-    /// Copies to a member the bytes that it missed, from the others.
+    /// The verb that copies to a stale member the bytes that it missed, from the other members.
     pub struct Resync;
 
-    /// The members to copy to.
+    /// Arguments of [`Resync`]: the stale members to copy to.
     #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
     pub struct Stale {
-        /// The member's name; all stale ones if left out.
+        /// Name of the member to copy to; all stale members if left out.
         #[serde(default)]
         pub member: Option<String>,
     }
@@ -56,17 +56,17 @@ pub mod member {
     }
 }
 
-/// Verbs of devices with copies.
+/// Verbs of commands to devices with copies.
 pub mod copies {
     use super::*;
 
-    /// Reads and compares all copies, and makes them alike.
+    /// The verb that reads and compares all copies of a device, and makes them alike.
     pub struct Scrub;
 
-    /// Whether to begin or to end it.
+    /// Arguments of [`Scrub`]: whether to begin or to end a scrub.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
     pub struct Action {
-        /// End the scrub that is under way, instead of beginning one.
+        /// Whether to end the scrub that is under way, instead of beginning one.
         #[serde(default)]
         pub stop: bool,
     }
@@ -83,29 +83,29 @@ pub mod copies {
     }
 }
 
-/// Verbs of devices with a job.
+/// Verbs of commands to devices with a background job.
 pub mod job {
     use super::*;
 
-    /// Pauses, resumes or cancels the job.
+    /// The verb that pauses, resumes or cancels the job of a device.
     pub struct Steer;
 
-    /// A change of the course of a job.
+    /// Arguments of [`Steer`]: the change in the course of the job.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
     pub struct Course {
-        /// The change.
+        /// The change in the course of the job.
         pub action: Action,
     }
 
-    /// A change of the course of a job.
+    /// A change in the course of a background job.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Action {
-        /// Let it rest until it is resumed, over restarts too.
+        /// Pause the job until it is resumed, over restarts too.
         Pause,
-        /// Let it go on.
+        /// Resume the paused or stopped job.
         Resume,
-        /// Take back its work so far.
+        /// Cancel the job: revert its steps so far, or end it as it is.
         Cancel,
     }
 
@@ -120,7 +120,7 @@ pub mod job {
         type Answer = Nothing;
     }
 
-    /// Answers when the job is over, or another device is about to take this one's place.
+    /// The verb that is answered when the job of a device is over, or another device is about to replace the device.
     pub struct Wait;
 
     impl Verb for Wait {
@@ -131,21 +131,21 @@ pub mod job {
     }
 }
 
-/// Verbs of devices that keep state below, beside data.
+/// Verbs of commands to devices that keep state of their own on the lowers, beside the data.
 pub mod state {
     use super::*;
 
-    /// Checks all state below, and changes nothing.
+    /// The verb that checks all state that a device keeps on its lowers, and changes nothing.
     pub struct Check;
 
-    /// The result.
+    /// Answer to [`Check`]: the health of the state that a device keeps on its lowers.
     #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
     pub struct Checked {
-        /// `Degraded` if all damaged state exists in another place too, `Failed` if something is lost.
+        /// `Degraded` if all damaged state of the device has another copy, `Failed` if some of the state is lost.
         pub health: Health,
-        /// The extent of the check, for a person.
+        /// Description of the state that was checked, for a person.
         pub summary: String,
-        /// Damage, for a person.
+        /// Description of each damaged part of the state, for a person.
         pub wrong: Vec<String>,
     }
 

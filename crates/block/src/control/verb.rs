@@ -15,33 +15,34 @@ use crate::{Below, ByteRange, Error, ErrorKind, Result};
 /// Time that a command waits for a change of its graph, unless it has a limit of its own.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// The arguments or the answer of a verb. Fields are only ever added, and unknown ones are ignored.
+/// The arguments or the answer of a command. A new version only adds fields, and ignores unknown ones.
 pub trait Message: Serialize + DeserializeOwned + Clone + Debug + 'static {}
 
 impl<T: Serialize + DeserializeOwned + Clone + Debug + 'static> Message for T {}
 
-/// A command that devices may know.
+/// The type of a command to devices, such as `member.fail`.
 pub trait Verb: 'static {
-    /// Its name, its reach and its codec.
+    /// Name, reach and codec of the verb.
     const INFO: &'static VerbInfo;
-    /// Its arguments.
+    /// Arguments of a command with this verb.
     type Args: Message;
-    /// Its answer.
+    /// Answer to a command with this verb.
     type Answer: Message;
 
-    /// Merges the answers of all places into one, with ranges moved from `below` back to `above`.
+    /// Merges the answers of all devices that carried out the command into one. Ranges in an answer move from its
+    /// `below` back to its `above`.
     ///
     /// # Errors
-    /// A reason why the parts are not one answer.
+    /// A reason why the answers cannot be merged.
     fn merge(parts: Vec<Part<Self::Answer>>) -> Result<Self::Answer> {
         only_one(parts)
     }
 }
 
-/// Returns the answer of the only place.
+/// Returns the answer of a command that only one device carried out.
 ///
 /// # Errors
-/// `Unsupported` if there are several.
+/// `Unsupported` if no device answered, or several.
 pub fn only_one<A>(mut parts: Vec<Part<A>>) -> Result<A> {
     if parts.len() > 1 {
         let words = format!("{} places answered, and their answers cannot be merged", parts.len());
@@ -52,22 +53,22 @@ pub fn only_one<A>(mut parts: Vec<Part<A>>) -> Result<A> {
     Ok(part.answer)
 }
 
-/// The declaration of a verb.
+/// The declaration of a verb: name, help, reach and codec.
 pub struct VerbInfo {
-    /// Its name, unique among all kinds: `member.fail`.
+    /// Name of the verb, unique among all kinds: `member.fail`.
     pub name: &'static str,
-    /// Its effect, in one sentence for a person.
+    /// Effect of the verb's commands, in one sentence for a person.
     pub help: &'static str,
-    /// The feature that a device needs for it, as in "m has no ...": `members`.
+    /// The feature that a device needs for commands of the verb, as in "m has no ...": `members`.
     pub needs: &'static str,
-    /// Devices on which it acts.
+    /// Devices on which a command of the verb acts.
     pub reach: Reach,
-    /// Its encoding across a process boundary.
+    /// Encoding of the verb's arguments and answers across a process boundary.
     pub codec: Codec,
 }
 
 impl VerbInfo {
-    /// Declares `V`, with JSON as its codec.
+    /// Creates the declaration of verb `V`, with JSON as its codec.
     pub const fn new<V: Verb>(
         name: &'static str,
         help: &'static str,
@@ -87,14 +88,15 @@ impl Debug for VerbInfo {
 /// Devices on which a command acts.
 #[derive(Clone, Copy, Debug)]
 pub enum Reach {
-    /// On the named device.
+    /// The command acts on the named device.
     Here,
-    /// On each device that holds a part of the range, with no effect that lasts.
+    /// The command acts on each device that holds a part of its range, with no effect that lasts.
     Range,
-    /// On each device that holds a part of the range, with a lasting effect: on all of them in one global order, or
-    /// on none. The path to them must never move.
+    /// The command acts on each device that holds a part of its range, with a lasting effect: on all of them in one
+    /// global order, or on none. The path to these devices must never move.
     Bound {
-        /// Reverts the effect, with the same arguments. It starts at the call, and goes on if its future is dropped.
+        /// The verb that reverts the effect, with the same arguments. A command of it starts at the call, and goes on
+        /// if its future is dropped.
         undo: &'static VerbInfo,
     },
 }
@@ -109,7 +111,7 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// Returns the codec for JSON, with fields by name.
+    /// Returns the codec of verb `V` that encodes messages as JSON, with fields by name.
     pub const fn json<V: Verb>() -> Self {
         Self {
             encode_args: encode::<V::Args>,
@@ -141,70 +143,70 @@ fn merge<V: Verb>(parts: Vec<Part<Reply>>) -> Result<Reply> {
     V::merge(parts).map(Reply::of::<V>)
 }
 
-/// One command on its way to devices.
+/// A command on its way to the devices that carry it out.
 #[derive(Clone)]
 pub struct Command {
-    /// Number of the command. A repeated send has the same number, so that a server carries it out once. 0 if it
-    /// never leaves the process.
+    /// Number of the command. A repeated send has the same number, so that a server carries the command out once. 0 if
+    /// the command never leaves the process.
     pub id: u64,
-    /// Client that sent it; 0 for this process.
+    /// Client that sent the command; 0 for this process.
     pub origin: u32,
-    /// Bytes that it concerns, in the address space of the device that receives it.
+    /// Bytes that the command concerns, in the address space of the device that receives it.
     pub range: Option<ByteRange>,
-    /// Time that it may wait for a change of its graph.
+    /// Time that the command may wait for a change of its graph.
     pub limit: Duration,
     verb: &'static VerbInfo,
     args: Rc<dyn Any>,
 }
 
 impl Command {
-    /// Creates a command of this process to the named device.
+    /// Creates a command of this process with verb `V` and arguments `args`.
     pub fn new<V: Verb>(args: V::Args) -> Self {
         Self { id: 0, origin: 0, range: None, limit: WAIT, verb: V::INFO, args: Rc::new(args) }
     }
 
-    /// Returns the same command for a range.
+    /// Returns the same command for the bytes of `range`.
     pub fn at(&self, range: ByteRange) -> Self {
         Self { range: Some(range), ..self.clone() }
     }
 
-    /// Returns the declaration of its verb.
+    /// Returns the declaration of the command's verb.
     pub fn verb(&self) -> &'static VerbInfo {
         self.verb
     }
 
-    /// Whether its verb is `V`.
+    /// Whether the verb of the command is `V`.
     pub fn is<V: Verb>(&self) -> bool {
         self.verb.name == V::INFO.name
     }
 
-    /// Returns its arguments, if its verb is `V`.
+    /// Returns the arguments of the command, if its verb is `V`.
     pub fn args<V: Verb>(&self) -> Option<&V::Args> {
         if self.is::<V>() { self.args.downcast_ref() } else { None }
     }
 
-    /// Returns the command that reverts its effect, if the effect lasts.
+    /// Returns the command that reverts the effect of this one, if the effect lasts.
     pub fn undo(&self) -> Option<Self> {
         let Reach::Bound { undo } = self.verb.reach else { return None };
         Some(Self { verb: undo, ..self.clone() })
     }
 
-    /// Encodes its arguments for another process.
+    /// Encodes the arguments of the command for another process.
     pub fn encode_args(&self) -> Vec<u8> {
         (self.verb.codec.encode_args)(&*self.args)
     }
 
-    /// Creates a command of this process from encoded arguments.
+    /// Creates a command of this process with the encoded arguments `args`.
     ///
     /// # Errors
-    /// `Invalid` if they are not the verb's arguments.
+    /// `Invalid` if `args` are not arguments of the verb.
     pub fn decode(verb: &'static VerbInfo, args: &[u8]) -> Result<Self> {
         let args = (verb.codec.decode_args)(args)
             .map_err(|why| Error::new(why.kind(), format!("arguments of {}: {why}", verb.name)))?;
         Ok(Self { id: 0, origin: 0, range: None, limit: WAIT, verb, args })
     }
 
-    /// Merges the answers of all places.
+    /// Merges the answers of all devices that carried out the command.
     ///
     /// # Errors
     /// As [`Verb::merge`].
@@ -212,12 +214,12 @@ impl Command {
         (self.verb.codec.merge)(parts)
     }
 
-    /// Returns the answer to a command that was carried out at once and answers [`Nothing`].
+    /// Returns the answer to a command that ended at once with the result `done`, and whose verb answers [`Nothing`].
     pub fn done(&self, done: Result<()>) -> LocalFuture<Result<Reply>> {
         Box::pin(std::future::ready(done.map(|()| Reply(Rc::new(Nothing {})))))
     }
 
-    /// Returns the error of a device that does not know the command.
+    /// Returns the error of the device with that name, which does not know the command.
     pub fn unknown_to(&self, device: &str) -> Error {
         let VerbInfo { name, needs, .. } = self.verb;
         let words = format!("{device} has no {needs}, so it does not take {name}");
@@ -231,10 +233,10 @@ impl Debug for Command {
     }
 }
 
-/// Returns the verb of that name, if it is one of `known`.
+/// Returns the verb with that name among `known`.
 ///
 /// # Errors
-/// `Unsupported`, with the names of those that are known.
+/// `Unsupported`, with the names of the known verbs, if none of them has that name.
 pub fn find_verb(
     known: impl IntoIterator<Item = &'static VerbInfo> + Clone,
     name: &str,
@@ -257,10 +259,10 @@ impl Reply {
         Self(Rc::new(answer))
     }
 
-    /// Returns the typed answer.
+    /// Returns the answer in the type that verb `V` declares.
     ///
     /// # Errors
-    /// `Invalid` if the device answered another verb than `V`.
+    /// `Invalid` if the answer is that of another verb than `V`.
     pub fn answer<V: Verb>(self) -> Result<V::Answer> {
         let answer = self.0.downcast::<V::Answer>().map_err(|_| {
             Error::new(ErrorKind::Invalid, format!("not an answer to {}", V::INFO.name))
@@ -268,15 +270,15 @@ impl Reply {
         Ok(Rc::unwrap_or_clone(answer))
     }
 
-    /// Encodes the answer for another process.
+    /// Encodes the answer to a command of `verb` for another process.
     pub fn encode(&self, verb: &VerbInfo) -> Vec<u8> {
         (verb.codec.encode_answer)(&*self.0)
     }
 
-    /// Decodes an answer.
+    /// Decodes the answer to a command of `verb` from another process.
     ///
     /// # Errors
-    /// `Invalid` if they are not an answer to the verb.
+    /// `Invalid` if the bytes are not an answer to the verb.
     pub fn decode(verb: &VerbInfo, answer: &[u8]) -> Result<Self> {
         (verb.codec.decode_answer)(answer).map(Self)
     }
@@ -288,45 +290,45 @@ impl Debug for Reply {
     }
 }
 
-/// The answer of one place.
+/// The answer of one device that carried out a command for its part of the range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part<A> {
-    /// The part of the command's range that the place holds.
+    /// The part of the command's range that the answering device holds.
     pub above: ByteRange,
-    /// The same bytes in the address space of the place.
+    /// The same bytes as `above`, in the address space of the answering device.
     pub below: ByteRange,
-    /// The name of the device.
+    /// Name of the device that answered.
     pub place: Rc<str>,
-    /// Its answer.
+    /// Answer of the device.
     pub answer: A,
 }
 
-/// Position of a device's range in its lowers.
+/// The position of a range of a device in the device's lowers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resolved {
-    /// The device is the storage.
+    /// The device has no lowers: the range is on its own storage.
     Bottom,
-    /// The range lies in these places. Bytes that no place holds are a hole.
+    /// The range lies in these parts of the lowers. Bytes of the range in none of them are a hole.
     Places {
-        /// All places of all copies, for the range up to `upto`.
+        /// Parts of the lowers that hold the range up to `upto`, for all copies.
         all: Vec<Below>,
-        /// End of the answer. The caller must ask again for the rest of the range.
+        /// End of the part of the range that is resolved. The caller must ask again for the rest.
         upto: u64,
-        /// Whether the bytes may move while the device is in use.
+        /// Whether the device may move the bytes of the range to other parts of the lowers while it is in use.
         moves: bool,
     },
-    /// The device cannot answer.
+    /// The device cannot resolve the range.
     Unknown,
 }
 
 impl Resolved {
-    /// Returns the answer of a device that passes the range to its only lower; `how` as in [`Below`].
+    /// Returns the position of a range that the device passes unchanged to its only lower; `how` as in [`Below`].
     pub fn same(range: ByteRange, how: &'static str) -> Self {
         let below = Below { lower: 0, above: range.start(), range, how: how.into() };
         Self::places(range, vec![below])
     }
 
-    /// Returns an answer with the places of all of `range`.
+    /// Returns the position of `range` for a device whose lowers hold all of it in the parts `all`.
     pub fn places(range: ByteRange, all: Vec<Below>) -> Self {
         Self::Places { all, upto: range.end(), moves: false }
     }

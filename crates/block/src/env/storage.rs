@@ -5,137 +5,138 @@ use std::path::PathBuf;
 use super::Ticket;
 use crate::{Buf, ByteRange, Extent, Result};
 
-/// Parameters for opening a disk.
+/// Parameters for opening a disk: its path and how to use it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Open {
     /// Path of the disk.
     pub path: PathBuf,
-    /// Whether it is a block device (`true`) or a file (`false`).
+    /// Whether the disk is a block device (`true`) or a file (`false`).
     pub device: bool,
-    /// Whether writes are refused.
+    /// Whether writes to the disk are refused.
     pub read_only: bool,
-    /// Size of the file to create if there is none.
+    /// Size in bytes of the file to create if there is none at the path; `None` if none is created.
     pub create: Option<u64>,
-    /// Use of the kernel's page cache.
+    /// Use of the kernel's page cache for the disk.
     pub cache: CacheMode,
 }
 
-/// Use of the kernel's page cache.
+/// Use of the kernel's page cache for a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheMode {
-    /// O_DIRECT. The open fails if the kernel does not support it.
+    /// O_DIRECT: requests pass the page cache by. The open fails if the kernel does not support it.
     Direct,
-    /// I/O through the page cache.
+    /// Requests go through the page cache.
     Buffered,
 }
 
 /// An open disk. It is locked against all other openers as long as one of its requests is in flight.
 pub trait Storage {
-    /// Returns the facts as they were when it was opened.
+    /// Returns the facts about the disk as they were when it was opened.
     fn facts(&self) -> &StorageFacts;
-    /// Allows operations up to `size`: the disk has grown since it was opened.
+    /// Allows operations up to byte `size` of the disk, which has grown since it was opened.
     fn has_grown(&self, size: u64) {
         let _ = size;
     }
-    /// Returns the present size in bytes by the quickest way. For a block device this is the size at its opening.
+    /// Returns the present size of the disk in bytes by the quickest way. For a block device this is its size when
+    /// opened.
     fn size_now(&self) -> u64;
-    /// Returns the present size and place of the file, in two system calls.
+    /// Returns the present size of the disk's file, and whether the file still has its path, in two system calls.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     fn look(&self) -> Result<StorageNow>;
-    /// Switches between O_DIRECT and the kernel's page cache, as `facts` of the same disk demand. No operation may be
-    /// in flight.
+    /// Switches the disk between O_DIRECT and the kernel's page cache, as `facts` of the same disk demand. No operation
+    /// may be in flight.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     fn set_cache(&self, facts: &StorageFacts) -> Result<()> {
         let _ = facts;
         Ok(())
     }
-    /// Starts one operation, aligned as the facts demand.
+    /// Starts one operation on the disk, aligned as the disk's facts demand.
     fn start(&self, io: DiskIo) -> Ticket;
-    /// Returns the allocation of `range`: at most `max` extents from its start.
+    /// Returns the allocation of `range` on the disk: at most `max` extents from the start of the range.
     ///
     /// # Errors
     /// `Unsupported` if the file system cannot report it.
     fn extents(&self, range: ByteRange, max: usize) -> Result<Vec<Extent>>;
 }
 
-/// The present state of an open disk.
+/// Present size of an open disk, and whether its file still has its path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageNow {
-    /// Size in bytes.
+    /// Present size of the disk in bytes.
     pub size: u64,
-    /// Position of its file.
+    /// Whether the file of the disk still has the path by which it was opened.
     pub place: Place,
 }
 
-/// Position of the file of an open disk.
+/// Whether the file of an open disk still has the path by which it was opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// The path by which it was opened.
+    /// The file still has the path by which it was opened.
     There,
-    /// Another path; the original path leads to another file, or to none.
+    /// The file is at another path; the original path leads to another file, or to none.
     Elsewhere,
-    /// No path: the file was deleted, and ends with this process. Until then it can be copied from this path.
+    /// The file was deleted, and ends with this process. Until then it can be copied from the path given here.
     Deleted(String),
 }
 
 /// Facts about an open disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageFacts {
-    /// Size in bytes.
+    /// Size of the disk in bytes.
     pub size: u64,
-    /// Unit of offsets and lengths, in bytes.
+    /// Unit of offsets and lengths of operations on the disk, in bytes.
     pub block_size: u32,
-    /// Whether O_DIRECT is in force.
+    /// Whether the disk is open with O_DIRECT.
     pub direct: bool,
-    /// Whether ranges can be zeroed without sending zeros.
+    /// Whether the disk can zero a range without being sent zeros.
     pub zeroes: bool,
-    /// Whether a discard gives space back.
+    /// Whether a discard gives space of the disk back.
     pub discard: bool,
-    /// Whether a discarded range reads as zeros.
+    /// Whether a discarded range of the disk reads as zeros.
     pub discard_zeroes: bool,
-    /// Whether this open created the disk, or would create it.
+    /// Whether this opening of the disk created it, or would create it.
     pub created: bool,
     /// Identity of the disk under all of its names: its path, absolute and without links.
     pub identity: String,
-    /// Description: `O_DIRECT`, `through the page cache`.
+    /// Description of how the disk is accessed: `O_DIRECT`, `through the page cache`.
     pub words: String,
 }
 
 /// An operation on an open disk.
 #[derive(Debug)]
 pub enum DiskIo {
-    /// Fills the buffer from `offset`.
+    /// Reads bytes of the disk from `offset` into a buffer, until the buffer is full.
     Read {
-        /// First byte.
+        /// First byte of the disk to read.
         offset: u64,
-        /// Destination.
+        /// Buffer for the bytes that are read.
         into: Buf,
     },
-    /// Stores the buffer at `offset`.
+    /// Writes the bytes of a buffer to the disk at `offset`.
     Write {
-        /// First byte.
+        /// First byte of the disk to write.
         offset: u64,
-        /// Source.
+        /// Buffer with the bytes to write.
         data: Buf,
         /// Whether the write must be durable at completion.
         fua: bool,
     },
-    /// Makes the range read as zeros; gives the space back if `unmap`.
+    /// Makes `range` of the disk read as zeros, and may give its space back.
     Zero {
-        /// Bytes to zero.
+        /// Bytes of the disk to zero.
         range: ByteRange,
-        /// Whether the space may be given back.
+        /// Whether the space of the range may be given back.
         unmap: bool,
     },
-    /// Gives the space back.
+    /// Gives the space of `range` on the disk back.
     Discard {
-        /// Bytes to discard.
+        /// Bytes of the disk to discard.
         range: ByteRange,
     },
-    /// Makes all operations durable that have completed before.
+    /// Makes all operations on the disk durable that completed before.
     Flush,
 }

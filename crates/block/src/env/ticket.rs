@@ -8,27 +8,27 @@ use std::task::{Context, Poll};
 
 use crate::{Buf, Result};
 
-/// An owner of operations in flight.
+/// An owner of disk or socket operations in flight.
 pub trait Tickets {
-    /// Returns the outcome, once.
+    /// Returns the outcome of the operation `id`, once.
     fn poll(&self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome>;
-    /// Ends the wait for an operation. The operation keeps its buffers until the kernel has answered.
+    /// Ends the wait for the operation `id`. The operation keeps its buffers until the kernel has answered.
     fn abandon(&self, id: u64);
 }
 
-/// The outcome of an operation, with its buffers.
+/// The outcome of a disk or socket operation, with its buffers.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Bytes moved, or an error.
+    /// Number of bytes that the operation moved, or its error.
     pub result: Result<usize>,
-    /// The buffer of a disk operation or a receive.
+    /// Buffer of a disk operation or a receive, returned to the caller.
     pub buf: Option<Buf>,
-    /// Buffers of a send: the same vector, to be used again.
+    /// Buffers of a send, returned to the caller in the same vector.
     pub parts: Vec<Buf>,
 }
 
 impl Outcome {
-    /// Returns an outcome without buffers.
+    /// Returns the outcome of an operation that had no buffers.
     pub fn bare(result: Result<usize>) -> Self {
         Self { result, buf: None, parts: Vec::new() }
     }

@@ -2,17 +2,18 @@
 
 use super::{Origin, Place, Port, Row, Stripe, Table, TableError, stripe};
 
-/// A striped table, with the number of unused bytes.
+/// A table that stripes over lower devices, and the bytes of them that it cannot use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StripeTable {
-    /// The mapping.
+    /// The striped table.
     pub table: Table,
-    /// Bytes of the lower devices behind the last whole chunk of the smallest one.
+    /// Bytes of the lower devices behind the last whole chunk of the smallest one, which the table does not use.
     pub unused_bytes: u64,
 }
 
 impl Table {
-    /// Returns a table of `len` bytes from `start` of a lower device of `lower_size` bytes.
+    /// Returns a table that maps to `len` bytes of the lower device `port` from `start` on; the device has `lower_size`
+    /// bytes.
     pub fn linear(port: Port, lower_size: u64, start: u64, len: u64) -> Result<Self, TableError> {
         let end = start.checked_add(len).ok_or(TableError::TooLarge)?;
         if end > lower_size {
@@ -21,13 +22,13 @@ impl Table {
         Self::from_rows([linear_row(port, start, len)])
     }
 
-    /// Returns a table of whole lower devices, each given with its size, one after the other.
+    /// Returns a table of whole lower devices, one after the other; each is given by its port and its size.
     pub fn concat(lowers: &[(Port, u64)]) -> Result<Self, TableError> {
         Self::from_rows(lowers.iter().map(|&(port, size)| linear_row(port, 0, size)))
     }
 
-    /// Returns a table over lower devices, each given with its size, filled in turn with chunks. All are used up to
-    /// the last whole chunk of the smallest.
+    /// Returns a table that deals out chunks to lower devices in turn; each is given by its port and its size. Each
+    /// device is used up to the last whole chunk of the smallest.
     pub fn stripe(lowers: &[(Port, u64)], chunk: u32) -> Result<StripeTable, TableError> {
         stripe::check_chunk(chunk)?;
         let smallest = lowers.iter().min_by_key(|(_, size)| *size);

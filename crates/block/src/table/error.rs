@@ -6,55 +6,55 @@ use std::fmt;
 use super::{Port, Stripe, Table};
 use crate::ByteRange;
 
-/// The reason why a table was rejected, with the value and the limit.
+/// The reason why a table of a device was rejected, with the value and the limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TableError {
     /// A table or a segment without bytes.
     Empty,
-    /// An address past the last one of 64 bits.
+    /// An address that does not fit into 64 bits.
     TooLarge,
-    /// More segments than [`Table::MAX_SEGMENTS`].
+    /// Number of segments of a table, more than [`Table::MAX_SEGMENTS`].
     Segments(usize),
-    /// A port number of [`Table::MAX_PORTS`] or more.
+    /// A port of a table with a number of [`Table::MAX_PORTS`] or more.
     Ports(Port),
-    /// A stripe of too few or of more than [`Stripe::MAX_COLUMNS`] columns.
+    /// Number of columns of a stripe: too few, or more than [`Stripe::MAX_COLUMNS`].
     Columns(usize),
-    /// A chunk that is no multiple of 512 bytes, or is empty, or above 1 GiB.
+    /// Bytes of a stripe's chunk: no multiple of 512, zero, or above 1 GiB.
     Chunk(u32),
-    /// A lower device that is smaller than one chunk cannot be a column.
+    /// A lower device that cannot be a column of a stripe, because it is smaller than one chunk.
     SmallerThanChunk {
-        /// The lower device.
+        /// Port of the lower device in the table.
         port: Port,
-        /// Its size.
+        /// Size of the lower device in bytes.
         size: u64,
-        /// The chunk.
+        /// Size of a chunk in bytes.
         chunk: u32,
     },
-    /// A place that ends behind the end of its lower device.
+    /// A segment whose bytes below end behind the end of their lower device.
     BeyondLower {
-        /// The lower device.
+        /// Port of the lower device in the table.
         port: Port,
-        /// End of the place.
+        /// End of the segment's bytes in the lower device.
         end: u64,
-        /// Size of the device.
+        /// Size of the lower device in bytes.
         size: u64,
     },
-    /// Two places that share bytes of a lower device.
+    /// Two segments that share bytes of a lower device.
     Overlap {
-        /// The lower device.
+        /// Port of the lower device in the table.
         port: Port,
-        /// One place in it.
+        /// Bytes of one segment in the lower device.
         first: ByteRange,
-        /// The other place.
+        /// Bytes of the other segment in the lower device.
         second: ByteRange,
     },
-    /// A boundary or a position that is not a multiple of the block size.
+    /// An address in a segment that is not a multiple of the block size.
     Misaligned {
-        /// Number of the segment, from 0.
+        /// Number of the segment in the table, from 0.
         segment: usize,
-        /// The address.
+        /// The address in bytes, above or below.
         bytes: u64,
-        /// The block size.
+        /// The block size of the device in bytes.
         block: u32,
     },
 }

@@ -13,21 +13,21 @@ use std::collections::BTreeMap;
 use super::{Origin, Place, Port, Row, Segment, Table, TableError};
 use crate::ByteRange;
 
-/// Target of a port of a fused table.
+/// Origin of a port of a fused table: the ports of the two tables that it stands for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortPath {
-    /// Port of the upper table.
+    /// Port of the upper one of the two fused tables.
     pub upper: Port,
-    /// Port of the table below it; `None` if the port was left as it was.
+    /// Port of the table below `upper`; `None` if that port was not replaced.
     pub lower: Option<Port>,
 }
 
-/// Two levels of tables, fused into one.
+/// A table that replaces two levels of tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fused {
-    /// The mapping, with ports of its own.
+    /// The fused table, with ports of its own.
     pub table: Table,
-    /// Target of each of these ports.
+    /// Origin of each port of the fused table, by its number.
     pub ports: Vec<PortPath>,
 }
 
@@ -114,8 +114,9 @@ impl Table {
             .map_while(move |index| Some((index, self.segment_range(index).intersect(range)?)))
     }
 
-    /// Returns the start of a column below this table. The column begins at `origin`, and `extent` is the used part. `None` if that part lies in several segments or in a stripe, or if the column would
-    /// begin before the first byte. `None` too if no byte is used, because then its segment is unknown.
+    /// Returns the start of a column below this table. The column begins at `origin`, and `extent` is the used part.
+    /// `None` if that part lies in several segments or in a stripe, or if the column would begin before the first byte.
+    /// `None` too if no byte is used, because then its segment is unknown.
     fn column(&self, origin: Origin, extent: Option<ByteRange>) -> Option<Origin> {
         let extent = extent?;
         let index = self.segment_at(extent.start());

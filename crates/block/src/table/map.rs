@@ -3,14 +3,14 @@
 use super::{Origin, Place, Port, Table};
 use crate::ByteRange;
 
-/// Bytes that are contiguous above and below.
+/// Bytes of a table that are contiguous in one lower device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// The lower device.
+    /// Port of the lower device in the table.
     pub port: Port,
-    /// Bytes in that device.
+    /// Bytes of the run in the lower device.
     pub range: ByteRange,
-    /// Position above of the first byte.
+    /// Address of the first byte in the table's own address space.
     pub start: u64,
 }
 
@@ -24,8 +24,8 @@ impl Run {
 }
 
 impl Table {
-    /// Maps a range that is one run of one segment, as nearly every request is. `None` means that the caller must use
-    /// [`Table::map`], or that the range passes the end of the table.
+    /// Maps a range of the table that is one run of one segment, as nearly every request is. `None` means that the
+    /// caller must use [`Table::map`], or that the range passes the end of the table.
     #[inline]
     pub fn map_one(&self, range: ByteRange) -> Option<Run> {
         self.map_in(self.segment_at(range.start()), range)
@@ -35,7 +35,7 @@ impl Table {
     /// [`Table::segment_at`], because it counts requests by segment.
     ///
     /// # Panics
-    /// If there is no such segment.
+    /// If the table has no segment with this number.
     #[inline]
     pub fn map_in(&self, segment: usize, range: ByteRange) -> Option<Run> {
         let offset = range.start().checked_sub(self.bounds[segment])?;
@@ -49,15 +49,15 @@ impl Table {
         Some(Run { port, range: range.at(start), start: range.start() })
     }
 
-    /// Returns the number of the segment that holds byte `start`; the last one if `start` is past the end.
+    /// Returns the number of the table's segment that holds byte `start`; the last one if `start` is past the end.
     #[inline]
     pub fn segment_at(&self, start: u64) -> usize {
         // Only the bounds between segments: with one segment there is nothing to search.
         self.bounds[1..self.places.len()].partition_point(|bound| *bound <= start)
     }
 
-    /// Returns the runs of `range` in the order of the bytes above, which they cover exactly. Neighbours that are
-    /// contiguous in the same lower are one run.
+    /// Returns the runs of lower bytes to which `range` of the table maps, in the order of the bytes above. Neighbours
+    /// that are contiguous in the same lower are one run.
     ///
     /// # Panics
     /// If `range` passes the end of the table; requests are checked before they are mapped.
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-/// The runs of a range; see [`Table::map`].
+/// Iterator over the runs of lower bytes to which a range of a table maps ([`Table::map`]).
 #[derive(Clone, Debug)]
 pub struct Runs<'t> {
     table: &'t Table,

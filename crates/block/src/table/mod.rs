@@ -37,7 +37,7 @@ pub use fuse::{Fused, PortPath};
 pub use map::{Run, Runs};
 pub use stripe::Stripe;
 
-/// The index of a lower device in a table's own list of lowers.
+/// The number of a lower device in a table's own list of lowers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Port(pub u16);
 
@@ -47,30 +47,30 @@ impl fmt::Display for Port {
     }
 }
 
-/// The first byte of a mapping in a lower device.
+/// The position in a lower device at which mapped bytes begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
-    /// The lower device.
+    /// Port of the lower device.
     pub port: Port,
-    /// Byte in that device.
+    /// Address of the byte in the lower device.
     pub start: u64,
 }
 
-/// Position of a segment's bytes in the lowers.
+/// Position in the lower devices of the bytes of a table's segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Consecutive bytes from the origin.
+    /// The bytes are consecutive in one lower device, from this origin.
     Linear(Origin),
-    /// Chunks dealt out in turn over several columns. Boxed, because most segments are linear.
+    /// The bytes are dealt out in chunks over several columns in turn. Boxed, because most segments are linear.
     Striped(Box<Stripe>),
 }
 
-/// A row of a table, as seen from outside.
+/// A row of a table, as seen from outside: a range and its position below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'t> {
-    /// Bytes above.
+    /// Bytes of the segment in the table's own address space.
     pub range: ByteRange,
-    /// Position of these bytes below.
+    /// Position of the segment's bytes in the lower devices.
     pub place: &'t Place,
 }
 
@@ -94,25 +94,25 @@ impl Table {
     /// Most ports of one table.
     pub const MAX_PORTS: usize = 1024;
 
-    /// Returns the number of bytes above.
+    /// Returns the number of bytes that the table maps.
     pub fn size(&self) -> u64 {
         self.bounds[self.places.len()]
     }
 
-    /// Returns the number of ports: one more than the highest port of a segment.
+    /// Returns the number of ports of the table: one more than the highest port of a segment.
     pub fn port_count(&self) -> usize {
         self.port_count
     }
 
-    /// Returns the rows, from the lowest address up.
+    /// Returns the segments of the table, from the lowest address up.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment<'_>> {
         (0..self.places.len()).map(|index| self.segment(index))
     }
 
-    /// Returns row `index`.
+    /// Returns the segment of the table with number `index`, from 0.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// If the table has no such segment.
     pub fn segment(&self, index: usize) -> Segment<'_> {
         Segment { range: self.segment_range(index), place: &self.places[index] }
     }
@@ -130,8 +130,8 @@ impl Table {
         }))
     }
 
-    /// Checks that every boundary and every position below is a multiple of `block` bytes, so that a request in whole
-    /// blocks above has whole blocks below.
+    /// Checks that every boundary of a segment and every position below is a multiple of `block` bytes, so that a
+    /// request in whole blocks above has whole blocks below.
     pub fn check_block_size(&self, block: u32) -> Result<(), TableError> {
         for (index, segment) in self.segments().enumerate() {
             let bounds = [segment.range.start(), segment.range.end()];
@@ -229,7 +229,7 @@ impl Builder {
 }
 
 impl Place {
-    /// Returns the start in each lower: one if linear, one for each column if striped.
+    /// Returns the start of the bytes in each lower device: one if linear, one for each column if striped.
     pub fn origins(&self) -> &[Origin] {
         match self {
             Self::Linear(origin) => slice::from_ref(origin),

@@ -7,7 +7,7 @@
 use super::{Origin, TableError};
 use crate::ByteRange;
 
-/// A window of a stripe space.
+/// A window of a stripe space: consecutive bytes that are dealt out in chunks over columns in turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stripe {
     chunk: u32,
@@ -16,16 +16,16 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// Fewest columns. A stripe with one column would be linear, and is represented so.
+    /// Fewest columns of a stripe. A stripe with one column would be linear, and is represented so.
     pub const MIN_COLUMNS: usize = 2;
 
-    /// Most columns.
+    /// Most columns of a stripe.
     pub const MAX_COLUMNS: usize = 64;
 
-    /// Unit of chunks, the smallest block of any device.
+    /// Unit of the length of a stripe's chunks, the smallest block of any device.
     pub const CHUNK_UNIT_BYTES: u32 = 512;
 
-    /// Largest chunk.
+    /// Bytes of the largest chunk of a stripe.
     pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
     pub(super) fn new(chunk: u32, skip: u64, columns: Vec<Origin>) -> Result<Self, TableError> {
@@ -36,17 +36,17 @@ impl Stripe {
         Ok(Self { chunk, skip, columns })
     }
 
-    /// Returns the number of contiguous bytes in one column.
+    /// Returns the length of a chunk in bytes: so many bytes are contiguous in one column.
     pub fn chunk(&self) -> u32 {
         self.chunk
     }
 
-    /// Returns the byte of the stripe space at which the window begins.
+    /// Returns the byte of the stripe space at which the stripe's window begins.
     pub fn skip(&self) -> u64 {
         self.skip
     }
 
-    /// Returns the starts of the columns, in the order in which chunks are dealt out.
+    /// Returns the starts of the stripe's columns, in the order in which chunks are dealt out.
     pub fn columns(&self) -> &[Origin] {
         &self.columns
     }

@@ -9,7 +9,7 @@ use wire::fuse::{HEAD_BYTES, MAX_WRITE_BYTES, Malformed, Request};
 
 use super::HAND_OVER_BYTES;
 
-/// Buffers for one message.
+/// Locked buffers into which the next message of a FUSE mount is received.
 pub struct Inbox {
     env: Env,
     channel: Rc<dyn Channel>,
@@ -18,10 +18,10 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Allocates and locks the memory.
+    /// Allocates and locks the buffers for messages of `channel`.
     ///
     /// # Errors
-    /// `Limit` if there is no memory, or none that may be locked.
+    /// `Limit` if there is no memory for the buffers, or none that may be locked.
     pub fn new(env: &Env, channel: &Rc<dyn Channel>) -> Result<Self> {
         let head = env.buf(HEAD_BYTES)?;
         channel.pin(&head)?;
@@ -30,7 +30,7 @@ impl Inbox {
         Ok(Self { env: env.clone(), channel: channel.clone(), head, payload: payload.into() })
     }
 
-    /// Receives the next message and returns its length; `None` if there is none now.
+    /// Receives the next message of the channel and returns its length; `None` if there is no message now.
     ///
     /// # Errors
     /// As [`Channel::recv`].
@@ -38,7 +38,7 @@ impl Inbox {
         self.channel.recv(&self.head, &self.payload.borrow())
     }
 
-    /// Parses the last message. Its length was `came_bytes`.
+    /// Parses the last message of the channel. Its length was `came_bytes`.
     ///
     /// # Errors
     /// As [`Request::parse`].
@@ -50,11 +50,11 @@ impl Inbox {
         Request::parse(&self.head.read(), came_bytes).map(read)
     }
 
-    /// Returns the payload of the last message, a write, in a buffer that stays valid: a copy, or, if it is long, the
-    /// buffer into which it was received.
+    /// Returns the payload of the last message, which is a write, in a buffer that stays valid: a copy, or, if it is
+    /// long, the buffer into which it was received.
     ///
     /// # Errors
-    /// `Limit` if the pool can never have a buffer of that length.
+    /// `Limit` if the pool can never have a buffer of `len` bytes.
     pub async fn payload(&self, len: usize) -> Result<Buf> {
         let pool = self.env.pool();
         if len >= HAND_OVER_BYTES {

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 pub use volume::{Agreed, Volume};
 
-/// Minimum length for handing over the buffer of a write's payload; a shorter payload is copied.
+/// Length from which on a write's payload is passed on in its receive buffer; a shorter payload is copied.
 pub const HAND_OVER_BYTES: usize = 64 << 10;
 
-/// Number of messages that are taken before other tasks get their turn.
+/// Number of FUSE messages that are taken before other tasks get their turn.
 pub const ROUND: usize = 64;
 
-/// Number of processes that may end with a request in flight. Then it is not begun once more.
+/// Number of processes that may end with a FUSE request in flight. The request is not begun once more afterwards.
 pub const RESENT_MAX: u64 = 3;
 
-/// Time limit for the kernel's greeting, which it sends before the mount returns.
+/// Time limit for the kernel's first FUSE message (INIT), which it sends before the mount returns.
 pub const GREETING: Duration = Duration::from_secs(10);

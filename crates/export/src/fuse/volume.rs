@@ -32,14 +32,15 @@ const NOT_UNDERSTOOD: i32 = 71;
 /// EOPNOTSUPP
 const UNSUPPORTED: i32 = 95;
 
-/// An export that is the file of a mount.
+/// An export that is served as the only file of a FUSE mount.
 #[derive(Clone)]
 pub struct Volume(Rc<Inner>);
 
-/// The features that the kernel and this server have agreed on.
+/// The features of a FUSE mount on which the kernel and this server have agreed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
-    /// Minor version of the protocol 7; after taking over a mount, the one spoken here.
+    /// Minor version of FUSE protocol 7 on the mount; for a mount that was taken over, the newest one that this server
+    /// speaks.
     pub minor: u32,
     /// Whether the kernel can resend requests without a reply to another process that has the channel.
     pub has_resend: bool,
@@ -71,7 +72,7 @@ struct Asked {
 }
 
 impl Volume {
-    /// Serves `export` through the channel of a mount. `log` gets a line for each unexpected event.
+    /// Serves `export` through the channel of a FUSE mount. `log` gets a line for each unexpected event.
     ///
     /// # Errors
     /// `Limit` if no memory may be locked, `Unsupported` for a device that cannot be written in pages.
@@ -86,9 +87,9 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Takes over a mount that another process has served until its end, and for which it has agreed on messages of
-    /// `max_bytes`. Every disk of the export must be open already, so no request of the other process is in flight any
-    /// more.
+    /// Takes over a mount that another process has served until its end, and for which that process has agreed on
+    /// messages of `max_bytes`. Every disk of the export must be open already, so no request of the other process is in
+    /// flight any more.
     ///
     /// # Errors
     /// As [`Volume::serve`]; `Unsupported` if the export takes only shorter messages; else the error of the kernel.
@@ -176,10 +177,10 @@ impl Volume {
         self.0.facts.set(Facts { size_bytes, ..self.0.facts.get() });
     }
 
-    /// Waits for the kernel's greeting and returns the agreed features.
+    /// Waits for the kernel's first message, and returns the features on which kernel and server have agreed.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel sends no greeting, `Unsupported` if it is too old.
+    /// `TimedOut` if the kernel sends no first message, `Unsupported` if the kernel's protocol is too old.
     pub async fn agreed(&self) -> Result<Agreed> {
         let inner = &self.0;
         let greeted = inner.waiting.until(|| inner.agreed.get().is_some() || inner.over.get());
@@ -193,36 +194,36 @@ impl Volume {
         })
     }
 
-    /// Waits until the file is unmounted and every request has ended.
+    /// Waits until the mount has ended and every request has ended.
     pub async fn ended(&self) {
         let inner = &self.0;
         inner.waiting.until(|| inner.over.get() && inner.in_flight.get() == 0).await;
     }
 
-    /// Returns the export.
+    /// Returns the export that the mount shows.
     pub fn export(&self) -> &Rc<Export> {
         &self.0.export
     }
 
-    /// Returns the maximum length of reads and writes that the kernel was promised.
+    /// Returns the longest read and write that the server has promised to the kernel, in bytes.
     pub fn max_bytes(&self) -> u32 {
         self.0.max_bytes
     }
 
-    /// Whether another process could take it over: the kernel can resend requests, the mount has not ended, and no
-    /// flush has failed.
+    /// Whether another process could take over the mount: the kernel can resend requests, the mount has not ended, and
+    /// no flush has failed.
     pub fn may_go_on(&self) -> bool {
         let inner = &self.0;
         let has_resend = inner.agreed.get().is_some_and(|agreed| agreed.has_resend);
         has_resend && !inner.over.get() && !inner.mortal.get()
     }
 
-    /// Returns its channel.
+    /// Returns the channel of the mount.
     pub fn channel(&self) -> &dyn Channel {
         &*self.0.channel
     }
 
-    /// Describes the features that the kernel did not grant to the channel.
+    /// Returns a description of the features that the kernel did not grant to the mount's channel, if there are any.
     pub fn lacks(&self) -> Option<&str> {
         self.0.channel.lacks()
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use block::{Notify, first};
 
-/// The state of the gate: whether the connection may begin more requests. It is shut once, for good.
+/// Permission of a connection to begin more requests. It is withdrawn once, for good.
 #[derive(Default)]
 pub struct CancelToken {
     shut: Cell<bool>,
@@ -21,7 +21,7 @@ impl CancelToken {
         self.shut.get()
     }
 
-    /// Returns the output of `future`; `None` once the gate is shut, which takes precedence.
+    /// Returns the output of `future`; `None` once the token is cancelled, which takes precedence.
     pub async fn unless<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut output = None;
         let done = async { output = Some(future.await) };

@@ -3,10 +3,10 @@
 use block::{Buf, ByteRange, Copies, ErrorKind, Extent, Op, State};
 use wire::nbd::{AllocationFlags, Command, CommandFlags, Errno, RequestHeader};
 
-/// Length of the pieces in which a cached range is read.
+/// Length of the pieces in which the range of an NBD cache command is read.
 pub const PREFETCH_BYTES: u64 = 1 << 20;
 
-/// Returns the range of a request that the codec has checked.
+/// Returns the range of an NBD request that the codec has checked.
 ///
 /// # Panics
 /// If the request has not been checked.
@@ -14,7 +14,7 @@ pub fn range_of(header: &RequestHeader) -> ByteRange {
     ByteRange::new(header.offset, header.length).expect("checked: not empty, within 64 bits")
 }
 
-/// Returns the operation of a checked request. `buf` is its buffer, if it is a read or a write.
+/// Returns the operation of a checked NBD request. `buf` is the buffer of a read or a write.
 ///
 /// # Panics
 /// If the command has no single operation, or the buffer is missing.
@@ -33,7 +33,7 @@ pub fn op_of(header: &RequestHeader, buf: Option<Buf>) -> Op {
     }
 }
 
-/// Returns the part of a trim or of a write of zeroes that touches `range`.
+/// Returns the operation for the part `range` of a trim or of a write of zeroes.
 pub fn zeroing(header: &RequestHeader, range: ByteRange) -> Op {
     let fua = header.flags.has(CommandFlags::FUA);
     match header.command {
@@ -42,12 +42,13 @@ pub fn zeroing(header: &RequestHeader, range: ByteRange) -> Op {
     }
 }
 
-/// Returns the error number for a reply.
+/// Returns the NBD error number for an error of that kind.
 pub fn errno_of(kind: ErrorKind) -> Errno {
     Errno::from_wire(kind.errno() as u32)
 }
 
-/// Returns `base:allocation` of the extents, cut at `range`.
+/// Returns the extents of `range` in the metadata context `base:allocation`, from the block status of a device; the
+/// first extent alone if `only_one`.
 pub fn allocation(extents: &[Extent], range: ByteRange, only_one: bool) -> Vec<wire::nbd::Extent> {
     let mut left = range.len();
     let mut all = Vec::with_capacity(extents.len());
@@ -67,7 +68,7 @@ pub fn allocation(extents: &[Extent], range: ByteRange, only_one: bool) -> Vec<w
     all
 }
 
-/// Whether all bytes are zero. Checks the ends first, which finds most data in a few steps.
+/// Whether all `bytes` are zero. Checks the ends first, which finds most data in a few steps.
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (first, last) = (bytes.first(), bytes.last());
     first.is_none_or(|b| *b == 0)

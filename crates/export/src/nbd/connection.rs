@@ -24,17 +24,17 @@ const BATCH_BYTES: usize = 32 << 10;
 /// Minimum length of reads that are checked for zeros, if the client can receive holes.
 const LOOK_FOR_ZEROS_BYTES: usize = 4096;
 
-/// An open connection in its transmission phase. It outlives the socket while requests are in flight.
+/// A client's connection in its transmission phase. It outlives its socket while requests are in flight.
 pub struct Connection {
     pub export: Rc<Export>,
     pub socket: Rc<dyn Socket>,
     pub session: Session,
-    /// The names in the client's certificate.
+    /// Names in the certificate of the connection's client.
     pub names: Vec<String>,
     pub limits: Limits,
-    /// Shut when no more requests may begin.
+    /// Token that is cancelled when the connection may begin no more requests.
     pub gate: Rc<CancelToken>,
-    /// Shut when its client is gone and another one waits to be served.
+    /// Token that is cancelled when the connection's client is gone and another client waits to be served.
     pub gone: CancelToken,
     pub peers: Rc<Peers>,
     pending: RefCell<Tokens<RequestHeader>>,
@@ -55,7 +55,7 @@ pub struct Connection {
     ended: Cell<bool>,
     /// Whether the writer has ended.
     written: Cell<bool>,
-    /// Whether it was closed because it kept memory from others.
+    /// Whether the connection was closed because it kept memory from others.
     pub cut: Cell<bool>,
     reader: Notify,
     writer: Notify,
@@ -63,7 +63,7 @@ pub struct Connection {
     waiting: Notify,
 }
 
-/// The open connections of a server.
+/// The open connections of an NBD server.
 #[derive(Default)]
 pub struct Peers(RefCell<Vec<Weak<Connection>>>);
 
@@ -78,9 +78,9 @@ impl Peers {
         self.0.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Waits until no client that is gone has a request that is not begun. Requests before its `NBD_CMD_DISC` are
-    /// begun, within `limit`; all others are dropped. A client that connects now may know that the other one has ended,
-    /// and may assume that none of its unbegun requests will be carried out.
+    /// Waits until no client that is gone has a request that is not begun. Requests before such a client's
+    /// `NBD_CMD_DISC` are begun, within `limit`; all others are dropped. A client that connects now may know that the
+    /// other one has ended, and may assume that none of the other's unbegun requests will be carried out.
     pub async fn close_gone(&self, env: &Env, limit: Duration) {
         let mut gone = self.all();
         gone.retain(|peer| peer.socket.is_gone() && !seeded::on(Bug::GoneNotClosed));
@@ -94,7 +94,7 @@ impl Peers {
         }
     }
 
-    /// Closes the connections with certificates that their exports do not admit.
+    /// Closes the connections of clients whose certificates their exports do not admit any more.
     pub fn close_barred(&self) {
         for peer in self.all() {
             let is_barred = !peer.export.is_for(&peer.names) && !seeded::on(Bug::BarredStays);
@@ -105,7 +105,8 @@ impl Peers {
         }
     }
 
-    /// Closes the connections that keep memory from others by not reading their replies.
+    /// Closes the connections of the server that keep memory from others, because their clients do not read their
+    /// replies.
     pub fn close_stuck(&self) {
         for peer in self.all() {
             if peer.is_stuck() {
@@ -163,8 +164,8 @@ impl Connection {
         }))
     }
 
-    /// Whether another request of `bytes` may begin now. No requests are read from a client that does not read its
-    /// replies, and no connection holds more bytes than are left for all others.
+    /// Whether the connection may begin another request of `bytes` now. No requests are read from a client that does
+    /// not read its replies, and no connection holds more bytes than are left for all others.
     pub fn may_begin(&self, bytes: usize) -> bool {
         let pool = self.export.env.pool();
         let left = pool.free_bytes();
@@ -174,34 +175,34 @@ impl Connection {
             && (held == 0 || held + bytes <= self.limits.held_bytes.min(left))
     }
 
-    /// Waits until [`Connection::may_begin`].
+    /// Waits until the connection may begin another request of `bytes` ([`Connection::may_begin`]).
     pub async fn room(&self, bytes: usize) {
         self.reader.until(|| self.may_begin(bytes)).await;
     }
 
-    /// Whether enough replies for a system call are ready, and nothing is being sent.
+    /// Whether enough replies for a system call are ready, and the connection is sending nothing.
     pub fn has_batch(&self) -> bool {
         self.sending.get().is_none() && self.outbox.borrow().held() >= BATCH_BYTES
     }
 
-    /// Waits until every begun request has been answered.
+    /// Waits until every begun request of the connection has been answered.
     pub async fn quiet(&self) {
         self.waiting.until(|| self.in_flight.get() == 0).await;
     }
 
-    /// Waits until the writer has ended.
+    /// Waits until the writer of the connection has ended.
     pub async fn written(&self) {
         self.waiting.until(|| self.written.get()).await;
     }
 
-    /// Records a request that begins. Returns the token for its result.
+    /// Records a request that begins and holds `held` bytes of memory. Returns the token for its result.
     pub fn begin(&self, header: RequestHeader, held: usize) -> u64 {
         self.in_flight.set(self.in_flight.get() + 1);
         self.held_bytes.set(self.held_bytes.get() + held);
         self.pending.borrow_mut().add(header) as u64
     }
 
-    /// Sends the reply to a request, by its token.
+    /// Queues the reply to the request with that token.
     pub fn end(&self, token: u64, op: Option<Op>, result: Result<()>) {
         let header = self.take(token);
         if self.closed.get() {
@@ -211,7 +212,7 @@ impl Connection {
         self.answer(Answer { header, held, op, result });
     }
 
-    /// Leaves a request to the next server of the connection. Its header arrived as `bytes`.
+    /// Leaves the request with that token to the next server of the connection. Its header arrived as `bytes`.
     pub fn leave_unanswered(&self, token: u64, bytes: &[u8]) {
         self.unanswered.borrow_mut().extend_from_slice(bytes);
         self.take(token);
@@ -231,7 +232,7 @@ impl Connection {
         header
     }
 
-    /// Sends an error as the reply to a request that never began.
+    /// Queues an error as the reply to a request that never began.
     pub fn refuse(&self, header: RequestHeader, error: Error) {
         self.answer(Answer { header, held: 0, op: None, result: Err(error) });
     }
@@ -300,7 +301,7 @@ impl Connection {
         }
     }
 
-    /// Records that a send begins, or that it has ended.
+    /// Records that a send of the connection begins, or that it has ended.
     pub fn sends(&self, sends: bool) {
         self.sending.set(sends.then(|| self.export.env.now()));
     }
@@ -311,7 +312,7 @@ impl Connection {
         self.sending.get().is_some_and(|since| now.since(since) >= self.limits.request)
     }
 
-    /// Waits for the next batch to send. Returns `None` when there will be no more.
+    /// Waits for the next batch of replies to send. Returns `None` when there will be no more.
     pub async fn batch(&self) -> Option<Batch> {
         let is_over = || self.closed.get() || self.ended.get() && self.in_flight.get() == 0;
         self.writer.until(|| is_over() || !self.outbox.borrow().is_empty()).await;
@@ -327,21 +328,21 @@ impl Connection {
         Some(batch)
     }
 
-    /// Frees the memory that a batch held, once it was sent.
+    /// Frees the memory that the replies of a batch held, once the batch was sent.
     pub fn sent(&self, batch: Batch) {
         self.held_bytes.set(self.held_bytes.get() - batch.held);
         self.outbox.borrow_mut().sent(batch);
         self.reader.wake();
     }
 
-    /// Records that no more requests come. The writer ends once all have replies.
+    /// Records that no more requests of the client come. The writer ends once all requests have replies.
     pub fn end_of_requests(&self) {
         self.ended.set(true);
         self.waiting.wake();
         self.writer.wake();
     }
 
-    /// Records that the writer has ended.
+    /// Records that the writer of the connection has ended.
     pub fn end_of_answers(&self) {
         self.written.set(true);
         self.waiting.wake();
@@ -358,7 +359,7 @@ impl Connection {
         self.writer.wake();
     }
 
-    /// Makes overlapping requests of other connections wait for its begun requests from now on.
+    /// Makes overlapping requests of other connections wait for the begun requests of this one from now on.
     pub fn fence(self: &Rc<Self>) {
         if self.has_requests() {
             let orphan: Rc<dyn Orphan> = self.clone();
@@ -366,19 +367,19 @@ impl Connection {
         }
     }
 
-    /// Begins no more requests; begun ones get their replies. Afterwards another server can take over the connection,
-    /// unless its stream has state beyond its bytes (TLS).
+    /// Makes the connection begin no more requests; begun ones get their replies. Afterwards another server can take
+    /// over the connection, unless its stream has state beyond its bytes (TLS).
     pub fn leave(&self) {
         self.leaving.set(self.socket.may_outlive());
         self.gate.shut();
     }
 
-    /// Whether another server must take it over.
+    /// Whether another server must take over the connection.
     pub fn is_leaving(&self) -> bool {
         self.leaving.get() && !self.closed.get()
     }
 
-    /// Gives up the socket to another server.
+    /// Gives up the socket of the connection to another server.
     pub fn let_go(&self) {
         self.closed.set(true);
     }
@@ -405,7 +406,7 @@ impl Answer {
     }
 }
 
-/// Returns the bytes of payload that a request holds until its reply is sent.
+/// Returns the bytes of payload that an NBD request holds in memory until its reply is sent.
 pub fn held_bytes(header: &RequestHeader, style: ReplyStyle) -> usize {
     match header.command {
         wire::nbd::Command::Read => header.length as usize,

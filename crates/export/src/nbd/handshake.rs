@@ -18,17 +18,17 @@ const PAGE: usize = 256;
 /// The most volumes that one handshake lists.
 const LISTED_MAX: usize = 65_536;
 
-/// The rules for clients at one address.
+/// The rules for clients that connect to one listener of an NBD server.
 pub struct ListenerPolicy<'a> {
     pub catalog: &'a dyn Catalog,
-    /// The limit of connections, if this one is beyond it.
+    /// The server's limit of connections, if this client is beyond it.
     pub full: Option<usize>,
-    /// TLS that the client must use, if any.
+    /// The server's side of TLS, if the client must use TLS.
     pub tls: Option<&'a tls::Server>,
 }
 
 impl ListenerPolicy<'_> {
-    /// Returns the reply to a client beyond the limit of connections.
+    /// Returns the reply to a client beyond the server's limit of connections.
     pub fn refusal(&self) -> Option<String> {
         let all = |most| format!("the server has all of its {most} connections; try again later");
         self.full.map(all)
@@ -99,10 +99,11 @@ impl Exports for Offer<'_> {
     }
 }
 
-/// Carries out the handshake, and returns the connection before its first request; `None` if the client left. After TLS has begun, `socket` is the encrypted one.
+/// Carries out the NBD handshake with a client, and returns the connection before its first request; `None` if the
+/// client left. After TLS has begun, `socket` is the TLS socket.
 ///
 /// # Errors
-/// The reason, in words, for which the connection must be closed.
+/// The reason, in words, why the connection must be closed.
 pub async fn negotiate(
     env: &Env,
     socket: &mut Rc<dyn Socket>,

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use block::{Env, Mono};
 
-/// Maximum number of lines in one window. A client that connects in a loop must not fill a disk, nor a pipe with a slow
-/// reader.
+/// Most lines that the log of an NBD server gets in one window. A client that connects in a loop must not fill a disk,
+/// nor a pipe with a slow reader.
 pub const LINES: u32 = 20;
 
-/// Length of a window.
+/// Length of a window of an NBD server's log.
 pub const WINDOW: Duration = Duration::from_secs(10);
 
-/// A log with a bound.
+/// A log of an NBD server, with a limited number of lines per window.
 pub struct Log {
     env: Env,
     write: Box<dyn Fn(&str)>,
@@ -26,7 +26,7 @@ impl Log {
         Self { env: env.clone(), write: Box::new(write), since, lines: Cell::new(0) }
     }
 
-    /// Writes the line if it is one of the first of this window; else counts it.
+    /// Writes a line to the log if it is one of the first of this window; else only counts it.
     pub fn line(&self, words: &str) {
         let now = self.env.now();
         if now.since(self.since.get()) >= WINDOW {

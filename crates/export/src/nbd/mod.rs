@@ -27,21 +27,21 @@ use crate::pieces::PIECE_BYTES;
 
 pub use server::{CurrentTls, Server};
 
-/// Limits of the resources that clients may use.
+/// Limits of the resources of an NBD server that clients may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections of one server. A client beyond them gets a reply that says so, and is closed.
+    /// Most connections of one server. A client beyond them gets a reply that gives this reason, and is closed.
     pub connections: usize,
-    /// Requests of one connection that are begun and not answered.
+    /// Most requests of one connection that are begun and not answered.
     pub requests: u32,
-    /// Bytes of requests and replies that one connection may hold; at least one request fits.
+    /// Most bytes of requests and replies that one connection may hold in memory; at least one request fits.
     pub held_bytes: usize,
-    /// Time for the whole handshake.
+    /// Time limit of the whole handshake with a client.
     pub handshake: Duration,
-    /// Time for one request, from its first byte to its last. Also, while other clients wait for memory, the time in
-    /// which a client must read some of its replies.
+    /// Time limit for receiving one request, from its first byte to its last. Also, while other clients wait for
+    /// memory, the time in which a client must read some of its replies.
     pub request: Duration,
-    /// The longest part of a trim or a write of zeroes that is submitted at once.
+    /// Bytes of the longest part of a trim or a write of zeroes that is submitted at once.
     pub piece_bytes: u64,
 }
 
@@ -58,15 +58,16 @@ impl Default for Limits {
     }
 }
 
-/// A closed connection that may have requests in flight.
+/// A closed connection of a client that may have requests in flight.
 pub(crate) trait Orphan {
-    /// Whether it has requests in flight.
+    /// Whether the closed connection has requests in flight.
     fn has_requests(&self) -> bool;
-    /// Whether one of its requests changes `range`. A flush (`None`) overlaps all requests that change bytes.
+    /// Whether a request of the closed connection changes `range`. A flush (`None`) overlaps all requests that change
+    /// bytes.
     fn is_about(&self, range: Option<ByteRange>) -> bool;
 }
 
-/// A volume that clients find by its name.
+/// A volume that clients find by its name: a device behind a portal.
 pub struct Export {
     listed: RefCell<Listed>,
     pub(crate) env: Env,
@@ -79,13 +80,13 @@ pub struct Export {
 }
 
 impl Export {
-    /// Offers the device behind the portal, under the portal's name, to every client.
+    /// Creates an export of the device behind `portal`, under the portal's name, for every client.
     pub fn new(env: &Env, engine: &Engine, portal: &Portal, description: &str) -> Rc<Self> {
         Self::for_clients(env, engine, portal, description, None)
     }
 
-    /// Offers it to clients with a certificate that has one of the names in `clients`, as common name or as alternative
-    /// name. Other clients do not see it, nor do clients without TLS.
+    /// Creates an export like [`Export::new`] for clients with a certificate that has one of the names in `clients`, as
+    /// common name or as alternative name. Other clients do not see the export, nor do clients without TLS.
     pub fn for_clients(
         env: &Env,
         engine: &Engine,
@@ -105,28 +106,28 @@ impl Export {
         })
     }
 
-    /// Returns its name.
+    /// Returns the name of the export.
     pub fn name(&self) -> &str {
         self.portal.name()
     }
 
-    /// Returns its entry in a list.
+    /// Returns the export's entry in the list of a catalogue.
     pub fn listed(&self) -> Listed {
         self.listed.borrow().clone()
     }
 
-    /// Admits the clients of these names from now on, or every client. [`Server::close_barred`] closes the connections
-    /// of others.
+    /// Admits to the export the clients with these names in their certificates from now on, or every client.
+    /// [`Server::close_barred`] closes the connections of others.
     pub fn let_in(&self, clients: Option<&[String]>) {
         self.listed.borrow_mut().clients = clients.map(<[String]>::to_vec);
     }
 
-    /// Returns its present facts. The portal may lead to another device later.
+    /// Returns the present facts about the device behind the export. The portal may lead to another device later.
     pub fn info(&self) -> Info {
         self.portal.info()
     }
 
-    /// Whether clients without a certificate may use it.
+    /// Whether clients without a certificate may use the export.
     pub fn is_for_all(&self) -> bool {
         self.listed.borrow().clients.is_none()
     }
@@ -163,22 +164,22 @@ impl Export {
         }
     }
 
-    /// Adds a connection that closes now. Overlapping requests wait until its requests have ended.
+    /// Adds a closed connection to the export. Overlapping requests wait until that connection's requests have ended.
     pub(crate) fn orphaned(&self, orphan: Weak<dyn Orphan>) {
         self.orphans.borrow_mut().push(orphan);
     }
 
-    /// Waits until no closed connection has a request in flight that touches `range`.
+    /// Waits until no closed connection of the export has a request in flight that touches `range`.
     pub(crate) async fn unfenced(&self, range: Option<ByteRange>) {
         self.fenced.until(|| !self.is_fenced(range)).await;
     }
 
-    /// Wakes fenced requests after a closed connection has ended a request.
+    /// Wakes requests to the export that wait for a closed connection, after this has ended a request.
     pub(crate) fn wake_fenced(&self) {
         self.fenced.wake();
     }
 
-    /// Whether a request on `range` must wait for one that a closed connection left behind.
+    /// Whether a request on `range` of the export must wait for a request of a closed connection.
     pub(crate) fn is_fenced(&self, range: Option<ByteRange>) -> bool {
         let mut orphans = self.orphans.borrow_mut();
         if orphans.is_empty() {

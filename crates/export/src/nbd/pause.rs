@@ -42,9 +42,9 @@ impl Room {
 }
 
 impl Server {
-    /// Stops accepting clients and beginning requests, and waits up to `limit` until every begun request is answered.
-    /// Returns whether they all are. A connection that cannot be handed over, such as one with TLS, is closed in order;
-    /// so is one that does not read its replies.
+    /// Makes the server stop accepting clients and beginning requests, and waits up to `limit` until every begun
+    /// request is answered. Returns whether they all are. A connection that cannot be handed over, such as one with
+    /// TLS, is closed in order; so is one whose client does not read its replies.
     pub async fn pause(&self, limit: Duration) -> bool {
         let inner = &self.0;
         inner.pausing.set(true);
@@ -67,8 +67,8 @@ impl Server {
         true
     }
 
-    /// Takes the paused connections, with their sockets, for another process: as many as fit into its state. The others
-    /// are closed.
+    /// Takes the paused connections of the server, with their sockets, for another process: as many as fit into its
+    /// state. The others are closed.
     pub fn hand_over(&self, identity: u64) -> Vec<(Handed, Rc<dyn Socket>)> {
         let (mut all, mut room) = (Vec::new(), Room::new());
         for Paused { export, socket, session, unread, .. } in self.0.paused.take() {
@@ -82,10 +82,10 @@ impl Server {
         all
     }
 
-    /// Takes over a connection of a process before this one.
+    /// Serves a connection that an earlier process has handed over.
     ///
     /// # Errors
-    /// The reason, in words: the export does not exist any more, or shows something else. The connection is closed
+    /// The reason, in words: the export does not exist any more, or shows another device. The connection is closed
     /// then.
     pub async fn take_over(
         &self,
@@ -118,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Accepts clients again, and resumes all paused connections.
+    /// Makes a paused server accept clients again, and resume all paused connections.
     pub fn go_on(&self) {
         let inner = &self.0;
         inner.pausing.set(false);

@@ -39,11 +39,12 @@ impl From<String> for End {
 
 type Step<T = ()> = std::result::Result<T, End>;
 
-/// Reads requests until the client leaves, or the gate is shut. The bytes of `early` come first. If another server
-/// takes over the stream, returns the bytes that have arrived and belong to no begun request.
+/// Begins the requests of the connection until the client leaves, or no more requests may begin. The bytes of `early`
+/// come first. If another server takes over the stream, returns the bytes that have arrived and belong to no begun
+/// request.
 ///
 /// # Errors
-/// The reason for closing the connection, for the log.
+/// The reason why the connection must be closed, for the log.
 pub async fn read(
     connection: &Rc<Connection>,
     inbox: Inbox,

@@ -27,7 +27,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The reason for closing a connection after its certificate was removed from `clients`.
 const NOT_ADMITTED: &str = "its certificate is not admitted to this export any more";
 
-/// Returns the present server side of TLS. Each handshake calls it again.
+/// Function that returns the server's present side of TLS. Each handshake calls it again.
 pub type CurrentTls = Rc<dyn Fn() -> Rc<tls::Server>>;
 
 /// A running NBD server.
@@ -40,35 +40,35 @@ pub(super) struct Inner {
     limits: Limits,
     log: Log,
     pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
-    /// The gates of all connections, in their handshake or after it.
+    /// The tokens of all connections, in their handshake or after it.
     pub(super) gates: RefCell<Vec<Weak<CancelToken>>>,
     pub(super) peers: Rc<Peers>,
     /// Number of connections, in their handshake or after it.
     connections: Cell<usize>,
     served: Cell<u64>,
-    /// Number of connections in their handshake.
+    /// Number of connections of the server in their handshake.
     pub(super) shaking: Cell<usize>,
     pub(super) waiting: Notify,
     stopping: Cell<bool>,
-    /// Whether it is paused: no client is accepted and no request begins until it goes on.
+    /// Whether the server is paused: it accepts no client and begins no request until it goes on.
     pub(super) pausing: Cell<bool>,
     pub(super) paused: RefCell<Vec<Paused>>,
 }
 
-/// A connection between two requests.
+/// A connection of a paused server, between two requests.
 pub(super) struct Paused {
     pub(super) export: Rc<Export>,
     pub(super) socket: Rc<dyn Socket>,
     pub(super) session: Session,
-    /// The names in the client's certificate.
+    /// Names in the certificate of the connection's client.
     pub(super) names: Vec<String>,
-    /// Bytes that have arrived and belong to no begun request.
+    /// Bytes of the connection that have arrived and belong to no begun request.
     pub(super) unread: Vec<u8>,
 }
 
 impl Server {
-    /// Makes a server of the volumes in `catalog`. `log` gets a line for each connection that ends badly, as long as they
-    /// are few.
+    /// Creates a server of the volumes in `catalog`. `log` gets a line for each connection that ends badly, as long as
+    /// they are few.
     pub fn new(
         env: &Env,
         catalog: Rc<dyn Catalog>,
@@ -98,7 +98,7 @@ impl Server {
         self.listen(listener, None);
     }
 
-    /// Serves the clients that connect to `listener`, which must begin with TLS.
+    /// Serves the clients that connect to `listener` and begin with TLS; others are refused.
     pub fn serve_tls(&self, listener: Rc<dyn Listener>, tls: &CurrentTls) {
         self.listen(listener, Some(tls.clone()));
     }
@@ -124,13 +124,13 @@ impl Server {
         });
     }
 
-    /// Closes each connection with a certificate that is not admitted to its volume any more. Others stay, even if
-    /// their volume has left the catalogue.
+    /// Closes each connection whose client has a certificate that its volume does not admit any more. Others stay, even
+    /// if their volume has left the catalogue.
     pub fn close_barred(&self) {
         self.0.peers.close_barred();
     }
 
-    /// Passes all listeners to the present supervisor again. It holds them while no process serves.
+    /// Gives all listeners of the server to the present supervisor again. It holds them while no process serves.
     ///
     /// # Errors
     /// The error of the system.
@@ -138,23 +138,23 @@ impl Server {
         self.0.listeners.borrow().iter().try_for_each(|listener| listener.fdstore_put())
     }
 
-    /// Returns the number of open connections to an export.
+    /// Returns the number of the server's open connections to the export with that name.
     pub fn connections_to(&self, export: &str) -> usize {
         self.0.peers.all().iter().filter(|peer| peer.export.name() == export).count()
     }
 
-    /// Returns the number of open connections.
+    /// Returns the number of the server's open connections.
     pub fn connections(&self) -> usize {
         self.0.connections.get()
     }
 
-    /// Returns the number of connections served since the start, including the open ones.
+    /// Returns the number of connections that the server has served since the start, including the open ones.
     pub fn served(&self) -> u64 {
         self.0.served.get()
     }
 
-    /// Stops accepting clients and beginning requests, and waits up to `limit` until every begun request is answered.
-    /// Returns the number of connections that were closed, and whether all requests were answered.
+    /// Makes the server stop accepting clients and beginning requests, and waits up to `limit` until every begun
+    /// request is answered. Returns the number of connections that were closed, and whether all requests were answered.
     pub async fn stop(&self, limit: Duration) -> (usize, bool) {
         self.0.stopping.set(true);
         for listener in self.0.listeners.take() {
@@ -181,7 +181,7 @@ impl Server {
         self.0.env.within(limit, quiet).await.is_some()
     }
 
-    /// Waits until there is no connection.
+    /// Waits until the server has no connection.
     pub async fn all_closed(&self) {
         self.0.waiting.until(|| self.0.connections.get() == 0).await;
     }
@@ -204,7 +204,7 @@ impl Server {
         });
     }
 
-    /// Counts one more connection, and returns its gate.
+    /// Counts one more connection of the server, and returns the token that ends its requests.
     pub(super) fn count(&self) -> Rc<CancelToken> {
         let inner = &self.0;
         inner.connections.set(inner.connections.get() + 1);
@@ -214,7 +214,7 @@ impl Server {
         gate
     }
 
-    /// Counts one connection less. Keeps it if it was paused, else closes it.
+    /// Counts one connection of the server less. Keeps the connection if it was paused, else closes it.
     pub(super) fn ended(
         &self,
         socket: &dyn Socket,

@@ -7,7 +7,7 @@ use wire::stream::drop_front;
 
 use super::connection::Connection;
 
-/// Sends replies until there will be no more.
+/// Sends the replies of the connection until there will be no more.
 pub async fn write(connection: Rc<Connection>) {
     while let Some(mut batch) = connection.batch().await {
         match send_all(&connection, batch.parts).await {

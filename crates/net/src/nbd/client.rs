@@ -21,13 +21,13 @@ use wire::stream::{HEADS_BYTES, INBOX_BYTES, Inbox, Outbox, drop_front};
 use super::pending::{Follows, Pending, Rest, Slot, nonsense, place_of};
 use super::target::secure;
 
-/// Limit of the whole handshake.
+/// Time limit of the whole handshake with an NBD server.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Payload of this length or more is received directly into its buffer.
 const STRAIGHT_BYTES: usize = 64 << 10;
 
-/// A connection to an NBD server.
+/// A connection to an NBD server, in its transmission phase.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -47,23 +47,23 @@ struct Inner {
     task_ended: Notify,
 }
 
-/// Bytes of the pool that a connection uses: its inbox, two batches of heads, a message of the handshake. TLS uses
-/// [`tls::CONNECTION_BYTES`] more.
+/// Bytes of the buffer pool that a connection to an NBD server uses: its inbox, two batches of heads, a message of the
+/// handshake. TLS uses [`tls::CONNECTION_BYTES`] more.
 pub(super) const CONNECTION_BYTES: usize = INBOX_BYTES + 3 * HEADS_BYTES;
 
 impl Client {
-    /// Connects and performs the handshake.
+    /// Connects to the NBD server at `to` and carries out the handshake.
     ///
     /// # Errors
-    /// Errors of the kernel, the handshake or the server, with the address.
+    /// Errors of the kernel, the handshake or the server, with the address of the server.
     pub async fn connect(env: &Env, to: &Address, config: ClientConfig) -> Result<Self> {
         Self::connect_with(env, to, config, None, Memory::Free).await
     }
 
-    /// Connects like [`Client::connect`], with buffers from `memory`. Requires TLS if `tls` is given.
+    /// Connects to an NBD server like [`Client::connect`], with buffers from `memory`. Requires TLS if `tls` is given.
     ///
     /// # Errors
-    /// The same, and an invalid certificate of the server.
+    /// Errors of [`Client::connect`], and an invalid certificate of the server.
     pub(super) async fn connect_with(
         env: &Env,
         to: &Address,
@@ -103,7 +103,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns the result of the handshake.
+    /// Returns the result of the handshake with the server.
     pub fn session(&self) -> &Session {
         &self.0.session
     }
@@ -113,23 +113,24 @@ impl Client {
         self.0.gone.borrow().clone()
     }
 
-    /// Returns the number of unanswered requests.
+    /// Returns the number of unanswered requests on the connection.
     pub(super) fn depth(&self) -> usize {
         let pending = self.0.pending.borrow();
         pending.slots.len() - pending.free.len()
     }
 
-    /// Ends the connection at once, without sending anything more.
+    /// Ends the connection to the server at once, without sending anything more.
     pub(super) fn sever(&self, why: Error) {
         self.0.end(why);
     }
 
-    /// Waits until the connection is gone and none of its tasks touches a buffer any more. Returns the reason.
+    /// Waits until the connection is gone and none of its tasks touches a buffer any more. Returns the reason for its
+    /// end.
     pub(super) async fn ended(&self) -> Error {
         self.0.task_ended.until_some(|| self.gone().filter(|_| self.0.tasks.get() == 0)).await
     }
 
-    /// Begins a request. The outcome of a read returns `buf` with the bytes.
+    /// Sends a request to the server. The outcome of a read returns `buf` with the bytes that were read.
     pub fn start(
         &self,
         command: Command,
@@ -144,10 +145,10 @@ impl Client {
         Ticket::new(self.0.clone(), cookie)
     }
 
-    /// Asks the server for the block status from `offset` on.
+    /// Asks the server for the block status of `length` bytes from `offset` on.
     ///
     /// # Errors
-    /// Errors of the server; `Unsupported` if it has no `base:allocation`.
+    /// Errors of the server; `Unsupported` if the server has no `base:allocation`.
     pub async fn status(&self, offset: u64, length: u64) -> Result<Vec<Extent>> {
         if self.0.session.contexts.is_empty() {
             let words = "the server does not say what is allocated";
@@ -161,7 +162,7 @@ impl Client {
         slot.failed.map_or(Ok(slot.extents), Err)
     }
 
-    /// Sends a disconnect. Requests in flight fail.
+    /// Sends a disconnect to the server. Requests in flight fail.
     pub fn close(&self) {
         let (command, flags) = (Command::Disconnect, CommandFlags::NONE);
         self.0.queue(RequestHeader { command, flags, cookie: 0, offset: 0, length: 0 }, None);

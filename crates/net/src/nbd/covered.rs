@@ -5,7 +5,7 @@ use std::ops::Range;
 /// Most parts at one time that do not touch each other.
 const APART_MAX: usize = 1024;
 
-/// A prefix of the read, and parts behind it that came out of order.
+/// The parts of a read that have been answered: a prefix of the read, and parts behind it that came out of order.
 #[derive(Default)]
 pub(super) struct Covered {
     to: usize,
@@ -14,15 +14,15 @@ pub(super) struct Covered {
 }
 
 impl Covered {
-    /// Returns the length of the prefix that has arrived.
+    /// Returns the length of the prefix of the read that has arrived.
     pub fn len(&self) -> usize {
         self.to
     }
 
-    /// Adds a part.
+    /// Adds a part of the read that has been answered.
     ///
     /// # Errors
-    /// A message, if some of its bytes came before, or there are too many separate parts.
+    /// A message, if some bytes of the part were answered before, or there are too many separate parts.
     pub fn add(&mut self, part: Range<usize>) -> Result<(), &'static str> {
         const TWICE: &str = "some of it came before";
         if part.start < self.to {

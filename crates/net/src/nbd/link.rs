@@ -49,22 +49,22 @@ const RING: &str = "unflushed/";
 const SAME_NAME: &str = "the running graph has a disk of this name on another server, and what that one has not \
                          flushed outlives this process. Next: give the new disk another name";
 
-/// The way to reach the export, and how long to try.
+/// How an NBD disk reaches its export, and how long it tries.
 pub(super) struct Reach {
     pub name: String,
-    /// URI of the export; identifies it for its ring.
+    /// URI of the export. The ring of the disk belongs to the export with this URI.
     pub uri: String,
-    /// TLS settings; `None` for connections without TLS.
+    /// TLS settings of the connections; `None` for connections without TLS.
     pub tls: Option<tls::Client>,
     pub address: Address,
     pub export: String,
     pub connections: usize,
     pub timeout: Duration,
-    /// Time for which requests are held while the server is away.
+    /// Time for which requests to the disk are held while the server is away.
     pub hold: Duration,
 }
 
-/// The connections to one export.
+/// The connections of an NBD disk to its export, made again when they are lost.
 pub(super) struct Link {
     me: Weak<Self>,
     env: Env,
@@ -98,7 +98,7 @@ enum State {
     Out(Error),
 }
 
-/// The session of an answer.
+/// The number of the session in which a request is sent: the answer counts only if that session still lasts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Session(u64);
 
@@ -155,11 +155,11 @@ fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, O
 }
 
 impl Link {
-    /// Connects for the first time, and replays the log of an earlier process.
+    /// Connects to the export for the first time, and replays the log that an earlier process has left.
     ///
     /// # Errors
-    /// Errors of connecting and of `log_bytes`, which computes the limit of the log from the facts; `Limit` if the pool
-    /// has no room for the connections.
+    /// Errors of connecting and of `log_bytes`, which computes the size of the log from the facts about the export;
+    /// `Limit` if the pool has no room for the connections.
     pub async fn connect(
         env: &Env,
         target: Reach,
@@ -205,7 +205,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Returns the facts of the export.
+    /// Returns the facts about the export.
     pub fn facts(&self) -> &ExportFacts {
         &self.facts
     }
@@ -216,7 +216,7 @@ impl Link {
     }
 
     /// Waits for a working session and returns its connection with the fewest requests. With `again`, for a change that
-    /// was sent before, the wait ends in `resending` already.
+    /// was sent in an earlier session, the wait ends in `resending` already.
     ///
     /// # Errors
     /// `Faulted` when the disk is out of service.
@@ -231,18 +231,18 @@ impl Link {
         Ok((Session(self.session.get()), client))
     }
 
-    /// Whether the answers of that session still count.
+    /// Whether answers to requests of `session` still count.
     pub fn is_current(&self, session: Session) -> bool {
         self.session.get() == session.0
     }
 
-    /// Counts a change as open until the returned value is dropped.
+    /// Counts a change that is sent to the server as open until the returned value is dropped.
     pub fn open_change(&self) -> OpenChange<'_> {
         self.open_changes.set(self.open_changes.get() + 1);
         OpenChange(self)
     }
 
-    /// Ends that session, after the loss of one of its connections.
+    /// Ends `session`, after the loss of one of its connections.
     pub fn lost(&self, session: Session, why: &Error) {
         if !self.is_current(session) {
             return;
@@ -280,7 +280,7 @@ impl Link {
         self.env.spawn("an NBD disk's reconnect", come_back(link, clients));
     }
 
-    /// Takes the disk out of service, and returns the error of all further requests.
+    /// Takes the disk out of service for the reason `why`, and returns the error of all further requests.
     pub fn out(&self, why: impl Into<String>) -> Error {
         let words = format!("out of service: {}", why.into());
         let error = Error::new(ErrorKind::Faulted, words).at(&self.target.name);
@@ -300,7 +300,7 @@ impl Link {
         error
     }
 
-    /// Makes all further flushes fail.
+    /// Makes all further flushes of the disk fail.
     pub fn flush_failed(&self, error: &Error) {
         self.flush_fault.note(error, &self.target.name);
         self.log.give_up();
@@ -311,7 +311,7 @@ impl Link {
         self.flush_failed(&Error::new(ErrorKind::Io, words));
     }
 
-    /// Describes the state: whether the disk serves, and a text. Returns `None` in normal operation.
+    /// Returns whether the disk serves, and a description of its state. Returns `None` in normal operation.
     pub fn story(&self) -> Option<(bool, String)> {
         let ago = |since: Mono| self.env.now().since(since).as_secs();
         let away = self.outage.get().map_or(0, ago);
@@ -456,7 +456,7 @@ impl Link {
         }
     }
 
-    /// Returns the message for a missing answer.
+    /// Returns the message for a request that the server does not answer in time.
     pub fn overdue(&self) -> String {
         format!(
             "no answer within {} s. What was not flushed may be lost",
@@ -487,7 +487,7 @@ impl Drop for Link {
     }
 }
 
-/// A change that was sent and is not answered.
+/// Guard of a change that was sent to the server and is not answered.
 pub(super) struct OpenChange<'a>(&'a Link);
 
 impl Drop for OpenChange<'_> {

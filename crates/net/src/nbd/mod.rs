@@ -44,7 +44,7 @@ pub use any_bytes_tests::{try_any_replies, try_any_ring};
 pub use client::{Client, HANDSHAKE};
 pub use target::{PEM_MAX_BYTES, Target, TlsFiles, secure};
 
-/// `nbd`
+/// The kind `nbd`: a disk that is an export of another server.
 pub const KIND: Kind = Kind {
     name: "nbd",
     summary: "another server's export",

@@ -12,17 +12,17 @@ pub(super) struct Pending {
     pub free: Vec<usize>,
 }
 
-/// A request in flight. Its cookie consists of its index in the list and the number of times that the slot was used, so
-/// that a second answer to one request is not mistaken for the answer to another.
+/// A request in flight on a connection. Its cookie consists of its index in the list and the number of times that the
+/// slot was used, so that a second answer to one request is not mistaken for the answer to another.
 #[derive(Default)]
 pub(super) struct Slot {
     pub turn: u32,
     pub busy: bool,
     pub command: Option<Command>,
     pub offset: u64,
-    /// Target of a read. It is returned with the answer.
+    /// Buffer into which a read is received. It is returned with the answer.
     pub buf: Option<Buf>,
-    /// Parts of a read that have arrived or are arriving.
+    /// Parts of the read that have arrived or are arriving.
     pub covered: Covered,
     pub extents: Vec<Extent>,
     pub failed: Option<Error>,
@@ -31,14 +31,14 @@ pub(super) struct Slot {
     pub waiter: Waiter,
 }
 
-/// The bytes after a reply in the stream.
+/// The bytes that follow a reply in the stream.
 pub(super) struct Follows {
     pub cookie: u64,
     pub what: Rest,
     pub last: bool,
 }
 
-/// Payload, or a number of bytes to skip.
+/// Payload of a read, or a number of bytes to skip, behind a reply in the stream.
 pub(super) enum Rest {
     Data(Buf),
     Nothing(usize),
@@ -61,7 +61,8 @@ impl Pending {
         slot
     }
 
-    /// Records a reply in the slot of its request. Returns the bytes that follow it in the stream, if any.
+    /// Records a server's reply in the slot of its request. Returns the bytes that follow the reply in the stream, if
+    /// any.
     ///
     /// # Errors
     /// The defect of a reply that makes no sense: the connection must not be used any more.
@@ -114,7 +115,7 @@ impl Pending {
         Ok(None)
     }
 
-    /// Marks a request as completely answered, and wakes its waiter.
+    /// Marks the request with that cookie as completely answered, and wakes its waiter.
     pub fn finish(&mut self, cookie: u64) {
         let slot = &mut self.slots[place_of(cookie)];
         let missing = slot.buf.as_ref().is_some_and(|buf| slot.covered.len() < buf.len());

@@ -23,7 +23,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// The longest range of a command without payload if its length has 32 bits.
 const COMPACT_BYTES: u64 = 1 << 30;
 
-/// An export of another server.
+/// The device of an NBD disk: an export of another server.
 pub(super) struct Remote(Rc<Inner>);
 
 struct Inner {

@@ -24,7 +24,7 @@ const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 64;
 const HEADS_BYTES: u64 = 2 * HEAD_BYTES as u64;
 
-/// A record without its payload.
+/// Bytes of a record in the ring, without its payload.
 pub(super) const RECORD_BYTES: usize = 48;
 
 /// The longest payload of a record.
@@ -55,34 +55,34 @@ struct Head {
     next: Place,
 }
 
-/// The ring of one disk.
+/// The ring of one NBD disk: records of answered but unflushed changes, in memory that outlives the process.
 pub(super) struct Ring {
     memory: Rc<dyn Lasting>,
     capacity: u64,
     head: Head,
-    /// Lengths of the records, from the oldest on.
+    /// Bytes of each record in the ring, from the oldest on.
     pub lengths: VecDeque<u64>,
 }
 
-/// Content of a ring that an earlier process has left.
+/// The changes in a ring that an earlier process has left, and the fault of that ring.
 #[derive(Default)]
 pub(super) struct Found {
-    /// The changes in the order of their answers.
+    /// The changes that the server may not have flushed, in the order of their answers.
     pub changes: Vec<Change>,
-    /// The reason why the next flush cannot succeed, if it cannot.
+    /// The reason why the next flush of the disk cannot succeed, if it cannot.
     pub lost: Option<&'static str>,
 }
 
-/// Returns the size of the memory for a ring with `capacity` bytes of records.
+/// Returns the bytes of memory for a ring with `capacity` bytes of records.
 pub(super) fn memory_bytes(capacity: u64) -> u64 {
     HEADS_BYTES + capacity
 }
 
 impl Ring {
-    /// Makes an empty ring for the export with that identity.
+    /// Creates an empty ring in `memory` for the export with that identity.
     ///
     /// # Errors
-    /// `Invalid` if there is no room for a record; errors of the memory.
+    /// `Invalid` if `memory` has no room for a record; errors of the memory.
     pub fn new(memory: Rc<dyn Lasting>, identity: u64) -> Result<Self> {
         let capacity = memory.len().saturating_sub(HEADS_BYTES);
         if capacity < RECORD_BYTES as u64 {
@@ -99,10 +99,10 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Opens a ring that an earlier process has left. `buf` provides buffers for the payloads.
+    /// Opens the ring that an earlier process has left in `memory`. `buf` provides buffers for the payloads.
     ///
     /// # Errors
-    /// `InUse` if it belongs to another export and is not empty; errors of the memory and of `buf`.
+    /// `InUse` if the ring belongs to another export and is not empty; errors of the memory and of `buf`.
     pub fn open(
         memory: Rc<dyn Lasting>,
         identity: u64,
@@ -139,18 +139,18 @@ impl Ring {
         Ok((ring, found))
     }
 
-    /// Returns the number of bytes of records that it can hold.
+    /// Returns the number of bytes that all records in the ring may have together.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Appends a change. Once this returns, the change may be answered.
+    /// Appends the record of a change to the ring. Once this returns, the change may be answered.
     ///
     /// # Errors
-    /// Errors of the memory.
+    /// Errors of the ring's memory.
     ///
     /// # Panics
-    /// If there is no room. The log must make room before.
+    /// If the ring has no room for the record. The log must make room before.
     pub fn append(&mut self, change: &Change) -> Result<()> {
         let payload = change.data.as_ref().map_or(0, Buf::len);
         let len = (RECORD_BYTES + payload) as u64;
@@ -177,10 +177,11 @@ impl Ring {
         self.write_head()
     }
 
-    /// Removes the oldest `count` records. If `is_whole`, a flush has covered the changes that the ring lacked.
+    /// Removes the oldest `count` records of the ring. If `is_whole`, a flush has covered the changes that the ring
+    /// lacked.
     ///
     /// # Errors
-    /// Errors of the memory.
+    /// Errors of the ring's memory.
     pub fn trim(&mut self, count: usize, is_whole: bool) -> Result<()> {
         let bytes: u64 = self.lengths.drain(..count).sum();
         let Place { bytes: was, records } = self.head.tail;
@@ -198,19 +199,19 @@ impl Ring {
         self.write_head()
     }
 
-    /// Records that a change which is not in the ring is about to be answered.
+    /// Records in the ring that a change which is not in it is about to be answered.
     ///
     /// # Errors
-    /// Errors of the memory.
+    /// Errors of the ring's memory.
     pub fn lacks(&mut self) -> Result<()> {
         self.head.flags |= INCOMPLETE;
         self.write_head()
     }
 
-    /// Removes all records and records that no flush will succeed any more.
+    /// Removes all records of the ring, and records that no flush of the disk will succeed any more.
     ///
     /// # Errors
-    /// Errors of the memory.
+    /// Errors of the ring's memory.
     pub fn give_up(&mut self) -> Result<()> {
         self.head.flags |= GIVEN_UP;
         self.trim(self.lengths.len(), false)

@@ -11,33 +11,33 @@ use wire::nbd::uri::NbdUri;
 
 use super::Client;
 
-/// Longest certificate file that is read.
+/// Bytes of the longest certificate file that is read.
 pub const PEM_MAX_BYTES: usize = 1 << 20;
 
 /// Default name for the certificate of a server on a Unix socket.
 const LOCAL: &str = "localhost";
 
-/// The address of an export, and the files for TLS.
+/// The NBD export to which a client connects: its address, and the files for TLS.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The address of the server.
+    /// Address of the NBD server.
     pub address: Address,
-    /// The name of the export.
+    /// Name of the export.
     pub export: String,
-    /// The files for TLS; `None` for a connection without TLS.
+    /// Files for TLS with the server; `None` for a connection without TLS.
     pub tls: Option<TlsFiles>,
 }
 
-/// Files and names for TLS.
+/// Files and names for the client's side of TLS.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// Certificates of the authorities that sign server certificates.
+    /// Path of the certificates of the authorities that sign server certificates.
     pub ca: Option<PathBuf>,
-    /// The client's certificate.
+    /// Path of the client's certificate.
     pub cert: Option<PathBuf>,
-    /// The key of the client's certificate.
+    /// Path of the private key of the client's certificate.
     pub key: Option<PathBuf>,
-    /// Whether the client's certificate may be missing. A directory without one belongs to a client that needs none.
+    /// Whether the file of the client's certificate may be missing: the client then has no certificate.
     pub anonymous: bool,
     /// The name that the server's certificate must have.
     pub hostname: String,
@@ -60,7 +60,7 @@ impl TlsFiles {
         Ok(Pem { path: path.display().to_string(), bytes })
     }
 
-    /// Reads the files.
+    /// Reads the files, and returns the client's side of TLS.
     ///
     /// # Errors
     /// A missing, unreadable or invalid file, with its path.
@@ -100,10 +100,10 @@ impl TlsFiles {
 }
 
 impl Target {
-    /// Parses a URI.
+    /// Returns the export that an NBD URI names.
     ///
     /// # Errors
-    /// `Invalid`, with the URI, if it cannot be parsed.
+    /// `Invalid`, with the URI, if the URI cannot be parsed.
     pub fn of(uri: &str) -> Result<Self> {
         let parsed: std::result::Result<NbdUri, _> = uri.parse();
         let NbdUri { tls, address, export, certificates, hostname } =
@@ -117,7 +117,7 @@ impl Target {
         Ok(Self { address, export, tls })
     }
 
-    /// Reads the files for TLS. Returns `None` without TLS.
+    /// Reads the files for TLS with the server, and returns the client's side of TLS; `None` without TLS.
     ///
     /// # Errors
     /// As [`TlsFiles::client`].
@@ -125,7 +125,7 @@ impl Target {
         self.tls.as_ref().map(|files| files.client(env)).transpose()
     }
 
-    /// Connects with `config`.
+    /// Connects to the export's server with the settings of the handshake in `config`.
     ///
     /// # Errors
     /// As [`Client::connect`] and [`Target::client`].
@@ -135,7 +135,7 @@ impl Target {
     }
 }
 
-/// Starts TLS on a connection whose server has agreed to it, with buffers from `memory`.
+/// Starts TLS on a connection to an NBD server that has agreed to it, with buffers from `memory`.
 ///
 /// # Errors
 /// As [`tls::Client::connect`]; `Io` if bytes are left in the inbox (`left`), because any third party could have sent

@@ -27,7 +27,7 @@ const POOL_SHORT: usize = 4;
 /// ... and it holds at least this much: flushing less would free too little to matter.
 const SHORT_LEAST_BYTES: u64 = 1 << 20;
 
-/// A change of the export: a write, zeros, or a trim.
+/// A change of the export: a write, a write of zeros, or a trim.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub command: Command,
@@ -44,7 +44,7 @@ impl Change {
     }
 }
 
-/// The log of one disk.
+/// The log of one NBD disk: changes that the server has answered but not flushed.
 pub(super) struct Unflushed {
     limit_bytes: u64,
     pool: BufPool,
@@ -66,7 +66,7 @@ pub(super) struct Unflushed {
 }
 
 impl Unflushed {
-    /// Makes an empty log of at most `limit_bytes`, with buffers of `pool`. With 0 it keeps nothing.
+    /// Creates an empty log of at most `limit_bytes` for a disk with buffers of `pool`. With 0 the log keeps nothing.
     pub fn new(limit_bytes: u64, pool: &BufPool) -> Rc<Self> {
         Rc::new(Self {
             limit_bytes,
@@ -83,7 +83,8 @@ impl Unflushed {
         })
     }
 
-    /// Makes a log with a ring, and with the changes that an earlier process has left in the ring.
+    /// Creates a log that copies its entries to `ring`, and begins with the changes that an earlier process has left
+    /// there.
     pub fn lasting(limit_bytes: u64, pool: &BufPool, ring: Ring, left: Vec<Change>) -> Rc<Self> {
         let log = Self::new(limit_bytes.min(ring.capacity()), pool);
         let bytes = left.iter().map(Change::cost).sum();
@@ -95,18 +96,18 @@ impl Unflushed {
         log
     }
 
-    /// Whether it keeps changes.
+    /// Whether the log keeps answered changes.
     pub fn keeps(&self) -> bool {
         self.limit_bytes > 0 && !self.given_up.get()
     }
 
-    /// Returns the number of bytes that it keeps now.
+    /// Returns the number of bytes by which the kept changes fill the log.
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes.get()
     }
 
-    /// Waits until flushes have made room for a change that is about to be sent, and reserves it. A change that can
-    /// never fit gets a `Room` that keeps nothing.
+    /// Waits until flushes have made room in the log for a change that is about to be sent, and reserves the room. A
+    /// change that can never fit gets a `Room` that keeps nothing.
     pub async fn room(self: &Rc<Self>, change: &Change) -> Room {
         let cost = change.cost();
         poll_fn(|cx| {
@@ -124,12 +125,12 @@ impl Unflushed {
         .await
     }
 
-    /// Returns a stamp for a flush that is submitted now. The flush covers everything answered before.
+    /// Returns the stamp of a flush that is submitted now. The flush covers all changes that were answered before.
     pub fn stamp(&self) -> u64 {
         self.next.get()
     }
 
-    /// Removes the entries covered by a flush that was submitted at `stamp` and has succeeded.
+    /// Removes the entries that a successful flush covers; `stamp` is that of the flush.
     pub fn flushed(&self, stamp: u64) {
         let mut entries = self.entries.borrow_mut();
         let mut count = 0;
@@ -164,12 +165,12 @@ impl Unflushed {
         self.record(Ring::lacks);
     }
 
-    /// Whether the server has unflushed changes that are not kept here.
+    /// Whether the server has unflushed changes that the log does not keep.
     pub fn has_forgotten(&self) -> bool {
         self.forgotten.get().is_some()
     }
 
-    /// Stops keeping changes, because no flush will succeed any more.
+    /// Makes the log keep no more changes, because no flush of the disk will succeed any more.
     pub fn give_up(&self) {
         self.given_up.set(true);
         for (_, change) in self.entries.take() {
@@ -181,22 +182,22 @@ impl Unflushed {
         self.wake();
     }
 
-    /// Drops the ring: everything is flushed, and another disk may get its memory.
+    /// Drops the ring of the log: everything is flushed, and another disk may get the ring's memory.
     pub fn leave_ring(&self) {
         *self.ring.borrow_mut() = None;
     }
 
-    /// Returns entry number `at`, counted from the oldest.
+    /// Returns the change in entry number `at` of the log, counted from the oldest.
     pub fn entry(&self, at: usize) -> Option<Change> {
         self.entries.borrow().get(at).map(|(_, change)| change.clone())
     }
 
-    /// Returns the number of the oldest entry; `None` if the log is empty.
+    /// Returns the number of the log's oldest entry; `None` if the log is empty.
     pub fn oldest(&self) -> Option<u64> {
         self.entries.borrow().front().map(|(number, _)| *number)
     }
 
-    /// Waits until a flush should empty the log: it is half full, a change waits for room, or the pool is short.
+    /// Waits until a flush should empty the log: the log is half full, a change waits for room, or the pool is short.
     pub async fn pressed(&self) {
         self.flusher.until(|| self.is_pressed() || self.given_up.get()).await;
     }
@@ -226,7 +227,7 @@ impl Unflushed {
     }
 }
 
-/// Room in the log for one change. Dropping it frees the room.
+/// Room in the log for one change. Dropping it gives the room back.
 pub(super) struct Room {
     log: Rc<Unflushed>,
     cost: u64,
@@ -234,8 +235,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Keeps the answered change. A durable change is kept only while an older entry overlaps it, because sending that
-    /// entry again would undo the change.
+    /// Keeps the answered change in the log. A durable change is kept only while an older entry overlaps it, because
+    /// sending that entry again would undo the change.
     pub fn answered(mut self, change: Change, durable: bool) {
         let log = self.log.clone();
         if log.given_up.get() || durable && !log.overlaps(change.range) {
@@ -252,8 +253,9 @@ impl Room {
         }
     }
 
-    /// Handles a refusal: the server may have done part of the change. If an older entry overlaps it, sending that
-    /// entry again would change bytes that were already read. So a flush is due, and until then the log is incomplete.
+    /// Handles a change of `range` that the server refused: the server may have done part of it. If an older entry
+    /// overlaps the change, sending that entry again would change bytes that were already read. So a flush is due, and
+    /// until then the log is incomplete.
     pub fn refused(self, range: ByteRange) {
         let log = &self.log;
         if log.overlaps(range) {

@@ -1,34 +1,35 @@
 //! Numbers of the protocol (`linux/fuse.h`), and the limits that are agreed on in the INIT exchange.
 
-/// Bytes of a message that are read before its payload: the header (40 bytes) and the longest arguments of a call with
-/// more than a number in its answer (40 bytes). The payload of a write follows.
+/// Bytes of a FUSE message that are read before its payload: the header (40 bytes) and the longest arguments of a call
+/// with more than a number in its answer (40 bytes). The payload of a write follows.
 pub const HEAD_BYTES: usize = 80;
 
-/// The longest payload of a write, and the longest read. INIT announces it to the kernel.
+/// Longest payload of a FUSE write, and of the reply to a read. INIT announces it to the kernel.
 pub const MAX_WRITE_BYTES: u32 = 1 << 20;
 
-/// The kernel's page, as the protocol counts it here.
+/// Bytes of the kernel's page, as the FUSE protocol counts them.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Room for any message. The kernel refuses a read of its device with a smaller buffer.
+/// Length of a buffer that holds any FUSE message. The kernel refuses a read of its device with a smaller buffer.
 pub const MESSAGE_MAX_BYTES: usize = HEAD_BYTES + MAX_WRITE_BYTES as usize;
 
-/// The number of asynchronous requests that the kernel may have in flight.
+/// Most asynchronous FUSE requests that the kernel may have in flight.
 pub const MAX_BACKGROUND: u16 = 256;
 
-/// The number of asynchronous requests in flight from which the kernel reports congestion.
+/// Number of asynchronous FUSE requests in flight from which the kernel reports congestion.
 pub(super) const CONGESTION: u16 = 192;
 
-/// The newest minor version of protocol 7 that is spoken. With an older kernel its own version is used.
+/// The newest minor version of FUSE protocol 7 that this crate speaks. With an older kernel, the kernel's version is
+/// used.
 pub const MINOR_SPOKEN: u32 = 41;
 
-/// The oldest minor version that is accepted: 7.28 (Linux 4.20), for messages of more than 32 pages.
+/// The oldest minor version of FUSE protocol 7 that is accepted: 7.28 (Linux 4.20), for messages of more than 32 pages.
 pub const MINOR_MIN: u32 = 28;
 
 pub(super) const MAJOR: u32 = 7;
 
-/// The flags that are accepted if the kernel offers them: asynchronous reads, writes of more than a page, direct I/O
-/// that does not wait, parallel direct requests of one file, and `max_pages`.
+/// The FUSE flags that are accepted if the kernel offers them: asynchronous reads, writes of more than a page, direct
+/// I/O that does not wait, parallel direct requests of one file, and `max_pages`.
 pub const INIT_FLAGS: u32 = ASYNC_READ | BIG_WRITES | ASYNC_DIO | PARALLEL_DIROPS | MAX_PAGES_FLAG;
 
 const ASYNC_READ: u32 = 1;
@@ -37,30 +38,30 @@ const ASYNC_DIO: u32 = 1 << 15;
 const PARALLEL_DIROPS: u32 = 1 << 18;
 const MAX_PAGES_FLAG: u32 = 1 << 22;
 
-/// Flag: the message has a second word of flags.
+/// Flag of INIT: the message has a second word of flags.
 pub(super) const INIT_EXT: u32 = 1 << 30;
 
-/// Flag in the second word: the kernel can send unanswered requests again when asked to.
+/// Flag in the second word of INIT: the kernel can send unanswered requests again when asked to.
 pub(super) const HAS_RESEND: u32 = 1 << 7;
 
-/// Bit in the number of a request: the request was sent before, perhaps to another process.
+/// Bit in the number of a FUSE request: the request was sent before, perhaps to another process.
 pub const RESENT: u64 = 1 << 63;
 
-/// Flags in the reply to an open: bypass the page cache, and allow parallel direct writes to one file.
+/// Flags in the reply to a FUSE open: bypass the page cache, and allow parallel direct writes to one file.
 pub(super) const OPEN_FLAGS: u32 = 1 | 1 << 6;
 
-/// Validity of names and attributes, in seconds. They never change during a mount.
+/// Seconds for which the kernel may keep names and attributes of a mount. They never change during the mount.
 pub(super) const VALID_S: u64 = 365 * 24 * 60 * 60;
 
-/// Name of the only file.
+/// Name of the only file in a FUSE mount.
 pub const VOLUME_NAME: &str = "volume";
 
-/// A node, identified by its number in the protocol.
+/// A node of the FUSE mount, identified by its number in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Node {
-    /// The root directory. The protocol fixes its number, 1.
+    /// The root directory of the mount. The protocol fixes its number, 1.
     Root,
-    /// The volume: 2.
+    /// The file with the volume; its number is 2.
     Volume,
 }
 
@@ -81,7 +82,7 @@ impl Node {
     }
 }
 
-/// Opcodes of the requests. A request with any other opcode is answered with "not implemented".
+/// Opcodes of FUSE requests. A request with any other opcode is answered with "not implemented".
 pub(super) mod opcode {
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;

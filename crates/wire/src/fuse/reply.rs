@@ -6,23 +6,23 @@ use super::constants::{
 };
 use super::request::Init;
 
-/// The longest reply without the bytes of a read: a header (16 bytes) and an entry (128).
+/// Longest FUSE reply without the bytes of a read: a header (16 bytes) and an entry (128).
 pub const REPLY_MAX_BYTES: usize = HEADER_BYTES + 128;
 
 const HEADER_BYTES: usize = 16;
 
-/// Attributes of the volume.
+/// Attributes of a volume that the kernel asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// Size in bytes.
+    /// Size of the volume in bytes.
     pub size_bytes: u64,
-    /// Preferred alignment of requests, and the unit in which space is freed.
+    /// Preferred alignment of requests to the volume, and the unit in which space is freed, in bytes.
     pub block_bytes: u32,
-    /// Whether writes are refused.
+    /// Whether the volume refuses writes.
     pub read_only: bool,
 }
 
-/// A reply in the form in which it is written to the device. The bytes of a read follow it.
+/// A FUSE reply in the form in which it is written to the device. The bytes of a read follow it.
 #[derive(Clone, Copy)]
 pub struct Reply {
     bytes: [u8; REPLY_MAX_BYTES],
@@ -38,17 +38,17 @@ impl Reply {
         reply
     }
 
-    /// Returns the encoded reply.
+    /// Returns the reply in the form in which it is written to the device.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// Makes a reply of success without data.
+    /// Creates a reply of success without data to the request with number `unique`.
     pub fn done(unique: u64) -> Self {
         Self::new(unique).sealed(0)
     }
 
-    /// Makes a reply of failure with `errno` (above zero).
+    /// Creates a reply of failure with `errno` (above zero) to the request with number `unique`.
     ///
     /// # Panics
     /// If `errno` is no valid error number: the kernel would close the connection as broken.
@@ -59,12 +59,12 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Makes the head of the reply to a read; the `len` bytes follow it.
+    /// Creates the head of the reply to a read; the `len` bytes that were read follow it.
     pub fn read(unique: u64, len: u32) -> Self {
         Self::new(unique).sealed(len)
     }
 
-    /// Makes the reply to a write of `len` bytes.
+    /// Creates the reply to a successful write of `len` bytes.
     pub fn written(unique: u64, len: u32) -> Self {
         let mut reply = Self::new(unique);
         reply.u32(len);
@@ -72,7 +72,7 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Makes the reply to INIT. It limits reads and writes to `max_bytes`, rounded down to pages, and to
+    /// Creates the reply to INIT. It limits reads and writes to `max_bytes`, rounded down to pages, and to
     /// [`MAX_WRITE_BYTES`]. Returns `None` if the kernel's protocol is too old.
     ///
     /// # Panics
@@ -98,7 +98,7 @@ impl Reply {
         Some(reply.sealed(0))
     }
 
-    /// Makes a reply with the attributes of a node.
+    /// Creates a reply with the attributes of `node`.
     pub fn attributes(unique: u64, node: Node, facts: &Facts) -> Self {
         let mut reply = Self::new(unique);
         reply.u64(VALID_S);
@@ -107,7 +107,7 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Makes the reply to a successful lookup of the volume.
+    /// Creates the reply to a successful lookup of the volume's file.
     pub fn entry(unique: u64, facts: &Facts) -> Self {
         let mut reply = Self::new(unique);
         reply.u64(Node::Volume.number());
@@ -120,7 +120,8 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Makes the reply to an open. The volume bypasses the page cache. There are no handles.
+    /// Creates the reply to the opening of the volume's file, or of the directory. The file bypasses the page cache.
+    /// There are no handles.
     pub fn opened(unique: u64, directory: bool) -> Self {
         let mut reply = Self::new(unique);
         reply.u64(0);
@@ -129,7 +130,7 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Makes a reply with the facts of the file system: as large as the volume, and full.
+    /// Creates a reply with the facts about the mounted file system: as large as the volume, and full.
     pub fn statfs(unique: u64, facts: &Facts) -> Self {
         let mut reply = Self::new(unique);
         reply.u64(facts.size_bytes / u64::from(facts.block_bytes));
@@ -144,7 +145,7 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Makes a reply with the names in the root directory from number `offset` on, as many as fit in `room` bytes.
+    /// Creates a reply with the names in the root directory from number `offset` on, as many as fit in `room` bytes.
     pub fn names(unique: u64, offset: u64, room: u32) -> Self {
         const DIRECTORY: u32 = 4;
         const FILE: u32 = 8;

@@ -5,84 +5,84 @@ use super::constants::{HAS_RESEND, HEAD_BYTES, INIT_EXT, Node, RESENT, opcode};
 /// Bytes of the header of every message.
 const HEADER_BYTES: usize = 40;
 
-/// A request: its number, its node, and its call.
+/// A FUSE request of the kernel: its number, its node, and its call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request<'a> {
     /// Number of the request. The reply carries the same number, [`RESENT`] included.
     pub unique: u64,
-    /// The node; `None` if no node has that number.
+    /// Node that the request concerns; `None` if no node has the number in the request.
     pub node: Option<Node>,
-    /// The call and its arguments.
+    /// Call of the request, with its arguments.
     pub call: Call<'a>,
 }
 
-/// A call on a node, with its arguments.
+/// The call of a FUSE request, with its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call<'a> {
-    /// The first message.
+    /// The offer of versions and features in the first message of the kernel.
     Init(Init),
-    /// A look-up of a name in a directory. The name is truncated at the end of the message's head.
+    /// A look-up of this name in a directory. The name is truncated at the end of the message's head.
     Lookup(&'a [u8]),
-    /// A request for the attributes of a node.
+    /// A request for the attributes of the node.
     Getattr,
     /// The opening of a file or a directory.
     Open {
-        /// Whether it is a directory.
+        /// Whether the node is opened as a directory.
         directory: bool,
     },
-    /// A read of the volume.
+    /// A read of the volume's file.
     Read {
-        /// First byte.
+        /// First byte of the volume to read.
         offset: u64,
-        /// Number of bytes.
+        /// Number of bytes of the volume to read.
         size: u32,
     },
-    /// A write to the volume; its payload follows the head of the message.
+    /// A write to the volume's file; its payload follows the head of the message.
     Write {
-        /// First byte.
+        /// First byte of the volume to write.
         offset: u64,
-        /// Number of bytes.
+        /// Number of bytes of the volume to write.
         size: u32,
     },
-    /// A request to make durable everything that completed before.
+    /// A request to make durable every write to the volume that completed before.
     Fsync,
-    /// A request to make a range read as zeros.
+    /// A request to make a range of the volume read as zeros.
     Fallocate {
-        /// First byte.
+        /// First byte of the volume to zero.
         offset: u64,
-        /// Number of bytes.
+        /// Number of bytes of the volume to zero.
         length: u64,
-        /// The mode; `None` for a mode that a volume does not support.
+        /// How the range becomes zeros; `None` for a mode that a volume does not support.
         mode: Option<Zeroing>,
     },
-    /// A request for the facts of the file system.
+    /// A request for the facts about the mounted file system.
     Statfs,
-    /// A listing of names in a directory.
+    /// A listing of the names in a directory.
     Readdir {
-        /// Number of the first name to list; 0 at first.
+        /// Number of the first name to list; 0 for the first one of the directory.
         offset: u64,
-        /// Room for the names, in bytes.
+        /// Bytes that the names in the reply may take.
         size: u32,
     },
-    /// The end of a handle, a flush of a file, or a check of access. The answer is always success, and nothing depends
+    /// The end of a handle, a flush of a file, or a check of access. The reply is always success, and nothing depends
     /// on it.
     Agreed,
-    /// A message without an answer: forgotten nodes and interruptions.
+    /// A message that gets no reply: forgotten nodes and interruptions.
     Unanswered,
-    /// The end of the session.
+    /// The end of the FUSE session.
     Destroy,
-    /// Any other call, by its opcode.
+    /// A call with any other opcode, which is given here.
     Unknown(u32),
 }
 
-/// The kernel's offer in the INIT message.
+/// The kernel's offer of versions and features in the INIT message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Init {
-    /// Major version.
+    /// Major version of the FUSE protocol that the kernel offers.
     pub major: u32,
-    /// Minor version.
+    /// Minor version of the FUSE protocol that the kernel offers.
     pub minor: u32,
-    /// Bytes that the kernel reads ahead.
+    /// Bytes that the kernel reads ahead in the volume's file.
     pub max_readahead: u32,
     /// Flags of the features that the kernel supports.
     pub flags: u32,
@@ -90,21 +90,21 @@ pub struct Init {
     pub has_resend: bool,
 }
 
-/// The way in which a range becomes zeros.
+/// The way in which `fallocate` makes a range of a volume read as zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Zeroing {
-    /// Free its space.
+    /// The space of the range is freed.
     Punch,
-    /// Keep its space.
+    /// The space of the range is kept.
     Keep,
 }
 
-/// A message that breaks the protocol; no kernel sends it.
+/// A FUSE message that breaks the protocol; no kernel sends one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed {
-    /// The number of the request, for an error reply, if the header could be read.
+    /// Number of the request, for an error reply, if the header of the message could be read.
     pub unique: Option<u64>,
-    /// Bytes that were received.
+    /// Length of the received message in bytes.
     pub came_bytes: usize,
 }
 
@@ -117,7 +117,7 @@ impl std::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl<'a> Request<'a> {
-    /// Parses the head of a message of `came_bytes` bytes: its first [`HEAD_BYTES`], or the whole message if it is
+    /// Parses the head of a FUSE message of `came_bytes` bytes: its first [`HEAD_BYTES`], or the whole message if it is
     /// shorter.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ impl<'a> Request<'a> {
         Ok(Self { unique, node, call })
     }
 
-    /// Whether the request was sent before, so that it may have been carried out already.
+    /// Whether the kernel sent the request before, so that it may have been carried out already.
     pub fn is_resent(&self) -> bool {
         self.unique & RESENT != 0
     }

@@ -2,7 +2,7 @@
 
 use super::constants::MAX_STRING_BYTES;
 
-/// A position in received bytes. Each method that takes bytes returns `None` if too few are left.
+/// A position in received bytes of a message. Each method that takes bytes returns `None` if too few are left.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],

@@ -4,12 +4,12 @@ use super::constants::{Command, CommandFlags, Errno, TransmissionFlags};
 use super::export::{ReplyStyle, Session};
 use super::request::RequestHeader;
 
-/// The refusal of a request: the error to answer with, and the reason in words.
+/// The refusal of an NBD request: the error to answer with, and the reason in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The error to answer with.
+    /// The error for the reply to the request.
     pub errno: Errno,
-    /// The reason, for the message of an error chunk.
+    /// The reason for the refusal, for the message of an error chunk.
     pub reason: &'static str,
 }
 
@@ -17,7 +17,7 @@ const fn refusal(errno: Errno, reason: &'static str) -> Result<(), Refusal> {
     Err(Refusal { errno, reason })
 }
 
-/// Checks the rules of the protocol and the limits of the export.
+/// Checks an NBD request against the rules of the protocol and the limits of the session's export.
 ///
 /// A request that passes has a known command that the export offers, and only flags allowed on that command. If it has
 /// a range, the range is not empty, lies inside the export, and is aligned to the minimum block size. Reads and writes

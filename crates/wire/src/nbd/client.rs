@@ -15,40 +15,40 @@ use super::option::{
 /// Largest data of one option reply: two strings of maximal length and their lengths fit.
 const MAX_OPTION_REPLY_BYTES: usize = 16 << 10;
 
-/// Most bytes of option replies that a client accepts: lists of tens of thousands of exports fit.
+/// Most bytes of option replies that a client accepts in a handshake: lists of tens of thousands of exports fit.
 pub const MAX_HANDSHAKE_REPLY_BYTES: usize = 4 << 20;
 
 /// The purpose of a client's handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
-    /// Enter transmission.
+    /// The client enters the transmission phase.
     Connect,
-    /// Get the facts of the export, then leave.
+    /// The client gets the facts about the export, then leaves.
     Describe,
-    /// List the exports, then leave.
+    /// The client gets the list of the server's exports, then leaves.
     List,
 }
 
-/// The requests of a client. If the server refuses an extension, the handshake goes on without it, and the [`Session`]
-/// records what was agreed. Only the goal and TLS are required.
+/// The settings of a client's handshake. If the server refuses an extension, the handshake goes on without it, and the
+/// [`Session`] records the features in use. Only the goal and TLS are required.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientConfig {
-    /// The name of the export; empty for the default one.
+    /// Name of the export to use; empty for the server's default export.
     pub export: String,
-    /// The purpose of the handshake.
+    /// Purpose of the client's handshake.
     pub goal: Goal,
-    /// Ask for structured replies.
+    /// Whether the client asks for structured replies.
     pub structured: bool,
-    /// Ask for extended headers.
+    /// Whether the client asks for extended headers.
     pub extended: bool,
-    /// The metadata contexts to select, by full name.
+    /// Full names of the metadata contexts that the client asks for.
     pub contexts: Vec<String>,
-    /// Whether TLS is required before any other option.
+    /// Whether the client requires TLS before any other option.
     pub tls: bool,
 }
 
 impl ClientConfig {
-    /// Returns the configuration of a connection to `export` with every extension that this crate speaks.
+    /// Returns the settings of a client that connects to `export` with every extension that this crate speaks.
     pub fn connect(export: impl Into<String>) -> Self {
         Self {
             export: export.into(),
@@ -65,21 +65,22 @@ impl ClientConfig {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ClientProgress {
-    /// The input ends inside a message. Call again with the untaken bytes and more.
+    /// The input ends inside a message of the server. Call again with the untaken bytes and more.
     NeedMore,
-    /// One message was handled. Send the output, then call again with the rest of the input.
+    /// One message of the server was handled. Send the output, then call again with the rest of the input.
     Advanced,
-    /// Check that no input is left, start TLS on the stream, and call [`ClientHandshake::secured`].
+    /// The server has agreed to TLS. Check that no input is left, start TLS on the stream, and call
+    /// [`ClientHandshake::secured`].
     StartTls,
-    /// The rest of the stream consists of replies of this session.
+    /// The handshake has ended. The rest of the stream consists of replies of this session.
     Connected(Box<Session>),
-    /// The facts of the export. Send the output, then close.
+    /// The server has sent the facts about the export. Send the output, then close.
     Described(Box<ExportFacts>),
-    /// The exports of the server. Send the output, then close.
+    /// The server has sent the list of its exports. Send the output, then close.
     Listed(Vec<ExportEntry>),
 }
 
-/// The client's side of a fixed newstyle handshake.
+/// The client's side of a fixed newstyle handshake of NBD.
 ///
 /// It asks for structured replies, extended headers and metadata contexts, in this order and only if configured, then
 /// for the goal. On an error, send the output before closing: it ends the session as the protocol requires.
@@ -112,7 +113,7 @@ enum Phase {
 }
 
 impl ClientHandshake {
-    /// Starts a handshake. Refuses names that the protocol cannot carry.
+    /// Creates a handshake for `config`. Refuses names that the protocol cannot carry.
     pub fn new(config: ClientConfig) -> Result<Self> {
         for name in config.contexts.iter().chain([&config.export]) {
             require_within("length of a name", name.len(), MAX_STRING_BYTES)?;
@@ -146,8 +147,8 @@ impl ClientHandshake {
         })
     }
 
-    /// Handles at most one message at the start of `input`, and appends its answer to `out`. Returns the number of
-    /// bytes that it took, and the progress.
+    /// Handles at most one message of the server at the start of `input`, and appends the client's answer to `out`.
+    /// Returns the number of bytes taken from `input`, and the progress.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, ClientProgress)> {
         let result = match self.phase {
             Phase::Greeting => self.take_greeting(input, out),
@@ -163,7 +164,7 @@ impl ClientHandshake {
         result
     }
 
-    /// Appends the next option. To be called when TLS protects the stream.
+    /// Appends the next option of the handshake to `out`. To be called when TLS protects the stream.
     ///
     /// # Panics
     /// If the last progress was not [`ClientProgress::StartTls`].

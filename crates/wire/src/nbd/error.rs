@@ -4,61 +4,61 @@ use std::fmt;
 
 use super::constants::{OptionCode, ReplyCode};
 
-/// The result of reading a stream.
+/// The result of parsing messages of an NBD peer.
 pub(crate) type Result<T, E = ProtocolError> = std::result::Result<T, E>;
 
-/// A violation of the protocol or a limit by the peer, or its refusal of a required option.
+/// A violation of the NBD protocol or a limit by the peer, or the peer's refusal of a required option.
 ///
 /// The position in the stream is lost or useless: send the output buffer, then close the connection. Bad input after
 /// which the stream can still be followed is never reported this way; it gets an error reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// A message does not start with its magic number.
+    /// A message of the peer does not start with its magic number.
     BadMagic {
-        /// The message.
+        /// Name of the message.
         what: &'static str,
-        /// The number found.
+        /// The magic number that was received.
         found: u64,
-        /// The number it must be.
+        /// The magic number that the message must have.
         expected: u64,
     },
-    /// A count or length passes a limit.
+    /// A count or length in a message of the peer passes a limit.
     OverLimit {
-        /// The count or length.
+        /// Name of the count or length.
         what: &'static str,
-        /// Its value.
+        /// The received count or length.
         value: u64,
-        /// The largest value accepted.
+        /// The largest count or length that is accepted.
         limit: u64,
     },
-    /// A value that no rule of the protocol allows.
+    /// A field in a message of the peer has a value that the protocol does not allow.
     Invalid {
-        /// The field.
+        /// Name of the field.
         what: &'static str,
-        /// Its value.
+        /// The received value of the field.
         value: u64,
-        /// The rule for its value.
+        /// The rule that the value breaks.
         rule: &'static str,
     },
-    /// Text that is not UTF-8 or holds a NUL.
+    /// The text in a field with this name is not UTF-8 or holds a NUL.
     BadText(&'static str),
-    /// The peer does not speak fixed newstyle, the only supported handshake.
+    /// The peer does not speak fixed newstyle, the only supported handshake. The text names the peer's handshake.
     NotFixedNewstyle(&'static str),
-    /// `NBD_OPT_EXPORT_NAME` named an export that does not exist; the option has no error reply.
+    /// `NBD_OPT_EXPORT_NAME` named an export that does not exist: this one. The option has no error reply.
     UnknownExport(String),
-    /// `NBD_OPT_EXPORT_NAME` was refused by [`super::Exports`]; the option has no error reply.
+    /// `NBD_OPT_EXPORT_NAME` was refused, for this reason. The option has no error reply.
     NotServed(String),
     /// The server refused an option that the client cannot do without.
     Refused {
-        /// The option.
+        /// The option that the server refused.
         option: OptionCode,
-        /// The kind of refusal.
+        /// The type of the server's reply.
         reply: ReplyCode,
-        /// The server's message; may be empty.
+        /// The message in the server's reply; may be empty.
         message: String,
     },
-    /// The handshake had already ended.
+    /// The handshake was advanced after it had ended.
     HandshakeOver,
 }
 

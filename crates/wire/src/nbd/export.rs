@@ -2,7 +2,7 @@
 
 use super::constants::{MAX_PAYLOAD_BYTES, TransmissionFlags};
 
-/// The block sizes of an export (section "Block size constraints").
+/// The block sizes of an NBD export (section "Block size constraints").
 ///
 /// Invariant: the rules listed at [`BlockSizes::new`] hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,8 +13,8 @@ pub struct BlockSizes {
 }
 
 impl BlockSizes {
-    /// Checks the rules: `min` is a power of two up to 64 KiB, `preferred` is a power of two not below 512 and `min`,
-    /// `max` is `u32::MAX` or a multiple of `min` not below it. Returns `None` if one is broken.
+    /// Returns these block sizes if they follow the rules, else `None`: `min` is a power of two up to 64 KiB,
+    /// `preferred` is a power of two not below 512 and `min`, `max` is `u32::MAX` or a multiple of `min` not below it.
     pub const fn new(min: u32, preferred: u32, max: u32) -> Option<Self> {
         let good = min.is_power_of_two()
             && min <= 1 << 16
@@ -25,63 +25,64 @@ impl BlockSizes {
         if good { Some(Self { min, preferred, max }) } else { None }
     }
 
-    /// Returns the minimum. Every offset and length must be a multiple of it.
+    /// Returns the minimum block size: every offset and length of a request must be a multiple of it.
     pub const fn min(self) -> u32 {
         self.min
     }
 
-    /// Returns the preferred size. Requests in multiples of it need no read-modify-write.
+    /// Returns the preferred block size: requests in multiples of it need no read-modify-write.
     pub const fn preferred(self) -> u32 {
         self.preferred
     }
 
-    /// Returns the largest payload of one request, as announced to the peer.
+    /// Returns the largest payload of one request to the export, as announced to the peer.
     pub const fn max(self) -> u32 {
         self.max
     }
 
-    /// Returns the largest payload that is accepted: [`BlockSizes::max`], but no more than [`MAX_PAYLOAD_BYTES`].
+    /// Returns the largest payload of one request that is accepted: [`BlockSizes::max`], but no more than
+    /// [`MAX_PAYLOAD_BYTES`].
     pub fn max_payload(self) -> u32 {
         self.max.min(MAX_PAYLOAD_BYTES)
     }
 }
 
-/// The sizes without negotiation: any alignment, 4 KiB preferred, 32 MiB at most.
+/// The block sizes without negotiation: any alignment, 4 KiB preferred, 32 MiB at most.
 impl Default for BlockSizes {
     fn default() -> Self {
         Self { min: 1, preferred: 4096, max: MAX_PAYLOAD_BYTES }
     }
 }
 
-/// One line of an export list.
+/// One export in the list of a server's exports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExportEntry {
-    /// The name to connect with.
+    /// Name with which a client connects to the export.
     pub name: String,
-    /// A text for people; may be empty.
+    /// Description of the export for people; may be empty.
     pub description: String,
 }
 
-/// The facts of one export, as a server announces them.
+/// The facts about one export, as an NBD server announces them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ExportFacts {
-    /// The canonical name, also of an export that was found under an alias such as "".
+    /// Canonical name of the export, even if the client asked for an alias such as "".
     pub name: String,
-    /// A text for people; may be empty.
+    /// Description of the export for people; may be empty.
     pub description: String,
-    /// Size in bytes.
+    /// Size of the export in bytes.
     pub size_bytes: u64,
-    /// Its features. Set a flag only if the export supports it.
+    /// Features of the export. A flag may be set only if the export supports the feature.
     pub flags: TransmissionFlags,
-    /// Its block sizes.
+    /// Block sizes of the export.
     pub blocks: BlockSizes,
-    /// The metadata contexts it can report, for instance `base:allocation`.
+    /// Metadata contexts that the export can report, for instance `base:allocation`.
     pub contexts: Vec<String>,
 }
 
 impl ExportFacts {
-    /// Returns the flags as they may be sent: `HAS_FLAGS` always, `DF` only with structured replies, `FAST_ZERO` only
-    /// with `WRITE_ZEROES` (section "Transmission flags").
+    /// Returns the export's flags as they may be sent: `HAS_FLAGS` always, `DF` only with structured replies,
+    /// `FAST_ZERO` only with `WRITE_ZEROES` (section "Transmission flags").
     pub fn wire_flags(&self, structured: bool) -> TransmissionFlags {
         let mut flags = self.flags | TransmissionFlags::HAS_FLAGS;
         if !structured {
@@ -94,43 +95,45 @@ impl ExportFacts {
     }
 }
 
-/// The exports of a server, for its handshakes. The peer has proved nothing yet, so a look-up must be cheap.
+/// The exports of a server, as its handshakes look them up. The client has proved nothing yet, so a look-up must be
+/// cheap.
 pub trait Exports {
-    /// Lists every export that the client may see.
+    /// Lists every export of the server that the client may see.
     ///
     /// # Errors
-    /// The reason, in words for the client, if they cannot be listed.
+    /// The reason, in words for the client, if the exports cannot be listed.
     fn list(&self) -> impl Future<Output = Result<Vec<ExportEntry>, String>>;
 
-    /// Finds the export of a name. The empty name asks for the default one.
+    /// Finds the export called `name`. The empty name asks for the server's default export.
     ///
     /// # Errors
     /// The reason, in words for the client, if the export cannot be opened.
     fn find(&self, name: &str) -> impl Future<Output = Result<Option<ExportFacts>, String>>;
 
-    /// Returns the reason, in words, if no client gets an export now. It is asked before the other two.
+    /// Returns the reason, in words, if no client gets an export of the server now. The handshake asks for it before it
+    /// calls the other two methods.
     fn refusal(&self) -> Option<String> {
         None
     }
 }
 
-/// A metadata context that was selected for a session.
+/// A metadata context that a client has selected for a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Context {
-    /// The number that identifies it in replies.
+    /// Number of the context in replies.
     pub id: u32,
-    /// Its name.
+    /// Name of the context.
     pub name: String,
 }
 
-/// The form of the messages in the transmission phase.
+/// The form of requests and replies in the transmission phase of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplyStyle {
-    /// Compact requests, simple replies.
+    /// Requests are compact, and replies are simple.
     Simple,
-    /// Compact requests, structured replies. Simple replies are possible except to reads.
+    /// Requests are compact, and replies are structured. Simple replies are possible except to reads.
     Structured,
-    /// Extended requests and replies.
+    /// Requests and replies are extended.
     Extended,
 }
 
@@ -145,13 +148,13 @@ impl ReplyStyle {
     }
 }
 
-/// The result of a handshake. It governs the transmission phase.
+/// The result of an NBD handshake. It governs the transmission phase.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Session {
-    /// The form of the messages.
+    /// The form of requests and replies in the session.
     pub style: ReplyStyle,
-    /// The selected metadata contexts.
+    /// The metadata contexts that the client has selected.
     pub contexts: Vec<Context>,
-    /// The facts of the export. The flags are those that were sent.
+    /// The facts about the export. The flags are those that the server has sent.
     pub facts: ExportFacts,
 }

@@ -13,50 +13,53 @@ const MAGIC: &[u8; 8] = b"CairnNBD";
 const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 24;
 
-/// Most connections in one state. A process inherits up to 512 descriptors, and listeners and mounts are among them.
+/// Most connections in the state that one process hands over. A process inherits up to 512 descriptors, and listeners
+/// and mounts are among them.
 pub const HANDED_MAX: usize = 384;
 
-/// Most bytes of a state. The largest part is unread input: incomplete requests of clients.
+/// Most bytes of the state of connections that one process hands over. The largest part is unread input: incomplete
+/// requests of clients.
 pub const HANDED_MAX_BYTES: usize = 64 << 20;
 
-/// Most bytes of unread input of one connection: a whole request, and one receive.
+/// Most bytes of unread input of one handed-over connection: a whole request, and one receive.
 pub const UNREAD_MAX_BYTES: usize = MAX_PAYLOAD_BYTES as usize + (512 << 10);
 
 /// Most metadata contexts of one connection.
 const CONTEXTS_MAX: usize = 64;
 
-/// Facts of an export that are the same for every client.
+/// Facts about an export that are the same for every client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shown {
-    /// Size in bytes.
+    /// Size of the export in bytes.
     pub size_bytes: u64,
-    /// Its features.
+    /// Features of the export.
     pub flags: TransmissionFlags,
-    /// Its block sizes.
+    /// Block sizes of the export.
     pub blocks: BlockSizes,
 }
 
 impl Shown {
-    /// Returns that part of `facts`.
+    /// Returns the facts among `facts` that are the same for every client.
     pub fn of(facts: &ExportFacts) -> Self {
         Self { size_bytes: facts.size_bytes, flags: facts.flags, blocks: facts.blocks }
     }
 }
 
-/// A connection between two requests, without its socket.
+/// State of a connection that is handed over between two requests, without its socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handed {
-    /// Identity of the device behind the export: see [`identity`].
+    /// Identity of the device behind the connection's export: see [`identity`].
     pub identity: u64,
-    /// The result of its handshake. Of the facts it has the name, size, flags and block sizes that were sent.
+    /// The result of the connection's handshake. Of the facts it has the name, size, flags and block sizes that were
+    /// sent.
     pub session: Session,
-    /// The current facts of the export.
+    /// The current facts about the connection's export.
     pub shown: Shown,
-    /// Unread input: part of a request, or whole requests that were not begun.
+    /// Unread input of the connection: part of a request, or whole requests that were not begun.
     pub unread: Vec<u8>,
 }
 
-/// The reason why a state cannot be used.
+/// The reason why handed-over state of connections cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadState(&'static str);
 
@@ -71,11 +74,11 @@ pub fn identity(graph: &str, spec: &str) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, format!("{graph}\n{spec}").as_bytes())
 }
 
-/// Encodes the state of these connections, in their order.
+/// Encodes the state of the connections `all`, in their order.
 ///
 /// # Panics
-/// If there are more than [`HANDED_MAX`], or they need more than [`HANDED_MAX_BYTES`]. Check with [`encoded_bytes`]
-/// before.
+/// If there are more than [`HANDED_MAX`] connections, or they need more than [`HANDED_MAX_BYTES`]. Check with
+/// [`encoded_bytes`] before.
 pub fn encode(all: &[Handed]) -> Vec<u8> {
     assert!(all.len() <= HANDED_MAX, "{} connections", all.len());
     let mut body = Vec::new();
@@ -92,7 +95,7 @@ pub fn encode(all: &[Handed]) -> Vec<u8> {
     out
 }
 
-/// Returns the number of bytes that one connection takes in a state.
+/// Returns the number of bytes that the connection `one` takes in the encoded state.
 pub fn encoded_bytes(one: &Handed) -> usize {
     let mut out = Vec::new();
     let unread = one.unread.len();
@@ -100,10 +103,10 @@ pub fn encoded_bytes(one: &Handed) -> usize {
     out.len() + unread
 }
 
-/// Decodes the connections of a state.
+/// Decodes the connections in encoded state of an earlier process.
 ///
 /// # Errors
-/// The defect of the state. No connection is returned then.
+/// The defect of the encoded state. No connection is returned then.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Handed>, BadState> {
     const CUT: BadState = BadState("it is cut short");
     if bytes.len() > HANDED_MAX_BYTES {

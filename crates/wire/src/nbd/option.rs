@@ -7,12 +7,12 @@ use super::constants::{
 use super::error::{ProtocolError, Result, invalid, require_magic};
 use super::export::{BlockSizes, ExportEntry, ExportFacts};
 
-/// Bytes of an option before its data.
+/// Bytes of an NBD option before its data.
 pub(crate) const OPTION_HEADER_BYTES: usize = 16;
-/// Bytes of an option reply before its data.
+/// Bytes of a reply to an NBD option before its data.
 pub(crate) const OPTION_REPLY_HEADER_BYTES: usize = 20;
 
-/// Appends an option. Its data comes from this crate and is far smaller than 4 GiB.
+/// Appends an option of a client to `out`. Its data comes from this crate and is far smaller than 4 GiB.
 pub(crate) fn put_option(out: &mut Vec<u8>, option: OptionCode, data: &[u8]) {
     out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.0.to_be_bytes());
@@ -20,7 +20,7 @@ pub(crate) fn put_option(out: &mut Vec<u8>, option: OptionCode, data: &[u8]) {
     out.extend_from_slice(data);
 }
 
-/// Appends an option reply whose data is the concatenation of `parts`.
+/// Appends to `out` a reply to an option whose data is the concatenation of `parts`.
 pub(crate) fn put_reply(out: &mut Vec<u8>, option: OptionCode, reply: ReplyCode, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
@@ -32,12 +32,12 @@ pub(crate) fn put_reply(out: &mut Vec<u8>, option: OptionCode, reply: ReplyCode,
     }
 }
 
-/// Appends an error reply with a message for people.
+/// Appends to `out` an error reply to an option, with a message for people.
 pub(crate) fn put_refusal(out: &mut Vec<u8>, option: OptionCode, code: ReplyCode, words: &str) {
     put_reply(out, option, code, &[truncated(words, MAX_STRING_BYTES).as_bytes()]);
 }
 
-/// Appends the description of an export, the answer to `NBD_OPT_LIST`.
+/// Appends to `out` the description of an export, for the reply to `NBD_OPT_LIST`.
 pub(crate) fn put_server(out: &mut Vec<u8>, entry: &ExportEntry) {
     let name = truncated(&entry.name, MAX_STRING_BYTES);
     let description = truncated(&entry.description, MAX_STRING_BYTES);
@@ -46,7 +46,7 @@ pub(crate) fn put_server(out: &mut Vec<u8>, entry: &ExportEntry) {
     put_reply(out, OptionCode::LIST, ReplyCode::SERVER, &parts);
 }
 
-/// Appends the requested facts of an export. Size and flags are always sent (section "Option reply types",
+/// Appends to `out` the requested facts about an export. Size and flags are always sent (section "Option reply types",
 /// `NBD_REP_INFO`).
 pub(crate) fn put_infos(
     out: &mut Vec<u8>,
@@ -75,7 +75,7 @@ pub(crate) fn put_infos(
     }
 }
 
-/// The data of `NBD_OPT_INFO` and `NBD_OPT_GO`.
+/// The data of the options `NBD_OPT_INFO` and `NBD_OPT_GO`.
 pub(crate) struct InfoRequest<'a> {
     pub(crate) name: &'a str,
     /// Codes of the requested facts, two bytes each.
@@ -83,7 +83,7 @@ pub(crate) struct InfoRequest<'a> {
 }
 
 impl<'a> InfoRequest<'a> {
-    /// Parses the data. Returns `None` if the lengths are inconsistent or the name is not a valid string.
+    /// Parses the data of the option. Returns `None` if the lengths are inconsistent or the name is not a valid string.
     pub(crate) fn parse(data: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(data);
         let name = take_string(&mut reader)?;
@@ -105,7 +105,7 @@ impl<'a> InfoRequest<'a> {
     }
 }
 
-/// The data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`.
+/// The data of the options `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`.
 pub(crate) struct MetaRequest<'a> {
     pub(crate) name: &'a str,
     pub(crate) count: u32,
@@ -113,8 +113,8 @@ pub(crate) struct MetaRequest<'a> {
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Parses the data. Returns `None` if the lengths are inconsistent, a string is invalid, or a query has no
-    /// namespace.
+    /// Parses the data of the option. Returns `None` if the lengths are inconsistent, a string is invalid, or a query
+    /// has no namespace.
     ///
     /// The queries are checked here and parsed again by [`MetaRequest::queries`], so that no allocation depends on the
     /// count that the peer claims.
@@ -133,13 +133,13 @@ impl<'a> MetaRequest<'a> {
         reader.is_empty().then_some(Self { name, count, queries })
     }
 
-    /// Iterates over the queries, in order.
+    /// Iterates over the queries for metadata contexts, in order.
     pub(crate) fn queries(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let mut reader = self.queries;
         std::iter::from_fn(move || take_string(&mut reader))
     }
 
-    /// Encodes a request for the contexts `queries` of the export `name`.
+    /// Encodes the data of a request for the contexts `queries` of the export `name`.
     pub(crate) fn data(name: &str, queries: &[String]) -> Vec<u8> {
         let mut data = string(name);
         data.extend_from_slice(&(queries.len() as u32).to_be_bytes());
@@ -160,7 +160,7 @@ fn string(text: &str) -> Vec<u8> {
     data
 }
 
-/// The header of an option reply.
+/// The header of a reply to an option.
 pub(crate) struct ReplyHeader {
     pub(crate) option: OptionCode,
     pub(crate) reply: ReplyCode,
@@ -168,7 +168,7 @@ pub(crate) struct ReplyHeader {
 }
 
 impl ReplyHeader {
-    /// Parses the header. Returns `None` if more bytes are needed.
+    /// Parses the header of an option reply. Returns `None` if more bytes are needed.
     pub(crate) fn parse(input: &[u8]) -> Result<Option<Self>> {
         let mut reader = Reader::new(input);
         let Some(found) = reader.u64() else { return Ok(None) };
@@ -180,7 +180,7 @@ impl ReplyHeader {
     }
 }
 
-/// Copies one `NBD_REP_INFO` into the facts. An unknown kind is ignored.
+/// Copies the fact in the data of one `NBD_REP_INFO` into `facts`. An unknown fact is ignored.
 pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode> {
     let mut reader = Reader::new(data);
     let rule = "must be the one that belongs to its kind";

@@ -10,7 +10,7 @@ use super::constants::{
 use super::export::ReplyStyle;
 use super::request::RequestHeader;
 
-/// Most extents in one status chunk, sent or accepted: one MiB of them in compact form.
+/// Most extents in one block status chunk, sent or accepted: one MiB of them in compact form.
 pub const MAX_STATUS_EXTENTS: usize = 1 << 17;
 
 /// The largest head: an extended chunk header, an offset and the size of a hole.
@@ -20,7 +20,8 @@ const MAX_HEAD_BYTES: usize = EXTENDED_REPLY_BYTES + 12;
 /// one.
 const MAX_COMPACT_EXTENT: u64 = 0xffff_0000;
 
-/// The bytes of a reply before its payload, kept on the stack. Send the head and the payload in one vectored write.
+/// The bytes of an NBD reply before its payload, kept on the stack. Send the head and the payload in one vectored
+/// write.
 #[derive(Clone, Copy)]
 pub struct Head {
     bytes: [u8; MAX_HEAD_BYTES],
@@ -46,7 +47,7 @@ impl Deref for Head {
     }
 }
 
-/// The reply to one request.
+/// The encoder of the reply to one NBD request.
 ///
 /// It has the replies of every style. [`Reply::chunks`] has those that need chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,12 +58,12 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Makes the reply to `request`.
+    /// Creates the encoder of the reply to `request`.
     pub const fn new(request: &RequestHeader, style: ReplyStyle) -> Self {
         Self { style, cookie: request.cookie, offset: request.offset }
     }
 
-    /// Returns the reply in pieces, if the session has structured replies.
+    /// Returns the encoder of a reply in several chunks, if the session has structured replies.
     pub const fn chunks(self) -> Option<Chunks> {
         match self.style {
             ReplyStyle::Simple => None,
@@ -71,7 +72,7 @@ impl Reply {
         }
     }
 
-    /// Encodes success of a request that returns no payload.
+    /// Encodes the reply of success to a request that returns no payload.
     pub fn done(self) -> Head {
         match self.chunks() {
             None => self.simple(0),
@@ -79,7 +80,8 @@ impl Reply {
         }
     }
 
-    /// Encodes success of a whole read. Exactly the requested `len` bytes follow, so the read must not fail any more.
+    /// Encodes the head of the reply to a successful read. Exactly `len` bytes, the requested ones, follow, so the read
+    /// must not fail any more.
     pub fn whole_read(self, len: u32) -> Head {
         match self.chunks() {
             None => self.simple(0),
@@ -87,7 +89,7 @@ impl Reply {
         }
     }
 
-    /// Appends a failure. The message is for people; a simple reply has no room for it.
+    /// Appends a reply of failure to `out`. The message is for people; a simple reply has no room for it.
     pub fn error(self, errno: Errno, message: &str, out: &mut Vec<u8>) {
         match self.chunks() {
             None => out.extend_from_slice(&self.simple(errno.to_wire())),
@@ -104,16 +106,16 @@ impl Reply {
     }
 }
 
-/// A run of bytes with one status.
+/// A run of bytes of the export with one status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// Number of bytes, not zero.
+    /// Number of bytes in the run, not zero.
     pub length: u64,
-    /// The status of these bytes in the metadata context.
+    /// Status of the bytes in the metadata context.
     pub status: u64,
 }
 
-/// The reply to one request in pieces.
+/// The encoder of the reply to one NBD request in several chunks.
 ///
 /// Set `last` on exactly one piece, the one that is sent last. Data and holes may come in any order but must not
 /// overlap and must stay inside the request (section "Structured reply chunk message").
@@ -124,21 +126,21 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Encodes a piece of data: `len` bytes, not zero, follow and belong at `offset`. Set `last` only if the request
-    /// cannot fail any more.
+    /// Encodes the head of a chunk with data: `len` bytes, not zero, follow and belong at `offset`. Set `last` only if
+    /// the request cannot fail any more.
     pub fn data(self, offset: u64, len: u32, last: bool) -> Head {
         let payload = u64::from(len) + 8;
         self.head(ChunkKind::OFFSET_DATA, last, payload).with(&offset.to_be_bytes())
     }
 
-    /// Encodes a hole: `len` bytes at `offset`, not zero, that read as zeros. No bytes follow.
+    /// Encodes a chunk with a hole: `len` bytes at `offset`, not zero, that read as zeros. No bytes follow.
     pub fn hole(self, offset: u64, len: u32, last: bool) -> Head {
         self.head(ChunkKind::OFFSET_HOLE, last, 12)
             .with(&offset.to_be_bytes())
             .with(&len.to_be_bytes())
     }
 
-    /// Appends the extents of one metadata context, from the offset of the request on.
+    /// Appends to `out` a chunk with the extents of one metadata context, from the offset of the request on.
     ///
     /// Sends at most [`MAX_STATUS_EXTENTS`]. Without extended headers, stops after the first extent of 4 GiB or more.
     /// The client asks again from the end of the answer.
@@ -172,7 +174,7 @@ impl Chunks {
         }
     }
 
-    /// Ends the reply after pieces without `last`.
+    /// Encodes the last chunk of the reply, after chunks without `last`.
     pub fn done(self) -> Head {
         self.reply.done()
     }

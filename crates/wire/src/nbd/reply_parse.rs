@@ -14,7 +14,7 @@ use super::reply::{Extent, MAX_STATUS_EXTENTS};
 /// Longest payload of an error chunk: the longest message, an offset, and room for fields of unknown error kinds.
 const MAX_ERROR_BYTES: u64 = MAX_STRING_BYTES as u64 + 1024;
 
-/// One message of a server.
+/// One message of an NBD server in the transmission phase.
 ///
 /// The codec sees one message at a time. The caller must enforce the rules that span several messages: the cookie is
 /// that of a request in flight; no message with that cookie follows the one with `done`; data and holes lie inside the
@@ -22,58 +22,58 @@ const MAX_ERROR_BYTES: u64 = MAX_STRING_BYTES as u64 + 1024;
 /// session with structured replies; an extended reply repeats the offset of its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplyMessage<'a> {
-    /// The client's number for the request.
+    /// The client's number of the request that the message answers.
     pub cookie: u64,
-    /// The offset of the request, which extended replies repeat.
+    /// The offset of the request, which an extended reply repeats.
     pub offset: Option<u64>,
-    /// Whether this is the last message about the request.
+    /// Whether no further message answers the request.
     pub done: bool,
-    /// The content of the message.
+    /// The content of the message after its header.
     pub body: Body<'a>,
 }
 
-/// The content of a message.
+/// The content of a server's message after its header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
-    /// Success, in a simple reply: if the request was a read, its whole payload follows.
+    /// Success of the request, in a simple reply: if the request was a read, its whole payload follows.
     Simple,
-    /// The end of the answer; success if no error came before.
+    /// The end of the reply; the request has succeeded if no error came before.
     None,
-    /// The end of the reply; success if no error came before.
+    /// Bytes of a read, in a chunk of the reply; they follow in the stream.
     Data {
-        /// First byte of the data.
+        /// First byte of the export that the data belong to.
         offset: u64,
-        /// Number of bytes, not zero.
+        /// Number of data bytes, not zero.
         len: u32,
     },
-    /// `len` bytes at `offset` are zero; nothing follows.
+    /// A hole in the range of a read: its bytes are zeros, and do not follow.
     Hole {
-        /// First byte of the hole.
+        /// First byte of the hole in the export.
         offset: u64,
-        /// Number of bytes, not zero.
+        /// Number of bytes in the hole, not zero.
         len: u32,
     },
-    /// The extents of a metadata context, from the offset of the request on.
+    /// The extents of a metadata context, from the offset of the block status request on.
     Status {
-        /// The number of the context.
+        /// The number of the metadata context.
         context: u32,
-        /// The extents, at least one and at most [`EXTENTS_MAX`].
+        /// The extents of the context, at least one and at most [`EXTENTS_MAX`].
         extents: Extents<'a>,
-        /// Bytes of extents beyond that limit, which follow in the stream and must be skipped.
+        /// Bytes of further extents beyond [`EXTENTS_MAX`], which follow in the stream and must be skipped.
         more: u32,
     },
-    /// The request failed.
+    /// The request failed; the server gave an error number and a message.
     Error {
-        /// The kind of failure.
+        /// The error number in the server's reply.
         errno: Errno,
-        /// The server's message; may be empty.
+        /// The error message in the server's reply; may be empty.
         message: &'a str,
-        /// First byte that failed, if the server reports it.
+        /// First byte of the export that failed, if the server reports it.
         offset: Option<u64>,
     },
 }
 
-/// The extents of a status, still in wire form. Every length is non-zero.
+/// The extents of a block status, still in wire form. Every length is non-zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extents<'a> {
     bytes: &'a [u8],
@@ -81,7 +81,7 @@ pub struct Extents<'a> {
 }
 
 impl Extents<'_> {
-    /// Iterates over the extents, in order.
+    /// Iterates over the extents of the block status, in order.
     pub fn iter(&self) -> impl Iterator<Item = Extent> + use<'_> {
         let mut reader = Reader::new(self.bytes);
         let wide = self.wide;
@@ -107,7 +107,8 @@ struct ChunkHeader {
 }
 
 impl<'a> ReplyMessage<'a> {
-    /// Parses the message at the start of `input`. Returns it and its length, or `None` if more bytes are needed.
+    /// Parses the server's message at the start of `input`. Returns the message and its length, or `None` if more bytes
+    /// are needed.
     ///
     /// The bytes of data are not part of the message, so that they can be received directly into their final buffer.
     /// The extents of a status beyond [`EXTENTS_MAX`] are not part of it either. Everything else is, and no message is

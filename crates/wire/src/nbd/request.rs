@@ -8,23 +8,24 @@ use super::constants::{
 use super::error::{Result, over_limit, require_magic};
 use super::export::ReplyStyle;
 
-/// A request without its payload.
+/// The header of an NBD request: the request without its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestHeader {
-    /// The operation.
+    /// The operation of the request.
     pub command: Command,
-    /// Its modifiers. `PAYLOAD_LEN` is as received.
+    /// The modifiers of the request. `PAYLOAD_LEN` is as received.
     pub flags: CommandFlags,
-    /// The client's number for the request, returned in every reply.
+    /// The client's number of the request, returned in every reply to it.
     pub cookie: u64,
-    /// First byte of the range.
+    /// First byte of the request's range.
     pub offset: u64,
-    /// Length of the range, or of the payload if `PAYLOAD_LEN` is set.
+    /// Length of the request's range, or of its payload if `PAYLOAD_LEN` is set.
     pub length: u64,
 }
 
 impl RequestHeader {
-    /// Parses the request at the start of `input`. Returns it and its length, or `None` if more bytes are needed.
+    /// Parses the request header at the start of `input`. Returns the header and its length, or `None` if more bytes
+    /// are needed.
     ///
     /// Only a defect that makes the stream unreadable is an error. [`super::check`] decides whether the request may be
     /// carried out. In either case [`payload_bytes`](Self::payload_bytes) of payload follow and must be taken off the
@@ -56,8 +57,8 @@ impl RequestHeader {
         Some((Self { command, flags, cookie, offset, length }, len))
     }
 
-    /// Returns the number of payload bytes after the header: at most [`MAX_PAYLOAD_BYTES`] for a header that was
-    /// parsed.
+    /// Returns the number of payload bytes that follow the request header: at most [`MAX_PAYLOAD_BYTES`] for a header
+    /// that was parsed.
     ///
     /// Compact: the length of a write. Extended: the length of any request with `PAYLOAD_LEN` (section "Request
     /// message").
@@ -73,8 +74,8 @@ impl RequestHeader {
         if has_payload { self.length } else { 0 }
     }
 
-    /// Encodes the header and returns its length. An extended write gets `PAYLOAD_LEN`. A length that does not fit a
-    /// compact header is an error.
+    /// Encodes the request header and returns its length. An extended write gets `PAYLOAD_LEN`. A length that does not
+    /// fit a compact header is an error.
     pub fn encode(
         &self,
         style: ReplyStyle,

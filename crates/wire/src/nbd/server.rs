@@ -11,17 +11,17 @@ use super::option::{
     InfoRequest, MetaRequest, OPTION_HEADER_BYTES, put_infos, put_refusal, put_reply, put_server,
 };
 
-/// Limits of a client during the handshake, before it has proved anything.
+/// Limits for a client during its handshake with the server, before the client has proved anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Options in one handshake. An ordinary client sends about five.
+    /// Most options in one handshake. An ordinary client sends about five.
     pub options: u32,
-    /// Option data read in one handshake. Several options with names of maximal length fit.
+    /// Most bytes of option data that are read in one handshake. Several options with names of maximal length fit.
     pub option_bytes: u32,
-    /// Data of refused options that is skipped in one handshake, so that a client which sends too much gets an error
-    /// reply and can go on.
+    /// Most bytes of refused options' data that are skipped in one handshake, so that a client which sends too much
+    /// gets an error reply and can go on.
     pub skipped_bytes: u32,
-    /// Queries in one request for metadata contexts; a server here knows a handful of contexts.
+    /// Most queries in one request for metadata contexts; a server here knows a handful of contexts.
     pub queries: u32,
 }
 
@@ -35,31 +35,32 @@ impl Default for Limits {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ServerProgress {
-    /// The input ends inside a message. Call again with the untaken bytes and more.
+    /// The input ends inside a message of the client. Call again with the untaken bytes and more.
     NeedMore,
-    /// One message was handled. Send the output, then call again with the rest of the input.
+    /// One message of the client was handled. Send the output, then call again with the rest of the input.
     Advanced,
-    /// Send the output. The rest of the stream consists of requests of this session.
+    /// The handshake has ended. Send the output. The rest of the stream consists of requests of this session.
     Ready(Box<Session>),
-    /// Send the output, check that no input is left, start TLS on the stream, and call [`ServerHandshake::secured`].
+    /// The server has agreed to TLS. Send the output, check that no input is left, start TLS on the stream, and call
+    /// [`ServerHandshake::secured`].
     StartTls,
     /// The client aborted the handshake: send the output, then close.
     Aborted,
 }
 
-/// The state of TLS on a connection.
+/// The state of TLS on a connection of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ServerTls {
-    /// TLS is not offered: `NOTLS` of the specification.
+    /// TLS is not offered on the connection: `NOTLS` of the specification.
     #[default]
     Absent,
-    /// No other option is carried out before TLS: `FORCEDTLS`.
+    /// No other option is carried out before TLS: `FORCEDTLS` of the specification.
     Required,
-    /// TLS protects the stream.
+    /// TLS protects the connection.
     Done,
 }
 
-/// The server's side of a fixed newstyle handshake.
+/// The server's side of a fixed newstyle handshake of NBD.
 ///
 /// It holds no bytes. The caller keeps the input that was not taken: at most one option, which is
 /// [`Limits::option_bytes`] and a header. One call handles at most one message, so the caller can stop feeding a client
@@ -126,7 +127,7 @@ async fn find(exports: &impl Exports, name: &str) -> Result<ExportFacts, Answer>
 }
 
 impl ServerHandshake {
-    /// Starts a handshake without TLS.
+    /// Creates a server's handshake without TLS.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -140,13 +141,13 @@ impl ServerHandshake {
         }
     }
 
-    /// Starts a handshake that requires `NBD_OPT_STARTTLS` before any other option.
+    /// Creates a server's handshake that requires `NBD_OPT_STARTTLS` before any other option.
     pub fn with_tls(limits: Limits) -> Self {
         Self { tls: ServerTls::Required, ..Self::new(limits) }
     }
 
-    /// Records that TLS protects the stream. Discards everything agreed on before, because any third party could have
-    /// sent it.
+    /// Records that TLS protects the stream. Discards everything agreed on before in the handshake, because any third
+    /// party could have sent it.
     ///
     /// # Panics
     /// If the last progress was not [`ServerProgress::StartTls`].
@@ -157,7 +158,7 @@ impl ServerHandshake {
         self.agreed = Agreed::default();
     }
 
-    /// Appends the greeting, which the server sends before anything is received.
+    /// Appends the server's greeting to `out`. The server sends it before anything is received.
     pub fn greeting(out: &mut Vec<u8>) {
         let flags = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
         out.extend_from_slice(&INIT_MAGIC.to_be_bytes());
@@ -165,11 +166,12 @@ impl ServerHandshake {
         out.extend_from_slice(&flags.0.to_be_bytes());
     }
 
-    /// Handles at most one message at the start of `input`, and appends the answer to `out`. It waits for nothing but
-    /// `exports`. Returns the number of bytes that it took.
+    /// Handles at most one message of the client at the start of `input`, and appends the answer to `out`. It waits for
+    /// nothing but `exports`. Returns the number of bytes taken from `input`, and the progress.
     ///
     /// # Errors
-    /// The violation of the protocol, or the refusal of an option without an error reply. The connection must be closed.
+    /// The violation of the protocol, or the refusal of an option without an error reply. The connection must be
+    /// closed.
     pub async fn advance(
         &mut self,
         input: &[u8],

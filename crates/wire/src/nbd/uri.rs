@@ -16,24 +16,24 @@ use block::env::Address;
 
 use super::constants::{DEFAULT_PORT, MAX_STRING_BYTES};
 
-/// Longest URI accepted: an export name and a path of maximal length, every byte escaped.
+/// Bytes of the longest NBD URI that is accepted: an export name and a path of maximal length, every byte escaped.
 pub const MAX_URI_BYTES: usize = 32 << 10;
 
 /// The parameters of a URI: the first one for Unix sockets, the others for TLS.
 const PARAMETERS: [&str; 3] = ["socket", "tls-certificates", "tls-hostname"];
 
-/// The address of a server and the name of an export.
+/// An NBD URI: the address of a server and the name of an export.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NbdUri {
-    /// Whether TLS must be used.
+    /// Whether the connection to the server must use TLS.
     pub tls: bool,
-    /// The address of the server. Its host is not empty, an IPv6 address without its brackets; nor is its path.
+    /// The address of the server. Its host is not empty, and an IPv6 address has no brackets; its path is not empty.
     pub address: Address,
-    /// The export; empty for the default one.
+    /// Name of the export; empty for the server's default export.
     pub export: String,
-    /// `tls-certificates`: the directory of `ca-cert.pem`, `client-cert.pem` and `client-key.pem`.
+    /// Directory of `ca-cert.pem`, `client-cert.pem` and `client-key.pem`: the parameter `tls-certificates`.
     pub certificates: Option<String>,
-    /// `tls-hostname`: the name in the server's certificate, if it is not the host's.
+    /// Name in the server's certificate, if it is not that of the host: the parameter `tls-hostname`.
     pub hostname: Option<String>,
 }
 
@@ -41,25 +41,25 @@ pub struct NbdUri {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum UriError {
-    /// The text is too long.
+    /// The text has this number of bytes, which is too long.
     TooLong(usize),
-    /// The scheme is missing or not one of those listed in the module documentation.
+    /// The scheme of the URI is missing, or is none of those listed in the module documentation.
     Scheme(String),
-    /// A TCP URI names no host, or a host that is malformed.
+    /// The TCP URI names no host, or a host that is malformed.
     Host(String),
-    /// The port is no number from 1 to 65535.
+    /// The port in the URI is no number from 1 to 65535.
     Port(String),
-    /// A Unix URI names a host, which it cannot have.
+    /// The Unix URI names a host, which it cannot have.
     UnixHost(String),
-    /// A Unix URI has no `socket` parameter, or an empty one.
+    /// The Unix URI has no `socket` parameter, or an empty one.
     NoSocket,
-    /// A parameter that is unknown, repeated, or not for this kind of URI.
+    /// The URI has a parameter that is unknown, repeated, or not for its scheme.
     Parameter(String),
-    /// A `%` without two hexadecimal digits after it, or bytes that are not UTF-8 or hold a NUL.
+    /// The URI has a `%` without two hexadecimal digits after it, or bytes that are not UTF-8 or hold a NUL.
     Escape(String),
-    /// The name of the export is too long.
+    /// The export's name in the URI has this number of bytes, which is too long.
     Export(usize),
-    /// A `#`, which would begin a fragment: NBD URIs have none.
+    /// The URI has a `#`, which would begin a fragment: NBD URIs have none.
     Fragment,
 }
 

@@ -4,10 +4,10 @@ use std::ops::Deref;
 
 use block::{Buf, BufPool, Ref, Result};
 
-/// Most bytes of one receive: a deep queue of small messages in one system call.
+/// Most bytes of one receive from a stream: a deep queue of small messages in one system call.
 pub const INBOX_BYTES: usize = 256 << 10;
 
-/// Received bytes that are not taken yet.
+/// Buffer of bytes that were received from a stream and are not taken yet.
 pub struct Inbox {
     buf: Buf,
     start: usize,
@@ -15,7 +15,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Makes an empty inbox with a buffer of the pool.
+    /// Creates an empty inbox with a buffer of `pool`.
     ///
     /// # Errors
     /// `Limit` if the pool can never provide the buffer.
@@ -23,30 +23,30 @@ impl Inbox {
         Ok(Self::over(pool.wait_for(INBOX_BYTES).await?))
     }
 
-    /// Makes an empty inbox in `buf`.
+    /// Creates an empty inbox that receives into `buf`.
     ///
     /// # Panics
-    /// If `buf` does not have [`INBOX_BYTES`].
+    /// If the length of `buf` is not [`INBOX_BYTES`].
     pub fn over(buf: Buf) -> Self {
         assert_eq!(buf.len(), INBOX_BYTES, "an inbox has its length");
         Self { buf, start: 0, end: 0 }
     }
 
-    /// Returns the bytes that wait.
+    /// Returns the received bytes that are not taken yet.
     pub fn bytes(&self) -> impl Deref<Target = [u8]> + '_ {
         Arrived { all: self.buf.read(), from: self.start, to: self.end }
     }
 
-    /// Removes the first `n` bytes.
+    /// Removes the first `n` bytes from the inbox.
     ///
     /// # Panics
-    /// If fewer bytes wait.
+    /// If the inbox has fewer bytes.
     pub fn take(&mut self, n: usize) {
         self.start += n;
         assert!(self.start <= self.end, "more was taken than had arrived");
     }
 
-    /// Moves as many bytes as fit into the front of `into`. Returns their number.
+    /// Moves as many bytes as fit from the inbox into the front of `into`. Returns their number.
     pub fn take_into(&mut self, into: &Buf) -> usize {
         let n = self.len().min(into.len());
         if n > 0 {
@@ -56,23 +56,23 @@ impl Inbox {
         n
     }
 
-    /// Takes the first `n` bytes without copying them. The inbox cannot receive while this part is held: see
-    /// [`Inbox::renew`].
+    /// Takes the first `n` bytes of the inbox without copying them. The inbox cannot receive while the returned part is
+    /// held: see [`Inbox::renew`].
     ///
     /// # Panics
-    /// If `n` is zero, or fewer bytes wait.
+    /// If `n` is zero, or the inbox has fewer bytes.
     pub fn take_part(&mut self, n: usize) -> Buf {
         let part = self.buf.slice(self.start..self.start + n);
         self.take(n);
         part
     }
 
-    /// Whether parts of the buffer are held.
+    /// Whether taken parts of the inbox's buffer are still held.
     pub fn is_held(&self) -> bool {
         self.buf.is_shared()
     }
 
-    /// Moves the bytes that wait to a fresh buffer if parts of this one are held.
+    /// Moves the bytes of the inbox to a new buffer of `pool` if taken parts of the present one are still held.
     ///
     /// # Errors
     /// `Limit` if the pool can never provide the buffer.
@@ -85,21 +85,21 @@ impl Inbox {
         Ok(())
     }
 
-    /// Returns the number of bytes that wait.
+    /// Returns the number of received bytes that are not taken yet.
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Whether no bytes wait.
+    /// Whether all received bytes are taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the buffer to receive into. Moves the bytes that wait to the front, so there is room as long as no
-    /// message is longer than [`INBOX_BYTES`].
+    /// Returns the part of the inbox's buffer to receive into. Moves the bytes that are not taken to the front, so
+    /// there is room as long as no message is longer than [`INBOX_BYTES`].
     ///
     /// # Panics
-    /// If parts of the buffer are held.
+    /// If taken parts of the buffer are still held.
     pub fn room(&mut self) -> Buf {
         assert!(!self.is_held(), "bytes that somebody holds would be overwritten");
         if self.start > 0 {
@@ -110,7 +110,7 @@ impl Inbox {
         self.buf.slice(self.end..INBOX_BYTES)
     }
 
-    /// Records that `n` more bytes were received into the room.
+    /// Records that `n` more bytes were received into the part that [`Inbox::room`] returned.
     pub fn arrived(&mut self, n: usize) {
         self.end += n;
     }

@@ -2,13 +2,13 @@
 
 use block::{Buf, BufPool, Result};
 
-/// Room for the heads of one batch.
+/// Length of the buffer for the message heads of one send.
 pub const HEADS_BYTES: usize = 16 << 10;
 
 /// Parts in one send; the kernel accepts 1024.
 const PARTS_MAX: usize = 1000;
 
-/// A batch of messages under construction.
+/// A batch of messages to a peer under construction.
 pub struct Outbox {
     heads: Buf,
     /// Used bytes of `heads`; and the offset from which on they are not among the parts yet.
@@ -22,17 +22,17 @@ pub struct Outbox {
     spare_parts: Vec<Buf>,
 }
 
-/// The content of one send. Give it back with [`Outbox::sent`].
+/// The bytes of one send, taken from an outbox. They must be given back with [`Outbox::sent`] afterwards.
 pub struct Batch {
-    /// The bytes, in order.
+    /// The bytes to send, in order.
     pub parts: Vec<Buf>,
-    /// The sum of [`Outbox::hold`] for this batch.
+    /// The sum of [`Outbox::hold`] for the messages of this batch.
     pub held: usize,
     heads: Buf,
 }
 
 impl Outbox {
-    /// Makes an empty outbox with buffers of the pool.
+    /// Creates an empty outbox with buffers of `pool`.
     ///
     /// # Errors
     /// `Limit` if the pool is exhausted.
@@ -40,10 +40,10 @@ impl Outbox {
         Ok(Self::over(pool.take(HEADS_BYTES)?, pool.take(HEADS_BYTES)?))
     }
 
-    /// Makes an empty outbox that uses these two buffers in turn for its heads.
+    /// Creates an empty outbox that uses these two buffers in turn for the heads of its messages.
     ///
     /// # Panics
-    /// If a buffer does not have [`HEADS_BYTES`].
+    /// If the length of a buffer is not [`HEADS_BYTES`].
     pub fn over(heads: Buf, spare: Buf) -> Self {
         assert_eq!((heads.len(), spare.len()), (HEADS_BYTES, HEADS_BYTES), "room for a batch");
         Self {
@@ -57,38 +57,38 @@ impl Outbox {
         }
     }
 
-    /// Whether `parts` more buffers and heads of `len` bytes fit.
+    /// Whether message heads of `len` bytes and `parts` more buffers fit into the outbox.
     pub fn fits(&self, len: usize, parts: usize) -> bool {
         self.used + len <= HEADS_BYTES && self.parts.len() + parts + 2 <= PARTS_MAX
     }
 
-    /// Copies bytes into the shared buffer.
+    /// Copies `bytes` of a message head into the outbox.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If `bytes` do not fit into the buffer for heads.
     pub fn bytes(&mut self, bytes: &[u8]) {
         let end = self.used + bytes.len();
         self.heads.slice(self.used..end).write().copy_from_slice(bytes);
         self.used = end;
     }
 
-    /// Adds a payload without copying it.
+    /// Adds the payload of a message to the outbox without copying it.
     pub fn payload(&mut self, payload: Buf) {
         self.close();
         self.parts.push(payload);
     }
 
-    /// Adds `bytes` to the number that is accounted for when the batch is sent.
+    /// Adds `bytes` to the count of bytes whose memory is freed when the present batch is sent.
     pub fn hold(&mut self, bytes: usize) {
         self.held += bytes;
     }
 
-    /// Returns the sum of [`Outbox::hold`] so far.
+    /// Returns the sum of [`Outbox::hold`] for the present batch.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Whether there is nothing to send.
+    /// Whether the outbox has nothing to send.
     pub fn is_empty(&self) -> bool {
         self.used == 0 && self.parts.is_empty()
     }
@@ -100,10 +100,10 @@ impl Outbox {
         }
     }
 
-    /// Takes the batch.
+    /// Takes the messages of the outbox as a batch to send.
     ///
     /// # Panics
-    /// If the batch before was not given back.
+    /// If the batch before was not given back ([`Outbox::sent`]).
     pub fn take(&mut self) -> Batch {
         self.close();
         let next = self.spare.take().expect("one batch is sent at a time");
@@ -113,7 +113,7 @@ impl Outbox {
         Batch { parts, held: std::mem::take(&mut self.held), heads }
     }
 
-    /// Takes the buffers of a batch back after its send.
+    /// Takes the buffers of a batch back into the outbox after its send.
     pub fn sent(&mut self, mut batch: Batch) {
         batch.parts.clear();
         self.spare = Some(batch.heads);
