@@ -97,7 +97,7 @@ pub struct Export {
     pub node: NodeId,
     /// The node that was made for it alone, if it needs one.
     made: Option<NodeId>,
-    /// Names in the certificates of the clients that may use it; all clients if `None`.
+    /// Names in the certificates of the clients that may use the export; all clients if `None`.
     pub clients: Option<Vec<String>>,
     /// Size, block size and other facts about the export.
     pub info: Info,

@@ -385,9 +385,9 @@ impl Labels {
         Ok(())
     }
 
-    /// Records in the labels of the disks that only the graph `before` has that they were removed from this graph. A
-    /// disk that takes longer than [`GONE_WRITTEN_WITHIN`] keeps its old label: it may be failing, and the labels of
-    /// this graph record the removal as well.
+    /// Records in the labels of the disks that `before` has and this graph has not that they were removed. A disk that
+    /// takes longer than [`GONE_WRITTEN_WITHIN`] keeps its old label: the disk may be failing, and the labels of this
+    /// graph record the removal as well.
     pub async fn tell_gone(&self, before: &Self) {
         self.tell_not_ours(&before.without(self)).await;
     }

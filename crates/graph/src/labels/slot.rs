@@ -97,7 +97,7 @@ impl Slot {
         self.update(|_| {}).await
     }
 
-    /// Changes the label, durably.
+    /// Applies `change` to the label, and writes the label to its disk durably.
     ///
     /// # Errors
     /// The error of the disk.

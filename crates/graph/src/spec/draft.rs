@@ -16,7 +16,7 @@ const READ_ONLY: OptionSpec =
 const ATTACH: OptionSpec =
     setting("attach", ValueType::Switch, "make it a block device of this machine");
 
-/// Options of an export besides `on` and `clients`.
+/// Options of an export in a spec, besides `on` and `clients`.
 pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
 
 /// Option of every disk.
@@ -52,7 +52,7 @@ pub(super) struct ExportDraft<'s> {
     pub(super) on: Option<(Word, usize)>,
     pub(super) read_only: bool,
     pub(super) attach: bool,
-    /// Names in the certificates of the clients that may use it; `None` if the spec does not limit them.
+    /// Names in the certificates of the clients that may use the export; `None` if the spec does not limit them.
     pub(super) clients: Option<Vec<String>>,
 }
 

@@ -38,7 +38,7 @@ const KEYS: [&str; 4] = ["listen", INSECURE.name, MAX_CONNECTIONS.name, TLS.name
 /// An address at which clients connect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listen {
-    /// The address.
+    /// Socket path, or host and port.
     pub address: Address,
     /// Whether clients must use TLS at this address.
     pub tls: bool,

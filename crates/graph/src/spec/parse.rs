@@ -51,12 +51,12 @@ pub(super) struct Entry {
     pub(super) broken: bool,
     /// Whether another entry has the same name. The fault is reported already.
     pub(super) twice: bool,
-    /// See [`kind::DeviceConfig::trusted_now`].
+    /// Whether a command at this start, not the spec, gave the `trust` option: see [`kind::DeviceConfig::trusted_now`].
     pub(super) trusted_now: bool,
 }
 
 impl Entry {
-    /// Returns an entry without faults.
+    /// Returns the entry of a disk, device or export in a spec, without faults.
     pub(super) fn new(section: Section, name: Word, fields: Vec<Field>) -> Self {
         Self { section, name, fields, broken: false, twice: false, trusted_now: false }
     }

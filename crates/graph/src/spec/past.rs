@@ -13,7 +13,7 @@ use super::write::table;
 /// A spec of a graph that this machine knows, with the uuid of each labelled disk.
 #[derive(Clone)]
 pub struct Known {
-    /// The spec.
+    /// The spec of the graph.
     pub spec: Spec,
     /// Uuids of the labelled disks in the spec, by disk name.
     pub disks: BTreeMap<String, Uuid>,

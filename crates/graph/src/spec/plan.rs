@@ -206,7 +206,7 @@ pub struct PlannedExport {
     pub said_read_only: bool,
     /// Whether the export is attached as a block device of this machine while it is served.
     pub attach: bool,
-    /// Names in the certificates of the clients that may use it; all clients if `None`.
+    /// Names in the certificates of the clients that may use the export; all clients if `None`.
     pub clients: Option<Vec<String>>,
     /// Size, block size and other facts about the export.
     pub info: Info,

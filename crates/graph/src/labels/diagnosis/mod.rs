@@ -125,7 +125,7 @@ pub enum Case {
     LostEnd,
     /// A disk that has lost the label at its front.
     LostFront,
-    /// A stale disk: it missed a broadcast that every other present disk has.
+    /// A stale disk: it missed a broadcast that reached every disk which was present at that time.
     Stale,
     /// A disk without a label to which no label can be written, because it is read-only.
     Unwritable,

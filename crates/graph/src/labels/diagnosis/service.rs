@@ -187,8 +187,8 @@ impl<'b> BoundDisks<'b> {
         planned.only_on(&without).iter().any(|shows| !anyway.contains(shows))
     }
 
-    /// Returns the names of the matched disks that are stale: they missed a broadcast that every other present disk
-    /// has.
+    /// Returns the names of the matched disks that are stale: they missed a broadcast that reached every disk which was
+    /// present at that time.
     pub fn stale_names(self) -> Vec<&'b str> {
         let labels = self.binding.disks.keys().filter_map(|name| self.label(name));
         let stale = older(labels);
