@@ -45,7 +45,8 @@ pub struct Label {
     pub cells: BTreeMap<String, Cell>,
     /// Earlier specs of the graph, the newest first. They are for people only: no decision depends on them.
     pub past: Rc<[Past]>,
-    /// Bits of features that this version does not know. It may read the label, but must not write it.
+    /// Bits of features that this version of Cairn does not know. This version may read the label, but must not write
+    /// it.
     pub unknown_read_only: u64,
 }
 

@@ -93,7 +93,7 @@ impl Commits {
         Self { head: Cell::new(head), last: Cell::new(now), ..Self::default() }
     }
 
-    /// Whether a commit is in progress.
+    /// Whether a commit of the vault is in progress.
     pub fn is_busy(&self) -> bool {
         self.leading.get() || !self.queue.borrow().is_empty()
     }

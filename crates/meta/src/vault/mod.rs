@@ -102,7 +102,7 @@ impl Drop for Inner {
     }
 }
 
-/// Counters of the activity and content of a vault, since it was opened.
+/// Counters of a vault: its activity since it was opened, and its free pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Number of records written to the log.
@@ -211,8 +211,8 @@ impl Vault {
         self.0.checkpoint(false).await
     }
 
-    /// Waits until running commits are over, and makes a checkpoint, so that the next opening has nothing to replay.
-    /// Other handles can commit and write nothing afterwards.
+    /// Closes the vault: waits until running commits are over, and makes a checkpoint, so that the next opening has
+    /// nothing to replay. Afterwards other handles can neither commit nor write.
     ///
     /// # Errors
     /// As [`Vault::flush`].

@@ -68,7 +68,8 @@ pub struct Superblock {
     pub tail: Position,
     /// Last epoch of the vault that was sent to each copy.
     pub sent: [Epoch; COPIES_MAX],
-    /// Bits of features that this version does not know. It may read the vault, but must not write it.
+    /// Bits of features that this version of Cairn does not know. This version may read the vault, but must not write
+    /// it.
     pub unknown_read_only: u64,
 }
 
