@@ -322,8 +322,8 @@ impl Graph<'_> {
     }
 }
 
-/// Checks that a repair on the machine `here` may write to the disk with this label. With `take` it may even if the
-/// label names another machine as holder.
+/// Checks that a repair on the machine `here` may write to the disk with this label. With `take`, a label that names
+/// another machine as holder is no obstacle.
 pub(crate) fn check_writable(place: &str, label: &Label, here: &Machine, take: bool) -> Result<()> {
     let findings = label_findings(&label.disk_name, place, label, here).into_iter();
     let is_waived = |found: &Finding| take && found.waived_by.contains(&Waiver::Take);
