@@ -89,9 +89,9 @@ pub struct Slot {
 pub struct Cost {
     /// Memory of the key derivation in KiB.
     pub memory_kib: u32,
-    /// Passes over the memory.
+    /// Passes of the key derivation over its memory.
     pub passes: u32,
-    /// Lanes of the memory.
+    /// Lanes into which the memory of the key derivation is divided.
     pub lanes: u32,
 }
 

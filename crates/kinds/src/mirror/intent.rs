@@ -120,7 +120,8 @@ impl Intent {
     }
 
     /// Removes the regions in `quiet` from the bitmap, except those with writes since they were found quiet. Returns
-    /// whether any was removed: the caller must then write the mirror's state before it releases its lock.
+    /// whether any was removed: the caller must then write the next state of the mirror before it releases the writer's
+    /// lock.
     pub fn leave(&self, quiet: &Bitmap, busy: impl Fn(ByteRange) -> bool) -> bool {
         let Maps { wanted, durable, touched } = &mut *self.maps.borrow_mut();
         let mut states = 1;
