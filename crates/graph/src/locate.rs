@@ -16,7 +16,7 @@ const PLACES_MAX: usize = 4096;
 pub struct Located {
     /// Name of the device or disk.
     pub name: String,
-    /// Name of its kind.
+    /// Name of the kind of the device or disk.
     pub kind: &'static str,
     /// Offset of the byte in the device.
     pub offset: u64,

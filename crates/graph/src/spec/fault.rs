@@ -9,9 +9,9 @@ use super::tree::{Item, Raw};
 /// A position in the text of a spec. Lines and characters are counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
-    /// The line in the text.
+    /// Line in the text of the spec, counted from 1.
     pub line: u32,
-    /// The character in the line.
+    /// Character in the line, counted from 1.
     pub column: u32,
 }
 
@@ -53,7 +53,7 @@ impl Fault {
         &self.file
     }
 
-    /// Returns the position of the fault in the file.
+    /// Returns the position of the fault in the file of the spec.
     pub fn position(&self) -> Position {
         self.position
     }

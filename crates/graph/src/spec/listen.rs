@@ -66,7 +66,7 @@ pub struct TlsPaths {
     pub clients: Option<PathBuf>,
     /// File with lists of revoked certificates.
     pub revoked: Option<PathBuf>,
-    /// Position of these settings in the spec.
+    /// Position of the TLS settings in the text of the spec.
     pub position: Position,
 }
 
