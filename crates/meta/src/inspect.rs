@@ -13,7 +13,7 @@ use crate::{Label, data_bytes};
 pub struct CopyFound {
     /// Label area of the copy, at the front or at the back of the disk.
     pub area: Area,
-    /// Number of the copy in its label area.
+    /// Number of the copy in its label area: 0 or 1.
     pub number: usize,
     /// The label that this copy holds, or the reason why it holds no valid label.
     pub found: Found,

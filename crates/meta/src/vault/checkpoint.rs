@@ -66,7 +66,7 @@ impl Inner {
         self.env.run_to_end("a vault's checkpoint", alone).await
     }
 
-    /// Makes a checkpoint as [`Self::checkpoint`] does. The caller holds the lock for checkpoints.
+    /// Makes a checkpoint of the vault as [`Self::checkpoint`] does. The caller holds the lock for checkpoints.
     pub(super) async fn checkpoint_alone(&self, always: bool) -> Result<()> {
         let most = self.tree.cache.borrow().dirty_max() / 2;
         // A page that cannot be repaired is lost; reading it returns an error.

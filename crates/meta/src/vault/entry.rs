@@ -82,7 +82,7 @@ pub struct Entry {
     pub advisory: bool,
     /// Name of the device that the object belongs to.
     pub owner: String,
-    /// Number by which the owner finds the object.
+    /// Number that identifies the object among the objects of its owner.
     pub role: u32,
     /// Bytes of each record of an array, else 0.
     pub record_bytes: u32,

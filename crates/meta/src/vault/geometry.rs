@@ -40,7 +40,7 @@ pub const LEVELS_MAX: usize = 4;
 /// Number of a page in a vault, counted through all levels of its map; the pages of objects are level 0.
 pub type PageNumber = u64;
 
-/// Sizes of the parts of a vault, which are the same on each of its copies.
+/// Sizes of the parts of a vault (log, pages, directory), which are the same on each of its copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Bytes that a copy of the vault occupies on its disk.

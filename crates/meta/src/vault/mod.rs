@@ -125,7 +125,7 @@ impl Vault {
         self.0.replicas.vault
     }
 
-    /// Returns the sizes of the parts of the vault.
+    /// Returns the sizes of the parts of the vault: its log, its pages and its directory.
     pub fn geometry(&self) -> Geometry {
         self.0.replicas.geometry
     }

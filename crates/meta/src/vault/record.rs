@@ -196,7 +196,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Returns the position of the record that follows.
+    /// Returns the position in the log of the record that follows this one.
     pub fn next(&self) -> Position {
         Position {
             offset: self.at.offset + padded(self.length as usize) as u64,
