@@ -63,7 +63,7 @@ impl Scrubbing {
         }
     }
 
-    /// Returns the state of scrubs to record in labels.
+    /// Returns the state of the mirror's scrubs to record in labels.
     pub fn told(&self) -> Scrubbed {
         let ended_unix_s = self.ended.get().map(|ended| ended.as_secs());
         Scrubbed { ended_unix_s, at: self.at.get() }

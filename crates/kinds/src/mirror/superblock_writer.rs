@@ -99,7 +99,7 @@ impl SuperblockWriter {
         self.states.get()
     }
 
-    /// Returns the counters of the mirror's states, for the device that replaces the mirror.
+    /// Returns the identity and the highest number of the mirror's states, for the device that replaces the mirror.
     pub fn leave(&self) -> Rc<dyn Any> {
         self.lineage.clone()
     }
