@@ -170,7 +170,8 @@ impl Cache {
         }
     }
 
-    /// Inserts a page of the map that a checkpoint is writing. The cache keeps the page until the checkpoint is over.
+    /// Inserts a page of the vault's map of pages that a checkpoint is writing. The cache keeps the page until the
+    /// checkpoint is over.
     pub fn renew(&mut self, number: PageNumber, page: &Page) {
         if !self.places.contains_key(&number) {
             self.insert(number, page.clone());

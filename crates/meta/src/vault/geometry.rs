@@ -34,7 +34,7 @@ pub const PAGES_MIN: u64 = 8;
 /// Bytes of both homes of a page.
 const HOMES_BYTES: u64 = 2 * PAGE_BYTES as u64;
 
-/// Most levels of pages in the map of a vault: 254 to the fourth is more than [`PAGES_MAX`].
+/// Most levels in the map of a vault, the tree of pointers to its pages: 254 to the fourth is more than [`PAGES_MAX`].
 pub const LEVELS_MAX: usize = 4;
 
 /// Number of a page in a vault, counted through all levels of its map; the pages of objects are level 0.
@@ -119,12 +119,12 @@ impl Geometry {
         Ok(())
     }
 
-    /// Returns the number of pages in a level of the map; level 0 are the pages of objects.
+    /// Returns the number of pages in a level of the vault's map of pages; level 0 are the pages of objects.
     pub fn level_pages(&self, level: usize) -> u64 {
         (0..level).fold(self.pages, |pages, _| pages.div_ceil(POINTERS_PER_PAGE))
     }
 
-    /// Returns the level of the root of the map: the first level, from 1, that has one page.
+    /// Returns the level of the root of the vault's map of pages: the first level, from 1, that has one page.
     pub fn root_level(&self) -> usize {
         (1..=LEVELS_MAX).find(|level| self.level_pages(*level) == 1).unwrap_or(LEVELS_MAX)
     }
@@ -133,17 +133,17 @@ impl Geometry {
         (0..level).map(|level| self.level_pages(level)).sum()
     }
 
-    /// Returns the page number of the root of the map.
+    /// Returns the page number of the root of the vault's map of pages.
     pub fn root(&self) -> PageNumber {
         self.first_of(self.root_level())
     }
 
-    /// Returns the number of pages in all levels of the map, including those of objects.
+    /// Returns the number of pages in all levels of the vault's map of pages, including those of objects.
     pub fn all_pages(&self) -> u64 {
         self.root() + 1
     }
 
-    /// Returns the number of the map page that points to `page`, and the index of the pointer; `None` for the root of
+    /// Returns the page of the vault's map that points to `page`, and the index of the pointer; `None` for the root of
     /// the map.
     pub fn parent(&self, page: PageNumber) -> Option<(PageNumber, usize)> {
         let mut first = 0;

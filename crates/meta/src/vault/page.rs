@@ -12,10 +12,10 @@ pub const PAGE_BYTES: usize = 4096;
 /// Bytes of a page that hold content of its object.
 pub const CONTENT_BYTES: usize = PAGE_BYTES - size_of::<Header>();
 
-/// Number of pointers in a page of the map.
+/// Number of pointers in one page of the vault's map, the tree of pointers to all pages.
 pub const POINTERS_PER_PAGE: u64 = (CONTENT_BYTES / size_of::<RawPointer>()) as u64;
 
-/// Object number in the header of the pages of the map.
+/// Object number in the header of pages that belong to the vault's map of pages.
 pub const MAP_OWNER: u64 = u64::MAX;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -42,7 +42,8 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// A pointer to one version of a page, kept in the map: the checkpoint, home and checksum of the version.
+/// A pointer to one version of a page, kept in the vault's map of pages: the checkpoint, home and checksum of the
+/// version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pointer {
     /// Number of the checkpoint that wrote the page.
@@ -126,12 +127,12 @@ impl Page {
         &mut self.0[size_of::<Header>()..]
     }
 
-    /// Returns the pointer with index `place` in this page of the map.
+    /// Returns the pointer with index `place` in this page, which is one of the vault's map of pages.
     pub fn pointer(&self, place: usize) -> Option<Pointer> {
         Pointer::decode(&self.content()[place * Pointer::BYTES..][..Pointer::BYTES])
     }
 
-    /// Sets the pointer with index `place` in this page of the map.
+    /// Sets the pointer with index `place` in this page, which is one of the vault's map of pages.
     pub fn set_pointer(&mut self, place: usize, pointer: Pointer) {
         self.content_mut()[place * Pointer::BYTES..][..Pointer::BYTES]
             .copy_from_slice(&Pointer::encode(Some(pointer)));

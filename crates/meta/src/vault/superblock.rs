@@ -62,7 +62,7 @@ pub struct Superblock {
     pub geometry: Geometry,
     /// Number of the checkpoint that the superblock names.
     pub checkpoint: u64,
-    /// Pointer to the root of the map; `None` if no page was ever written.
+    /// Pointer to the root of the vault's map of pages; `None` if no page was ever written.
     pub root: Option<Pointer>,
     /// Position of the first record of the log that is not in the checkpoint.
     pub tail: Position,

@@ -100,7 +100,7 @@ impl Tree {
         number >= self.geometry.pages
     }
 
-    /// Returns the pointer to page `number` in the map; `None` if the page was never written.
+    /// Returns the pointer to page `number` in the vault's map of pages; `None` if the page was never written.
     ///
     /// # Errors
     /// As [`Tree::ensure`].
@@ -112,8 +112,8 @@ impl Tree {
         Ok(self.cache.borrow().peek(parent).expect("it was just made sure").pointer(place))
     }
 
-    /// Schedules the repair of page `number`, which was damaged on a copy. Instead of a page of the map, schedules a
-    /// page of an object below it.
+    /// Schedules the repair of page `number`, which was damaged on a copy. Instead of a page of the vault's map,
+    /// schedules a page of an object below it.
     pub fn note_mend(&self, number: PageNumber) {
         let mut page = number;
         let (mut first, mut level) = (self.geometry.pages, 1);
@@ -149,7 +149,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes `root` the root of the map. `written` are the new pages of the map, which are durable on the disks.
+    /// Makes `root` the root of the vault's map of pages. `written` are the new pages of the map, which are durable on
+    /// the disks.
     pub fn switch(&self, root: Pointer, written: Vec<PageNumber>) {
         self.root.set(Some(root));
         self.switches.set(self.switches.get() + 1);
