@@ -12,17 +12,17 @@ use crate::name::{Name, make_runtime};
 /// Most tries, in case the lock file is removed between its opening and its locking.
 const TRIES: usize = 16;
 
-/// A name that this process has claimed, until this value is dropped.
+/// A name in `/dev/cairn` that this process has claimed; dropping the value releases the name.
 pub struct Claim {
     name: Name,
     file: File,
 }
 
 impl Claim {
-    /// Claims the name.
+    /// Claims a name in `/dev/cairn` for this process.
     ///
     /// # Errors
-    /// `InUse` with the process that has it, `Denied`, and other errors of the system.
+    /// `InUse` with the process that has claimed the name, `Denied`, and other errors of the system.
     pub fn take(name: &Name) -> Result<Self> {
         make_runtime()?;
         let path = name.lock();
@@ -47,7 +47,7 @@ impl Claim {
         Err(Error::new(ErrorKind::InUse, why))
     }
 
-    /// Returns the name.
+    /// Returns the claimed name.
     pub fn name(&self) -> &Name {
         &self.name
     }

@@ -13,7 +13,7 @@ use crate::nbd::Nbd;
 
 const BLOCK_DEVICES: &str = "/sys/block";
 
-/// A block device that Cairn serves, or could serve.
+/// A block device of the kernel that Cairn serves, or could serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Device {
     /// A loop device on the file of a FUSE mount.
@@ -23,7 +23,7 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Returns its name in the kernel.
+    /// Returns the name of the block device in the kernel, such as `loop0`.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Loop(Loop(number)) => format!("loop{number}"),
@@ -31,17 +31,17 @@ impl Device {
         }
     }
 
-    /// `/dev/loopN`, `/dev/nbdN`
+    /// Returns the path of the block device: `/dev/loopN` or `/dev/nbdN`.
     pub(crate) fn path(self) -> PathBuf {
         Path::new("/dev").join(self.name())
     }
 
-    /// Returns its directory in sysfs.
+    /// Returns the directory of the block device in sysfs.
     pub(crate) fn sysfs(self) -> PathBuf {
         Path::new(BLOCK_DEVICES).join(self.name())
     }
 
-    /// Returns the device at that path, if it is one.
+    /// Returns the block device with the file name of `path`, if that names a loop or NBD device.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let number = |driver| name.strip_prefix(driver)?.parse().ok();
@@ -49,7 +49,7 @@ impl Device {
         number("loop").map(|number| Self::Loop(Loop(number))).or_else(nbd)
     }
 
-    /// Returns every device of `name`.
+    /// Returns every block device that is connected for `name`.
     pub(crate) fn all_of(name: &Name) -> Vec<Self> {
         let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) else { return Vec::new() };
         let all = entries.flatten().filter_map(|entry| Self::of(&entry.path()));
@@ -63,7 +63,8 @@ impl Device {
         }
     }
 
-    /// Opens it exclusively. Returns `None` if it, or a part, is mounted, or another device is built on it.
+    /// Opens the block device exclusively. Returns `None` if the device or a partition of it is mounted, or another
+    /// device is built on it.
     pub(crate) fn alone(self) -> Result<Option<File>> {
         let opened = File::options().read(true).custom_flags(libc::O_EXCL).open(self.path());
         match opened {
@@ -73,7 +74,8 @@ impl Device {
         }
     }
 
-    /// Disconnects it from its server: a loop device when its last user has closed it, an NBD device at once.
+    /// Disconnects the block device from its server: a loop device when its last user has closed it, an NBD device at
+    /// once.
     pub(crate) fn let_go(self) -> Result<()> {
         match self {
             Self::Loop(device) => device.let_go(),
@@ -81,7 +83,7 @@ impl Device {
         }
     }
 
-    /// Whether it is disconnected already, and goes with its last user.
+    /// Whether the block device is disconnected already, and disappears once its last user has closed it.
     pub(crate) fn is_leaving(self) -> bool {
         match self {
             Self::Loop(device) => device.is_leaving(),
@@ -89,7 +91,8 @@ impl Device {
         }
     }
 
-    /// Does [`Device::let_go`] for a device that this process has opened exclusively.
+    /// Disconnects the block device as [`Device::let_go`] does. `alone` is the device, opened exclusively by this
+    /// process.
     pub(crate) fn clear(self, alone: File) -> Result<()> {
         match self {
             Self::Loop(device) => device.clear(alone),
@@ -98,7 +101,7 @@ impl Device {
         }
     }
 
-    /// Adjusts it to the present size of its file.
+    /// Adjusts the block device to the present size of the export that it shows.
     pub(crate) fn resize(self) -> Result<()> {
         match self {
             Self::Loop(device) => device.resize(),
@@ -109,7 +112,7 @@ impl Device {
         }
     }
 
-    /// Waits until it does not belong to that name any more. Returns whether this is so.
+    /// Waits until the block device is no longer connected for `name`, for at most `limit`. Returns whether this is so.
     pub(crate) fn is_off(self, name: &Name, limit: Duration) -> bool {
         let begun = Instant::now();
         while self.is_of(name) {

@@ -26,43 +26,44 @@ const CLOSE: Duration = Duration::from_secs(10);
 
 const FUSE: &str = "/dev/fuse";
 
-/// The required properties of a device.
+/// The properties that an attached block device must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Wanted {
-    /// Block size, a power of two from 512 to 4096.
+    /// Block size of the device, a power of two from 512 to 4096.
     pub block_bytes: u32,
-    /// Whether it may only be read.
+    /// Whether the device must refuse writes.
     pub read_only: bool,
 }
 
-/// A connected device.
+/// A block device that is connected to a served export.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Connected {
-    /// `/dev/loopN`
+    /// Path of the block device, such as `/dev/loopN`.
     pub device: PathBuf,
-    /// Whether it bypasses the page cache, so that no data are cached twice.
+    /// Whether the block device bypasses the page cache for the file beneath it, so that no data are cached twice.
     pub direct: bool,
 }
 
-/// A connected device of an earlier process.
+/// A block device that an earlier process has connected, and that still is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// The device.
+    /// The block device.
     pub connected: Connected,
-    /// Whether the served export has grown since: then [`resize`] is needed.
+    /// Whether the block device is smaller than the served export, which has grown: then [`resize`] is needed.
     pub is_smaller: bool,
 }
 
-/// The way to release a device.
+/// How to release a block device that may be in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Release {
-    /// How long to wait for its users.
+    /// Time to wait until the block device has no users.
     pub patience: Duration,
-    /// Whether to leave it to its users after that. They will get errors once it has no server.
+    /// Whether to disconnect the block device while it still has users after that time. They get errors once it has no
+    /// server.
     pub give_up: bool,
 }
 
-/// Checks that this kernel has FUSE.
+/// Returns an error if this kernel has no FUSE.
 ///
 /// # Errors
 /// The error of opening `/dev/fuse`.
@@ -71,10 +72,10 @@ pub fn has_fuse() -> Result<()> {
     opened.map(drop).map_err(|error| Error::io(&error, FUSE))
 }
 
-/// Prepares a claimed name: removes the remains of a dead process, and makes the mount point.
+/// Prepares a claimed name for an attachment: removes the remains of a dead process, and creates the mount point.
 ///
 /// # Errors
-/// `InUse` if there is an entry of another program under that name; errors of the system.
+/// `InUse` if another program has an entry with that name; errors of the system.
 pub fn prepare(name: &Name) -> Result<()> {
     clear(name)?;
     let link = name.link();
@@ -87,10 +88,10 @@ pub fn prepare(name: &Name) -> Result<()> {
     builder.mode(0o700).create(&at).map_err(|error| Error::io(&error, at.display()))
 }
 
-/// Puts a loop device on the file of a served mount, and links it to its name.
+/// Connects a loop device to the file of the FUSE mount of `name`, and links it to `/dev/cairn/NAME`.
 ///
 /// # Errors
-/// `Limit` if no loop device is free; errors of the system. Then nothing is left behind but the mount.
+/// `Limit` if no loop device is free; errors of the system. In these cases only the mount is left behind.
 pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
     let device = Loop::connect(name, wanted)?;
     device.forget_errors();
@@ -98,11 +99,11 @@ pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
     Ok(Connected { device: Device::Loop(device).path(), direct: device.is_direct() })
 }
 
-/// Finds the device of a name that an earlier process has connected, and whose mount goes on. It only
-/// inspects the device, and does not wait for it.
+/// Finds the loop device that an earlier process has connected for `name`, and whose mount still exists. Inspects the
+/// device only, and does not wait for it.
 ///
 /// # Errors
-/// `NotFound` if the name or its device is gone; `Unsupported` if the device differs from `wanted`, or is
+/// `NotFound` if the link or the device of `name` is gone; `Unsupported` if the device differs from `wanted`, or is
 /// larger than `size_bytes`.
 pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Found> {
     let link = name.link();
@@ -118,11 +119,11 @@ pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Found> {
     Ok(Found { connected, is_smaller })
 }
 
-/// Connects a device of the kernel's NBD client to the server that listens for that name, and links the
-/// device to its name.
+/// Connects a device of the kernel's NBD client to the server that listens on the socket of `name`, and links the
+/// device to `/dev/cairn/NAME`.
 ///
 /// # Errors
-/// Errors of the handshake or the kernel. Then nothing is left behind.
+/// Errors of the handshake or the kernel. In these cases nothing is left behind.
 pub fn connect_nbd(name: &Name, export: &str, wanted: Wanted) -> Result<Connected> {
     let device = Device::Nbd(Nbd::connect(name, export, wanted)?);
     link_or_let_go(name, device)?;
@@ -148,7 +149,7 @@ fn link(name: &Name, device: Device) -> Result<()> {
     std::os::unix::fs::symlink(target, &link).map_err(|error| Error::io(&error, link.display()))
 }
 
-/// Adjusts the device of a name to the present size of its export.
+/// Adjusts the block device that is connected for `name` to the present size of its export.
 ///
 /// # Errors
 /// Errors of the system.
@@ -160,12 +161,12 @@ pub fn resize(name: &Name) -> Result<()> {
     Device::all_of(name).into_iter().try_for_each(Device::resize)
 }
 
-/// Flushes the device of a name, takes it off its file, and removes everything that belongs to the name.
-/// Returns the error of the flush, if it failed: the device is gone all the same.
+/// Flushes and disconnects the block device of `name`, and removes its link, mount and files. Returns the error of the
+/// flush, if it failed: the device is disconnected all the same.
 ///
 /// # Errors
-/// `InUse` with the users of the device; errors of the system. If it is in use, nothing is changed, unless it
-/// must be given up.
+/// `InUse` with the users of the block device; errors of the system. A device in use stays connected, unless `how`
+/// gives it up.
 pub fn release(name: &Name, how: Release) -> Result<Option<Error>> {
     let mut unflushed = None;
     for device in Device::all_of(name) {
@@ -234,7 +235,8 @@ fn abandon(name: &Name, device: Device) {
     let _ = remove(name);
 }
 
-/// Whether remains of a name exist. A loop device that goes with its last user does not count.
+/// Whether a mount, socket, link or connected block device of `name` exists. A loop device that disappears with its
+/// last user does not count.
 pub fn is_left(name: &Name) -> bool {
     let there = |path: PathBuf| std::fs::symlink_metadata(path).err().map(|error| error.kind());
     there(name.mount_point()) != Some(std::io::ErrorKind::NotFound)
@@ -243,7 +245,7 @@ pub fn is_left(name: &Name) -> bool {
         || is_ours(&name.link())
 }
 
-/// Returns the users of a device that was taken from a name.
+/// Returns the users of the block device that was connected for `name`, while it waits for its last user to close it.
 pub fn still_used(name: &Name) -> Option<Users> {
     let device = Device::all_of(name).into_iter().find(|device| device.is_leaving())?;
     Some(Users::of(device, &name.link()))
@@ -255,8 +257,8 @@ fn is_ours(link: &Path) -> bool {
         .is_ok_and(|to| to.parent() == Some(Path::new("..")) && Device::of(&to).is_some())
 }
 
-/// Removes the remains of a dead process for a name that this process has claimed: its device, its mount, its
-/// link in `/dev/cairn`.
+/// Removes the remains that a dead process left for a name which this process has claimed: the block device, the mount,
+/// and the link in `/dev/cairn`.
 ///
 /// # Errors
 /// Errors of the system.

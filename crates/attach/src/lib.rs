@@ -40,5 +40,5 @@ pub use name::{DEVICES, NAME_MAX_BYTES, Name, RUNTIME};
 pub use nbd::has_nbd;
 pub use users::Users;
 
-/// Name of the file in a mount.
+/// Name of the only file in the FUSE mount of an export, on which the loop device is put.
 pub const FILE: &str = "volume";

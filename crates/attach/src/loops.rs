@@ -20,10 +20,10 @@ const TRIES: usize = 16;
 /// The kernel's unit of sizes.
 const SECTOR_BYTES: u64 = 512;
 
-/// Pause between two looks whether a device is free.
+/// Pause between two checks whether a block device is free.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
-/// A loop device, by its number.
+/// A loop device of the kernel, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Loop(pub(crate) u32);
 
@@ -37,7 +37,7 @@ impl Loop {
         Device::Loop(self).sysfs()
     }
 
-    /// Whether it is on a file, and the file belongs to that name.
+    /// Whether the loop device is on a file that belongs to `name`.
     pub(crate) fn is_of(self, name: &Name) -> bool {
         let on = std::fs::read_to_string(self.sysfs().join("loop/backing_file"));
         // Devices of other programs are not even opened.
@@ -47,11 +47,11 @@ impl Loop {
                 .is_ok_and(|mark| mark == name.mark())
     }
 
-    /// Checks, without opening it, that it is on the mounted file of that name, and has the wanted
-    /// properties. The served export may have grown since: returns whether the device is smaller.
+    /// Checks, without opening the loop device, that it is on the mounted file of `name` and has the wanted properties.
+    /// Returns whether it is smaller than the served export, which may have grown.
     ///
     /// # Errors
-    /// `NotFound` if it is on another file, `Unsupported` if it has other properties.
+    /// `NotFound` if the loop device is on another file, `Unsupported` if it has other properties.
     pub(crate) fn must_be(self, name: &Name, wanted: Wanted, size_bytes: u64) -> Result<bool> {
         let (path, file) = (self.path(), name.file());
         let read =
@@ -77,10 +77,10 @@ impl Loop {
         }
     }
 
-    /// Puts a free device on the file of a name.
+    /// Puts a free loop device on the mounted file of `name`.
     ///
     /// # Errors
-    /// `Limit` if none is free, `Unsupported` without loop devices, and other errors of the kernel.
+    /// `Limit` if no loop device is free, `Unsupported` if the kernel has none, and other errors of the kernel.
     pub(crate) fn connect(name: &Name, wanted: Wanted) -> Result<Self> {
         let file = name.file();
         let backing = File::options()
@@ -112,27 +112,27 @@ impl Loop {
         sys::configure_loop(&device, backing, wanted, &name.mark())
     }
 
-    /// Takes it off its file when its last user has closed it.
+    /// Detaches the loop device from its file once its last user has closed it.
     pub(crate) fn let_go(self) -> Result<()> {
         let failed = |error: &io::Error| Error::io(error, self.path().display());
         let device = File::open(self.path()).map_err(|error| failed(&error))?;
         self.clear(device)
     }
 
-    /// Takes it off its file when `device` and all other open descriptors are closed.
+    /// Detaches the loop device from its file once `device` and all other open descriptors of it are closed.
     pub(crate) fn clear(self, device: File) -> Result<()> {
         sys::clear_loop(&device).map_err(|error| {
             Error::io(&error, format_args!("{}: LOOP_CLR_FD", self.path().display()))
         })
     }
 
-    /// Whether it was taken off its file, but is still on it until its last user has closed it.
+    /// Whether the loop device is being detached: it stays on its file until its last user has closed it.
     pub(crate) fn is_leaving(self) -> bool {
         let text = std::fs::read_to_string(self.sysfs().join("loop/autoclear"));
         text.is_ok_and(|text| text.trim() == "1")
     }
 
-    /// Adjusts it to the present size of its file.
+    /// Adjusts the loop device to the present size of its file.
     pub(crate) fn resize(self) -> Result<()> {
         let resized = File::open(self.path()).and_then(|device| sys::resize_loop(&device));
         resized.map_err(|error| {
@@ -140,13 +140,13 @@ impl Loop {
         })
     }
 
-    /// Clears an error of an earlier use: the kernel keeps it for the next flush.
+    /// Clears a write error from an earlier use of the loop device, which the kernel keeps for the next flush.
     pub(crate) fn forget_errors(self) {
         // The result is not about the file that it is on now.
         let _ = File::open(self.path()).and_then(|device| device.sync_all());
     }
 
-    /// Whether it bypasses the page cache.
+    /// Whether the loop device bypasses the page cache for its file.
     pub(crate) fn is_direct(self) -> bool {
         let text = std::fs::read_to_string(self.sysfs().join("loop/dio"));
         text.is_ok_and(|text| text.trim() == "1")

@@ -10,13 +10,13 @@ use block::{Error, ErrorKind, Result};
 use crate::FILE;
 use crate::sys::FILE_NAME_BYTES;
 
-/// Directory of the links to devices.
+/// Directory with a link to the block device of each attached export.
 pub const DEVICES: &str = "/dev/cairn";
 
-/// Directory of mount points and locks.
+/// Directory of the mount points, sockets and lock files of attached exports.
 pub const RUNTIME: &str = "/run/cairn/attach";
 
-/// Longest name: that of an export.
+/// Maximum length of a name in bytes: that of the name of an export.
 pub const NAME_MAX_BYTES: usize = 64;
 
 const MARK: &str = "cairn:";
@@ -30,7 +30,7 @@ const CUT: char = '~';
 /// Length of a hash in hexadecimal digits.
 const HASH_BYTES: usize = 16;
 
-/// A name in `/dev/cairn`.
+/// The name of an attached export in `/dev/cairn`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Name(String);
 
@@ -60,23 +60,24 @@ impl fmt::Display for Name {
 }
 
 impl Name {
-    /// `/dev/cairn/NAME`
+    /// Returns the path of the link to the block device: `/dev/cairn/NAME`.
     pub fn link(&self) -> PathBuf {
         Path::new(DEVICES).join(&self.0)
     }
 
-    /// Returns its mount point.
+    /// Returns the path of the FUSE mount point for this name.
     pub fn mount_point(&self) -> PathBuf {
         Path::new(RUNTIME).join(&self.0)
     }
 
-    /// Returns the file under its loop device.
+    /// Returns the path of the file in the FUSE mount on which the loop device is put.
     pub fn file(&self) -> PathBuf {
         self.mount_point().join(FILE)
     }
 
-    /// Returns the mark of its device. It is needed because the file that the kernel shows changes once the
-    /// mount is gone. The mark of a name that is too long for the kernel is its beginning and a hash.
+    /// Returns the mark by which the block device of this name is recognized, since the file that the kernel shows
+    /// changes once the mount is gone. For a name that is too long for the kernel, the mark is its beginning and a
+    /// hash.
     pub(crate) fn mark(&self) -> String {
         if self.0.len() <= MARKED_BYTES {
             return format!("{MARK}{}", self.0);
@@ -85,18 +86,19 @@ impl Name {
         format!("{MARK}{kept}{CUT}{:0HASH_BYTES$x}", hash(&self.0))
     }
 
-    /// Returns the socket on which its server listens for the kernel's NBD client.
+    /// Returns the path of the socket on which the server of this name listens for the kernel's NBD client.
     pub fn socket(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.sock", self.0))
     }
 
-    /// Returns the file of replay counts: requests that came again after the server was killed.
+    /// Returns the path of the file with replay counts of this name: requests that came again after the server was
+    /// killed.
     pub fn counts(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.resent", self.0))
     }
 
-    /// Returns its lock file, which the process with the name locks. No name begins with a dot, so this is no
-    /// mount point.
+    /// Returns the path of the lock file that the process with this name locks. No name begins with a dot, so this is
+    /// no mount point.
     pub(crate) fn lock(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.lock", self.0))
     }
@@ -109,10 +111,10 @@ fn hash(text: &str) -> u64 {
     text.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Makes [`RUNTIME`], accessible only for root.
+/// Creates the directory [`RUNTIME`], accessible only for root.
 ///
 /// # Errors
-/// Errors of the system; `Denied` if other users could write there.
+/// Errors of the system; `Denied` if other users could write to the directory.
 pub(crate) fn make_runtime() -> Result<()> {
     let failed = |error: &std::io::Error| Error::io(error, format_args!("making {RUNTIME}"));
     let mut builder = std::fs::DirBuilder::new();

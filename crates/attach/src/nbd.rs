@@ -24,7 +24,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Bytes of one receive in a handshake.
 const RECEIVE_BYTES: usize = 4096;
 
-/// Whether this kernel has the client.
+/// Whether this kernel has an NBD client.
 pub fn has_nbd() -> bool {
     SIGNS.iter().any(|sign| Path::new(sign).exists())
 }
@@ -34,7 +34,7 @@ pub fn has_nbd() -> bool {
 pub(crate) struct Nbd(pub(crate) u32);
 
 impl Nbd {
-    /// Connects a free device to the server that listens for that name.
+    /// Connects a free NBD device of the kernel to the server that listens on the socket of `name`.
     ///
     /// # Errors
     /// Errors of the handshake or the kernel.
@@ -55,7 +55,7 @@ impl Nbd {
         number.map(Self).map_err(|error| Error::io(&error, "netlink: NBD_CMD_CONNECT"))
     }
 
-    /// Disconnects it from its server, even if it is in use.
+    /// Disconnects the NBD device from its server, even if the device is in use.
     pub(crate) fn disconnect(self) -> Result<()> {
         let done = kernel()?.disconnect(self.0);
         done.map_err(|error| {
@@ -63,7 +63,7 @@ impl Nbd {
         })
     }
 
-    /// Whether it is connected for that name.
+    /// Whether the NBD device with the directory `sysfs` is connected for `name`.
     pub(crate) fn is_of(sysfs: &Path, name: &Name) -> bool {
         let backend = std::fs::read_to_string(sysfs.join(BACKEND));
         backend.is_ok_and(|backend| backend.trim_end() == name.mark())

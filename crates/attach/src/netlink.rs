@@ -128,27 +128,27 @@ fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     None
 }
 
-/// The kernel's NBD client.
+/// A netlink connection to the kernel's NBD client.
 pub(crate) struct Kernel {
     socket: File,
     family: u16,
 }
 
-/// The required properties of a device.
+/// The properties of the NBD device to connect.
 pub(crate) struct Device<'a> {
     pub(crate) size_bytes: u64,
     pub(crate) block_bytes: u32,
-    /// Flags from the server.
+    /// Transmission flags of the export, from the NBD server.
     pub(crate) flags: u16,
-    /// Mark that sysfs shows.
+    /// Mark of the device, which the kernel shows in sysfs.
     pub(crate) mark: &'a str,
 }
 
 impl Kernel {
-    /// Connects to it.
+    /// Opens a netlink connection to the kernel's NBD client.
     ///
     /// # Errors
-    /// `ENOENT` if there is none; errors of the kernel.
+    /// `ENOENT` if the kernel has no NBD client; other errors of the kernel.
     pub(crate) fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let kind = Some(netlink::GENERIC);
@@ -160,7 +160,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Connects a free device to a socket whose handshake is done. Returns the number of the device.
+    /// Connects a free NBD device to a socket whose handshake is done. Returns the number of the device.
     ///
     /// A request may take any time while the connection exists, and fails at once when it is gone.
     pub(crate) fn connect(&mut self, socket: &UnixStream, device: &Device<'_>) -> io::Result<u32> {
@@ -169,7 +169,7 @@ impl Kernel {
         number.map(u32::from_ne_bytes).ok_or_else(|| io::Error::other("no number of a device"))
     }
 
-    /// Disconnects a device from its socket, even if it is in use.
+    /// Disconnects the NBD device with this number from its socket, even if the device is in use.
     pub(crate) fn disconnect(&mut self, number: u32) -> io::Result<()> {
         let ask = Message::new(self.family, DISCONNECT).with(INDEX, &number.to_ne_bytes());
         self.ask(ask, INDEX).map(drop)

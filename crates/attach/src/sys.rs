@@ -16,14 +16,14 @@ use linux_raw_sys::loop_device::{
 
 use crate::hands::Wanted;
 
-/// Length of the name field, with a zero at the end.
+/// Length of the name field of a loop device, with a zero at the end.
 pub(crate) const FILE_NAME_BYTES: usize = LO_NAME_SIZE as usize;
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Returns the number of a free loop device; makes one if there is none.
+/// Returns the number of a free loop device; creates one if there is none.
 pub(crate) fn free_loop(control: &File) -> io::Result<u32> {
     // SAFETY: no memory is passed.
     let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) })?;
@@ -36,8 +36,8 @@ pub(crate) fn resize_loop(device: &File) -> io::Result<()> {
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY as _) }).map(drop)
 }
 
-/// Puts a loop device on a whole file, bypassing the page cache, with its partitions. `mark` identifies the
-/// owner.
+/// Puts the loop device `device` on a whole file, bypassing the page cache, with partition scanning. `mark` identifies
+/// the owner of the device.
 pub(crate) fn configure_loop(
     device: &File,
     file: &File,
@@ -60,7 +60,7 @@ pub(crate) fn configure_loop(
         .map(drop)
 }
 
-/// Returns the mark of a loop device.
+/// Returns the mark that the loop device got from [`configure_loop`].
 pub(crate) fn loop_mark(device: &File) -> io::Result<String> {
     // SAFETY: the structure is made of numbers, and zeros are valid for all numbers.
     let mut info: loop_info64 = unsafe { std::mem::zeroed() };
@@ -71,7 +71,7 @@ pub(crate) fn loop_mark(device: &File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(mark).into_owned())
 }
 
-/// Takes a loop device off its file, at once or when its last user has closed it.
+/// Detaches a loop device from its file, at once or when its last user has closed it.
 pub(crate) fn clear_loop(device: &File) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD as _, 0) }).map(drop)

@@ -8,26 +8,26 @@ use crate::device::Device;
 /// Most processes that are named; further ones are counted.
 const NAMED_MAX: usize = 5;
 
-/// The users of a device.
+/// The users of a block device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Users {
-    /// Mounts: the device or a partition, and the mount point.
+    /// Mounts of the block device or its partitions: the device or partition, and the mount point.
     pub mounts: Vec<(PathBuf, PathBuf)>,
-    /// The device or partitions that are used as swap.
+    /// The block device or partitions of it that are used as swap.
     pub swaps: Vec<PathBuf>,
-    /// Devices that are built on it.
+    /// Names of the block devices that are built on this one.
     pub holders: Vec<String>,
-    /// Processes that have it open, with their names.
+    /// Processes that have the block device open: number and name.
     pub processes: Vec<(u32, String)>,
 }
 
 impl Users {
-    /// Whether no user is known.
+    /// Whether the block device has no known users.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns the users of `device`, which is linked to `link`.
+    /// Returns the users of the block device `device`, to which `link` leads.
     pub(crate) fn of(device: Device, link: &Path) -> Self {
         let parts = parts(device);
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

@@ -17,25 +17,25 @@ use crate::{
     Checked, CheckedDevice, CheckedDisk, Doctor, Finding, Sort, Soundness, name_of, objects,
 };
 
-/// A disk with a readable label.
+/// A disk whose label was read, as a check found it.
 #[derive(Clone, Copy)]
 pub struct ProbedDisk<'s> {
-    /// Its place.
+    /// Path or address of the disk.
     pub place: &'s str,
-    /// All copies of its label.
+    /// All copies of the label of the disk.
     pub inspection: &'s Inspection,
-    /// Its label. For an open disk it comes from the graph that has the disk open.
+    /// The label of the disk. For an open disk it comes from the graph that has the disk open.
     pub label: &'s Label,
 }
 
-/// A disk that another process has open.
+/// A disk that another process has open, whose label was read without its lock.
 #[derive(Clone, Copy)]
 pub struct LockedDisk<'h> {
-    /// Its place.
+    /// Path or address of the disk.
     pub place: &'h str,
-    /// The error of opening it.
+    /// The error of opening the disk.
     pub why: &'h Error,
-    /// Its label.
+    /// The label of the disk.
     pub label: &'h Label,
 }
 
@@ -55,15 +55,16 @@ impl ProbedDisk<'_> {
         Some(had).filter(|had| *had > self.inspection.size)
     }
 
-    /// Whether the disk has all of its bytes, and the label at one end is gone.
+    /// Whether the disk has lost the label at one end, although it has all of its bytes.
     pub fn has_lost_its_end(&self) -> bool {
         self.cut_from().is_none() && self.inspection.lost_end().is_some()
     }
 }
 
 impl Doctor {
-    /// Checks the labels of one graph that does not run for this user, and the object stores on its disks.
-    /// `held`: its disks that another process has open. `None` if all of its disks are still being made.
+    /// Checks the labels of one graph that no server of this user runs, and the object stores on its disks. `held` are
+    /// disks of the graph that another process has open. Returns `None` if all disks of the graph are still being
+    /// provisioned.
     pub async fn check_stopped(
         &self,
         seen: &[ProbedDisk<'_>],
@@ -72,7 +73,8 @@ impl Doctor {
         check(self, seen, held, true).await
     }
 
-    /// Checks the labels of one graph that runs here. `None` if all of its disks are still being made.
+    /// Checks the labels of one running graph of this process. Returns `None` if all disks of the graph are still being
+    /// provisioned.
     pub async fn check_running(&self, seen: &[ProbedDisk<'_>]) -> Option<Checked> {
         check(self, seen, &[], false).await
     }
@@ -120,7 +122,7 @@ async fn check(
 /// The assumed size of a disk without a label, whose real size is unknown.
 const UNKNOWN_BYTES: &str = "1048576GiB";
 
-/// The labelled disks of a graph, by their names.
+/// The labelled disks of a graph, as the newest label describes them, by disk name.
 pub type Named = BTreeMap<String, Remembered>;
 
 /// Returns the name of a disk in its graph.
@@ -129,7 +131,7 @@ fn name_in(named: &Named, label: &Label) -> String {
     known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
 }
 
-/// Returns the names of the disks that have lost the label at one end.
+/// Returns the names of those disks of `named` that have lost the label at one end.
 pub fn cut<'s>(seen: &[ProbedDisk<'_>], named: &'s Named) -> impl Iterator<Item = &'s str> {
     let is_cut = |known: &Remembered| {
         seen.iter().any(|seen| seen.label.disk == known.disk && seen.has_lost_its_end())
@@ -137,9 +139,9 @@ pub fn cut<'s>(seen: &[ProbedDisk<'_>], named: &'s Named) -> impl Iterator<Item 
     named.iter().filter(move |(_, known)| is_cut(known)).map(|(name, _)| name.as_str())
 }
 
-/// Returns the reason why a disk cannot be copied anew from others, in words: it may have the only copy of some
-/// bytes, or the only newest one. `cut`: the disks with bytes that must not be used, including this one. The
-/// states in their labels are used.
+/// Returns the reason why the disk `name` cannot be copied anew from other disks: it may have the only copy, or the
+/// only newest copy, of some bytes. `cut` are the disks whose bytes must not be used, including `name`; the states in
+/// their labels are used.
 pub fn nowhere_else(
     planned: &Planned,
     named: &Named,
@@ -165,8 +167,8 @@ pub fn nowhere_else(
     Some(format!("{device} cannot be copied from: {}", why.message()))
 }
 
-/// Returns substitutes for the settings that labels do not hold, so that a graph can be planned: empty disks
-/// for disks without a label, and paths that lead to no file.
+/// Returns substitutes for the settings that the label `newest` does not hold, so that its graph can be planned: empty
+/// disks for disks without a label, and paths that lead to no file.
 pub(crate) fn ephemeral(doctor: &Doctor, newest: &Label) -> Local {
     let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
     let disk = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
@@ -181,8 +183,8 @@ pub(crate) fn ephemeral(doctor: &Doctor, newest: &Label) -> Local {
     local
 }
 
-/// Plans the graph of a label with all of its disks, whether or not they are here. `None` if the size of a disk without a
-/// label matters.
+/// Plans the graph of the label `newest` with all of its disks, whether or not they are present. `None` if the plan
+/// needs the size of a disk without a label.
 ///
 /// # Errors
 /// The first fault of the spec in the label.

@@ -15,44 +15,45 @@ use crate::check::{LockedDisk, ProbedDisk};
 use crate::scan::{self, Skipped};
 use crate::{Checked, Doctor, Finding, Sort};
 
-/// A graph, by its name and its uuid.
+/// The name and the uuid of a graph, which identify it among found graphs.
 pub type GraphKey = (String, Uuid);
 
-/// The copies of the label that were read from a disk, with its path.
+/// The path of a disk, and the copies of the label that were read from it.
 pub type DiskCopies = (PathBuf, Inspection);
 
-/// All graphs on the disks of a directory.
+/// The result of checking all graphs on a set of disks.
 #[derive(Default)]
 pub struct CheckedDisks {
-    /// The graphs that do not run.
+    /// The graphs on these disks that are not running.
     pub graphs: Vec<Checked>,
-    /// Disks with an unreadable label.
+    /// Findings on disks whose labels cannot be read.
     pub unread: Vec<Finding>,
 }
 
-/// The graphs that were found: those that run, as their servers have checked them, and then those on disks.
+/// All graphs that a check found: first the running graphs, which their servers have checked, then the graphs on disks.
 #[derive(Default, Serialize)]
 pub struct Found {
-    /// The graphs.
+    /// The checked graphs, running ones first.
     pub graphs: Vec<findings::Checked>,
     /// Findings on disks whose labels cannot be read.
     pub unread: Vec<findings::Finding>,
     /// Disks that another process has open or that cannot be read, with the reason.
     pub skipped: Vec<Skipped>,
-    /// Number of running graphs.
+    /// Number of running graphs, which are the first of `graphs`.
     #[serde(skip)]
     pub running: usize,
 }
 
 impl Found {
-    /// Returns the worst of all findings.
+    /// Returns the worst soundness of all graphs and findings.
     pub fn worst(&self) -> Soundness {
         let graphs = self.graphs.iter().map(|graph| graph.soundness);
         let all = graphs.chain(self.unread.iter().map(|finding| finding.soundness));
         all.max().unwrap_or(Soundness::Sound)
     }
 
-    /// Adds findings for disks of a stopped graph that are not at the place in the spec: a start looks only there.
+    /// Adds findings for disks of a stopped graph that are not at the path in its spec, since a start looks for them
+    /// only there.
     pub fn compare_places(&mut self, spec: &Spec, file: &Path, registry: Registry) {
         let ([graph], 0) = (&mut self.graphs[..], self.running) else { return };
         let real = |place: &str| scan::real(Path::new(place));
@@ -77,7 +78,8 @@ impl Found {
 }
 
 impl Doctor {
-    /// Adds the graphs on the block devices and the files of `directory`; only those with the name `wanted`, if it is set.
+    /// Checks the graphs on the block devices and on the files of `directory`, and adds them to `found`; only those
+    /// with the name `wanted`, if it is set.
     ///
     /// # Errors
     /// As [`Doctor::copies`].
@@ -102,7 +104,7 @@ impl Doctor {
         Ok(())
     }
 
-    /// Checks all graphs on these disks, except for the `running` ones.
+    /// Checks all graphs that have labels on `disks`, except for the graphs in `running`.
     pub async fn check_disks(
         &self,
         disks: &[DiskCopies],
@@ -135,7 +137,7 @@ impl Doctor {
         CheckedDisks { graphs, unread }
     }
 
-    /// Checks the labels of a graph that runs. `None` if none of its disks can be read.
+    /// Checks the labels of the disks that a running graph has open. Returns `None` if none of these disks can be read.
     pub async fn check_open(&self, labels: &Labels) -> Option<Checked> {
         let found = labels.inspect().await;
         let seen = found.iter().filter_map(|Inspected { place, label, found }| {
@@ -153,7 +155,7 @@ impl Doctor {
     }
 }
 
-/// Sorts disks by their graphs.
+/// Groups disks by the graph that their labels name.
 pub fn by_graph<'s>(
     places: &'s [String],
     disks: &'s [DiskCopies],
@@ -171,7 +173,7 @@ pub fn by_graph<'s>(
     graphs
 }
 
-/// Returns the graph of a label.
+/// Returns the name and uuid of the graph that a label names.
 pub fn graph_of(label: &Label) -> GraphKey {
     (label.graph_name.clone(), label.graph)
 }

@@ -3,35 +3,35 @@
 use block::findings::{self, Soundness};
 use graph::labels::{Case, Opening, Waiver};
 
-/// Result of a check of one graph.
+/// Result of the check of one graph.
 pub type Checked = findings::Checked<Finding>;
 
-/// A result of a check.
+/// One finding of the check of a graph.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The sort of finding.
+    /// The sort of the finding.
     pub sort: Sort,
-    /// How bad it is.
+    /// How severe the finding is.
     pub soundness: Soundness,
-    /// The disk or device concerned, if there is one.
+    /// Name of the disk or device concerned, if there is one.
     pub name: Option<String>,
-    /// The message.
+    /// The message of the finding.
     pub words: String,
-    /// The next step; empty if there is none.
+    /// The next step for the operator; empty if there is none.
     pub next: String,
-    /// Whether a start is refused because of this finding.
+    /// Whether the finding refuses a start of the graph.
     pub blocks: bool,
-    /// The decisions that waive it.
+    /// The decisions of the operator that waive the finding.
     pub waived_by: &'static [Waiver],
 }
 
 impl Finding {
-    /// Whether a start with the decisions of `asked` is refused because of this finding.
+    /// Whether the finding refuses a start with the decisions in `asked`.
     pub fn refuses(&self, asked: &Opening) -> bool {
         self.blocks && !self.waived_by.iter().any(|waiver| waiver.is_given(asked))
     }
 
-    /// Returns a finding that refuses no start.
+    /// Returns a finding that does not refuse a start.
     pub(crate) fn note(
         sort: Sort,
         soundness: Soundness,
@@ -42,7 +42,7 @@ impl Finding {
         Self { sort, soundness, name, words, next, blocks: false, waived_by: &[] }
     }
 
-    /// Adds the next step.
+    /// Adds the next step for the operator to the finding.
     #[must_use]
     pub(crate) fn next(self, next: &str) -> Self {
         Self { next: next.to_owned(), ..self }
@@ -56,31 +56,31 @@ impl From<Finding> for findings::Finding {
     }
 }
 
-/// The sort of a finding.
+/// The sort of a finding of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Sort {
-    /// A finding about labels that a start reports as well.
+    /// A finding about labels that a start of the graph reports as well.
     Label(Case),
-    /// A copy of a label that is damaged while another one is sound.
+    /// A copy of a label is damaged, while another copy of the same label is intact.
     DamagedCopy,
-    /// A disk at an earlier epoch, which its next start updates.
+    /// A disk whose label has an earlier epoch than others; the next start of the graph updates it.
     Behind,
     /// A disk that was removed from the graph, or was never completely added to it.
     Removed,
-    /// A spec in labels that this version cannot plan.
+    /// A spec in labels that this version of Cairn cannot plan.
     Unplannable,
-    /// A disk that another process has open.
+    /// A disk that was not checked, because another process has it open.
     Held,
     /// A disk that cannot be read.
     Unreadable,
-    /// A state of a device that cannot be read.
+    /// A state in a label that its device cannot read.
     UnreadableState,
-    /// A member without a state of its redundant device.
+    /// A member whose label has no state of the redundant device above it.
     NoState,
-    /// Data that a device copies once it is served.
+    /// A device that must resync data once it is served.
     Resync,
-    /// An object store that was not checked.
+    /// An object store that was not checked, with the reason.
     NotLookedAt,
-    /// Damage in an object store.
+    /// Damage in the object store of a device.
     DamagedObjects,
 }

@@ -14,35 +14,35 @@ use crate::directory::graph_of;
 use crate::scan::{self, FoundLabel, Skipped};
 use crate::{Doctor, Places, name_of};
 
-/// A graph, as labels describe it.
+/// A graph that was found on disks, as their labels describe it.
 #[derive(Serialize)]
 pub struct FoundGraph {
-    /// Its name.
+    /// Name of the graph.
     pub name: String,
-    /// Its uuid.
+    /// Uuid of the graph.
     pub uuid: String,
-    /// Epoch of the label that counts.
+    /// Epoch of the newest label of the graph.
     pub epoch: u64,
-    /// The machine that has it open, or did not close it.
+    /// The machine that has the graph open, or did not close it.
     pub open_on: Option<String>,
-    /// Whether only this machine has it open.
+    /// Whether labels name only this machine as one that has the graph open.
     #[serde(skip)]
     pub open_here: bool,
-    /// Time of the last update of the label that counts.
+    /// Time of the last update of the newest label, in seconds since 1970.
     pub written_unix_s: u64,
-    /// Its disks that were found.
+    /// The disks of the graph that were found.
     pub disks: Vec<FoundDisk>,
-    /// Its labelled disks that were not found.
+    /// Names of the labelled disks of the graph that were not found.
     pub missing: Vec<String>,
-    /// Its disks without a label, which no scan can find.
+    /// Names of the disks of the graph that have no label, so that no scan can find them.
     pub unlabelled: Vec<String>,
-    /// Devices that are opened with a key.
+    /// Names of the devices that are opened with a key.
     pub keys: Vec<String>,
-    /// Required options that labels do not hold: `DEVICE.OPTION`.
+    /// Required options of devices that labels do not hold, as `DEVICE.OPTION`.
     pub options: Vec<String>,
-    /// The reasons why a start would be refused, regardless of its flags.
+    /// The reasons why a start of the graph would be refused, regardless of its flags.
     pub refused: Vec<String>,
-    /// The spec in the label that counts.
+    /// The spec in the newest label of the graph.
     #[serde(skip)]
     pub text: String,
     /// The name of the label in messages.
@@ -53,13 +53,13 @@ pub struct FoundGraph {
 /// A disk of a found graph.
 #[derive(Serialize)]
 pub struct FoundDisk {
-    /// Its name.
+    /// Name of the disk in its graph.
     pub name: String,
-    /// Its place.
+    /// Path of the disk.
     pub path: PathBuf,
-    /// Epoch of its label.
+    /// Epoch of the label of the disk.
     pub epoch: u64,
-    /// The error of opening it, if another process has it open.
+    /// The error of opening the disk, if another process has it open.
     #[serde(serialize_with = "as_text_if_any")]
     pub in_use: Option<Error>,
 }
@@ -74,7 +74,7 @@ fn as_text_if_any<S: serde::Serializer>(error: &Option<Error>, to: S) -> Result<
 /// A label, its disk, and the error of opening the disk if another process has it open.
 type LabelOnDisk = (FoundLabel, Option<Error>);
 
-/// Returns the graphs that labels describe, each by the label that counts.
+/// Returns the graphs that the found labels describe, each by its newest label.
 pub fn graphs(doctor: &Doctor, labels: Vec<FoundLabel>, skipped: &[Skipped]) -> Vec<FoundGraph> {
     let free = labels.into_iter().map(|found| (found, None));
     let in_use = skipped.iter().filter_map(|Skipped { path, why, label }| {
@@ -137,12 +137,12 @@ fn needed(spec: &Spec, registry: Registry) -> Vec<String> {
 }
 
 impl FoundGraph {
-    /// Reads the spec in the label that counts, completed with the settings of this machine.
+    /// Returns the spec in the newest label of the graph, completed with the settings of this machine in `local`.
     pub fn spec(&self, registry: Registry, local: &Local) -> Spec {
         Spec::of_label(&self.text, &self.file, &self.name, registry, local)
     }
 
-    /// Checks that all required options are set that labels do not hold, and no options that labels hold.
+    /// Checks that `local` has all required options that labels do not hold, and no options that labels hold.
     ///
     /// # Errors
     /// `Invalid` for an option that labels hold, or for a required one that is not set.
@@ -168,10 +168,10 @@ impl FoundGraph {
         Err(Error::new(ErrorKind::Invalid, why).next(format!("--set {option}=VALUE")))
     }
 
-    /// Returns the places of its disks, except for disks that the operator names.
+    /// Returns the kinds and paths of the found disks of the graph, except for the disks that `said` names.
     ///
     /// # Errors
-    /// `InUse` if a process has a disk open, or if two disks have the same label.
+    /// `InUse` if a process has such a disk open; an error if two such disks have the same label.
     pub fn places(&self, said: &[(String, String)]) -> Result<Places, Vec<Error>> {
         let is_said = |disk: &FoundDisk| said.iter().any(|(name, _)| *name == disk.name);
         let unsaid = self.disks.iter().filter(|disk| !is_said(disk));
@@ -189,7 +189,8 @@ impl FoundGraph {
         Ok(places)
     }
 
-    /// Returns the reasons why a start would be refused, except for those that `--degraded` and `--take` waive.
+    /// Returns the reasons why a start of the graph would be refused, except for those that `--degraded` and `--take`
+    /// waive.
     pub async fn refusals(&self, doctor: &Doctor) -> Vec<String> {
         let (env, registry) = (&doctor.env, doctor.registry);
         if let Some(faults) = self.spec(registry, &Local::default()).faults() {

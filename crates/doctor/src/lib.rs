@@ -39,26 +39,26 @@ pub use graph::labels::{
 };
 pub use meta::{AREA_BYTES, Label, PAST_MAX, Past, Uuid};
 
-/// The environment of checks and repairs: the machine, and the kinds that its graphs may have.
+/// The environment of checks and repairs of graphs: the machine, and the kinds that devices may have.
 #[derive(Clone)]
 pub struct Doctor {
-    /// The environment that opens disks.
+    /// The environment in which disks are opened.
     pub env: Env,
-    /// All kinds.
+    /// The kinds that devices of graphs may have.
     pub registry: Registry,
-    /// The machine that would open the disks.
+    /// The machine on which disks would be opened.
     pub machine: Machine,
 }
 
 impl Doctor {
-    /// Returns the options for opening disks without any decision of an operator.
+    /// Returns options for opening disks that contain no decision of an operator.
     pub fn opening(&self) -> Opening {
         let (degraded, take, changes, wipe, replaced, grow) = Default::default();
         let machine = self.machine.clone();
         Opening { machine, degraded, wipe, replaced, grow, take, changes }
     }
 
-    /// Opens and reads the labelled disks of a spec; `None` if it has none. See [`Probe::take`].
+    /// Opens and reads the labelled disks of a spec; `None` if the spec has none. See [`Probe::take`].
     pub async fn probe(
         &self,
         spec: &Spec,
@@ -82,10 +82,10 @@ impl Doctor {
     }
 }
 
-/// Names a label in messages.
+/// Returns the name of a label for messages.
 pub fn name_of(label: &Label) -> String {
     format!("label of {}", label.disk_name.escape_debug())
 }
 
-/// Places of disks by their names, each as the kind of a disk and its value in a spec.
+/// Kind and path (or address) of disks as a spec has them, by disk name.
 pub type Places = BTreeMap<String, (String, String)>;

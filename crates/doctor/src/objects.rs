@@ -23,7 +23,7 @@ const TOLD_MAX: usize = 16;
 /// Report of a device that was made.
 type Answer = block::Result<Checked>;
 
-/// Checks the object stores of the graph without changing them. `places`: the places of its disks.
+/// Checks the object stores on the disks of a stopped graph, and writes nothing. `places` are the paths of the disks.
 pub async fn check(
     doctor: &Doctor,
     newest: &Label,

@@ -23,67 +23,67 @@ use serde::Serialize;
 
 use crate::check::{Named, ProbedDisk, nowhere_else};
 
-/// A graph without the label of one of its disks.
+/// A graph in which one disk has lost its label, with the facts from which the label can be made again.
 pub struct Graph<'g> {
-    /// The label that counts.
+    /// The newest label of the graph.
     pub newest: &'g Label,
-    /// The disks in it.
+    /// The disks that the newest label names.
     pub named: &'g Named,
     /// Plan of the graph with all of its disks.
     pub planned: &'g Planned,
     /// All labels of the graph that were found.
     pub seen: &'g [ProbedDisk<'g>],
-    /// The disks that have lost their labels, by the operator's word. All other disks must be here.
+    /// Names of the disks that have lost their labels, according to the operator. All other disks must be present.
     pub lost: Vec<&'g str>,
-    /// The disks that have lost the label at one end, except for the trusted ones.
+    /// Names of the disks that have lost the label at one end, except for trusted disks.
     pub cut: Vec<&'g str>,
-    /// Whether disks may be written that another machine has open (`--take`).
+    /// Whether a label may be written although another machine has the disk open (`--take`).
     pub take: bool,
 }
 
-/// A place that the operator or a spec names for a disk.
+/// The path that the operator or a spec names for a disk.
 pub struct NamedPlace<'s> {
     /// Name of the disk.
     pub name: &'s str,
-    /// Its place.
+    /// Path of the disk.
     pub place: &'s str,
-    /// Whether the operator named it; else a spec does.
+    /// Whether the operator named the path on the command line; else a spec does.
     pub by_hand: bool,
-    /// Whether its bytes count as they are.
+    /// Whether the operator declared the bytes of the disk correct as they are.
     pub trusted: bool,
 }
 
-/// The content of a place.
+/// The content that a repair found on a disk.
 pub struct PlaceContent {
-    /// All copies of a label.
+    /// All copies of the label of the disk.
     pub inspection: Inspection,
-    /// Its block size.
+    /// Block size of the disk.
     pub block_size: u32,
 }
 
-/// A label that can be made again.
+/// A label that a repair can write to a disk.
 #[derive(Serialize)]
 pub struct Relabel {
-    /// Number of the label copies that this label continues, if the disk has a label.
+    /// Number of the copies of the label on the disk that the written label follows; `None` if the disk has no label.
     #[serde(skip)]
     pub(crate) over: Option<usize>,
-    /// Name of its graph.
+    /// Name of the graph of the disk.
     pub graph: String,
     /// Name of the disk.
     pub name: String,
-    /// Its place.
+    /// Path of the disk.
     pub place: String,
     /// The planned write, in words.
     #[serde(skip)]
     would: String,
-    /// Effect on its bytes, in words.
+    /// Description of the effect on the bytes of the disk.
     pub words: String,
     #[serde(skip)]
     pub(crate) label: Label,
 }
 
 impl Relabel {
-    /// Returns a line about the planned write.
+    /// Returns a line for the user about the planned write of the label.
     pub fn text(&self) -> String {
         let Self { graph, would, words, label, .. } = self;
         let change = label.epoch;
@@ -92,10 +92,10 @@ impl Relabel {
 }
 
 impl Graph<'_> {
-    /// Returns the label that a disk gets back on this machine.
+    /// Returns the label that a repair can write to the disk `said`, whose content is `there`, on the machine `here`.
     ///
     /// # Errors
-    /// The reason why it gets none, with a next step.
+    /// The reason why the disk gets no label, with a next step.
     pub fn relabel(
         &self,
         said: &NamedPlace<'_>,
@@ -322,7 +322,8 @@ impl Graph<'_> {
     }
 }
 
-/// Checks that a repair on the machine `here` may write a label. `take`: even if another machine has the disk open.
+/// Checks that a repair on the machine `here` may write to the disk with this label. With `take`, a label that names
+/// another machine as holder is no obstacle.
 pub(crate) fn check_writable(place: &str, label: &Label, here: &Machine, take: bool) -> Result<()> {
     let findings = label_findings(&label.disk_name, place, label, here).into_iter();
     let is_waived = |found: &Finding| take && found.waived_by.contains(&Waiver::Take);

@@ -14,33 +14,33 @@ use crate::directory::by_graph;
 use crate::relabel::{Graph, NamedPlace, PlaceContent, Relabel, check_writable};
 use crate::{Doctor, Found, scan};
 
-/// A disk and its place: from the operator (`true`), or from a spec.
+/// The name of a disk, its path, and whether the operator named the path (else a spec did).
 pub type SaidPlace = (String, String, bool);
 
-/// Labels that a repair writes.
+/// The labels that a repair would write.
 #[derive(Default, Serialize)]
 pub struct Plan {
-    /// Disks with damaged copies of a label, which are written anew from another copy.
+    /// Paths of disks with damaged copies of their label, which are rewritten from an intact copy.
     pub renew: Vec<String>,
-    /// Disks that get a label from the labels of the other disks of their graph.
+    /// Labels to write to disks that have lost theirs, made from the labels of the other disks of the graph.
     pub relabels: Vec<Relabel>,
-    /// Reasons why other disks in a spec get no label.
+    /// Reasons why other disks that a spec names get no label.
     pub not: Vec<String>,
 }
 
 impl Plan {
-    /// Whether nothing can be written.
+    /// Whether the repair would write no label.
     pub fn is_empty(&self) -> bool {
         self.renew.is_empty() && self.relabels.is_empty()
     }
 
-    /// Returns the disks with a label to write.
+    /// Returns the paths of the disks to which the repair would write a label.
     pub fn places(&self) -> Vec<&str> {
         let remade = self.relabels.iter().map(|relabels| relabels.place.as_str());
         self.renew.iter().map(String::as_str).chain(remade).collect()
     }
 
-    /// Returns a line for each disk.
+    /// Returns a line for the user about each disk.
     pub fn text(&self) -> String {
         let renew = |place: &String| format!("would write the label on {place} anew\n");
         let not = self.not.iter().map(|why| format!("not repaired: {why}\n"));
@@ -54,19 +54,19 @@ impl Plan {
 
 /// The decisions of an operator about a repair.
 pub struct Asked<'a> {
-    /// Places of disks that have lost their labels, by name.
+    /// Paths of disks that have lost their labels, by disk name.
     pub places: &'a [(String, String)],
-    /// The spec of the graph, which may have further places.
+    /// The spec of the graph, which may name further paths.
     pub spec: Option<&'a Spec>,
-    /// Disks with bytes that are used as they are.
+    /// Names of disks whose bytes the operator declares correct as they are.
     pub trusted: &'a [String],
-    /// Whether disks may be written that another machine has open.
+    /// Whether a label may be written although another machine has the disk open.
     pub take: bool,
 }
 
 impl Doctor {
-    /// Plans the repair of the found graphs: labels with a sound copy, labels that can be made again from those of
-    /// other disks in `directory`, and labels that are lost at one end.
+    /// Plans the repair of the found graphs: which damaged copies of labels can be rewritten from an intact copy, and
+    /// which lost labels can be made again from those of other disks in `directory`.
     ///
     /// # Errors
     /// If a disk that the operator named gets no label; `Invalid` or `InUse` if disks are named, and the graph is not
@@ -93,10 +93,10 @@ impl Doctor {
         Ok(plan)
     }
 
-    /// Writes the planned labels of the graphs that do not run.
+    /// Writes the planned labels to the disks of graphs that are not running.
     ///
     /// # Errors
-    /// If a label cannot be written; those after it are not written then.
+    /// The error of the first label that cannot be written. The labels after it are not written.
     pub async fn repair(&self, found: &Found, plan: &Plan, take: bool) -> Result<()> {
         for place in found.graphs[found.running..].iter().flat_map(to_renew) {
             self.renew(Path::new(place), take).await?;

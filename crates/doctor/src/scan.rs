@@ -23,23 +23,23 @@ const LOOKED_AT_MAX: usize = 4096;
 
 const BLOCK_DEVICES: &str = "/sys/class/block";
 
-/// A label and its disk.
+/// A label that a scan found, and the path of its disk.
 pub struct FoundLabel {
     /// Path of the disk.
     pub path: PathBuf,
-    /// Its label.
+    /// Newest label of the disk.
     pub label: Label,
 }
 
-/// A disk that another process has open, or that cannot be read.
+/// A disk that a scan skipped, because another process has it open or it cannot be read.
 #[derive(Serialize)]
 pub struct Skipped {
-    /// Its path, printable.
+    /// Path of the disk, printable.
     pub path: String,
-    /// The error of opening or reading it.
+    /// The error of opening or reading the disk.
     #[serde(serialize_with = "as_text")]
     pub why: Error,
-    /// Its label, if another process has it open.
+    /// Label of the disk, if another process has the disk open.
     #[serde(skip)]
     pub label: Option<Label>,
 }
@@ -52,11 +52,11 @@ pub fn as_text<S: serde::Serializer>(error: &Error, to: S) -> Result<S::Ok, S::E
     to.collect_str(error)
 }
 
-/// Result of a scan.
+/// Result of a scan: the findings, and the disks that were skipped.
 pub type Looked<T> = (Vec<T>, Vec<Skipped>);
 
 impl Doctor {
-    /// Returns all labels that can be read.
+    /// Scans the block devices and the files of `directory`, and returns all labels that can be read.
     ///
     /// # Errors
     /// If the directory cannot be read, or there are too many disks.
@@ -69,7 +69,8 @@ impl Doctor {
         self.each(directory, look).await
     }
 
-    /// Returns all disks that have or had a label, with every copy of the label.
+    /// Scans the block devices and the files of `directory`, and returns all disks that have or had a label, with every
+    /// copy of it.
     ///
     /// # Errors
     /// As [`Doctor::labels`].
@@ -116,7 +117,7 @@ impl Doctor {
 /// Returns a path as text, because specs and labels hold only text.
 ///
 /// # Errors
-/// `Invalid` if it is not UTF-8.
+/// `Invalid` if the path is not UTF-8.
 pub fn text(path: &Path) -> Result<&str> {
     path.to_str().ok_or_else(|| {
         let words = format!("{path:?} is not UTF-8, and specs and labels hold nothing else");
@@ -124,7 +125,7 @@ pub fn text(path: &Path) -> Result<&str> {
     })
 }
 
-/// Returns the identity of this machine, derived from its name if it has no id.
+/// Returns the identity of this machine, which is derived from the host name if the machine has no id.
 pub fn machine() -> Machine {
     let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
     let host = read(HOST_NAME).trim().to_owned();
@@ -143,7 +144,7 @@ fn unread(path: &Path, wrong: &Wrong) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{} has {wrong}", path.display())).next(next)
 }
 
-/// Returns the next step for a label that cannot be used.
+/// Returns the next step for the operator if the label of the disk at `place` cannot be used.
 pub fn next_for(place: &str, wrong: &Wrong) -> String {
     match wrong {
         Wrong::Version(_) | Wrong::Features(_) => "use a newer version of Cairn".to_owned(),
@@ -154,8 +155,8 @@ pub fn next_for(place: &str, wrong: &Wrong) -> String {
     }
 }
 
-/// Returns the label at the front of a disk that another process has locked. That process may be writing the
-/// next label, but over other copies.
+/// Returns the label at the front of a disk that another process has locked. That process may be writing the next
+/// label, but over other copies.
 pub fn label_in_use(path: &Path) -> Option<Label> {
     let mut front = vec![0; meta::AREA_BYTES as usize];
     std::fs::File::open(path).and_then(|mut disk| disk.read_exact(&mut front)).ok()?;
@@ -199,12 +200,12 @@ fn is_readable_device(path: &Path) -> bool {
     meta::data_bytes(sectors.saturating_mul(512)).is_ok() && std::fs::File::open(path).is_ok()
 }
 
-/// Returns the kind and the value of a disk in a spec for an NBD URI or a path.
+/// Returns the kind and the value with which a spec names the disk at `at`, an NBD URI or a path.
 pub fn said_place(at: &str) -> (String, String) {
     if at.contains("://") { ("nbd".to_owned(), at.to_owned()) } else { place(Path::new(at)) }
 }
 
-/// Returns the kind and the value of a disk in a spec for a path.
+/// Returns the kind and the value with which a spec names the disk at a path.
 pub fn place(path: &Path) -> (String, String) {
     use std::os::unix::fs::FileTypeExt;
     let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
@@ -247,7 +248,7 @@ async fn open(doctor: &Doctor, path: &Path, read_only: bool, engine: &Engine) ->
     engine.add_device(&given.name, disk, Needs::LEAF, &[])
 }
 
-/// A raw disk that is open, under its lock.
+/// A raw disk that this process has open and locked.
 pub struct OpenDisk {
     env: Env,
     engine: Engine,
@@ -263,16 +264,16 @@ impl Drop for OpenDisk {
 
 /// The content of both ends of a disk.
 pub struct Content {
-    /// In words.
+    /// Description of the content for people.
     pub words: String,
-    /// Whether it is a label of Cairn.
+    /// Whether the content is a label of Cairn.
     pub ours: bool,
-    /// Whether both ends are blank.
+    /// Whether both ends of the disk are zeros.
     pub blank: bool,
 }
 
 impl Doctor {
-    /// Opens a raw disk.
+    /// Opens and locks the raw disk at `path`.
     ///
     /// # Errors
     /// `Invalid` for a path that is no disk; errors of the system or of the disk.
@@ -283,7 +284,7 @@ impl Doctor {
         Ok(OpenDisk { env, engine, node, lower })
     }
 
-    /// Returns the label of a disk that no process has open, if there is one that can be read.
+    /// Returns the label of the disk at `path`, if no other process has the disk open and the label can be read.
     pub async fn label(&self, path: &Path) -> Option<Label> {
         let disk = self.open(path, true).await.ok()?;
         match Store::look(&self.env, &disk.lower).await {
@@ -294,12 +295,12 @@ impl Doctor {
 }
 
 impl OpenDisk {
-    /// Returns the disk for requests.
+    /// Returns the lower through which requests to the disk go.
     pub(crate) fn lower(&self) -> &Lower {
         &self.lower
     }
 
-    /// Returns the content of both ends.
+    /// Returns the content of both ends of the disk.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -313,7 +314,7 @@ impl OpenDisk {
         })
     }
 
-    /// Writes zeros over both ends.
+    /// Overwrites both ends of the disk with zeros.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -341,7 +342,7 @@ fn held(seen: &AreaContent) -> (String, bool) {
     }
 }
 
-/// Returns the path without links, if there is such a file.
+/// Returns the path with all links resolved, if there is such a file.
 pub fn real(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok()
 }

@@ -2,22 +2,24 @@
 
 use block::{Port, Result, Table};
 
-/// A table device: its own table over its lowers, and the fused one over the devices below them. `P` names such a device.
+/// The tables of a table device: its own table over its lowers, and that table fused with the tables below. `P`
+/// identifies a device.
 #[derive(Clone)]
 pub(crate) struct Fusion<P> {
     pub own: Table,
     pub fused: Table,
-    /// The target of each port of the fused table.
+    /// The devices at which the ports of the fused table end, by port number.
     pub ports: Vec<P>,
 }
 
 impl<P: Copy + PartialEq> Fusion<P> {
-    /// Makes the table `own` over one device.
+    /// Returns the tables of a device with the table `own` over the device `below`, which has no table.
     pub fn alone(own: Table, below: P) -> Self {
         Self { fused: own.clone(), own, ports: vec![below] }
     }
 
-    /// Makes the table `own`, and fuses it with those of its lowers that are tables.
+    /// Returns the tables of a device with the table `own` over `lowers`, fused with the tables of those lowers that
+    /// have one.
     ///
     /// # Errors
     /// `Invalid` if the tables do not fit each other.

@@ -11,28 +11,28 @@ use crate::running::{Export, Graph};
 /// Maximum number of places of one byte, counted over all devices on the way down.
 const PLACES_MAX: usize = 4096;
 
-/// A step on the way down: one byte of one device.
+/// One byte of a device or disk, as a step of the way from an export down to the disks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Located {
-    /// The device's name.
+    /// Name of the device or disk.
     pub name: String,
-    /// Its kind.
+    /// Name of the kind of the device or disk.
     pub kind: &'static str,
     /// Offset of the byte in the device.
     pub offset: u64,
-    /// Bytes before the data, if it is a labelled disk; else 0.
+    /// Bytes of the label before the data, if this is a labelled disk; else 0.
     pub label_bytes: u64,
-    /// The transformation of bytes on the way there, in a word; may be empty.
+    /// A word for how the device above transforms the byte on the way to this one; may be empty.
     pub how: Cow<'static, str>,
-    /// Its places in the lowers: more than one if the device keeps copies.
+    /// The same byte in the lowers of this device: several bytes if the device keeps copies.
     pub below: Vec<Located>,
 }
 
 impl Graph {
-    /// Returns the way of byte `offset` of an export down to the disks.
+    /// Returns the way of the byte at `offset` of an export down to the disks.
     ///
     /// # Errors
-    /// `OutOfRange` past the end, with the size; `Limit` if it is in more than 4096 places.
+    /// `OutOfRange` if `offset` is past the end of the export; `Limit` if the byte is in more than 4096 places.
     pub async fn locate(&self, export: &Export, offset: u64) -> Result<Located> {
         if offset >= export.info.size {
             let (name, size) = (&export.name, export.info.size);

@@ -18,7 +18,7 @@ use crate::fusion::Fusion;
 use crate::labels::{self, Labels, Place, is_looked_at};
 use crate::spec::{Planned, PlannedNode};
 
-/// A graph with open devices. It is valid for as long as its engine.
+/// A graph with open devices. It is valid as long as the engine that it was built on.
 pub struct Graph {
     name: String,
     engine: Engine,
@@ -31,15 +31,15 @@ pub struct Graph {
 /// A disk or device of a running graph.
 #[derive(Clone)]
 pub struct Member {
-    /// Its name in the spec.
+    /// Name of the disk or device in the spec.
     pub name: String,
-    /// Its kind.
+    /// Kind of the disk or device.
     pub kind: &'static Kind,
-    /// Its lowers: indices into [`Graph::members`].
+    /// Lowers of the device: indices into [`Graph::members`].
     pub lowers: Vec<usize>,
-    /// Its facts.
+    /// Size, block size and other facts about the disk or device.
     pub info: Info,
-    /// The node where requests for it begin.
+    /// The node of the engine at which requests for the disk or device begin.
     pub node: NodeId,
     /// The nodes that were made for it, and that are removed with it.
     made: Vec<NodeId>,
@@ -47,12 +47,12 @@ pub struct Member {
 }
 
 impl Member {
-    /// Returns the number of bytes before its data, if it is a labelled disk; else 0.
+    /// Returns the number of bytes of the label before the data, if this is a labelled disk; else 0.
     pub fn label_bytes(&self) -> u64 {
         if matches!(self.body, Body::Labelled(..)) { meta::DATA_START } else { 0 }
     }
 
-    /// Returns the mapping that its requests go through in one lookup, if it is a table.
+    /// Returns the fused table through which requests for this disk or device go, if it is a table or a labelled disk.
     pub fn fused(&self) -> Option<&Table> {
         self.fusion().map(|fusion| &fusion.fused)
     }
@@ -64,8 +64,8 @@ impl Member {
         }
     }
 
-    /// Returns the node that counts its requests. Tables above a labelled disk bypass the node of its data, so this is
-    /// the raw disk's node.
+    /// Returns the node of the engine that counts the requests of this disk or device. For a labelled disk this is the
+    /// raw disk's node, since tables above bypass the node of the data.
     pub fn counted(&self) -> NodeId {
         match &self.body {
             Body::Labelled(_, data) => data.ports[0],
@@ -87,19 +87,19 @@ enum Body {
 /// The nodes that were made for a member, what is behind them, and its facts.
 type Made = (Vec<NodeId>, Body, Info);
 
-/// An export that clients see.
+/// An export of an open graph, as clients see it.
 pub struct Export {
-    /// Its name.
+    /// Name of the export.
     pub name: String,
-    /// The member that it shows: an index into [`Graph::members`].
+    /// The disk or device that the export shows: an index into [`Graph::members`].
     pub member: usize,
-    /// The node to which a portal of its name leads.
+    /// The node of the engine to which a portal of this export leads.
     pub node: NodeId,
     /// The node that was made for it alone, if it needs one.
     made: Option<NodeId>,
-    /// Names in the certificates of the clients that may use it; all clients if `None`.
+    /// Names in the certificates of the clients that may use the export; all clients if `None`.
     pub clients: Option<Vec<String>>,
-    /// Its facts.
+    /// Size, block size and other facts about the export.
     pub info: Info,
 }
 
@@ -111,15 +111,15 @@ struct Building<'b> {
     before: Option<&'b Before<'b>>,
 }
 
-/// The graph that another one replaces.
+/// The open graph that a new graph replaces in a live change.
 pub struct Before<'b> {
-    /// The old graph.
+    /// The graph that is replaced.
     pub graph: &'b Graph,
-    /// Its plan.
+    /// The plan of the graph that is replaced.
     pub planned: &'b Planned,
-    /// For each node of the plan: the member of the old graph that goes on unchanged, if one does.
+    /// For each node of the new plan: the index of the member of the old graph that is kept unchanged, if there is one.
     pub unchanged: Vec<Option<usize>>,
-    /// The hand-overs of its other devices, by their names and kinds.
+    /// The hand-overs of closed devices of the old graph to their successors, by name and kind.
     pub handovers: BTreeMap<(String, &'static str), Rc<dyn Any>>,
 }
 
@@ -173,7 +173,7 @@ impl Building<'_> {
 }
 
 impl Graph {
-    /// Opens and makes everything that `plan` names, the lowest first.
+    /// Builds the graph that `plan` describes: opens its disks and makes its devices, lowers first.
     ///
     /// # Errors
     /// The error of the first disk or device that cannot be made. Everything opened before is closed.
@@ -181,7 +181,7 @@ impl Graph {
         Self::build_on(plan, None, engine, env).await
     }
 
-    /// Does the same over labelled disks. Their labels were opened with `engine`.
+    /// Builds a graph as [`Graph::build`] does, over labelled disks, whose labels were opened with the same `engine`.
     ///
     /// # Errors
     /// As [`Graph::build`]; `Invalid` if a disk must have a label and `labels` has none.
@@ -202,7 +202,8 @@ impl Graph {
         Self { name, engine, nodes: Vec::new(), exports: Vec::new(), closed: Rc::default() }
     }
 
-    /// Makes everything that `plan` names, the lowest first, except the members of `before` that go on unchanged.
+    /// Opens and makes everything that `plan` names, lowers first, except members of the graph `before` that are kept
+    /// unchanged.
     ///
     /// # Errors
     /// As [`Graph::build_on`]. Members made until then stay in the graph.
@@ -239,7 +240,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Forgets the nodes that the graph `to`, which replaces this one, has not taken over.
+    /// Removes from the engine the nodes of this graph that the graph `to`, its replacement, does not use.
     pub(crate) fn leave(&self, to: &Self) {
         let taken = |node: &NodeId| to.nodes.iter().any(|member| member.made.contains(node));
         let made = self.nodes.iter().flat_map(|member| &member.made);
@@ -248,8 +249,8 @@ impl Graph {
         gone.chain(own).for_each(|node| self.engine.forget(*node));
     }
 
-    /// Ends the background work of a member. Afterwards the member refuses requests, unless the future is dropped
-    /// before its end.
+    /// Ends the background work of a member and returns its hand-over. Afterwards the member refuses requests, unless
+    /// the future is dropped before its end.
     pub(crate) fn close(&self, member: &Member) -> LocalFuture<Handover> {
         match &member.body {
             Body::Device(device) => {
@@ -383,17 +384,17 @@ impl Graph {
         Ok((vec![node], Body::Table(fusion), self.engine.info(node)))
     }
 
-    /// Returns its name.
+    /// Returns the name of this graph.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns its exports.
+    /// Returns the exports of this graph.
     pub fn exports(&self) -> &[Export] {
         &self.exports
     }
 
-    /// Returns the nodes to which the portals of its exports lead, by name.
+    /// Returns the nodes of the engine to which the portals of the exports of this graph lead, by export name.
     pub fn targets(&self) -> Targets {
         self.exports.iter().map(|export| (export.name.clone(), export.node)).collect()
     }
@@ -403,14 +404,13 @@ impl Graph {
         self.exports.iter().find(|export| export.name == name)
     }
 
-    /// Returns its disks and devices, lowers first.
+    /// Returns the disks and devices of this graph, lowers first.
     pub fn members(&self) -> &[Member] {
         &self.nodes
     }
 
     /// Returns the devices that must be flushed to make the whole graph durable: those that an export shows, and those
-    /// without a writable device above them. A flush from above may bypass a lower. Each comes with the name of an
-    /// export that shows it, or its own.
+    /// without a writable device above. Each comes with the name of an export that shows it, or its own name.
     pub fn flushed(&self) -> impl Iterator<Item = (&str, &Member)> {
         let is_writable = |device: &&Member| !self.engine.info(device.node).read_only;
         let above = self.nodes.iter().filter(is_writable);
@@ -429,12 +429,12 @@ impl Graph {
         self.nodes.iter().find(|member| member.name == name)
     }
 
-    /// Returns the engine that carries its requests.
+    /// Returns the engine that carries the requests of this graph.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Returns the report of a device or a disk.
+    /// Returns the report of a device or a disk about its state.
     pub fn report(&self, member: &Member) -> Report {
         match &member.body {
             Body::Device(device) | Body::Labelled(device, _) => device.report(),
@@ -472,12 +472,12 @@ impl Graph {
         Box::pin(async move { reply.await?.answer::<V>() })
     }
 
-    /// Whether a change of the graph has closed the device and not yet replaced it.
+    /// Whether a live change has closed the device called `device` and not yet replaced it.
     pub fn is_closed(&self, device: &str) -> bool {
         self.closed.borrow().contains(device)
     }
 
-    /// Returns the verbs that a device knows.
+    /// Returns the verbs that a device supports.
     pub fn verbs(&self, device: &Member) -> &'static [&'static VerbInfo] {
         match &device.body {
             Body::Device(running) => running.verbs(),
@@ -485,7 +485,7 @@ impl Graph {
         }
     }
 
-    /// Returns the lowers of a device that have all of its bytes now.
+    /// Returns the lowers of a device that have all bytes of the device at present.
     pub fn holders(&self, device: &Member) -> impl Iterator<Item = &Member> {
         let holders = match &device.body {
             Body::Device(running) => running.holders(),
@@ -494,10 +494,11 @@ impl Graph {
         holders.into_iter().map(|lower| &self.nodes[device.lowers[lower]])
     }
 
-    /// Returns the places of a range of a member, one step down: all of the range, in at most `most` places.
+    /// Returns the parts of the lowers in which a byte range of `member` lies: the whole range, in at most `most`
+    /// parts.
     ///
     /// # Errors
-    /// `Limit` if it lies in more places; the device's own error.
+    /// `Limit` if the range lies in more parts than `most`; the device's own error.
     pub async fn resolve(
         &self,
         member: &Member,

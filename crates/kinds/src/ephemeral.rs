@@ -3,7 +3,7 @@
 use block::Info;
 use kind::{DeviceConfig, DiskPlan, OptionSpec, Plan};
 
-/// Returns the facts of a disk that does not outlive the process. `size` is the option with its size.
+/// Returns the facts about a disk that does not outlive the process. `size` is the option that contains its size.
 pub fn info(given: &DeviceConfig, size: &OptionSpec) -> Info {
     let size = given.size(size).unwrap_or(0);
     Info {
@@ -15,7 +15,7 @@ pub fn info(given: &DeviceConfig, size: &OptionSpec) -> Info {
     }
 }
 
-/// Returns the plan of such a disk, which every start creates anew.
+/// Returns the plan of a disk that does not outlive the process, so that every start creates it anew.
 pub fn plan(info: Info, words: &str) -> Plan<DiskPlan> {
     Ok(DiskPlan { info, creates: true, identity: String::new(), words: words.to_owned() })
 }

@@ -1,6 +1,7 @@
 //! The kinds of devices. Each is one folder with code, manual and tests, and one line in [`for_each_kind`].
 
-/// Passes the folders of all kinds to the macro `with`, in the order in which they are listed for people.
+/// Passes the names of all kinds, which are also their modules, to the macro `with`, in the order in which people see
+/// them.
 macro_rules! for_each_kind {
     ($with:ident) => {
         $with! {
@@ -32,17 +33,17 @@ mod tests;
 
 use kind::Registry;
 
-/// The commands for key slots, for their typed client.
+/// Types of the commands for key slots of encrypted devices, for clients of the control API.
 pub use crypt::verbs as keys;
 
 macro_rules! kinds {
     ($($kind:ident)*) => {
         $(pub mod $kind;)*
 
-        /// All kinds of this crate.
+        /// All kinds of devices in this crate.
         pub const REGISTRY: Registry = Registry(&[$($kind::KIND),*]);
 
-        /// The parts of all kinds in the tests.
+        /// The test parts of all kinds in this crate.
         #[cfg(any(test, feature = "testing"))]
         pub const TESTING: &[kind::testing::Testing] = &[$($kind::testing::TESTING),*];
     };

@@ -4,12 +4,13 @@ use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table, TableError};
 use kind::{DeviceConfig, Fault, LowerConfig, Plan, TablePlan};
 
-/// Returns the ports of a table over all lowers of a device, with their sizes.
+/// Returns the port of each lower of a device, with the size of the lower in bytes.
 pub fn ports(given: &DeviceConfig) -> Vec<(Port, u64)> {
     given.lowers.iter().zip(0..).map(|(lower, n)| (Port(n), lower.info.size)).collect()
 }
 
-/// Returns the plan of `table`, or a fault of `option` if the table could not be made.
+/// Returns the plan of a device with the table `table`, or a fault of the option `option` if the table could not be
+/// made.
 pub fn plan(
     given: &DeviceConfig,
     option: &'static str,
@@ -21,7 +22,8 @@ pub fn plan(
     }
 }
 
-/// Describes in the terms of the spec why a table was refused: device names instead of ports, sizes with units.
+/// Describes in the terms of the spec why the table of a device was refused: device names instead of ports, sizes with
+/// units.
 pub fn words(error: &TableError, given: &DeviceConfig) -> String {
     let lower = |port: Port| -> &LowerConfig { &given.lowers[usize::from(port.0)] };
     match *error {

@@ -10,35 +10,37 @@ use zerocopy::little_endian::U64;
 
 use crate::vault::{Array, Bitmap, Data, LOST, Spec, Transaction, Vault};
 
-/// Order in which free places are searched.
+/// Order in which an allocator searches for free data blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// The first free place.
+    /// Takes the free data block with the lowest number.
     FirstFree,
-    /// The first free place behind the last one that was taken. At the end, the search begins again at place 0.
+    /// Takes the first free data block behind the last one that was taken. At the end, the search begins again at data
+    /// block 0.
     LogStructured,
-    /// The free place nearest to the last one that was taken, before or behind it.
+    /// Takes the free data block nearest to the last one that was taken, before or behind it.
     NearLast,
 }
 
-/// A run of consecutive places.
+/// A run of data blocks with consecutive numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
-    /// The first place.
+    /// Number of the first data block.
     pub first: u64,
-    /// Number of places.
+    /// Number of data blocks in the run.
     pub count: u64,
 }
 
-/// Position of a block.
+/// The mapping of one block of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spot {
     /// The block is not mapped.
     #[default]
     Nowhere,
-    /// The block is at this place.
+    /// The block is mapped to the data block with this number.
     At(u64),
-    /// The block is at this place, but a disk has lost the bytes that were written there.
+    /// The block is mapped to the data block with this number, but the bytes that were written to that data block are
+    /// lost.
     Lost(u64),
 }
 
@@ -55,9 +57,9 @@ impl From<U64> for Spot {
 /// Number of map entries that one lookup reads.
 const AT_ONCE: usize = 64;
 
-/// A map from blocks to places, and the set of free places.
+/// A map from blocks of the volume to data blocks, and the set of free data blocks, kept in a vault.
 ///
-/// While a caller changes the place of a block, it must keep other callers from changing the same block until its
+/// While a caller changes the mapping of a block, it must keep other callers from changing the same block until its
 /// transaction is over. A range lock over the blocks does that.
 pub struct Allocator {
     /// For each block, its place plus 1; 0 for an unmapped block.
@@ -75,7 +77,7 @@ pub struct Allocator {
 /// Places that are reserved for transactions in progress: from the first place of each run to the length of the run.
 type Promised = Rc<RefCell<BTreeMap<u64, u64>>>;
 
-/// A reservation of places. While it exists, no other caller gets them.
+/// A reservation of data blocks. While it exists, no other caller gets them.
 #[must_use = "the places are anybody's when this is dropped"]
 pub struct Promise {
     all: Promised,
@@ -112,7 +114,8 @@ impl Drop for Freed {
 }
 
 impl Allocator {
-    /// Creates the objects of an allocator: they have the roles `role` and `role + 1` of their owner.
+    /// Creates the two objects of an allocator in the vault: the map with the role `role`, and the bitmap of taken data
+    /// blocks with the role `role + 1`. `places` is the number of data blocks.
     ///
     /// # Errors
     /// As [`Transaction::create`].
@@ -128,7 +131,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Opens the allocator with that owner and role. At most one may be open for each owner and role.
+    /// Opens the allocator whose objects in the vault have this owner and role. At most one may be open for each owner
+    /// and role.
     ///
     /// # Errors
     /// `NotFound` if the owner has no object of one of the two roles.
@@ -151,7 +155,7 @@ impl Allocator {
         })
     }
 
-    /// Returns the position of a block.
+    /// Returns the mapping of a block of the volume.
     ///
     /// # Errors
     /// `OutOfRange`, and errors of reads.
@@ -159,7 +163,7 @@ impl Allocator {
         Ok(self.map.get(block).await?.into())
     }
 
-    /// Fills `into` with the positions of blocks, from block `first` on.
+    /// Fills `into` with the mappings of consecutive blocks of the volume, from block `first` on.
     ///
     /// # Errors
     /// As [`Allocator::spot`].
@@ -173,7 +177,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Returns the place of a block; `None` if it is not mapped.
+    /// Returns the number of the data block to which a block of the volume is mapped; `None` if it is not mapped.
     ///
     /// # Errors
     /// `OutOfRange`, errors of reads, and `Corrupt` for a block that is lost.
@@ -188,7 +192,7 @@ impl Allocator {
         }
     }
 
-    /// Maps a block to a place, or unmaps it.
+    /// Maps block `block` of the volume to the data block with number `place`, or unmaps it (`None`).
     ///
     /// # Errors
     /// `OutOfRange` for the block or the place.
@@ -199,7 +203,8 @@ impl Allocator {
         }
     }
 
-    /// Maps a block to a place where its bytes were just written. The bytes become durable with the transaction.
+    /// Maps a block of the volume to a data block whose bytes were just written. Those bytes become durable with the
+    /// transaction.
     ///
     /// # Errors
     /// `OutOfRange` for the block or the place.
@@ -213,7 +218,7 @@ impl Allocator {
         self.map.set_with_data(transaction, block, &self.entry(place)?, data)
     }
 
-    /// Unmaps `count` blocks from `first` on.
+    /// Unmaps `count` blocks of the volume, from block `first` on.
     ///
     /// # Errors
     /// `OutOfRange`.
@@ -229,8 +234,8 @@ impl Allocator {
         Err(Error::new(ErrorKind::OutOfRange, words))
     }
 
-    /// Takes a run of 1 to `most` free places. No other caller gets them. They count as taken when the transaction is
-    /// committed, and are free again if it is dropped.
+    /// Takes a run of 1 to `most` free data blocks; no other caller gets them. They count as taken once the transaction
+    /// is committed, and are free again if the transaction is dropped.
     ///
     /// # Errors
     /// `NoSpace` if no place is free, and errors of reads.
@@ -252,7 +257,7 @@ impl Allocator {
         Ok(places)
     }
 
-    /// Takes the first free place before `end`, whatever the policy; `None` if there is none.
+    /// Takes the first free data block with a number below `end`, whatever the policy; `None` if there is none.
     ///
     /// # Errors
     /// Errors of reads.
@@ -273,7 +278,7 @@ impl Allocator {
         self.taken.put(transaction, first, count, true)
     }
 
-    /// Gives places back. They cannot be taken again before the transaction is durable.
+    /// Frees data blocks. They cannot be taken again before the transaction is durable.
     ///
     /// # Errors
     /// `OutOfRange`.
@@ -283,18 +288,18 @@ impl Allocator {
         self.taken.put(transaction, places.first, places.count, false)
     }
 
-    /// Reserves places that are about to be given back. No caller gets them while the returned promise exists.
+    /// Reserves data blocks that are about to be freed. No caller gets them while the returned reservation exists.
     pub fn hold(&self, places: Places) -> Promise {
         self.promised.borrow_mut().insert(places.first, places.count);
         Promise { all: self.promised.clone(), first: places.first }
     }
 
-    /// Returns the number of places.
+    /// Returns the number of data blocks, free or taken.
     pub fn places(&self) -> u64 {
         self.places
     }
 
-    /// Returns the number of places that are taken.
+    /// Returns the number of data blocks that are taken.
     ///
     /// # Errors
     /// Errors of reads.

@@ -16,19 +16,19 @@ mod past;
 
 pub use past::{PAST_BYTES_MAX, PAST_MAX};
 
-/// Magic number at the start of a copy.
+/// Magic number at the start of each copy of a label.
 pub const MAGIC: [u8; 8] = *b"CAIRNLBL";
 
-/// Format version that this code writes, and the only one that it reads.
+/// Format version of labels that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// Bytes of the header, before the spec.
+/// Bytes of the header of a label, before the spec.
 pub const HEADER_BYTES: usize = size_of::<Header>();
 
-/// Most bytes of one copy.
+/// Most bytes of one encoded copy of a label.
 pub const COPY_BYTES_MAX: usize = 256 << 10;
 
-/// Most bytes of a spec.
+/// Most bytes of the spec in a label.
 pub const SPEC_BYTES_MAX: usize = 128 << 10;
 
 /// Most cells of one label.
@@ -40,8 +40,8 @@ const DATA_ALIGN: u64 = 64 << 10;
 /// Most bytes of data. With the label areas around them, they fit the largest file.
 const DATA_BYTES_MAX: u64 = 1 << 62;
 
-/// The highest sequence, epoch and broadcast. Counting one by one never reaches it. A label with a higher value could
-/// be crafted so that no next number exists; such a label is rejected.
+/// The highest sequence, epoch and broadcast of a label. Counting one by one never reaches it. A label with a higher
+/// value is rejected, because no next number might exist.
 pub const COUNT_MAX: u64 = 1 << 62;
 
 /// Compatible feature bit: a list of past specs follows the cells.
@@ -95,16 +95,16 @@ const _: () = assert!(size_of::<Header>() == 512 && size_of::<CellHeader>() == 8
 /// Position of the checksum. The checksum does not cover these bytes.
 const CHECKSUM: std::ops::Range<usize> = 12..16;
 
-/// The reason why bytes are no valid label.
+/// The reason why the bytes of a label area are no valid label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// They do not begin with the magic.
+    /// The bytes do not begin with the magic number of labels.
     NoMagic,
-    /// They are intact, and have a version that this code does not know.
+    /// The label is intact, and has this format version, which this code does not know.
     Version(u32),
-    /// They are intact, and need features that this code does not know: the feature bits.
+    /// The label is intact, and has these bits of features that this code does not know and a reader needs.
     Features(u64),
-    /// They are corrupt, or beyond the limits.
+    /// The label is corrupt or exceeds a limit, as the text describes.
     Damaged(String),
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Returns the right checksum for a copy, ignoring the checksum field that it has.
+/// Computes the checksum that a copy of a label must have, ignoring the checksum field in `copy`.
 ///
 /// # Panics
 /// If `copy` is shorter than a header.
@@ -135,7 +135,7 @@ pub fn checksum(copy: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Writes the checksum of a copy into its header.
+/// Computes the checksum of a copy of a label, and writes it into the header of the copy.
 pub(crate) fn seal(copy: &mut [u8]) {
     let sum = checksum(copy);
     copy[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
@@ -148,8 +148,8 @@ fn name_field(name: &str) -> [u8; NAME_BYTES_MAX] {
 }
 
 impl Label {
-    /// Encodes the label as a copy. It includes the newest past specs that fit, at most [`PAST_MAX`] of them in
-    /// [`PAST_BYTES_MAX`].
+    /// Encodes the label as the bytes of one copy. They include the newest past specs that fit, at most [`PAST_MAX`] of
+    /// them in [`PAST_BYTES_MAX`].
     ///
     /// # Errors
     /// `Limit` if the label does not fit; the message names the part that is too long.
@@ -225,7 +225,7 @@ impl Label {
         }
     }
 
-    /// Decodes the copy at the beginning of `bytes`.
+    /// Decodes the copy of a label at the beginning of `bytes`.
     ///
     /// # Errors
     /// The reason why the copy cannot be used.

@@ -8,34 +8,34 @@ use crate::signature::{self, ForeignContent};
 use crate::store::read_area;
 use crate::{Label, data_bytes};
 
-/// One copy of a label on a disk.
+/// One copy of a label on a disk, as an inspection found it.
 #[derive(Debug)]
 pub struct CopyFound {
-    /// Area of the copy, at the front or at the back.
+    /// Label area of the copy, at the front or at the back of the disk.
     pub area: Area,
-    /// Number of the copy in its area.
+    /// Number of the copy in its label area: 0 or 1.
     pub number: usize,
-    /// Its decoded content, or the reason why it cannot be used.
+    /// The label that this copy holds, or the reason why it holds no valid label.
     pub found: Found,
 }
 
 /// A label, or the reason why there is none.
 type Found = Result<Label, Wrong>;
 
-/// Content of a disk's label areas.
+/// The content of the label areas of a disk.
 #[derive(Debug)]
 pub struct Inspection {
     /// Bytes of the whole disk.
     pub size: u64,
-    /// All copies; none if the disk is too small for a label.
+    /// All copies of the label; none if the disk is too small for a label.
     pub copies: Vec<CopyFound>,
-    /// The newest label and the number of its copies; or the reason why none can be used.
+    /// The newest label and the number of its copies; or the reason why no copy can be used.
     pub label: Result<Option<(Label, usize)>, Wrong>,
-    /// Other content of the disk, if it has no label.
+    /// Other content of the label areas, if the disk has no label.
     pub other: ForeignContent,
 }
 
-/// Reads every copy, changing nothing.
+/// Reads every copy of the label of the disk `lower`, and writes nothing.
 ///
 /// # Errors
 /// Errors of the disk.
@@ -69,8 +69,8 @@ pub async fn inspect(env: &Env, lower: &Lower) -> block::Result<Inspection> {
 }
 
 impl Inspection {
-    /// Whether the disk has lost the label at its end: it was truncated and extended again, or another program has
-    /// written there. Data before the end may be lost as well.
+    /// Whether the disk has lost the label at its end: the disk was truncated and extended again, or another program
+    /// has written to its end. Data before the end may be lost as well.
     pub fn has_lost_its_end(&self) -> bool {
         let is_gone = |found: &Found| *found == Err(Wrong::NoMagic);
         self.has_lost(
@@ -79,8 +79,8 @@ impl Inspection {
         )
     }
 
-    /// Whether the label at the front is gone and a label at the back is not: another program has written to the
-    /// front, and may have written to the data behind it.
+    /// Whether the label at the front of the disk is gone and the label at the back is not: another program has written
+    /// to the front, and maybe to the data behind the label.
     ///
     /// Two damaged copies at the front that still have their magic do not count. A flipped bit in one copy and a
     /// power cut during an update of the other one can leave that state.
@@ -121,7 +121,8 @@ impl Inspection {
         was_there && is_lost(&of(true))
     }
 
-    /// Describes the faults of copies of the label that counts. Each such copy has a sound twin in the other area.
+    /// Describes the faults of the copies of the newest label. Each such copy has an intact twin in the other label
+    /// area.
     pub fn ills(&self) -> Vec<String> {
         let Ok(Some((label, number))) = &self.label else { return Vec::new() };
         let copies = self.copies.iter().filter(|copy| copy.number == *number);

@@ -18,7 +18,7 @@ pub(crate) fn write_all(lower: &Lower, start: u64, data: &Buf) -> Vec<Child> {
     (0..data.len()).step_by(step).map(part).collect()
 }
 
-/// Waits for all requests, even if an earlier one fails, and returns the first error.
+/// Waits for all of the started requests, even if an earlier one fails, and returns the first error.
 pub(crate) async fn all_of(begun: Vec<Child>) -> Result<()> {
     all(begun).await.into_iter().try_for_each(|done| done.result)
 }

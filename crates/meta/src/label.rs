@@ -6,20 +6,20 @@ use std::rc::Rc;
 
 use crate::Uuid;
 
-/// Bytes in the name of a disk, a graph, a device or a machine.
+/// Most bytes in the name of a disk, a graph, a device or a machine.
 pub const NAME_BYTES_MAX: usize = 64;
 
 /// The content of a label: its disk, and the graph that the disk is part of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Label {
-    /// Generation of this label.
+    /// Number of this update of the label; each update has a higher one.
     pub sequence: u64,
-    /// State of the graph's spec and disks; the highest epoch counts.
+    /// Epoch of the graph; it rises when the spec changes or a copy is left behind, and the highest one counts.
     pub epoch: u64,
     /// Last broadcast that reached the disk. A broadcast is a message of the graph to all of its disks: that it is
     /// opened, changed or closed.
     pub broadcast: u64,
-    /// Highest broadcast that the disk knows to have reached every disk. A disk with a lower value is older.
+    /// Highest broadcast that is known to have reached every disk. A disk whose `broadcast` is lower is stale.
     pub acked_broadcast: u64,
     /// UUID of the disk.
     pub disk: Uuid,
@@ -29,7 +29,7 @@ pub struct Label {
     pub graph: Uuid,
     /// Name of the graph.
     pub graph_name: String,
-    /// Bytes of data.
+    /// Number of data bytes of the disk, without the label areas.
     pub data_bytes: u64,
     /// Block size of the disk at the time when it was labelled.
     pub block_size: u32,
@@ -37,49 +37,51 @@ pub struct Label {
     pub written_unix_s: u64,
     /// Machine that has the disk open, or had it open and did not close it.
     pub holder: Option<Machine>,
-    /// Whether the graph is still being made: nothing has been served from it yet.
+    /// Whether the disk is being provisioned: nothing has been served from it yet.
     pub provisioning: bool,
-    /// Spec of the graph, without anything local.
+    /// Spec of the graph, without settings of one machine.
     pub spec: String,
-    /// Cells of devices, by device name.
+    /// Cells with the states of devices, by device name.
     pub cells: BTreeMap<String, Cell>,
-    /// Earlier specs, the newest first. They are for people only: no decision depends on them.
+    /// Earlier specs of the graph, the newest first. They are for people only: no decision depends on them.
     pub past: Rc<[Past]>,
-    /// Read-only compatible feature bits that this version does not know. A reader need not know them.
+    /// Bits of features that this version of Cairn does not know. This version may read the label, but must not write
+    /// it.
     pub unknown_read_only: u64,
 }
 
 /// An earlier spec of a graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Past {
-    /// Last epoch with this spec.
+    /// Last epoch of the graph with this spec.
     pub epoch: u64,
-    /// Time of its replacement, in seconds since 1970, by the wall clock of the machine that replaced it.
+    /// Time when another spec replaced this one, in seconds since 1970, by the wall clock of the machine that replaced
+    /// it.
     pub until_unix_s: u64,
-    /// The spec, without anything local.
+    /// The spec, without settings of one machine.
     pub spec: String,
 }
 
-/// The persistent state of one device.
+/// The state of one device in a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cell {
-    /// Number of the device's write that this state comes from.
+    /// Number of the write by the device that this state comes from.
     pub sequence: u64,
-    /// Encoded state.
+    /// The state, as the device encoded it.
     pub bytes: Vec<u8>,
 }
 
 /// A machine, as labels record it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
-    /// Host name, for people.
+    /// Host name of the machine, for people.
     pub host: String,
-    /// Machine id, which stays the same over restarts.
+    /// Id of the machine, which stays the same over restarts.
     pub id: [u8; 16],
 }
 
 impl Machine {
-    /// Returns the machine of this name and id. A name that is too long for a label is truncated; an empty one
+    /// Returns the machine with this name and id. A name that is too long for a label is truncated; an empty one
     /// becomes `unnamed`.
     pub fn new(host: &str, id: [u8; 16]) -> Self {
         let end = host.floor_char_boundary(NAME_BYTES_MAX);
@@ -88,12 +90,12 @@ impl Machine {
     }
 }
 
-/// The machine that had a disk open, for messages.
+/// The machine that, according to a label, had the disk open; for messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
     /// Machine that had the disk open.
     pub machine: Machine,
-    /// Time at which it opened the disk or last wrote the label, in seconds since 1970.
+    /// Time at which that machine opened the disk or last wrote the label, in seconds since 1970.
     pub written_unix_s: u64,
 }
 

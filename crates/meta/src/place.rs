@@ -6,10 +6,10 @@ use block::{ByteRange, Error, ErrorKind};
 use crate::Label;
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 
-/// Bytes that Cairn reserves at each end of a labelled disk.
+/// Bytes of the label area that Cairn reserves at each end of a labelled disk.
 pub const AREA_BYTES: u64 = 1 << 20;
 
-/// First byte of the data.
+/// First byte of the data on a labelled disk.
 pub const DATA_START: u64 = AREA_BYTES;
 
 /// Bytes of the smallest disk that can have a label.
@@ -27,16 +27,16 @@ const _: () = assert!(COPIES[1] + COPY_BYTES_MAX as u64 <= AREA_BYTES);
 /// A label area at the front or the back of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Area {
-    /// The area from byte 0 on.
+    /// The area at the front of a disk, from byte 0 on.
     Front,
-    /// The area behind this many bytes of data.
+    /// The area at the back of a disk, behind this many bytes of data.
     Back(u64),
-    /// The last bytes of a disk of this size.
+    /// The area in the last bytes of a disk of this size.
     Last(u64),
 }
 
 impl Area {
-    /// Returns the bytes of the area on the disk.
+    /// Returns the byte range of this label area on the disk.
     pub fn range(self) -> ByteRange {
         let start = match self {
             Self::Front => 0,
@@ -46,16 +46,16 @@ impl Area {
         ByteRange::new(start, AREA_BYTES).expect("an area ends within a disk")
     }
 
-    /// Returns the start of its copy `number` on the disk.
+    /// Returns the offset on the disk of copy `number` of the label in this area.
     pub(crate) fn copy(self, number: usize) -> u64 {
         self.range().start() + COPIES[number]
     }
 }
 
-/// Returns the bytes of data that a disk of `disk_bytes` has once it is labelled.
+/// Returns the number of data bytes that a disk of `disk_bytes` has once it is labelled.
 ///
 /// # Errors
-/// `NoSpace` if it is too small for a label.
+/// `NoSpace` if the disk is too small for a label.
 pub fn data_bytes(disk_bytes: u64) -> Result<u64, Error> {
     if disk_bytes < DISK_BYTES_MIN {
         let words = format!("{disk_bytes} bytes; a labelled disk has at least {DISK_BYTES_MIN}");
@@ -64,7 +64,7 @@ pub fn data_bytes(disk_bytes: u64) -> Result<u64, Error> {
     Ok(disk_bytes - disk_bytes % END_ALIGN - 2 * AREA_BYTES)
 }
 
-/// Decodes both copies in one area.
+/// Decodes both copies of a label in the bytes of one label area.
 pub(crate) fn copies(area: &[u8]) -> [Result<Label, Wrong>; 2] {
     COPIES.map(|start| {
         let bytes = &area[start as usize..start as usize + COPY_BYTES_MAX];
@@ -72,8 +72,8 @@ pub(crate) fn copies(area: &[u8]) -> [Result<Label, Wrong>; 2] {
     })
 }
 
-/// Returns the back area of a disk of `size` bytes that would have `data` bytes of data. The label at the front
-/// determines it: a disk that has grown since it was labelled keeps its back area where it was.
+/// Returns the back label area of a disk of `size` bytes. The label in `front` determines its position, so a disk that
+/// has grown keeps it; without a label there, `data` is the number of data bytes.
 pub(crate) fn back_of(front: &[u8], data: u64, size: u64) -> Area {
     let newest = copies(front).into_iter().flatten().max_by_key(|label| label.sequence);
     let said = newest.map(|label| label.data_bytes);
@@ -81,7 +81,7 @@ pub(crate) fn back_of(front: &[u8], data: u64, size: u64) -> Area {
     Area::Back(said.filter(fits).unwrap_or(data))
 }
 
-/// Returns the newest label among the copies, with its number; `None` if no copy has a label at all.
+/// Returns the newest label among the copies of a disk, with the number of its copies; `None` if no copy holds a label.
 ///
 /// # Errors
 /// The damage of a copy if none can be used; or the version or features of a copy that needs a newer Cairn, whatever
@@ -109,8 +109,8 @@ pub(crate) fn choose(
     }
 }
 
-/// Returns the newest label in the areas of a disk, with the number of its copies; `None` if no copy has a label at
-/// all.
+/// Returns the newest label in the label areas of a disk, with the number of its copies; `None` if no copy holds a
+/// label.
 ///
 /// # Errors
 /// The damage of a copy if none can be used; or the version or features of a copy that needs a newer Cairn.
@@ -123,8 +123,8 @@ pub fn newest<'a>(
     choose(areas.into_iter().flat_map(|area| copies(area).into_iter().enumerate()))
 }
 
-/// Whether the first labelling of a disk without an intact copy was torn. Each generation after the first goes to the
-/// other copies, and nothing is served before the second one: so the second copies are zeros.
+/// Whether the first write of a label to a disk without an intact copy was torn: copy 1 is zeros in both areas. The
+/// second update, which precedes any service, goes to copy 1.
 ///
 /// # Panics
 /// If an area has another length than [`AREA_BYTES`].
@@ -133,7 +133,8 @@ pub(crate) fn is_first_torn(areas: [&[u8]; 2]) -> bool {
     areas.iter().all(|area| area[second.clone()].iter().all(|byte| *byte == 0))
 }
 
-/// Returns the number of the copies for the next generation: not the number of the last generation.
+/// Returns the number of the copies to which the next update of a label goes, if the last one went to the copies
+/// `last`.
 pub(crate) fn next_copy(last: usize) -> usize {
     if seeded::on(Bug::LabelOverActive) { last } else { 1 - last }
 }

@@ -3,20 +3,20 @@
 
 use std::fmt;
 
-/// Content of both ends of a disk.
+/// The content of a disk without a label, judged from both ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ForeignContent {
-    /// Only zeros.
+    /// Both ends hold only zeros.
     Blank,
-    /// A known format.
+    /// The disk holds a known format.
     Holds(Signature),
-    /// Unknown bytes.
+    /// The disk holds bytes of no known format.
     Unknown,
-    /// A disk of this many bytes, too small for a label; its content does not matter.
+    /// The disk has this many bytes, too few for a label; its content does not matter.
     TooSmall(u64),
 }
 
-/// A known format on a disk.
+/// The format of another program that a disk holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Signature {
     /// Name of the format: `ext4`, `LUKS2`.
@@ -107,7 +107,7 @@ const MD: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
 const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 
-/// Identifies the content of `front` and `back`, the two areas of a disk.
+/// Identifies the content of a disk from the bytes of its label areas.
 pub fn find(front: &[u8], back: &[u8]) -> ForeignContent {
     let known = ext(front)
         .or_else(|| MAGICS.iter().find_map(|magic| magic.find(front, back)))

@@ -12,14 +12,14 @@ use crate::place::{self, AREA_BYTES, Area, DATA_START};
 use crate::signature::ForeignContent;
 use crate::{Label, data_bytes};
 
-/// Content of a disk where a label would be.
+/// The content of the label areas of a disk.
 #[derive(Debug)]
 pub enum AreaContent {
-    /// The newest label, and the number of its copies.
+    /// The newest label, and the number of the copies that hold it.
     Label(Box<Label>, usize),
-    /// A label that cannot be used.
+    /// A label that this version of Cairn cannot use, with the reason.
     Wrong(Wrong),
-    /// Other content, or none.
+    /// No label, but this content.
     Other(ForeignContent),
 }
 
@@ -33,7 +33,7 @@ impl From<Inspection> for AreaContent {
     }
 }
 
-/// The label of a disk, with a cached copy. It issues its own requests to the raw disk.
+/// The label of an open disk, with a copy in memory. The store issues its own requests to the raw disk.
 pub struct Store {
     env: Env,
     lower: Lower,
@@ -60,7 +60,7 @@ struct OnDisk {
 }
 
 impl Store {
-    /// Reads a disk's label, changing nothing.
+    /// Reads the label areas of a disk, and writes nothing.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -68,8 +68,8 @@ impl Store {
         Ok(inspect(env, lower).await?.into())
     }
 
-    /// Makes the store of a disk with a label in the copies `number`. With `None` the disk has no label yet:
-    /// the first update writes it, and the sequence of `label` does not count.
+    /// Returns the store for the label of the disk `lower`, which is in the copies `number`. `None` means that the disk
+    /// has no label yet: the first update writes it, and ignores the sequence of `label`.
     ///
     /// # Errors
     /// `Limit` if the pool has no room for a reserved copy.
@@ -88,24 +88,24 @@ impl Store {
         Ok(Self { env: env.clone(), lower: lower.clone(), on_disk: Rc::new(on_disk) })
     }
 
-    /// Returns a handle to the same label of the same disk through another lower, which shows more of the disk.
+    /// Returns a handle to the same label of the same disk through another lower, which shows more bytes of the disk.
     #[must_use]
     pub fn through(&self, lower: &Lower) -> Self {
         Self { env: self.env.clone(), lower: lower.clone(), on_disk: self.on_disk.clone() }
     }
 
-    /// Whether both are handles to one label.
+    /// Whether both stores are handles to the label of one disk.
     pub fn is_same(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.on_disk, &other.on_disk)
     }
 
-    /// Returns the label as it was last written.
+    /// Returns the label as this store last wrote it, or found it.
     pub fn label(&self) -> Ref<'_, Label> {
         self.on_disk.label.borrow()
     }
 
-    /// Changes the label durably. Updates run one at a time. A caller may be dropped before its update ends; the
-    /// update still runs to its end, so that the writes of the next one cannot overtake it.
+    /// Changes the label on the disk, durably. Updates run one at a time. A caller may be dropped before its update
+    /// ends; the update still runs to its end, so that the writes of the next one cannot overtake it.
     ///
     /// # Errors
     /// Errors of the disk; afterwards the disk has the old label or the new one. `Limit` if the label does not fit.
@@ -178,7 +178,7 @@ impl Store {
         Err(Error::new(ErrorKind::Faulted, words))
     }
 
-    /// Reads every copy, between two updates.
+    /// Reads every copy of the label on the disk, between two updates.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -187,7 +187,7 @@ impl Store {
         inspect(&self.env, &self.lower).await
     }
 
-    /// Rewrites all copies.
+    /// Rewrites all copies of the label on the disk.
     ///
     /// # Errors
     /// As [`Store::update`].
@@ -236,8 +236,8 @@ impl Store {
     }
 }
 
-/// Overwrites with zeros the former back area, from the time when the disk had `data_bytes` of data. The disk has
-/// grown, so these bytes are data now.
+/// Overwrites with zeros the back label area that the disk had when it had `data_bytes` of data. The disk has grown, so
+/// these bytes are data now.
 ///
 /// # Errors
 /// Errors of the disk.
@@ -248,10 +248,10 @@ pub async fn wipe_back(env: &Env, lower: &Lower, data_bytes: u64) -> Result<()> 
     lower.flush().await
 }
 
-/// Overwrites both areas of a disk with zeros: labels, and other content at its ends.
+/// Overwrites both label areas of a disk with zeros, whatever they contain.
 ///
 /// # Errors
-/// Errors of the disk; `NoSpace` if it is too small for a label.
+/// Errors of the disk; `NoSpace` if the disk is too small for a label.
 pub async fn wipe(env: &Env, lower: &Lower) -> Result<()> {
     let data = data_bytes(lower.info().size)?;
     let zeros = env.pool().wait_for(AREA_BYTES as usize).await?;
@@ -268,7 +268,7 @@ pub async fn wipe(env: &Env, lower: &Lower) -> Result<()> {
     lower.flush().await
 }
 
-/// Reads the bytes of an area.
+/// Reads all bytes of a label area of a disk.
 ///
 /// # Errors
 /// Errors of the disk.

@@ -8,14 +8,14 @@ use crate::notify_message::Event;
 /// Most events of one graph that wait.
 const EVENTS_MAX: usize = 1024;
 
-/// Runs a program, and returns when it has ended.
+/// Runs the program of an event, and returns when the program has ended.
 pub type Run = fn(&Event);
 
-/// The programs of one graph: they run one after the other, in the order of their events.
+/// The queue of programs that the events of one graph start: they run one after the other, in the order of the events.
 pub struct Events(mpsc::Sender<Event>);
 
 impl Events {
-    /// Runs the programs, until this is dropped and no event waits.
+    /// Runs queued programs in a task, which ends when this queue is dropped and empty.
     pub fn begin(run: Run) -> Self {
         let (sender, mut events) = mpsc::channel::<Event>(EVENTS_MAX);
         tokio::spawn(async move {
@@ -27,7 +27,7 @@ impl Events {
         Self(sender)
     }
 
-    /// Queues a program. Returns whether there was space in the queue.
+    /// Queues the program of an event. Returns whether there was space in the queue.
     pub fn push(&self, event: Event) -> bool {
         self.0.try_send(event).is_ok()
     }

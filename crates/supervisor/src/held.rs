@@ -10,23 +10,24 @@ use runtime::{NAME_MAX_BYTES, PASSED_FDS_MAX};
 use rustix::fs::{FileType, fstat};
 use rustix::net::Shutdown;
 
-/// The descriptors that are held for one graph. If this process has a service manager with a descriptor
-/// store, each is stored there as well, as `GRAPH/NAME`, so that this process may be killed too.
+/// The descriptors that are held for the next worker of one graph. If this process has a service manager with a
+/// descriptor store, each is stored there as well, as `GRAPH/NAME`, so that this process may be killed too.
 pub struct Held {
     graph: String,
     all: Vec<(String, OwnedFd)>,
 }
 
 impl Held {
-    /// Makes a store with the descriptors that a service manager has kept since the previous daemon.
+    /// Returns a store for the graph called `graph`, with the descriptors that a service manager has kept since the
+    /// previous daemon.
     pub fn new(graph: &str, all: Vec<(String, OwnedFd)>) -> Self {
         Self { graph: graph.to_owned(), all }
     }
 
-    /// Holds a descriptor. A descriptor that is held already is not held twice.
+    /// Holds a descriptor for the next worker. A descriptor that is held already is not held twice.
     ///
     /// # Errors
-    /// `Limit` if there are too many, or the name is too long; errors of the system. After an error of the
+    /// `Limit` if too many descriptors are held, or the name is too long; errors of the system. After an error of the
     /// service manager's socket, the descriptor is held here all the same.
     pub fn store(&mut self, name: &str, file: OwnedFd) -> Result<()> {
         let failed = |error: io::Error| Error::io(&error, format_args!("holding {name}"));
@@ -61,7 +62,7 @@ impl Held {
         replaced.and(told.map(drop))
     }
 
-    /// Closes all descriptors with the name `name`.
+    /// Closes all held descriptors called `name`.
     ///
     /// # Errors
     /// Errors of the service manager's socket. The descriptors are closed here all the same.
@@ -70,7 +71,7 @@ impl Held {
         runtime::withdraw(&self.far(name))
     }
 
-    /// Closes all descriptors.
+    /// Closes all held descriptors.
     ///
     /// # Errors
     /// The first error of the service manager's socket. The descriptors are closed here all the same.
@@ -86,7 +87,7 @@ impl Held {
         told.into_iter().collect()
     }
 
-    /// Closes the listening sockets, and removes their files.
+    /// Closes the held listening sockets, and removes their files.
     ///
     /// # Errors
     /// The first error of the service manager's socket. The sockets are closed here all the same.
@@ -111,17 +112,17 @@ impl Held {
         told.into_iter().collect()
     }
 
-    /// Returns all descriptors, for their next holder.
+    /// Returns all held descriptors with their names, for their next holder.
     pub fn into_all(self) -> Vec<(String, OwnedFd)> {
         self.all
     }
 
-    /// Returns each descriptor with its name.
+    /// Returns each held descriptor with its name.
     pub fn all(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
         self.all.iter().map(|(name, file)| (name.as_str(), file.as_fd()))
     }
 
-    /// Returns the number of descriptors.
+    /// Returns the number of held descriptors.
     pub fn len(&self) -> usize {
         self.all.len()
     }

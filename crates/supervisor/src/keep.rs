@@ -18,7 +18,7 @@ use crate::pace::Pace;
 use crate::worker::Worker;
 use crate::worker_lock::{Sat, WorkerLock};
 
-/// Longest time without a message of a worker. After that it counts as hung, and is killed.
+/// Longest time without a message of a worker. After that the worker counts as hung, and is killed.
 pub const WATCHDOG: Duration = Duration::from_secs(15);
 
 /// Time for a worker to come up: disks may be slow to answer, and keys must be derived.
@@ -42,22 +42,22 @@ const IN_USE: u8 = 5;
 /// The exit code of a worker that was killed, or crashed, while it stopped.
 const UNFLUSHED: u8 = 12;
 
-/// Makes the command that starts a worker. The arguments are meant for this start only.
+/// Returns the command that starts a worker. The arguments are meant for this start only.
 pub type Start = Box<dyn Fn(&[String]) -> Command + Send>;
 
-/// A graph to supervise, with the means to do so.
+/// A graph to supervise, and the callbacks for starting its workers.
 pub struct WorkerSpec {
     /// Name of the graph.
     pub name: String,
-    /// Directory of its socket and its worker lock.
+    /// Directory of the notify socket and the worker lock of the graph.
     pub place: PathBuf,
-    /// Descriptors that are held for it already.
+    /// Descriptors that are held for the graph already.
     pub held: Vec<(String, OwnedFd)>,
-    /// The command that starts its worker.
+    /// Returns the command that starts a worker of the graph.
     pub command: Start,
-    /// Receiver of lines for the log.
+    /// Receives lines for the log.
     pub note: fn(&str),
-    /// Runs a program for an event.
+    /// Runs the program of an event of the graph.
     pub run: Run,
 }
 
@@ -66,7 +66,7 @@ pub struct WorkerSpec {
 pub enum Phase {
     /// A worker runs, and clients cannot connect yet.
     Starting,
-    /// Clients can connect.
+    /// A worker runs, and clients can connect.
     Up,
     /// The worker was ordered to end.
     Stopping,
@@ -81,33 +81,33 @@ pub enum Phase {
 /// The end of a worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
-    /// Its exit code.
+    /// Exit code of the worker.
     pub code: u8,
-    /// The reason.
+    /// The reason why the worker has ended.
     pub why: String,
 }
 
 /// The status of a supervised graph.
 #[derive(Clone, Debug)]
 pub struct WorkerStatus {
-    /// The phase.
+    /// The phase of the graph.
     pub phase: Phase,
     /// Time of the last change of the phase.
     pub since: SystemTime,
-    /// Process id of its worker.
+    /// Process id of the worker, if one runs.
     pub pid: Option<u32>,
-    /// Number of workers started so far.
+    /// Number of workers started so far by this supervisor.
     pub starts: u64,
     /// Number of descriptors held for the next worker.
     pub held: usize,
-    /// The end of the last worker, if it should not have ended.
+    /// The end of the last worker, if that worker should not have ended.
     pub failure: Option<Ended>,
 }
 
 type Outcome = std::result::Result<(), Ended>;
 type Reply = oneshot::Sender<Outcome>;
 
-/// Descriptors with their names.
+/// Descriptors that are held for a graph, with their names.
 pub type Left = Vec<(String, OwnedFd)>;
 
 enum Order {
@@ -132,7 +132,7 @@ struct Leaver {
     passes_on: bool,
 }
 
-/// The handle of a supervised graph.
+/// A handle of a supervised graph, through which callers give orders to its supervisor.
 #[derive(Clone)]
 pub struct Kept {
     orders: mpsc::Sender<Order>,
@@ -140,11 +140,11 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Supervises the graph from now on. Continues with its worker if one runs; if none does, the graph must
-    /// be started.
+    /// Supervises the graph from now on. Continues with its worker if one runs; if none runs, [`Kept::start`] must
+    /// start the graph.
     ///
     /// # Errors
-    /// Errors of the system at its directory.
+    /// Errors of the system at the directory of the graph.
     pub fn begin(charge: WorkerSpec) -> Result<Self> {
         let path = charge.place.join(format!("{}.sock", charge.name));
         let ear = NotifySocket::open(&path).map_err(|error| Error::io(&error, path.display()))?;
@@ -169,32 +169,33 @@ impl Kept {
         Ok(Self { orders: sender, status: watched })
     }
 
-    /// Returns its status.
+    /// Returns the status of the graph.
     pub fn status(&self) -> WorkerStatus {
         self.status.borrow().clone()
     }
 
-    /// Starts it if it is not up, and waits until clients can connect.
+    /// Starts a worker of the graph if clients cannot connect, and waits until they can. `words` are arguments for this
+    /// start.
     ///
     /// # Errors
-    /// The end of its worker. It may be started again after that.
+    /// The end of the worker. The graph may be started again after that.
     pub async fn start(&self, words: Vec<String>) -> Outcome {
         self.order(|reply| Order::Start(words, reply)).await
     }
 
-    /// Tries to start it once, and waits. If it does not come up, the previous status and the remaining tries
-    /// are restored. A caller that has suspended automatic starts must resume them.
+    /// Tries once to start a worker of the graph, and waits. If clients cannot connect in the end, the previous status
+    /// and the remaining tries are restored. A caller that has suspended automatic starts must resume them.
     ///
     /// # Errors
-    /// The end of its worker.
+    /// The end of the worker.
     pub async fn try_once(&self, words: Vec<String>) -> Outcome {
         self.order(|reply| Order::Once(words, reply)).await
     }
 
-    /// Suspends automatic starts, if no worker runs. Waits up to `within` for a start in progress.
+    /// Suspends automatic starts of the graph, if no worker runs. Waits up to `within` for a start in progress.
     ///
     /// # Errors
-    /// A worker runs, or is still coming up after `within`. Then nothing is suspended.
+    /// A worker runs, or is still starting after `within`. Then automatic starts are not suspended.
     pub async fn rest(&self, within: Duration) -> Outcome {
         if let Ok(outcome) = timeout(within, self.order(Order::Rest)).await {
             return outcome;
@@ -203,21 +204,21 @@ impl Kept {
         Err(Ended { code: IN_USE, why: "a process of it is being started".to_owned() })
     }
 
-    /// Resumes automatic starts.
+    /// Resumes automatic starts of the graph.
     pub async fn go_on(&self) {
         // If the graph is not supervised any more, there is nothing to resume.
         let _ = self.orders.send(Order::GoOn).await;
     }
 
-    /// Stops it in order.
+    /// Stops the worker of the graph in order.
     ///
     /// # Errors
-    /// The failure, or the fact that data were not flushed.
+    /// The failure of the worker, or the fact that data were not flushed.
     pub async fn stop(&self) -> Outcome {
         self.order(Order::Stop).await
     }
 
-    /// Ends a graph that is being stopped, without waiting for unflushed data.
+    /// Stops the worker of a graph that is being stopped, without waiting for unflushed data.
     ///
     /// # Errors
     /// As [`Kept::stop`].
@@ -225,20 +226,20 @@ impl Kept {
         self.order(Order::StopAtOnce).await
     }
 
-    /// Makes its worker hand over to a new one, and waits until the new one is up.
+    /// Makes the worker of the graph hand over to a new worker, and waits until clients can connect to the new one.
     ///
     /// # Errors
-    /// The reason why the old one continues, or the new one does not come up.
+    /// The reason why the old worker continues, or the new one does not start.
     pub async fn renew(&self) -> Outcome {
         self.order(Order::Renew).await
     }
 
-    /// Leaves it to another daemon as it is, once that daemon can find its worker: not during a hand-over.
-    /// Returns the descriptors held for it. If they are not passed on, the worker sends all of them to that
+    /// Leaves the graph to another daemon as it is, once that daemon can find the worker: not during a hand-over.
+    /// Returns the descriptors held for the graph. If they are not passed on, the worker sends all of them to that
     /// daemon.
     ///
     /// # Errors
-    /// Descriptors are held and not passed on, and there is no worker. Then supervision goes on as before.
+    /// Descriptors are held and not passed on, and there is no worker. Then supervision continues as before.
     pub async fn leave(&self, passes_on: bool) -> std::result::Result<Left, Ended> {
         let (reply, left) = oneshot::channel();
         // If the channel is closed, the graph was left already.

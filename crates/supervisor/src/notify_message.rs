@@ -5,37 +5,37 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Length of the longest message.
+/// Maximum length of a message of a worker, in bytes.
 pub const WORDS_MAX_BYTES: usize = 64 << 10;
 
-/// The reason of a failure. It comes before the exit code.
+/// Field of a message: the reason of a failure. It comes before the exit code.
 pub const FAILURE: &str = "X_CAIRN_FAILURE";
 
-/// A note beside the exit code: another worker would end the same way.
+/// Field of a message with an exit code: another worker would end the same way.
 pub const LASTING: &str = "X_CAIRN_LASTING";
 
-/// The worker has handed everything over.
+/// Field of a message: the worker has handed everything over to its successor.
 pub const RENEWED: &str = "X_CAIRN_RENEWED";
 
-/// A program to run outside of the worker's system call filter, as [`Event`] in JSON.
+/// Field of a message: a program to run outside of the worker's system call filter, as [`Event`] in JSON.
 pub const EVENT: &str = "X_CAIRN_EVENT";
 
-/// A program to run for an event.
+/// A program that the supervisor runs for an event of a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Event {
-    /// Its absolute path.
+    /// Absolute path of the program.
     pub program: PathBuf,
-    /// Its working directory.
+    /// Working directory of the program.
     pub directory: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<String>,
-    /// Variables added to its environment.
+    /// Variables added to the environment of the program.
     pub variables: BTreeMap<String, String>,
 }
 
 impl Event {
-    /// Returns the message with which a worker asks for the run; `None` if it would be longer than a message
-    /// may be.
+    /// Returns the message with which a worker asks the supervisor to run the program; `None` if the message would be
+    /// too long.
     pub fn message(&self) -> Option<String> {
         let event = serde_json::to_string(self).expect("it has only fields that JSON knows");
         let message = format!("{EVENT}={event}");
@@ -43,31 +43,31 @@ impl Event {
     }
 }
 
-/// One message.
+/// A message of a worker to its supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NotifyMessage {
-    /// Whether to hold the descriptor that comes with it.
+    /// Whether the supervisor must hold the descriptor that comes with the message.
     pub store: bool,
-    /// Whether to close the descriptors with this name.
+    /// Whether the supervisor must close the held descriptors called `name`.
     pub remove: bool,
-    /// Name of the descriptors.
+    /// Name of the descriptor to hold, or of the descriptors to close.
     pub name: String,
-    /// Whether clients can connect.
+    /// Whether clients can connect to the worker.
     pub ready: bool,
-    /// Whether it has handed everything over.
+    /// Whether the worker has handed everything over to its successor.
     pub renewed: bool,
-    /// Its exit code.
+    /// Exit code with which the worker ends.
     pub exit: Option<u8>,
-    /// The reason.
+    /// The reason why the worker ends.
     pub failure: Option<String>,
     /// Whether another worker would end the same way, until the operator intervenes.
     pub lasting: bool,
-    /// A program to run.
+    /// A program that the supervisor must run.
     pub event: Option<Event>,
 }
 
 impl NotifyMessage {
-    /// Parses a message. Unknown parts are ignored.
+    /// Parses a message of a worker. Unknown fields are ignored.
     pub fn parse(bytes: &[u8]) -> Self {
         let mut words = Self::default();
         for line in String::from_utf8_lossy(bytes).lines() {
@@ -89,7 +89,7 @@ impl NotifyMessage {
         words
     }
 
-    /// Returns the last message of a worker: its exit code and the reason.
+    /// Returns the last message of a worker, with its exit code and the reason why it ends.
     pub fn last(exit: u8, failure: &str) -> String {
         let most = WORDS_MAX_BYTES / 8;
         let end = failure.char_indices().map(|(at, _)| at).find(|at| *at >= most);

@@ -16,7 +16,7 @@ use crate::notify_message::{NotifyMessage, WORDS_MAX_BYTES};
 /// Most descriptors of one message; further ones are closed.
 const FILES_MAX: usize = 4;
 
-/// A datagram socket in the file system.
+/// A datagram socket in the file system, on which a supervisor receives messages of workers.
 pub struct NotifySocket {
     socket: UnixDatagram,
     path: PathBuf,
@@ -24,11 +24,11 @@ pub struct NotifySocket {
     made: (u64, u64),
 }
 
-/// A message, and the descriptor that came with it.
+/// A message of a worker, and the descriptor that came with the message.
 pub type Heard = (NotifyMessage, Option<OwnedFd>);
 
 impl NotifySocket {
-    /// Listens at `path` in place of a previous listener: messages to that path arrive here from now on.
+    /// Listens at `path` in place of a previous listener: messages to that path arrive at this socket from now on.
     ///
     /// # Errors
     /// Errors of the system.
@@ -45,12 +45,12 @@ impl NotifySocket {
         Ok(Self { socket, path: path.to_owned(), made: id(path)? })
     }
 
-    /// Returns its path.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits for the next message. No message is lost if the wait is given up.
+    /// Waits for the next message of a worker. No message is lost if the future is dropped.
     ///
     /// # Errors
     /// Errors of the system.
@@ -58,7 +58,7 @@ impl NotifySocket {
         self.socket.async_io(Interest::READABLE, || receive(&self.socket)).await
     }
 
-    /// Returns a message that has arrived already.
+    /// Returns a message of a worker that has arrived already, if there is one.
     pub fn heard(&self) -> Option<Heard> {
         receive(&self.socket).ok()
     }

@@ -8,21 +8,22 @@ const LONG_LIFE: Duration = Duration::from_secs(1);
 /// The pause after the second quick death. It doubles after each further one.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Longest pause. Attached devices wait for it and for the start after it, 5 s together.
+/// Longest pause before a worker is restarted. Users of attached devices wait for the pause and the start, 5 s
+/// together.
 pub const PAUSE_MAX: Duration = Duration::from_secs(3);
 
 /// Quick deaths in a row after which the worker is not restarted automatically: about a minute of trying.
 pub const GIVE_UP_AFTER: u32 = 24;
 
-/// Counts quick deaths.
+/// Counter of quick deaths of the workers of a graph, which determines the pause before a restart.
 #[derive(Debug, Default)]
 pub struct Pace {
     quick: u32,
 }
 
 impl Pace {
-    /// Returns the pause after a life of that length; `None` after too many quick deaths. A restart after a
-    /// long life is immediate: attached devices wait for it.
+    /// Returns the pause before a restart, after a worker that lived for `lived`; `None` after too many quick deaths.
+    /// After a long life the restart is immediate, because users of attached devices wait for it.
     pub fn after(&mut self, lived: Duration) -> Option<Duration> {
         if lived >= LONG_LIFE {
             self.quick = 0;
@@ -36,7 +37,7 @@ impl Pace {
         }
     }
 
-    /// Forgets the quick deaths so far.
+    /// Resets the number of quick deaths to zero.
     pub fn reset(&mut self) {
         self.quick = 0;
     }

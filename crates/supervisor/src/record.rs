@@ -7,10 +7,10 @@ use block::{Error, ErrorKind, Result};
 use crc_fast::CrcAlgorithm;
 use serde::{Deserialize, Serialize};
 
-/// The version that this code writes, and the only one that it reads.
+/// Version of the state file that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// Length of the longest file: two of the longest specs, with every character escaped, are shorter.
+/// Maximum length of a state file in bytes: two of the longest specs, with every character escaped, are shorter.
 pub const RECORD_MAX_BYTES: usize = 32 << 20;
 
 /// The beginning of the file.
@@ -19,68 +19,68 @@ const MAGIC: &str = "cairn-state";
 /// Length of the longest first line.
 const HEAD_MAX_BYTES: usize = 64;
 
-/// The local state of a graph.
+/// The local state of a graph, kept in a state file of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
     /// Name of the graph.
     pub name: String,
-    /// Directory of relative paths.
+    /// Directory to which relative paths in the spec refer.
     pub directory: PathBuf,
     /// The present source of the graph.
     pub source: Source,
     /// The source of a change that was in progress.
     pub next: Option<Source>,
-    /// Options of serving it.
+    /// Options for serving the graph.
     pub options: Options,
 }
 
-/// The source of a graph.
+/// The source from which a graph is started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
-    /// A spec.
+    /// A spec file.
     Spec {
-        /// The name of the spec in messages.
+        /// Name of the spec file in messages.
         file: String,
-        /// The text of the file.
+        /// Text of the spec.
         text: String,
-        /// The variables in it that had a value.
+        /// Variables that the spec uses and that had a value, with the values.
         variables: BTreeMap<String, String>,
     },
-    /// The labels of its disks, and the settings that they do not hold.
+    /// The labels of the disks of the graph, and the settings that labels do not hold.
     Labels {
         /// The spec in the labels.
         text: String,
-        /// The place of each disk: its kind, and its path or address.
+        /// Kind and path (or address) of each disk, by disk name.
         disks: BTreeMap<String, (String, String)>,
-        /// The key sources of devices.
+        /// Sources of the keys of devices, by device name.
         keys: BTreeMap<String, String>,
-        /// Other options that are not in the labels, by device.
+        /// Other options that labels do not hold, by device name.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         options: BTreeMap<String, BTreeMap<String, String>>,
     },
 }
 
-/// Options of serving a graph, independent of its source.
+/// Options for serving a graph, independent of its source.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// Whether writes are refused.
+    /// Whether exports of the graph refuse writes.
     pub read_only: bool,
-    /// Whether it comes up without disks that are missing, if all data are on the others.
+    /// Whether the graph is opened without absent disks, if all data are on the others.
     pub degraded: bool,
-    /// Whether unencrypted TCP beyond loopback is allowed in `listen`.
+    /// Whether `listen` may contain addresses of unencrypted TCP beyond loopback.
     pub insecure: bool,
-    /// Addresses for clients. If empty, those of the spec count.
+    /// Addresses at which clients connect. If empty, those of the spec count.
     pub listen: Vec<String>,
 }
 
 impl Record {
-    /// Returns the bytes of the file.
+    /// Encodes the record as the content of a state file.
     ///
     /// # Errors
-    /// `Limit` if they are more than [`RECORD_MAX_BYTES`].
+    /// `Limit` if the content is longer than [`RECORD_MAX_BYTES`].
     pub fn encode(&self) -> Result<Vec<u8>> {
         let body = serde_json::to_vec(self).expect("it has only fields that JSON knows");
         let head = format!("{MAGIC} {VERSION} {:08x} {}\n", checksum(&body), body.len());
@@ -96,10 +96,10 @@ impl Record {
         Ok(bytes)
     }
 
-    /// Parses the bytes of a file.
+    /// Decodes the content of a state file.
     ///
     /// # Errors
-    /// `Unsupported` for another version; `Corrupt` if it is no record, or is damaged or truncated.
+    /// `Unsupported` for another version; `Corrupt` if the content is no record, or is damaged or truncated.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let corrupt = |why: &str| Error::new(ErrorKind::Corrupt, why.to_owned());
         let line = bytes.iter().take(HEAD_MAX_BYTES).position(|byte| *byte == b'\n');

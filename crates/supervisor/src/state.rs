@@ -21,31 +21,31 @@ const NAME_MAX_BYTES: usize = 64;
 /// Mode bits that must not be set: other users have no access.
 const OTHERS: u32 = 0o077;
 
-/// The directory, locked while this process uses it.
+/// The state directory of a daemon, locked while this process uses it.
 pub struct State {
     path: PathBuf,
     /// Held, not read.
     _lock: File,
 }
 
-/// Returns the file of a graph in a state directory that another process may hold.
+/// Returns the path of the state file of the graph `name`, in a state directory that another process may hold.
 pub fn file_in(state: &Path, name: &str) -> PathBuf {
     state.join(name).join(GRAPH)
 }
 
-/// A graph in the directory.
+/// A graph in the state directory.
 pub struct Entry {
-    /// Its name, which is that of its directory.
+    /// Name of the graph, which is also the name of its subdirectory.
     pub name: String,
-    /// The content of its file, or the reason why it cannot be read.
+    /// The content of the state file of the graph, or the reason why the file cannot be read.
     pub record: Result<Record>,
 }
 
 impl State {
-    /// Opens the directory for this process alone, and makes it if there is none.
+    /// Locks the state directory at `path` for this process, and creates it if there is none.
     ///
     /// # Errors
-    /// `Invalid` if it is no directory; `Denied` if other users have access, or it belongs to another user;
+    /// `Invalid` if the path is no directory; `Denied` if other users have access, or it belongs to another user;
     /// `InUse` with the process that holds it; errors of the system.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: &io::Error| Error::io(error, path.display());
@@ -71,25 +71,25 @@ impl State {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Returns the process that holds the directory, or held it last.
+    /// Returns the id of the process that holds the state directory at `path`, or held it last.
     pub fn holder(path: &Path) -> Option<u32> {
         worker_lock::number(&mut File::open(path.join(LOCK)).ok()?).ok()
     }
 
-    /// Returns its path.
+    /// Returns the path of the state directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the path of a graph's file.
+    /// Returns the path of the state file of the graph `name`.
     pub fn file(&self, name: &str) -> PathBuf {
         file_in(&self.path, name)
     }
 
-    /// Returns all graphs in it, by name.
+    /// Returns all graphs in the state directory, by name.
     ///
     /// # Errors
-    /// Errors of the system at the directory. The error of one file is in its entry.
+    /// Errors of the system at the directory. The error of one state file is in its entry.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let failed = |error| Error::io(&error, self.path.display());
         let mut entries = Vec::new();
@@ -106,11 +106,11 @@ impl State {
         Ok(entries)
     }
 
-    /// Writes the local state of a graph. It is durable when this returns.
+    /// Writes the state file of a graph. The state is durable when this returns.
     ///
     /// # Errors
-    /// `Invalid` for an invalid name; `Limit`, `NoSpace` and other errors of the system. Then the previous
-    /// state is still there.
+    /// `Invalid` for an invalid name; `Limit`, `NoSpace` and other errors of the system. In these cases the previous
+    /// state file is unchanged.
     pub fn write(&self, record: &Record) -> Result<()> {
         if !is_name(&record.name) {
             let words = format!(
@@ -127,7 +127,7 @@ impl State {
         sync(&self.path)
     }
 
-    /// Removes a graph.
+    /// Removes the state file of the graph `name`, with its subdirectory.
     ///
     /// # Errors
     /// Errors of the system. A graph that does not exist is no error.
@@ -151,15 +151,15 @@ impl State {
 }
 
 impl Record {
-    /// Reads a file.
+    /// Reads the state file `file`.
     ///
     /// # Errors
-    /// As [`Record::decode`], with the file; errors of the system.
+    /// As [`Record::decode`], with the path of the file; errors of the system.
     pub fn read(file: &Path) -> Result<Self> {
         read(file)
     }
 
-    /// Writes a file as a whole, or leaves the existing one unchanged.
+    /// Replaces the state file `file` as a whole, durably, or leaves the existing one unchanged.
     ///
     /// # Errors
     /// As [`State::write`].

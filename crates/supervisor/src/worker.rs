@@ -10,7 +10,7 @@ use rustix::process::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A process, held by a pidfd: it cannot be confused with a later process of the same number.
+/// A worker process, held by a pidfd: it cannot be confused with a later process of the same number.
 pub struct Worker {
     pid: u32,
     handle: AsyncFd<OwnedFd>,
@@ -19,7 +19,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a process.
+    /// Starts a worker process.
     pub fn start(mut command: Command) -> io::Result<Self> {
         let child = command.spawn()?;
         // Only this process waits for it, so its number is still its own.
@@ -27,7 +27,7 @@ impl Worker {
         Ok(Self { pid: child.id(), handle, child: Some(child) })
     }
 
-    /// Opens a process that another one has started; `None` if it is gone.
+    /// Opens a worker process that another process has started; `None` if the worker is gone.
     pub fn adopt(pid: u32) -> io::Result<Option<Self>> {
         match handle(pid) {
             Ok(handle) => Ok(Some(Self { pid, handle, child: None })),
@@ -38,24 +38,24 @@ impl Worker {
         }
     }
 
-    /// Returns its process id.
+    /// Returns the process id of the worker.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Sends it a signal. If it is gone, nothing happens.
+    /// Sends a signal to the worker. If the worker is gone, nothing happens.
     pub fn signal(&self, signal: Signal) {
         // It may have ended just now; `gone` reports that.
         let _ = pidfd_send_signal(self.handle.get_ref(), signal);
     }
 
-    /// Waits until its last thread has ended, and with it every descriptor that it had.
+    /// Waits until the last thread of the worker has ended, so that all of its descriptors are closed.
     pub async fn gone(&self) {
         // Without a pidfd the end could not be noticed, but a wait on an open one does not fail.
         let _ = self.handle.readable().await;
     }
 
-    /// Reaps it after its end. Returns its exit status if this process has started it.
+    /// Reaps the worker after its end. Returns the exit status if this process has started the worker.
     pub fn bury(mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut().and_then(|child| child.wait().ok());
         if status.is_none() {

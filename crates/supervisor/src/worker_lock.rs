@@ -12,20 +12,20 @@ use rustix::io::Errno;
 /// Longer than the longest process id.
 const NUMBER_MAX_BYTES: u64 = 32;
 
-/// The lock, held by this process.
+/// The lock of the worker of a graph, held by this process.
 pub struct WorkerLock(#[expect(dead_code, reason = "it is held, not read")] File);
 
-/// The holder of a lock.
+/// The holder of a worker lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sat {
     /// The lock is free.
     No,
-    /// This process holds it.
+    /// The process with this id holds the lock.
     By(u32),
 }
 
 impl WorkerLock {
-    /// Takes the lock.
+    /// Takes the worker lock at `path` for this process.
     ///
     /// # Errors
     /// `InUse` with the process that holds it; errors of the system.
@@ -45,11 +45,11 @@ impl WorkerLock {
         Ok(Self(file))
     }
 
-    /// Returns the holder of the lock. This takes the lock for a moment, and a worker that takes it just then
-    /// is refused: it must be called only while none is being started.
+    /// Returns the holder of the worker lock at `path`. Takes the lock for a moment, and a worker that takes it just
+    /// then is refused: call this only while no worker is being started.
     ///
     /// # Errors
-    /// Errors of the system; `Corrupt` if the lock is held, but the file has no process id.
+    /// Errors of the system; `Corrupt` if the lock is held, but its file has no process id.
     pub fn sat(path: &Path) -> Result<Sat> {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let mut file = open(path).map_err(|error| failed(&error))?;
@@ -67,20 +67,20 @@ impl WorkerLock {
     }
 }
 
-/// Opens a lock file, and makes it if there is none.
+/// Opens a worker lock file, and creates it if there is none.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// Writes the number of this process into a lock file.
+/// Writes the id of this process into a worker lock file.
 pub(crate) fn sign(file: &mut File) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
     writeln!(file, "{}", std::process::id())
 }
 
-/// Reads the number of the process that has signed a lock file.
+/// Reads the id of the process that has written it into a worker lock file.
 pub(crate) fn number(file: &mut File) -> io::Result<u32> {
     let mut text = String::new();
     file.take(NUMBER_MAX_BYTES).read_to_string(&mut text)?;

@@ -5,7 +5,7 @@ use block::{Device, Error, ErrorKind, Health, Info, Report, Request, Result};
 /// The message of each of its errors.
 const MISSING: &str = "the disk is not there";
 
-/// The device in place of a disk that its graph remembers and that was not found.
+/// The device that stands in for a labelled disk that labels of the graph name and that was not found.
 pub struct Absent {
     pub info: Info,
     pub name: String,

@@ -11,8 +11,8 @@ use super::slot::state_of;
 use crate::spec::{Planned, PlannedNode};
 
 impl Probe {
-    /// Returns the refusals of a start: everything that keeps this graph from being opened on the disks, and the
-    /// objections of its devices.
+    /// Returns all errors that refuse to open the graph `planned` on the probed disks: those of the labels, and the
+    /// objections of stateful devices.
     pub fn foreseen(&self, planned: &Planned) -> Vec<Error> {
         let refusals = self.refusals_of(planned);
         if refusals.iter().any(|refusal| refusal.kind() == ErrorKind::NotFound) {
@@ -23,8 +23,8 @@ impl Probe {
     }
 }
 
-/// Lists, by device, why a closed graph cannot be opened without an explicit decision (`trust`, `--degraded`), judging
-/// from its labels. `label` returns the label of a disk, and whether its data are there as well.
+/// Returns for each device of a closed graph the reason why it cannot be opened without an explicit decision (`trust`,
+/// `--degraded`). `label` returns the label of a disk, and whether the data of the disk are present.
 pub fn objections<'p, 'l>(
     planned: &'p Planned,
     label: impl Fn(&str) -> Option<(&'l Label, bool)>,

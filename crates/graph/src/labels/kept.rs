@@ -13,18 +13,18 @@ pub(super) use block::all;
 
 use super::slot::Slot;
 
-/// The label of a disk beneath a port.
+/// A disk beneath a port of a stateful device, and its label.
 #[derive(Clone, Default)]
 pub struct DiskLabel {
-    /// Its label; `None` if it has none, is absent, or may not be written.
+    /// Label of the disk; `None` if the disk has no label, is absent, or may not be written.
     pub slot: Option<Rc<Slot>>,
-    /// Whether it has one, even if the disk is absent.
+    /// Whether the disk has a label, even if the disk is absent.
     pub labelled: bool,
     /// Whether the disk is present.
     pub present: bool,
-    /// Whether this start labelled it.
+    /// Whether this start wrote the first label of the disk.
     pub fresh: bool,
-    /// Whether it was closed in order.
+    /// Whether the disk was closed in order.
     pub clean: bool,
 }
 
@@ -34,7 +34,7 @@ struct Port {
     slots: Vec<Option<Rc<Slot>>>,
 }
 
-/// [`StateStore`] over labels.
+/// The store that keeps the state of one device in the labels of its disks ([`StateStore`]).
 pub struct LabelStateStore {
     device: String,
     may_degrade: bool,
@@ -46,8 +46,8 @@ pub struct LabelStateStore {
 }
 
 impl LabelStateStore {
-    /// Returns the store for the state of `device` on the disks beneath its ports. It is empty if the device is new: a
-    /// state under its name is left from a change that was not completed.
+    /// Returns the store for the state of `device` in the labels of the disks beneath its ports. If the device is new,
+    /// the store begins empty: older cells with its name come from a change that was not completed.
     pub fn new(
         device: &str,
         is_new: bool,
@@ -81,7 +81,8 @@ fn port(device: &str, disks: &[DiskLabel]) -> Port {
     Port { found: found(disks, states), slots }
 }
 
-/// Returns the findings beneath a port. `states` has one entry for each present disk.
+/// Summarizes the disks beneath one port of a device, and the states of the device in their labels. `states` has one
+/// element for each present disk.
 pub(super) fn found(disks: &[DiskLabel], states: Vec<Option<StoredState>>) -> Found {
     let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
     let all: Option<Vec<_>> = states.iter().map(Option::as_ref).collect();

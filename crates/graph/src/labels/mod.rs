@@ -47,19 +47,20 @@ pub use text::{Remembered, disks};
 /// The options for opening the labelled disks of a graph.
 #[derive(Clone, Debug)]
 pub struct Opening {
-    /// The machine that opens them.
+    /// The machine that opens the disks.
     pub machine: Machine,
-    /// Whether the graph may come up without disks that its devices can lack.
+    /// Whether the graph may be opened without absent disks that its devices can do without.
     pub degraded: bool,
-    /// Disks that get a label whatever is on them.
+    /// Names of the disks that get a new label whatever they contain.
     pub wipe: Vec<String>,
-    /// Disks that the operator has replaced by others.
+    /// Names of the disks that the operator has replaced by other disks.
     pub replaced: Vec<String>,
-    /// Disks that are used in full from now on, where they have grown since they were labelled. The number is a minimum
-    /// for the size of the disk, to preview a larger one.
+    /// Disks that have grown since they were labelled, and are used in full from now on. The number is a minimum for
+    /// the size of the disk, to preview a larger one.
     pub grow: BTreeMap<String, u64>,
-    /// Whether disks are taken that another machine has open.
+    /// Whether disks are opened although their labels name another machine as holder.
     pub take: bool,
-    /// Whether the spec may omit disks and devices that labels name, because the operator has changed it.
+    /// Whether the spec may omit disks and devices that labels of the graph name, because the operator has changed the
+    /// spec.
     pub changes: bool,
 }

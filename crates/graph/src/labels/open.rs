@@ -72,26 +72,26 @@ struct Disk {
     clean: bool,
 }
 
-/// The result of inspecting the label of a disk.
+/// The result of inspecting the label of one disk of an open graph.
 pub struct Inspected {
-    /// Its place: a path or an address.
+    /// Path or address of the disk.
     pub place: String,
-    /// The label that it should have.
+    /// The label that the disk should have.
     pub label: Label,
-    /// The contents of its label areas, or the error of reading them.
+    /// The contents of the label areas of the disk, or the error of reading them.
     pub found: Result<Inspection>,
 }
 
 /// The location of the data of a labelled disk.
 pub enum Place {
-    /// On this raw disk, with the number of bytes.
+    /// The data are on this raw disk, which has this node in the engine, and have this number of bytes.
     Here(Rc<dyn AnyDevice>, NodeId, u64),
-    /// Nowhere. This device takes its place.
+    /// The disk is absent, and this device stands in for it.
     Absent(Rc<dyn AnyDevice>),
 }
 
 impl Probe {
-    /// Labels the disks that need a label, and marks all disks of the graph as open, durably. Afterwards the graph may
+    /// Labels the disks that need a label, and durably marks all disks of the graph as open. Afterwards the graph may
     /// be built; then call [`Labels::made`].
     ///
     /// # Errors
@@ -104,8 +104,8 @@ impl Probe {
         Ok(labels)
     }
 
-    /// Labels the disks that need a label, as disks from which nothing was served yet. The state of devices gets into
-    /// the labels with [`Labels::commit`].
+    /// Writes a label to each disk that needs one, with the mark that the disk is being provisioned. [`Labels::commit`]
+    /// adds the states of devices to the labels.
     ///
     /// # Errors
     /// The reasons why the graph cannot be opened. Nothing was written, unless the reason is an error of a disk.
@@ -176,13 +176,13 @@ impl Probe {
         })
     }
 
-    /// Returns everything that keeps this graph from being opened on the disks.
+    /// Returns the errors that keep the graph `planned` from being opened on the probed disks.
     pub(super) fn refusals_of(&self, planned: &Planned) -> Vec<Error> {
         let findings = diagnosis::serve(self.bound(), planned, &self.opening);
         [self.refusals.clone(), self.refusing(findings)].concat()
     }
 
-    /// Returns the labels of the disks that are bound by theirs.
+    /// Returns the labels of the disks that are matched by their labels.
     pub(super) fn labels(&self) -> impl Iterator<Item = &Label> + Clone {
         self.binding.disks.values().filter_map(|bound| match bound {
             Bound::Labelled(n) => self.label(*n),
@@ -190,13 +190,13 @@ impl Probe {
         })
     }
 
-    /// Whether the labels describe exactly this graph.
+    /// Whether the labels of the probed disks contain exactly the spec of `planned`.
     pub fn says(&self, planned: &Planned) -> bool {
         self.refusals.is_empty()
             && text::write(planned, &self.remembered(planned)) == self.binding.spec
     }
 
-    /// Returns the spec that the labels keep.
+    /// Returns the spec in the newest label of the probed disks.
     pub fn spec_before(&self) -> Spec {
         Spec::parse(&self.binding.spec, "label", &|_| None)
     }
@@ -335,8 +335,8 @@ impl Disk {
 }
 
 impl Labels {
-    /// Writes the change to all disks: the graph that each belongs to, the new spec, and the states of devices. From
-    /// then on devices write their states at once.
+    /// Commits a change of the graph: writes the identity of the graph, the new spec and the states of devices to the
+    /// labels of all disks. From then on devices write their states at once.
     ///
     /// # Errors
     /// The error of the first disk that has failed. To undo a change, one disk without an error is enough.
@@ -385,9 +385,9 @@ impl Labels {
         Ok(())
     }
 
-    /// Records on the disks of the graph `before` that this graph has removed them. The labels of this graph say so
-    /// already, and a removed disk may be failing, so disks that take longer than [`GONE_WRITTEN_WITHIN`] are left as they
-    /// are.
+    /// Records in the labels of the disks that `before` has and this graph has not that they were removed. A disk that
+    /// takes longer than [`GONE_WRITTEN_WITHIN`] keeps its old label: the disk may be failing, and the labels of this
+    /// graph record the removal as well.
     pub async fn tell_gone(&self, before: &Self) {
         self.tell_not_ours(&before.without(self)).await;
     }
@@ -468,8 +468,8 @@ impl Labels {
         self.disks.values().filter_map(|disk| disk.slot.as_ref()).for_each(|slot| slot.release());
     }
 
-    /// Ends provisioning: the devices on new disks are made and their states are written, so these disks count from now
-    /// on. Also records on all disks that the broadcast reached every disk.
+    /// Ends the provisioning of new disks: from now on their labels count, because their devices are made and the
+    /// states are written. Also records on all disks that the broadcast reached every disk.
     ///
     /// # Errors
     /// The error of the first disk that cannot be updated.
@@ -497,7 +497,8 @@ impl Labels {
         slots.find(|slot| slot.store.is_same(store))
     }
 
-    /// Returns the labels for the graph from before a change that has failed, with an epoch above that of the change.
+    /// Returns the labels with which the graph from before a failed change is opened again. Their epoch is above that
+    /// of the failed change.
     pub fn again(&self, failed: Option<&Self>) -> Self {
         let disks = self.disks.iter().map(|(name, disk)| (name.clone(), disk.again(failed)));
         let undoes = failed.map(|failed| {
@@ -521,7 +522,8 @@ impl Labels {
         }
     }
 
-    /// Whether the label of a disk has its current size, or it has no label.
+    /// Whether the label of `disk` has the epoch of the open graph and the current size of the data. True for a disk
+    /// without a label.
     pub fn is_as_large(&self, disk: &str) -> bool {
         self.disks.get(disk).is_none_or(|disk| {
             let label = disk.store().map(|store| store.label());
@@ -531,17 +533,17 @@ impl Labels {
         })
     }
 
-    /// Returns the epoch of the graph, and the spec that the labels keep.
+    /// Returns the epoch of the open graph, and the spec that its labels contain.
     pub fn is_now(&self) -> (u64, &str) {
         (self.epoch, &self.spec)
     }
 
-    /// Returns the earlier specs, the newest first.
+    /// Returns the earlier specs that the labels of the graph contain, the newest first.
     pub fn past(&self) -> &[Past] {
         &self.past
     }
 
-    /// Inspects every copy of every label. Gives up on a disk that does not answer within [`LOOK_WITHIN`].
+    /// Reads every copy of the label of every disk. Gives up on a disk that does not answer within [`LOOK_WITHIN`].
     pub async fn inspect(&self) -> Vec<Inspected> {
         let looks = self.disks.values().filter_map(|disk| {
             let (store, known) = (disk.store()?.clone(), disk.disk.as_ref()?);
@@ -560,7 +562,7 @@ impl Labels {
         all(looks.collect()).await
     }
 
-    /// Rewrites all copies of all labels.
+    /// Rewrites all copies of the labels of all writable disks.
     ///
     /// # Errors
     /// The error of the first disk that cannot be written.
@@ -571,19 +573,19 @@ impl Labels {
         Ok(())
     }
 
-    /// Returns the place of the disk called `name`, if it is open.
+    /// Returns the path or address of the disk called `name`, if the disk is open.
     pub(super) fn place_in_use(&self, name: &str) -> Option<&str> {
         let disk = self.disks.get(name).filter(|disk| disk.open.is_some())?;
         disk.disk.as_ref().map(place_of)
     }
 
-    /// Returns the open disk with this kind and identity.
+    /// Returns the open disk of this kind that has this identity.
     pub(super) fn in_use(&self, kind: &Kind, identity: &str) -> Option<InUse> {
         let mut disks = self.disks.values().filter(|disk| disk.identity == identity);
         disks.find_map(|disk| disk.in_use().filter(|it| it.disk.kind.name == kind.name))
     }
 
-    /// Returns the disk that is open under the name of `sought`, if it has the same place; with its identity.
+    /// Returns the open disk that has the same name, kind and path (or address) as `sought`, with its identity.
     pub(super) fn in_use_at(&self, sought: &LabelledDisk) -> Option<(String, InUse)> {
         let disk = self.disks.get(&sought.given.name)?;
         let is_it = |it: &InUse| {
@@ -592,7 +594,7 @@ impl Labels {
         Some((disk.identity.clone(), disk.in_use().filter(is_it)?))
     }
 
-    /// Marks the disks as closed in order. Every acknowledged write has been flushed before.
+    /// Marks all disks in their labels as closed in order. The caller has flushed every acknowledged write.
     ///
     /// # Errors
     /// The error of the first disk that cannot be marked; the others are marked.
@@ -607,7 +609,7 @@ impl Labels {
         Ok(())
     }
 
-    /// Restores the marks from before the start, since nothing was served.
+    /// Restores in the labels the marks of an orderly close from before a start that served nothing.
     ///
     /// # Errors
     /// As [`Labels::close`].
@@ -630,7 +632,8 @@ impl Labels {
         all(closed.collect()).await.into_iter().collect()
     }
 
-    /// Returns the location of the data of a disk.
+    /// Returns the location of the data of the disk that is node `index` of the plan; `None` for a disk without a
+    /// label.
     pub fn place(&self, planned: &Planned, index: usize) -> Option<Place> {
         let node = &planned.nodes[index];
         let disk = self.disks.get(&node.name)?;
@@ -643,7 +646,8 @@ impl Labels {
         })
     }
 
-    /// Returns the store for the state of a device of the plan, on the disks beneath each of its ports.
+    /// Returns the store for the state of the device that is node `index` of the plan, in the labels of the disks
+    /// beneath it.
     pub fn kept(&self, planned: &Planned, index: usize, handover: Handover) -> Rc<dyn StateStore> {
         let node = &planned.nodes[index];
         let is_written_anew = self.is_written_anew(planned, index);

@@ -8,10 +8,10 @@ use meta::Label;
 use super::foreseen::objections;
 use crate::spec::{Planned, PlannedNode};
 
-/// Returns the reasons why the disks `without` cannot be copied anew from others.
+/// Returns, by device, the reasons why the content of the disks `without` cannot be copied anew from other disks.
 ///
-/// The states in their labels may show that another member has missed writes, so these states count although the bytes
-/// do not. A start forgets these states, so the others must be enough without them as well.
+/// The states in the labels of these disks may show that another member has missed writes, so they count although the
+/// data do not. A start forgets these states, so the other disks must be enough without them as well.
 pub fn objections_without_bytes<'p, 'l>(
     planned: &'p Planned,
     label: impl Fn(&str) -> Option<&'l Label>,
@@ -31,8 +31,8 @@ pub fn objections_without_bytes<'p, 'l>(
     with_states.into_iter().chain(without_states).collect()
 }
 
-/// Removes the states of mirrors and the like from a label, so that they copy all of the disk anew. The label on the
-/// disk loses them with the first update, which is durable before anything is served.
+/// Removes the cells of mirrors and the like from a label, so that these devices copy the whole disk anew. The next
+/// update of the label makes this durable, before anything is served.
 pub fn forget_copies(label: &mut Label, planned: &Planned) {
     let names_members = |node: &&PlannedNode| node.kind.capabilities.names_members;
     let copies = planned.nodes.iter().filter(names_members);

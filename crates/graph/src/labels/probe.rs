@@ -19,42 +19,42 @@ use crate::spec::{KnownDisk, LabelledDisk, NOT_FOUND, Spec};
 /// Time limit for the answer of a disk that is open and cannot be opened again. A disk that answers is present.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The labelled disks of a spec, probed. Those that are present are open.
+/// The labelled disks of a spec after probing: those that are present are open, and are matched to their labels.
 pub struct Probe {
     pub(super) env: Env,
     pub(super) engine: Engine,
     pub(super) registry: Registry,
     pub(super) opening: Opening,
-    /// The disks of the spec, in its order.
+    /// The results of probing the disks, in the order of the spec.
     pub(super) results: Vec<ProbeResult>,
-    /// The facts about them for the diagnosis, in the same order.
+    /// The facts about the probed disks for the diagnosis, in the same order as `results`.
     pub(super) disks: Vec<DiskFacts>,
     pub(super) binding: Binding,
     pub(super) refusals: Vec<Error>,
-    /// New bytes of data of disks that grow, by their numbers.
+    /// New number of data bytes of each disk that grows, by the index of the disk in `results`.
     pub(super) grown: BTreeMap<usize, u64>,
 }
 
-/// The result of probing the place of a disk.
+/// The result of probing one labelled disk of a spec.
 pub(super) struct ProbeResult {
     pub disk: LabelledDisk,
-    /// The facts about the whole disk that exists there or can be made, whatever its name.
+    /// The facts about the whole disk that exists at the path or address, or can be made; `None` if it is missing.
     pub facts: Option<DiskPlan>,
-    /// The open disk.
+    /// The open raw disk, if it was opened.
     pub open: Option<OpenDisk>,
-    /// The label of a disk that the running graph has open.
+    /// The label of the disk, if the running graph has the disk open.
     pub store: Option<Rc<Store>>,
 }
 
-/// A disk that the running graph has open.
+/// A labelled disk that the running graph has open.
 pub(super) struct InUse {
-    /// The disk of the spec that opened it.
+    /// The disk in the spec with which the disk was opened.
     pub disk: LabelledDisk,
     pub open: OpenDisk,
     pub store: Rc<Store>,
 }
 
-/// A raw disk that is open.
+/// A raw disk that is open, with its node in the engine.
 #[derive(Clone)]
 pub(super) struct OpenDisk {
     pub device: Rc<dyn AnyDevice>,
@@ -63,7 +63,7 @@ pub(super) struct OpenDisk {
 }
 
 impl OpenDisk {
-    /// Adds an open device to the engine as a node.
+    /// Adds the open device of a raw disk to the engine, as a node called `name`.
     pub fn new(engine: &Engine, name: &str, device: Rc<dyn AnyDevice>) -> Result<Self, Error> {
         let id = engine.add_device(name, device.clone(), Needs::LEAF, &[])?;
         let node = Rc::new(OwnNode { engine: engine.clone(), id });
@@ -71,7 +71,7 @@ impl OpenDisk {
     }
 }
 
-/// A node that is removed from the engine when its last handle is dropped.
+/// A node of the engine that is removed when its last handle is dropped.
 pub(super) struct OwnNode {
     engine: Engine,
     pub id: NodeId,
@@ -83,23 +83,23 @@ impl Drop for OwnNode {
     }
 }
 
-/// The effect of a start on a disk, for people. Nothing was changed.
+/// The effect that a start would have on a disk, for people. A preview changes nothing.
 pub struct DiskPreview {
-    /// Its name in the spec.
+    /// Name of the disk in the spec.
     pub name: String,
-    /// Its place; empty if unknown.
+    /// Path or address of the disk; empty if unknown.
     pub place: String,
-    /// Total bytes, if it is present.
+    /// Total bytes of the disk, if it is present.
     pub size: Option<u64>,
-    /// The action: `would label`, `labelled`, `missing`, `refused`.
+    /// The effect in a word: `would label`, `labelled`, `missing`, `refused`.
     pub verb: &'static str,
-    /// Details: `blank`, or the reason why it cannot be opened.
+    /// Details about the effect: `blank`, or the reason why the disk cannot be opened.
     pub words: String,
 }
 
 impl Probe {
-    /// Opens and reads the labelled disks of a spec, writes nothing, and matches them to their labels. `read_only` is
-    /// for previews only. `running` has the disks that are open already.
+    /// Opens the labelled disks of a spec, reads them, and matches them to their labels; writes nothing. `read_only` is
+    /// for previews only. Disks that `running` has open are not opened again.
     pub async fn take(
         spec: &Spec,
         registry: Registry,
@@ -120,7 +120,8 @@ impl Probe {
         probe
     }
 
-    /// Matches disks that were probed before, and opens none. So the graph can be judged, and not be opened.
+    /// Judges the graph of a spec from `facts` about disks that were probed before, and opens no disk. The graph cannot
+    /// be opened from the result.
     pub fn of(
         spec: &Spec,
         registry: Registry,
@@ -170,13 +171,13 @@ impl Probe {
         self.binding.notices.extend(self.notes());
     }
 
-    /// Returns the errors of the findings that refuse this start.
+    /// Returns the errors of those `findings` that refuse a start with the options of this probe.
     pub(super) fn refusing(&self, findings: Vec<Finding>) -> Vec<Error> {
         let refusing = findings.into_iter().filter(|finding| finding.refuses(&self.opening));
         refusing.map(|finding| finding.error).collect()
     }
 
-    /// Returns the disks together with their binding.
+    /// Returns the probed disks together with their matches.
     pub(super) fn bound(&self) -> BoundDisks<'_> {
         BoundDisks { disks: &self.disks, binding: &self.binding }
     }
@@ -212,14 +213,14 @@ impl Probe {
         grown.collect()
     }
 
-    /// Returns the bytes of data of a labelled disk.
+    /// Returns the number of data bytes that the labelled disk with index `n` has from this start on.
     pub(super) fn data_bytes(&self, n: usize) -> u64 {
         let label = self.label(n).expect("it was bound by its label");
         self.grown.get(&n).copied().unwrap_or(label.data_bytes)
     }
 
-    /// Whether the refusals last until the disks are written: all disks are present, and their labels are the reason. A
-    /// disk that is absent, or not complete yet, may come later.
+    /// Whether waiting cannot end the refusals, since all disks are present and their labels are the reason. A disk
+    /// that is absent or not complete yet may come later.
     pub fn refuses_for_good(&self) -> bool {
         let lasts = |refusal: &Error| {
             use Reason::{LabelDamaged, LabelForgotten, LabelNewer, LabelSplitBrain};
@@ -232,7 +233,7 @@ impl Probe {
             && self.results.iter().all(is_there)
     }
 
-    /// Returns everything that keeps the graph from being opened.
+    /// Returns the errors of labels that keep the graph from being opened, without those that depend on its plan.
     pub fn refusals(&self) -> &[Error] {
         &self.refusals
     }
@@ -351,7 +352,7 @@ impl Probe {
         Ok(DiskContent::Label(Box::new(label), 0))
     }
 
-    /// Opens a raw disk.
+    /// Opens a raw disk of the spec.
     pub(super) async fn open(
         &self,
         disk: &LabelledDisk,
@@ -398,7 +399,7 @@ impl Probe {
         OpenDisk::new(&self.engine, &disk.given.name, device)
     }
 
-    /// Returns the facts about each disk that a plan needs.
+    /// Returns the facts about each labelled disk that a plan of the graph needs, by disk name.
     pub fn facts(&self) -> BTreeMap<String, KnownDisk> {
         let bound = self.binding.disks.iter();
         bound.map(|(name, bound)| (name.clone(), self.probed(bound))).collect()
@@ -421,12 +422,12 @@ impl Probe {
         }
     }
 
-    /// Returns notices for the user.
+    /// Returns notices for the user about the probed disks.
     pub fn notices(&self) -> &[String] {
         &self.binding.notices
     }
 
-    /// Returns the effect of a start on each disk that was probed, in the order of the spec.
+    /// Returns the effect that a start would have on each probed disk, in the order of the spec.
     pub fn previews(&self) -> Vec<DiskPreview> {
         (0..self.results.len()).map(|n| self.preview(n)).collect()
     }
@@ -506,7 +507,7 @@ impl ProbeResult {
         }
     }
 
-    /// Returns the identity of the disk; empty if there is none.
+    /// Returns the identity of the disk that was found; empty if none was found.
     pub fn identity(&self) -> String {
         self.facts.as_ref().map(|facts| facts.identity.clone()).unwrap_or_default()
     }
@@ -641,7 +642,7 @@ fn not_found(name: &str) -> Error {
         .at(name)
 }
 
-/// Returns the place of a disk: the value of the option that has the name of its kind. Empty if unknown.
+/// Returns the path or address of a disk: the value of the option that has the name of its kind. Empty if unknown.
 pub(super) fn place_of(disk: &LabelledDisk) -> &str {
     let place = disk.place().unwrap_or_default();
     if place == NOT_FOUND { "" } else { place }

@@ -8,11 +8,11 @@ use meta::{AreaContent, Label, Store, Wrong};
 use super::probe::OpenDisk;
 use crate::spec::{Planned, PlannedNode, Role};
 
-/// Refuses the raw disks of a plan that have a label, as building the graph would. For a preview: it opens each of them
-/// read-only. `running` is the plan of the running graph.
+/// Returns an error if a raw disk of a plan has a label, as building the graph would. It is for previews, and opens
+/// each raw disk read-only. `running` is the plan of the running graph, whose disks are not checked.
 ///
 /// # Errors
-/// `InUse` for the first one.
+/// `InUse` for the first raw disk that has a label.
 pub async fn refuse_labelled(
     planned: &Planned,
     running: Option<&Planned>,
@@ -32,8 +32,8 @@ pub async fn refuse_labelled(
     Ok(())
 }
 
-/// Whether a disk must be checked for a label: it is raw, may be written, and was not open before. A disk that does not
-/// outlive its process has no label. A disk that stays open may have got one from a client since.
+/// Whether the raw disk `node` must be checked for a label before use. Exempt are `label = false`, read-only, new and
+/// volatile disks, and disks that the graph `before` has open: a client may have written a label to them.
 pub(crate) fn is_looked_at(
     planned: &Planned,
     node: &PlannedNode,
@@ -49,10 +49,10 @@ pub(crate) fn is_looked_at(
     is_raw && is_writable && !was_open && !node.created && node.place().is_some()
 }
 
-/// Refuses a disk that has a label.
+/// Returns an error if the raw disk `node` has a label.
 ///
 /// # Errors
-/// `InUse`, with the graph of the disk and what to do.
+/// `InUse` for a disk with a label; the message names the graph of the label and the next step.
 pub(crate) async fn refuse(node: &PlannedNode, env: &Env, lower: &Lower) -> Result<()> {
     let of = match Store::look(env, lower).await {
         Ok(AreaContent::Label(label, _)) => {

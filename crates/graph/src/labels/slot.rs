@@ -10,7 +10,7 @@ use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 /// States of devices, by name.
 type Cells = BTreeMap<String, KeptCell>;
 
-/// The new contents of a label about its disk and its graph.
+/// The content of one update of a label about its disk and its graph.
 pub struct News {
     pub holder: Machine,
     pub name: String,
@@ -18,16 +18,16 @@ pub struct News {
     pub epoch: u64,
     pub broadcast: u64,
     pub spec: String,
-    /// The specs before it, the newest first.
+    /// The earlier specs of the graph, the newest first.
     pub past: Rc<[Past]>,
     /// Whether the disk is still being provisioned.
     pub provisioning: bool,
-    /// The devices with state; cells of all others are removed.
+    /// The names of devices that keep a state in labels. The update removes the cells of all other devices.
     pub keepers: BTreeSet<String>,
 }
 
-/// The label of a present disk. While a graph is changing, the states of its devices are held back: they get into the
-/// label together with the news of the change, or not at all.
+/// The label of a present disk, as the devices of a graph write to it. While a graph is changing, the states of its
+/// devices are held back: they get into the label together with the news of the change, or not at all.
 pub struct Slot {
     pub store: Rc<Store>,
     /// The states of devices from before a failed change, where the label has others since. Devices that went on during
@@ -51,20 +51,20 @@ struct Release {
 }
 
 impl Slot {
-    /// Returns a label to which devices write at once.
+    /// Returns the label in `store`, to which devices write their states at once.
     pub fn new(store: Rc<Store>) -> Self {
         let (undone, held, before, news) = Default::default();
         let release = Rc::new(Release { done: Cell::new(true), waiting: Notify::default() });
         Self { store, undone, held, release, before, news }
     }
 
-    /// Returns a label to which devices write from [`Slot::release`] on.
+    /// Returns the label in `store`, with states of devices held back until [`Slot::release`].
     pub fn held(store: Rc<Store>) -> Self {
         Self { held: RefCell::new(Some(Cells::new())), release: Rc::default(), ..Self::new(store) }
     }
 
-    /// Returns the same label for the previous graph, which comes back after a failed change. Its update restores the
-    /// earlier states, and writes through the disk that is open then.
+    /// Returns the label in `store` for the graph from before a failed change. The first update of that label restores
+    /// the states that devices had before the change.
     pub fn again(&self, store: Rc<Store>) -> Self {
         let (before, held, label) = (self.before.borrow(), self.held.borrow(), self.store.label());
         let is_held = |device: &String| held.as_ref().is_some_and(|held| held.contains_key(device));
@@ -78,7 +78,7 @@ impl Slot {
         Self { undone, ..Self::held(store) }
     }
 
-    /// Returns the state that a device left there.
+    /// Returns the state of a device from its cell in this label, if it has one.
     pub fn state(&self, device: &str) -> Option<StoredState> {
         let label = self.store.label();
         let cell = match self.undone.get(device) {
@@ -88,16 +88,16 @@ impl Slot {
         Some(state_of(cell))
     }
 
-    /// Writes the label with these news, durably.
+    /// Writes `news` into the label, durably.
     ///
     /// # Errors
-    /// The error of the disk. Then the news are part of the next update.
+    /// The error of the disk. In this case the next update of the label includes `news`.
     pub async fn write_news(&self, news: News) -> Result<()> {
         *self.news.borrow_mut() = Some(Rc::new(news));
         self.update(|_| {}).await
     }
 
-    /// Changes the label, durably.
+    /// Applies `change` to the label, and writes the label to its disk durably.
     ///
     /// # Errors
     /// The error of the disk.
@@ -143,7 +143,8 @@ impl Slot {
         label.provisioning = news.provisioning;
     }
 
-    /// Writes the state of a device, or holds it back.
+    /// Writes the state of a device into its cell in this label, durably; or holds the state back while the graph is
+    /// changing.
     ///
     /// # Errors
     /// The error of the disk; `Stopped` if the label has a later state of the device, which stays.
@@ -156,7 +157,7 @@ impl Slot {
         refused
     }
 
-    /// Writes the states that were held back since the label was last written.
+    /// Writes the held-back states of devices that the label does not contain yet.
     ///
     /// # Errors
     /// The error of the disk.
@@ -167,20 +168,21 @@ impl Slot {
         Ok(())
     }
 
-    /// Ends holding back: the change is committed, and devices write at once from now on.
+    /// Ends the holding back of states, because the change is committed: devices write to the label at once from now
+    /// on.
     pub fn release(&self) {
         *self.held.borrow_mut() = None;
         self.release.done.set(true);
         self.release.waiting.wake();
     }
 
-    /// Whether the states of devices are held back.
+    /// Whether states of devices are held back from the label.
     pub fn is_held(&self) -> bool {
         !self.release.done.get()
     }
 
-    /// Waits until they are not held back any more; for ever if the label is dropped before. The future does not keep
-    /// the label alive.
+    /// Waits until states of devices are no longer held back from the label; for ever if the label is dropped before.
+    /// The future does not keep the label alive.
     pub fn released(&self) -> impl Future<Output = ()> + use<> {
         let release = self.release.clone();
         async move { release.waiting.until(|| release.done.get()).await }
@@ -210,7 +212,7 @@ fn put(cells: &mut Cells, device: String, cell: KeptCell) -> Result<()> {
     }
 }
 
-/// Converts a cell of a label to the state that a device finds.
+/// Converts the cell of a device in a label to the stored state of that device.
 pub(super) fn state_of(cell: &meta::Cell) -> StoredState {
     StoredState { sequence: cell.sequence, bytes: cell.bytes.clone() }
 }

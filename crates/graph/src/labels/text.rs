@@ -12,18 +12,18 @@ use meta::Uuid;
 use crate::spec::write::{self, quoted};
 use crate::spec::{Planned, PlannedNode, Role, options_of, plain_disks};
 
-/// The facts that the labels of a graph have about a disk.
+/// The facts about a labelled disk that the spec in the labels of its graph contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Remembered {
     /// Uuid of the disk.
     pub disk: Uuid,
-    /// Bytes of data.
+    /// Number of data bytes of the disk.
     pub data_bytes: u64,
-    /// Its block size.
+    /// Block size of the disk.
     pub block_size: u32,
 }
 
-/// Returns the text for a plan with the labelled disks `disks`, by name.
+/// Returns the spec that labels contain for a plan with the labelled disks `disks`, by disk name.
 pub fn write(planned: &Planned, disks: &BTreeMap<String, Remembered>) -> String {
     let mut text = format!("name = {}\n", quoted(&planned.name));
     for role in [Role::Disk, Role::Device] {
@@ -75,7 +75,7 @@ fn device_fields(planned: &Planned, node: &PlannedNode) -> Vec<String> {
     fields
 }
 
-/// Returns the labelled disks that a text names.
+/// Returns the labelled disks that a spec from a label names, by disk name.
 ///
 /// # Errors
 /// `Corrupt` if [`write()`] did not write the text.
@@ -106,7 +106,7 @@ fn is_sound(data_bytes: u64, block_size: u32) -> bool {
     block && data_bytes > 0 && data_bytes.is_multiple_of(u64::from(block_size))
 }
 
-/// Whether devices of this kind keep a state in labels.
+/// Whether this node is a device that keeps a state in labels.
 pub fn keeps(node: &PlannedNode) -> bool {
     matches!(node.kind.maker, Maker::Stateful { .. })
 }

@@ -6,7 +6,7 @@ use super::Current;
 use super::bytes::{Compared, Differs};
 use crate::spec::{Planned, PlannedNode};
 
-/// Checks that the running graph may become what `planned` says.
+/// Returns an error if a live change of the running graph `old` to `planned` is not permitted.
 pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> Result<()> {
     for (index, node) in old.planned.nodes.iter().enumerate() {
         if node.kind.capabilities.names_members
@@ -68,7 +68,7 @@ fn having_all(old: &Current) -> impl Fn(&PlannedNode, &PlannedNode) -> bool {
     }
 }
 
-/// Checks that a device of the new graph shows the bytes that one of the old graph shows now.
+/// Checks that node `after` of the new graph shows the same bytes as node `before` of the running graph.
 pub fn shows(
     old: &Current,
     planned: &Planned,
@@ -80,7 +80,8 @@ pub fn shows(
     compared.shows(before, after)
 }
 
-/// Returns a device that has run and gets a new `trust` option in the new spec, with the member that it names.
+/// Returns the first device of the running graph for which the new spec sets another `trust` option, with the member
+/// that the option names.
 pub fn newly_trusted<'p>(old: &Planned, new: &'p Planned) -> Option<(&'p str, &'p str)> {
     new.nodes.iter().find_map(|node| {
         let trust = node.kind.trust()?;
@@ -91,18 +92,18 @@ pub fn newly_trusted<'p>(old: &Planned, new: &'p Planned) -> Option<(&'p str, &'
     })
 }
 
-/// A member that comes back under another name.
+/// A member of a device that a change would give another name.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Renamed<'p> {
-    /// The device that has the member.
+    /// Name of the device that has the member.
     pub device: &'p str,
-    /// Its name now.
+    /// Name of the member in the running graph.
     pub was: &'p str,
-    /// Its name in the new graph.
+    /// Name of the member in the new graph.
     pub is: &'p str,
 }
 
-/// Returns a member that shows the same bytes in both graphs and has another name in the new one.
+/// Returns the first member that shows the same bytes in both graphs but has another name in the new graph.
 pub fn renamed<'p>(compared: &Compared<'p>) -> Option<Renamed<'p>> {
     let (old, new) = (compared.old, compared.new);
     let name_of = |planned: &'p Planned, node: usize| planned.nodes[node].name.as_str();

@@ -8,31 +8,31 @@ use kind::{Bytes, Effect};
 
 use crate::spec::{Planned, PlannedNode, Role};
 
-/// A graph before and after a change, and the lowers that have all bytes.
+/// A comparison of the bytes that the devices of a graph show before and after a change.
 pub struct Compared<'c> {
-    /// Before.
+    /// Plan of the graph before the change.
     pub old: &'c Planned,
-    /// After.
+    /// Plan of the graph after the change.
     pub new: &'c Planned,
-    /// For each node of `new`: the equal node of `old`, if nothing about it changes.
+    /// For each node of `new`: the index of the equal node of `old`, if the change does not affect the node.
     pub unchanged: &'c [Option<usize>],
-    /// Whether a lower (second argument) has all bytes now of a device of `old` (first argument) that keeps copies.
+    /// Whether a lower (second argument) has all bytes of a device of `old` (first argument) that keeps copies.
     pub has_all: &'c dyn Fn(&PlannedNode, &PlannedNode) -> bool,
     /// The pairs of nodes that were compared, with the result: each pair is compared once, however many ways lead to it.
     compared: RefCell<BTreeMap<(usize, usize), Result<(), Differs>>>,
 }
 
-/// Two devices that show different bytes.
+/// A device of the old graph and a device of the new graph that show different bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Differs {
-    /// The device before: an index into the nodes of the old graph.
+    /// The device of the old graph: an index into its nodes.
     pub old: usize,
-    /// The device after.
+    /// The device of the new graph: an index into its nodes.
     pub new: usize,
 }
 
 impl<'c> Compared<'c> {
-    /// Starts a comparison without results.
+    /// Starts a comparison of two plans. No nodes are compared yet.
     pub fn new(
         old: &'c Planned,
         new: &'c Planned,
@@ -42,10 +42,10 @@ impl<'c> Compared<'c> {
         Self { old, new, unchanged, has_all, compared: RefCell::default() }
     }
 
-    /// Checks that `n` of the new graph shows at each address what `o` of the old one shows there.
+    /// Checks that node `n` of the new graph shows the same bytes at every address as node `o` of the old graph.
     ///
     /// # Errors
-    /// The devices at which they differ.
+    /// The pair of devices, at or below these nodes, whose bytes differ.
     pub fn shows(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (o, n) = (self.old.through(o), self.new.through(n));
         if self.unchanged[n] == Some(o) {

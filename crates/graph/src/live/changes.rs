@@ -5,26 +5,26 @@ use kind::Effect;
 
 use crate::spec::{Planned, PlannedNode};
 
-/// The effect of a change on a graph.
+/// The effect of a live change on a graph, for people.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// A line for each disk, device and export that changes.
     pub lines: Vec<Line>,
 }
 
-/// The effect on one disk, device or export.
+/// The effect of a live change on one disk, device or export.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Line {
-    /// `add`, `remove`, `change`, or `reopen`: unchanged, on a lower that changes.
+    /// The effect in a word: `add`, `remove`, `change`, or `reopen` (unchanged itself, on a lower that changes).
     pub verb: &'static str,
-    /// Its name.
+    /// Name of the disk, device or export.
     pub name: String,
-    /// Its description, and the properties that change.
+    /// Description of the disk, device or export if it is added or removed; else the properties that change.
     pub words: String,
 }
 
 impl Changes {
-    /// Compares `old` with `new`.
+    /// Compares the plan `old` of the running graph with the plan `new`.
     pub(super) fn of(old: &Planned, new: &Planned, unchanged: &[Option<usize>]) -> Self {
         let mut lines = Vec::new();
         for (node, unchanged) in new.nodes.iter().zip(unchanged) {

@@ -57,24 +57,24 @@ pub struct RunningGraph {
     changed: Notify,
 }
 
-/// The graph that is open now.
+/// The state of a running graph between two changes.
 pub struct Current {
-    /// The plan that it was built from.
+    /// The plan from which the open graph was built.
     pub planned: Planned,
-    /// Its devices: one for each node of the plan, in that order.
+    /// The open graph, with one member for each node of the plan in the same order.
     pub graph: Graph,
-    /// Its labels, if it has labelled disks.
+    /// The labels of the graph, if it has labelled disks.
     pub labels: Option<Labels>,
 }
 
-/// The reason why a graph is not open, or not changed.
+/// The reason why a graph was not opened, or a change was not made.
 #[derive(Debug)]
 pub enum Unchanged {
-    /// Its labelled disks cannot be opened so. Nothing was changed.
+    /// The labelled disks of the graph cannot be opened with these options. Nothing was changed.
     Refused(Vec<Error>),
-    /// Another error. Nothing was changed, or every change is undone.
+    /// The operation failed with this error. Nothing was changed, or every change is undone.
     Failed(Error),
-    /// The change has failed, and undoing it as well. Clients get errors until the next start.
+    /// The change has failed, and undoing it has failed as well. Clients get errors until the next start.
     Lost {
         /// The error of the change.
         change: Error,
@@ -83,7 +83,7 @@ pub enum Unchanged {
     },
 }
 
-/// A guard that keeps other changes from beginning.
+/// A guard that keeps other live changes of the graph from beginning while it exists.
 pub struct ChangeGuard(#[expect(dead_code, reason = "it is held, not read")] Locked);
 
 /// Hand-overs of closed devices.
@@ -102,10 +102,10 @@ struct Change<'c> {
 }
 
 impl RunningGraph {
-    /// Opens a graph.
+    /// Opens a graph, and returns it running.
     ///
     /// # Errors
-    /// The reasons why it cannot be opened. Everything opened is closed again.
+    /// The reasons why the graph cannot be opened. Everything that was opened is closed again.
     pub async fn open(
         env: &Env,
         engine: &Engine,
@@ -148,18 +148,19 @@ impl RunningGraph {
         }
     }
 
-    /// Returns the graph that is open now.
+    /// Returns the plan, the devices and the labels that the running graph has at present.
     pub fn now(&self) -> Rc<Current> {
         self.now.borrow().clone()
     }
 
-    /// Returns the portal of an export. It stays the same one through every change that keeps an export of this name.
+    /// Returns the portal of the export called `export`. The portal stays valid through every change that keeps an
+    /// export of this name.
     pub fn portal(&self, export: &str) -> Option<Portal> {
         self.portals.get(export)
     }
 
-    /// Removes new `trust` options of devices that run from the plan, and returns a note for each: these devices know
-    /// which members have every write.
+    /// Removes new `trust` options of running devices from the plan, and returns a note for each. A running device
+    /// knows which members have every write, so the option has no use.
     pub fn forget_trust(&self, planned: &mut Planned) -> Vec<String> {
         let old = self.now();
         let mut notes = Vec::new();
@@ -175,10 +176,10 @@ impl RunningGraph {
         notes
     }
 
-    /// Returns the effect of a change to `planned`.
+    /// Returns the effect that a live change of the running graph to `planned` would have.
     ///
     /// # Errors
-    /// The reason why it is not permitted.
+    /// The reason why the change is not permitted.
     pub fn compare(&self, planned: &Planned) -> Result<Changes> {
         let old = self.now();
         let unchanged = same::unchanged(&old.planned, planned);
@@ -186,8 +187,8 @@ impl RunningGraph {
         Ok(Changes::of(&old.planned, planned, &unchanged))
     }
 
-    /// Returns the moves of bytes that are necessary for each export to show the same bytes after a change: from a
-    /// device of the open graph to one of `planned`, by their names.
+    /// Returns the migrations that are necessary so that each export shows the same bytes after a change: pairs of a
+    /// device of the running graph and a device of `planned`, by name.
     pub fn to_move(&self, planned: &Planned) -> Vec<(String, String)> {
         let old = self.now();
         let unchanged = same::unchanged(&old.planned, planned);
@@ -207,17 +208,17 @@ impl RunningGraph {
         moves
     }
 
-    /// Waits until no change is under way, and keeps others from beginning. The inputs of a change must be read after
-    /// that.
+    /// Waits until no live change is under way, and returns a guard that keeps others from beginning. The inputs of a
+    /// change must be read while the guard is held.
     pub async fn turn(&self) -> ChangeGuard {
         ChangeGuard(self.turn.lock().await)
     }
 
-    /// Changes the graph to `planned`. `probe` has its labelled disks, probed while the same `turn` was held. Clients
+    /// Changes the running graph to `planned`. `probe` has its labelled disks, probed while `turn` was held. Clients
     /// wait meanwhile: up to `limit` until their begun requests are answered and flushed.
     ///
     /// # Errors
-    /// The reason why it failed. Then the graph is as before, except after [`Unchanged::Lost`].
+    /// The reason why the change failed. The graph is as before, except after [`Unchanged::Lost`].
     pub async fn change(
         &self,
         turn: &ChangeGuard,
@@ -228,7 +229,8 @@ impl RunningGraph {
         self.change_and(turn, planned, probe, limit, || {}).await
     }
 
-    /// Does the same, and calls `before_clients` once the change is done, before clients' requests begin again.
+    /// Changes the running graph as [`RunningGraph::change`] does, and calls `before_clients` after the change, before
+    /// requests of clients continue.
     ///
     /// # Errors
     /// As [`RunningGraph::change`].
@@ -303,9 +305,9 @@ impl RunningGraph {
         Ok(prepared)
     }
 
-    /// Waits until every request that a client has begun is answered, those of closed connections too. Then flushes all
-    /// that [`Graph::flushed`] names, all at once; a failure does not keep the others from it. Returns the devices that
-    /// could not be flushed, or the exports that show them, with the errors.
+    /// Waits until every begun request of clients is answered, also of closed connections, then flushes all devices
+    /// that [`Graph::flushed`] names. Returns the errors, each with the name of the export or device that could not be
+    /// flushed.
     pub async fn flush(&self) -> Vec<(String, Error)> {
         // A write under way may be on one member of a mirror only. The labels must not record an orderly close then.
         if !seeded::on(Bug::FlushUndrained) {
@@ -324,7 +326,8 @@ impl RunningGraph {
         failed
     }
 
-    /// Carries out a command on a device. If a change is under way, uses the graph after it.
+    /// Carries out a command on a device of the running graph. If a live change replaces the device, waits for the new
+    /// one.
     ///
     /// # Errors
     /// `NotFound` if the graph has no such device; `InUse` if the change takes longer than the command may wait; else
@@ -345,7 +348,7 @@ impl RunningGraph {
         now.graph.control(member, command).await
     }
 
-    /// Carries out a command of verb `V` on a device.
+    /// Carries out a command of verb `V` on a device of the running graph.
     ///
     /// # Errors
     /// As [`RunningGraph::control`].
@@ -353,7 +356,7 @@ impl RunningGraph {
         self.control(device, Command::new::<V>(args)).await?.answer::<V>()
     }
 
-    /// Returns the devices that have requests under way, in words: `a (file): 3`.
+    /// Returns a text for each device of the graph `now` that has requests in flight: `a (file): 3`.
     pub fn unanswered(&self, now: &Current) -> Vec<String> {
         let members = now.graph.members().iter();
         let waiting = members.filter_map(|member| {
@@ -363,7 +366,7 @@ impl RunningGraph {
         waiting.collect()
     }
 
-    /// Fails a disk in the lowest devices above it that can do without it.
+    /// Fails the disk called `disk` as a member of the lowest devices above it that can do without it.
     pub async fn take_out(&self, disk: &str) {
         let now = self.now();
         let nodes = &now.planned.nodes;
@@ -383,8 +386,8 @@ impl RunningGraph {
         }
     }
 
-    /// Ends the background work of devices, those above first, so that the next start finds everything in its place.
-    /// Work that has not ended by `deadline` is cut off, as by a kill. For a graph that gets no more requests.
+    /// Ends the background work of all devices, uppers first. Work that has not ended by `deadline` is aborted, as by a
+    /// kill. The graph must get no more requests.
     pub async fn close_devices(&self, deadline: Mono) {
         let graph = &self.now().graph;
         // Disks stay open, since labels are written later.

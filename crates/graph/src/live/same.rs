@@ -6,7 +6,7 @@ use kind::Effect;
 
 use crate::spec::{Planned, PlannedNode};
 
-/// Returns for each node of `new` the equal node of `old`, if nothing about it changes.
+/// Returns for each node of `new` the index of the equal node of `old`, if the change does not affect the node.
 pub fn unchanged(old: &Planned, new: &Planned) -> Vec<Option<usize>> {
     let by_name: BTreeMap<&str, usize> =
         old.nodes.iter().enumerate().map(|(index, node)| (node.name.as_str(), index)).collect();

@@ -3,10 +3,10 @@
 use super::fault::Log;
 use super::tree::{self, Raw};
 
-/// A disk's name and its fields, as text.
+/// The name of a disk in a spec, and its fields as pairs of key and text.
 pub(crate) type PlainDisk = (String, Vec<(String, String)>);
 
-/// Returns the disks that `text` names.
+/// Returns the disks in the spec `text`, as they are written.
 ///
 /// # Errors
 /// The faults of the text, if it is no spec.

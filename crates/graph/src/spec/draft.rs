@@ -16,7 +16,7 @@ const READ_ONLY: OptionSpec =
 const ATTACH: OptionSpec =
     setting("attach", ValueType::Switch, "make it a block device of this machine");
 
-/// Options of an export besides `on` and `clients`.
+/// Options of an export in a spec, besides `on` and `clients`.
 pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
 
 /// Option of every disk.
@@ -29,34 +29,34 @@ const LABEL: OptionSpec = setting(
 /// Maximum number of client names in one export.
 const CLIENTS_MAX: usize = 1024;
 
-/// A disk or device with its words looked up.
+/// A disk or device of a spec with its kind, lowers and options looked up.
 pub(super) struct Draft<'s> {
     pub(super) entry: &'s Entry,
     pub(super) kind: Option<&'static Kind>,
-    /// Names of its lowers, as they were written.
+    /// Names of the lowers of the device, as the spec has them.
     pub(super) on: Vec<Word>,
-    /// The drafts with these names; fewer if some names are unknown.
+    /// Indices of the drafts of the lowers; fewer than `on` if some names are unknown.
     pub(super) lowers: Vec<usize>,
     pub(super) options: Vec<(&'static str, Value)>,
-    /// Whether it is a disk with `label = true`.
+    /// Whether the draft is of a disk with `label = true`.
     pub(super) label: bool,
-    /// Whether it is a disk with `label = false`.
+    /// Whether the draft is of a disk with `label = false`.
     pub(super) said_raw: bool,
-    /// Whether it can be planned: it has no fault of its own.
+    /// Whether the disk or device can be planned: it has no fault of its own.
     pub(super) sound: bool,
 }
 
-/// An export with its words looked up.
+/// An export of a spec with its device and options looked up.
 pub(super) struct ExportDraft<'s> {
     pub(super) entry: &'s Entry,
     pub(super) on: Option<(Word, usize)>,
     pub(super) read_only: bool,
     pub(super) attach: bool,
-    /// Names in the certificates of the clients that may use it; `None` if the spec does not limit them.
+    /// Names in the certificates of the clients that may use the export; `None` if the spec does not limit them.
     pub(super) clients: Option<Vec<String>>,
 }
 
-/// Index of disks, devices and exports by name.
+/// Index of the disks, devices and exports of a spec by name.
 pub(super) struct Names<'s> {
     nodes: BTreeMap<&'s str, usize>,
     exports: BTreeMap<&'s str, usize>,
@@ -295,7 +295,7 @@ impl<'s> ExportDraft<'s> {
     }
 }
 
-/// Returns the options of a kind, including `label` if it is a kind of disk.
+/// Returns the options of a kind, including `label` if the kind is of disks.
 pub(crate) fn options_of(kind: &'static Kind) -> impl Iterator<Item = &'static OptionSpec> {
     let label = (kind.lowers == Lowers::None).then_some(&LABEL);
     kind.options.iter().chain(label)

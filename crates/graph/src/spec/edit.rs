@@ -8,12 +8,12 @@ use super::parse::{DEVICES_MAX, Entry, Section, Spec, wrong_name};
 use super::tree::{Field, Item, Raw, Word};
 
 impl Spec {
-    /// Returns the program that is run for each event.
+    /// Returns the program that the spec has run for each event.
     pub fn events_program(&self) -> Option<&Path> {
         self.events.as_deref()
     }
 
-    /// Moves a disk to another place, as a disk of a kind that opens paths.
+    /// Replaces the path of a disk in the spec, and makes the disk one of a kind that opens paths.
     ///
     /// # Errors
     /// If there is no disk called `name`.
@@ -36,7 +36,8 @@ impl Spec {
         Ok(())
     }
 
-    /// Removes the options that describe how a disk was made, since it is larger now. Returns whether there were any.
+    /// Removes from the spec the options with which a disk was created, since the disk is larger now. Returns whether
+    /// it had any.
     ///
     /// # Errors
     /// If there is no disk called `name`.
@@ -47,10 +48,9 @@ impl Spec {
         Ok(disk.fields.len() < said)
     }
 
-    /// Removes the options that count at one start only, from disks and devices for which `heard` is true. Afterwards a
-    /// missing disk is reported as missing, and not made anew. A device loses its option only if all disks beneath it
-    /// have labels: the labels know which bytes count, and the member that was trusted once may have missed writes
-    /// since.
+    /// Removes the options that take effect at one start only, from disks and devices for which `heard` is true.
+    /// Afterwards a missing disk is reported and not created again. A device loses its option only if all disks beneath
+    /// it have labels: the labels record which bytes count, and the trusted member may miss later writes.
     pub fn forget_first_words(&mut self, registry: Registry, heard: impl Fn(&str) -> bool) {
         let told = |entry: &Entry| {
             let disks = self.beneath(&entry.name.text).into_iter();
@@ -69,7 +69,7 @@ impl Spec {
         }
     }
 
-    /// Returns the disks and devices that have the same option for one start in `before`.
+    /// Returns the disks and devices whose option for one start only has the same value in the spec `before`.
     pub fn first_words_as(&self, before: &Self, registry: Registry) -> Vec<String> {
         let shown = |entry: &Entry, key: &str| entry.field(key).map(|item| item.raw.show());
         let is_heard = |entry: &&Entry| {
@@ -85,7 +85,7 @@ impl Spec {
         self.entries.iter().filter(is_heard).map(|entry| entry.name.text.clone()).collect()
     }
 
-    /// Makes the bytes of `member` count at this start, whatever labels say about it.
+    /// Sets the `trust` option to `member` for this start, whatever labels record about its bytes.
     ///
     /// # Errors
     /// If `member` is a lower of no device with a `trust` option.
@@ -115,7 +115,7 @@ impl Spec {
         self.entries.iter().find(|entry| entry.is(Section::Disk, name))
     }
 
-    /// Adds a disk below a device. The disk is new and gets a label.
+    /// Adds a new disk to the spec, below a device. The disk gets a label.
     ///
     /// # Errors
     /// If there is no such device, or the name is taken.
@@ -145,7 +145,8 @@ impl Spec {
         Ok(())
     }
 
-    /// Removes a lower from a device. A disk that nothing uses any more is removed as well.
+    /// Removes the lower called `name` from a device of the spec. If nothing else uses that disk, removes the disk as
+    /// well.
     ///
     /// # Errors
     /// If there is no such device, or `name` is not among its lowers.

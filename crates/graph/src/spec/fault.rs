@@ -6,26 +6,26 @@ use std::sync::Arc;
 
 use super::tree::{Item, Raw};
 
-/// A position in the text, counted from 1 in lines and characters.
+/// A position in the text of a spec. Lines and characters are counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
-    /// The line.
+    /// Line in the text of the spec, counted from 1.
     pub line: u32,
-    /// The character in it.
+    /// Character in the line, counted from 1.
     pub column: u32,
 }
 
 impl Position {
-    /// No position: the subject was not written, or there is no text.
+    /// No position: the text does not contain the subject, or there is no text.
     pub const NONE: Self = Self { line: 0, column: 0 };
 }
 
-/// Whether a fault keeps the spec from being used.
+/// Whether a fault of a spec keeps the spec from being used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// The spec is not used.
+    /// The spec cannot be used.
     Error,
-    /// A notice. The spec is used.
+    /// A notice for the user. The spec can be used.
     Warning,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One fault: its position, its severity, and a sentence with the value, the limit and the next step.
+/// One fault of a spec: its position, its severity, and a sentence with the value, the limit and the next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     file: Arc<str>,
@@ -48,17 +48,17 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Returns the name of the file, as the caller passed it.
+    /// Returns the name of the file of the spec, as the caller passed it.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Returns the position in the file.
+    /// Returns the position of the fault in the file of the spec.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Returns its severity.
+    /// Returns the severity of the fault.
     pub fn severity(&self) -> Severity {
         self.severity
     }
@@ -114,7 +114,7 @@ impl fmt::Display for Faults {
 
 impl Error for Faults {}
 
-/// A collector of faults.
+/// A collector of the faults of one spec.
 #[derive(Clone)]
 pub(super) struct Log {
     file: Arc<str>,
@@ -132,7 +132,7 @@ impl Log {
         self.error_with(position, || message.into());
     }
 
-    /// Adds an error with an expensive message. `message` is called only if the fault is reported in full.
+    /// Adds an error to the faults. `message` is called only if the number of faults is still below the limit.
     pub(super) fn error_with(&mut self, position: Position, message: impl FnOnce() -> String) {
         match self.faults.len() < FAULTS_MAX {
             true => self.add(position, Severity::Error, message()),
@@ -140,7 +140,8 @@ impl Log {
         }
     }
 
-    /// Reports a wrong value of `name`, unless it was reported already.
+    /// Adds an error about a wrong value of the option or key `name`, unless a fault of that value was reported
+    /// already.
     pub(super) fn wrong(&mut self, name: &str, item: &Item, why: &str) {
         if !matches!(item.raw, Raw::Broken) {
             self.error(item.at, format!("{name} {}: {why}", item.raw.show()));
@@ -157,7 +158,7 @@ impl Log {
         self.more > 0 || self.faults.iter().any(|fault| fault.severity == Severity::Error)
     }
 
-    /// Returns the warnings, if there are no errors.
+    /// Returns the warnings if there are no errors, else all faults.
     pub(super) fn finish(mut self) -> Result<Vec<Fault>, Faults> {
         self.faults.sort_by_key(|fault| fault.position);
         match self.has_errors() {

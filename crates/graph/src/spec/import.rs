@@ -7,20 +7,20 @@ use kind::{Kind, OptionSpec, Registry, Scope};
 use super::parse::{Entry, Section, Spec};
 use super::tree::{Field, Raw};
 
-/// Settings that labels do not keep.
+/// Settings of this machine that labels do not keep, for reading a spec from a label.
 #[derive(Clone, Debug, Default)]
 pub struct Local {
-    /// Place of each disk: the word of its kind, and a path or address, as in `file`, `disk.img`.
+    /// Path or address of each disk, by disk name: the word of its kind and the path, as in `file`, `disk.img`.
     pub disks: BTreeMap<String, (String, String)>,
-    /// Sources of the keys of devices; the user is asked for the others.
+    /// Sources of the keys of devices, by device name. The user is asked for the keys of other devices.
     pub keys: BTreeMap<String, String>,
     /// Other options that labels do not keep, by device.
     pub options: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl Spec {
-    /// Reads the spec in a label of `graph`, and completes it with the settings of this machine; `file` names the label
-    /// in messages. A disk without a known place is missing; a key without a known source is asked for. A setting that
+    /// Reads the spec in a label of `graph`, and completes it with the settings `local`; `file` names the label in
+    /// messages. A disk without a known path is missing; a key without a known source is asked for. A setting that
     /// labels never hold is a fault.
     pub fn of_label(
         text: &str,
@@ -40,7 +40,7 @@ impl Spec {
         spec
     }
 
-    /// Lists the devices that are opened with a key.
+    /// Returns the names of the devices in the spec that are opened with a key.
     pub fn keyed(&self, registry: Registry) -> Vec<&str> {
         let is_keyed = |entry: &&Entry| {
             entry.kind(registry).and_then(Kind::secret).is_some_and(|secret| secret.required)
@@ -48,7 +48,7 @@ impl Spec {
         self.entries.iter().filter(is_keyed).map(|entry| entry.name.text.as_str()).collect()
     }
 
-    /// Lists the devices with a key, and the source of each.
+    /// Returns the names of the devices in the spec that have a key, each with the source of the key.
     pub fn keys(&self, registry: Registry) -> Vec<(&str, &str)> {
         let key = |entry| {
             let secret = Entry::kind(entry, registry)?.secret()?;
@@ -57,8 +57,8 @@ impl Spec {
         self.entries.iter().filter_map(key).collect()
     }
 
-    /// Lists the options of its devices that belong to one machine, except keys: the device, the option, and whether it
-    /// is set.
+    /// Returns the options of devices in the spec that belong to one machine, except keys: the device, the option, and
+    /// whether the spec sets it.
     pub fn local_options(&self, registry: Registry) -> Vec<(&str, &'static OptionSpec, bool)> {
         let of_entry = |entry| {
             let options = Entry::of_machine(entry, registry);
@@ -68,7 +68,7 @@ impl Spec {
         self.entries.iter().flat_map(of_entry).collect()
     }
 
-    /// Returns its disks without a label: their places are unknown.
+    /// Returns the names of the disks in the spec that have no label: labels do not keep their paths.
     pub fn unlabelled(&self) -> Vec<&str> {
         let disks = self.entries.iter().filter(|entry| entry.section == Section::Disk);
         let raw = disks.filter(|entry| entry.field("uuid").is_none());
@@ -76,7 +76,7 @@ impl Spec {
     }
 }
 
-/// A place that no disk has. Users see an empty place instead.
+/// A path that no disk has. Users see an empty path instead.
 pub const NOT_FOUND: &str = "/nowhere: not found";
 
 fn place(entry: &mut Entry, registry: Registry, local: &Local) {
@@ -104,7 +104,7 @@ fn complete(entry: &mut Entry, registry: Registry, local: &Local) {
 }
 
 impl Local {
-    /// Returns the value of an option of a device.
+    /// Returns the value that these settings have for an option of a device.
     pub(super) fn of(&self, device: &str, option: &OptionSpec) -> Option<&str> {
         let value = match option.scope {
             Scope::Secret => self.keys.get(device),

@@ -38,7 +38,7 @@ impl Spec {
         spec
     }
 
-    /// Removes the sizes of disks, as labels hold them.
+    /// Removes the sizes of all disks from a spec of a label.
     pub(crate) fn forget_label_sizes(&mut self) {
         for disk in self.entries.iter_mut().filter(|entry| entry.section == Section::Disk) {
             disk.fields.retain(|field| field.key.text != "size");
@@ -81,7 +81,7 @@ fn refuse(key: &Word, place: &str, log: &mut Log) {
 }
 
 impl Entry {
-    /// Returns the kind of a disk or device, if it exists.
+    /// Returns the kind of this disk or device, if the registry has it.
     pub(super) fn kind(&self, registry: Registry) -> Option<&'static Kind> {
         match self.section {
             Section::Device => registry.find(self.text("kind")?),
@@ -90,7 +90,7 @@ impl Entry {
         }
     }
 
-    /// Returns the options of a device that labels do not hold.
+    /// Returns the options of the kind of this device that labels do not hold.
     pub(super) fn of_machine(
         &self,
         registry: Registry,
@@ -100,7 +100,7 @@ impl Entry {
         options.filter(|option| option.scope != Scope::Graph)
     }
 
-    /// Returns the value of an option, if it is text.
+    /// Returns the value of the field `key` of this entry, if it is text.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         match self.field(key).map(|item| &item.raw) {
             Some(Raw::Text(text)) => Some(text),

@@ -12,7 +12,7 @@ use super::parse::unknown_key;
 use super::tree::{Field, Item, Raw};
 use super::value::{self, setting};
 
-/// Maximum number of addresses of one graph.
+/// Maximum number of listen addresses of one graph.
 pub const LISTENS_MAX: usize = 16;
 
 /// Maximum length of the path of a unix socket in bytes: the kernel's limit.
@@ -38,9 +38,9 @@ const KEYS: [&str; 4] = ["listen", INSECURE.name, MAX_CONNECTIONS.name, TLS.name
 /// An address at which clients connect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listen {
-    /// The address.
+    /// Socket path, or host and port.
     pub address: Address,
-    /// Whether clients must use TLS there.
+    /// Whether clients must use TLS at this address.
     pub tls: bool,
 }
 
@@ -55,22 +55,22 @@ impl fmt::Display for Listen {
     }
 }
 
-/// The files behind TLS, as the spec names them.
+/// The files with certificates and keys for TLS, as the spec names them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsPaths {
-    /// The server's certificate, and the chain to its authority.
+    /// The certificate of the server, and the chain to its authority.
     pub cert: PathBuf,
-    /// Its key.
+    /// The private key of the server.
     pub key: PathBuf,
-    /// The authorities that sign clients; without them clients show no certificate.
+    /// The authorities that sign certificates of clients; without them clients need no certificate.
     pub clients: Option<PathBuf>,
-    /// Lists of certificates that are revoked.
+    /// File with lists of revoked certificates.
     pub revoked: Option<PathBuf>,
-    /// Its position in the spec.
+    /// Position of the TLS settings in the text of the spec.
     pub position: Position,
 }
 
-/// The contents of `[nbd]`.
+/// The contents of the section `[nbd]` of a spec.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Nbd {
     pub(super) listens: Vec<Listen>,
@@ -156,11 +156,11 @@ fn listens(item: &Item, insecure: bool, log: &mut Log) -> Vec<Listen> {
 
 const FORMS: &str = "an address is needed: \"unix:PATH\", \"tcp:HOST:PORT\" or \"tls://HOST:PORT\"";
 
-/// Parses an address such as `unix:PATH`, `tcp:HOST:PORT`, `tls://HOST:PORT` or `tls+unix:PATH`.
+/// Parses a listen address such as `unix:PATH`, `tcp:HOST:PORT`, `tls://HOST:PORT` or `tls+unix:PATH`.
 ///
 /// # Errors
-/// A description of the fault that continues a sentence after the value. TCP beyond loopback is a fault unless
-/// `insecure`.
+/// A description of the fault that continues a sentence after the value. TCP without TLS beyond loopback is a fault
+/// unless `insecure`.
 pub fn parse_address(text: &str, insecure: bool) -> Result<Listen, String> {
     let bare = |rest: &'_ str| rest.strip_prefix("//").unwrap_or(rest).to_owned();
     let (address, tls) = match text.split_once(':') {
@@ -208,7 +208,7 @@ fn tcp(text: &str, insecure: bool) -> Result<Address, String> {
     Ok(Address::Tcp(host.to_owned(), port))
 }
 
-/// Whether only this machine reaches that host: `localhost`, or an address of the loopback interface.
+/// Whether `host` is reachable from this machine only: `localhost`, or an address of the loopback interface.
 pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }

@@ -5,21 +5,21 @@ use kind::{OptionSpec, Registry};
 use super::parse::{Entry, NAME_MAX_BYTES, Section, Spec};
 use super::tree::{Field, Item, Raw, Word};
 
-/// A device that moves bytes and is removed when it is done.
+/// A migration in a spec: a device that moves bytes, and is removed when all bytes are moved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// Its name.
+    /// Name of the device that moves the bytes.
     pub name: String,
-    /// The device from which the bytes come.
+    /// Name of the device from which the bytes come.
     pub from: String,
-    /// The device to which they go.
+    /// Name of the device to which the bytes go.
     pub to: String,
-    /// Maximum bytes per second.
+    /// Maximum bytes that the migration moves per second.
     pub speed: Option<u64>,
 }
 
 impl Spec {
-    /// Returns the devices of the spec that move bytes and are removed when they are done.
+    /// Returns the migrations in the spec: devices that move bytes, and are removed when all bytes are moved.
     pub fn moves(&self, registry: Registry) -> Vec<Move> {
         let one = |entry: &Entry| {
             let moving = entry.kind(registry)?.capabilities.moves?;
@@ -37,12 +37,12 @@ impl Spec {
         self.entries.iter().filter_map(one).collect()
     }
 
-    /// Whether it has a disk or device called `name`.
+    /// Whether the spec has a disk or device called `name`.
     pub fn has(&self, name: &str) -> bool {
         self.entries.iter().any(|entry| entry.name.text == name)
     }
 
-    /// Returns a free name for a device that moves bytes to `to`.
+    /// Returns a name that the spec does not use, for a device that moves bytes to `to`.
     pub fn name_for_move(&self, to: &str) -> String {
         let free = |name: &String| {
             let taken = self.entries.iter().chain(&self.exports);
@@ -53,8 +53,8 @@ impl Spec {
         names.into_iter().find(free).expect("some number is free")
     }
 
-    /// Returns the spec with a device added that moves the bytes of `moving.from`, as it is in `before`, to
-    /// `moving.to`. Devices and exports on `moving.to` are put on the new device.
+    /// Returns the spec with the migration `moving` added: a device that moves the bytes of `moving.from`, as defined
+    /// in `before`, to `moving.to`. Devices and exports on `moving.to` are put on the new device.
     ///
     /// # Panics
     /// If no kind of the registry moves bytes.
@@ -84,8 +84,8 @@ impl Spec {
         spec
     }
 
-    /// Returns the spec without that move. Devices and exports on it are put on `stays`, one of its two lowers. Devices
-    /// and disks that nothing uses any more are removed as well.
+    /// Returns the spec without the migration `moving`. Devices and exports on its device are put on `kept`, one of the
+    /// two lowers. Devices and disks that nothing uses any more are removed as well.
     #[must_use]
     pub fn without_move(&self, moving: &Move, kept: &str) -> Self {
         let mut spec = self.clone();
@@ -104,7 +104,7 @@ impl Spec {
         spec
     }
 
-    /// Returns the name of an export above `shown`, on a way down that does not pass `behind` first.
+    /// Returns the name of an export that has `shown` beneath it on a path that does not pass `behind`.
     pub(crate) fn shown_by(&self, shown: &str, behind: &str) -> Option<&str> {
         let shows = |export: &&Entry| {
             let mut left: Vec<String> = export.on().into_iter().cloned().collect();
@@ -128,7 +128,7 @@ impl Spec {
         entry.map(|entry| entry.on().into_iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// Returns the names of a device and of all devices and disks beneath it.
+    /// Returns the names of the device `name` and of all devices and disks beneath it.
     pub(super) fn beneath(&self, name: &str) -> Vec<String> {
         let mut all = vec![name.to_owned()];
         let mut at = 0;
@@ -143,7 +143,7 @@ impl Spec {
 }
 
 impl Entry {
-    /// Returns the names of its lowers.
+    /// Returns the names of the lowers of this device, or of the device that this export shows.
     pub(super) fn on(&self) -> Vec<&String> {
         fn name(item: &Item) -> Option<&String> {
             match &item.raw {

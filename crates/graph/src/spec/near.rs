@@ -8,8 +8,8 @@ const KNOWN_MAX: usize = 512;
 /// Maximum number of words listed when none is near. More would bury the message.
 const LISTED_MAX: usize = 12;
 
-/// Returns the end of a sentence about an unknown word: the nearest of `known`, or all of them if there are few, or
-/// nothing.
+/// Returns the end of a message about an unknown word: names the most similar one of `known`, or all if they are few,
+/// or is empty.
 pub(super) fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     guess(word, &known).unwrap_or_else(|| match known.len() {
@@ -18,7 +18,7 @@ pub(super) fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> 
     })
 }
 
-/// Returns the end of a sentence that names the nearest of `known`, if one is near.
+/// Returns the end of a message that names the most similar one of `known`, if one is similar to `word`.
 pub(super) fn guess(word: &str, known: &[&str]) -> Option<String> {
     // A third of the letters may be wrong: beyond that a guess is more likely to be nonsense.
     let most = (word.chars().count() / 3).max(1);

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::draft::Draft;
 use super::fault::Log;
 
-/// Maximum number of devices on one another, with the disk. Each costs every request time and memory.
+/// Maximum number of devices above one another in a graph, including the disk. Each level costs every request time and
+/// memory.
 pub const DEPTH_MAX: usize = 32;
 
 /// Returns the indices of the drafts, lowers first, otherwise in the order of the file. Drafts in a cycle or above one

@@ -14,7 +14,7 @@ pub(super) struct User {
     pub(super) name: String,
 }
 
-/// The uses of one device.
+/// The users of the bytes of one device: the devices above it, and the exports that show it.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Uses {
     /// The ranges that devices use.
@@ -24,13 +24,13 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// Claims all `size` bytes of the device.
+    /// Claims all `size` bytes of the device for `user`.
     pub(super) fn claim_all(&mut self, size: u64, user: User) {
         self.claims.extend(ByteRange::new(0, size).map(|range| (range, user)));
     }
 
-    /// Claims the bytes that `table` reaches through `port`. A column of a stripe claims its whole device: bytes behind
-    /// its last chunk are reported as unused.
+    /// Claims for `user` the bytes of the device that `table` maps to `port`. A column of a stripe claims the whole
+    /// device: bytes behind its last chunk are reported as unused.
     pub(super) fn claim_table(&mut self, table: &Table, port: Port, size: u64, user: &User) {
         for segment in table.segments() {
             for origin in segment.place.origins().iter().filter(|origin| origin.port == port) {
@@ -45,7 +45,7 @@ impl Uses {
         }
     }
 
-    /// Gives the claims of these devices to another user.
+    /// Transfers the claims of the devices `names` to `user`.
     pub(super) fn belong_to(&mut self, names: &[String], user: &User) {
         for (_, claimed) in &mut self.claims {
             if names.contains(&claimed.name) {
@@ -58,17 +58,17 @@ impl Uses {
         self.exports.push((user, writes));
     }
 
-    /// Returns the first byte behind all claims of devices so far.
+    /// Returns the first byte of the device behind all claims so far.
     pub(super) fn next_free(&self) -> u64 {
         self.claims.iter().map(|(range, _)| range.end()).max().unwrap_or(0)
     }
 
-    /// Whether it has no users.
+    /// Whether the device has no users.
     pub(super) fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.exports.is_empty()
     }
 
-    /// Reports the users that share bytes of the device `name`.
+    /// Reports an error for users that share bytes of the device `name`.
     pub(super) fn check(&self, name: &str, size: u64, log: &mut Log) {
         self.check_devices(name, size, log);
         if let Some((_, below)) = self.claims.iter().min_by_key(|(_, user)| user) {

@@ -11,7 +11,7 @@ use super::tree::{Field, Item, Raw, Word};
 use super::value::{self, setting};
 use super::{near, tree};
 
-/// Maximum length of a text in bytes: far more than [`DEVICES_MAX`] devices need.
+/// Maximum length of the text of a spec in bytes: far more than [`DEVICES_MAX`] devices need.
 pub const TEXT_MAX_BYTES: usize = 4 << 20;
 
 /// Maximum number of disks and devices in one graph.
@@ -20,48 +20,48 @@ pub const DEVICES_MAX: usize = 4096;
 /// Maximum number of exports of one graph.
 pub const EXPORTS_MAX: usize = 1024;
 
-/// Maximum length of a name in bytes. Names become part of paths, labels and metrics.
+/// Maximum length of a name in a spec, in bytes. Names become part of paths, labels and metrics.
 pub const NAME_MAX_BYTES: usize = 64;
 
 const SECTIONS: [&str; 6] = ["name", "nbd", "events", "disk", "device", "export"];
 
 const RUN: OptionSpec = setting("run", ValueType::Path, "the program that is run for each event");
 
-/// A spec as it was written, with the faults found so far. Planning it finds the others, so that all are reported
+/// A spec as it was written, with the faults found so far. [`Spec::plan`] finds the other faults and reports all
 /// together.
 #[derive(Clone)]
 pub struct Spec {
     pub(super) name: String,
     pub(super) nbd: Nbd,
-    /// The program that is run for each event.
+    /// The program to run for each event.
     pub(super) events: Option<PathBuf>,
-    /// Disks and devices in the order of the file. The first of two entries with one name has it.
+    /// Disks and devices in the order of the file. If two have the same name, the first one counts.
     pub(super) entries: Vec<Entry>,
     pub(super) exports: Vec<Entry>,
     pub(super) log: Log,
 }
 
-/// One line of `[disk]`, `[device]` or `[export]`.
+/// One disk, device or export of a spec: a line of `[disk]`, `[device]` or `[export]`.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) section: Section,
     pub(super) name: Word,
     pub(super) fields: Vec<Field>,
-    /// Whether it was no table, which was reported.
+    /// Whether the value of the entry was no TOML table. The fault is reported already.
     pub(super) broken: bool,
-    /// Whether another entry has the name, which was reported.
+    /// Whether another entry has the same name. The fault is reported already.
     pub(super) twice: bool,
-    /// See [`kind::DeviceConfig::trusted_now`].
+    /// Whether a command at this start, not the spec, gave the `trust` option: see [`kind::DeviceConfig::trusted_now`].
     pub(super) trusted_now: bool,
 }
 
 impl Entry {
-    /// Returns an entry without faults.
+    /// Returns the entry of a disk, device or export in a spec, without faults.
     pub(super) fn new(section: Section, name: Word, fields: Vec<Field>) -> Self {
         Self { section, name, fields, broken: false, twice: false, trusted_now: false }
     }
 
-    /// Returns the position of a key's value; without the key, that of the entry itself.
+    /// Returns the position of the value of `key` in the text; without that key, the position of the entry itself.
     pub(super) fn place(&self, key: &str) -> Position {
         self.field(key).map_or(self.name.at, |item| item.at)
     }
@@ -104,8 +104,8 @@ impl Spec {
         Self::read(text, file, &stem, vars, Self::section)
     }
 
-    /// Does the same as [`Spec::parse`], with `section` called for each section. `name` is the name of a text without
-    /// one.
+    /// Reads a spec as [`Spec::parse`] does, and calls `section` for each section. `name` is the name of the graph if
+    /// the text has none.
     pub(super) fn read(
         text: &str,
         file: &str,
@@ -132,22 +132,22 @@ impl Spec {
         spec
     }
 
-    /// Returns the files behind TLS, if it names them.
+    /// Returns the files for TLS, if the spec names them.
     pub fn tls(&self) -> Option<&TlsPaths> {
         self.nbd.tls.as_ref()
     }
 
-    /// Returns the faults so far, if there is an error among them. Planning finds the others.
+    /// Returns the faults found so far, if one of them is an error. Planning finds the others.
     pub fn faults(&self) -> Option<Faults> {
         self.log.clone().finish().err()
     }
 
-    /// Adds a fault that the caller has found. Planning reports it with the others.
+    /// Adds a fault of the spec that the caller has found. Planning reports it with the others.
     pub fn fault(&mut self, position: Position, message: impl Into<String>) {
         self.log.error(position, message);
     }
 
-    /// Returns the spec of one raw disk, exported as `vol`, without a text. `kind` is `file` or `path`.
+    /// Returns a spec, without a text, of one raw disk that is exported as `vol`. `kind` is `file` or `path`.
     pub fn of_disk(kind: &str, path: &str, read_only: bool) -> Self {
         let read_only = read_only.then(|| Field::new("read_only", Raw::Switch(true)));
         let entry = |section, name: &str, first: Field| {
@@ -161,7 +161,7 @@ impl Spec {
         spec
     }
 
-    /// Returns the graph's name.
+    /// Returns the name of the graph.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -295,7 +295,7 @@ fn table<'i>(key: &Word, item: &'i Item, log: &mut Log) -> Option<&'i [Field]> {
     }
 }
 
-/// Reports that `key` is unknown in `place`.
+/// Reports that `key` is unknown in the part of the spec that `place` describes.
 pub(super) fn unknown_key<'k>(
     key: &Word,
     place: &str,

@@ -10,23 +10,23 @@ use super::parse::{Entry, Section, Spec};
 use super::tree::{Field, Raw};
 use super::write::table;
 
-/// A spec of this machine, with the identity of each labelled disk.
+/// A spec of a graph that this machine knows, with the uuid of each labelled disk.
 #[derive(Clone)]
 pub struct Known {
-    /// The spec.
+    /// The spec of the graph.
     pub spec: Spec,
-    /// Uuids of its labelled disks, by name.
+    /// Uuids of the labelled disks in the spec, by disk name.
     pub disks: BTreeMap<String, Uuid>,
 }
 
-/// A setting that labels do not keep and this machine does not know any more.
+/// A setting that labels do not keep and that no known spec of this machine has any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Forgotten {
-    /// The place of this disk. A disk without a label has no uuid.
+    /// The path or address of the disk with this name and uuid. A disk without a label has no uuid.
     Disk(String, Option<Uuid>),
-    /// The source of the key of this device.
+    /// The source of the key of the device with this name.
     Key(String),
-    /// An option of this device that labels do not keep.
+    /// An option that labels do not keep: the name of the device, and of the option.
     Option(String, &'static str),
 }
 
@@ -66,7 +66,8 @@ impl Spec {
         if forgotten.is_empty() || spec.faults().is_some() { Ok(spec) } else { Err(forgotten) }
     }
 
-    /// Returns how it differs from the spec before it, name by name: `added`, `gone` or `changed`.
+    /// Returns the differences between this spec and the spec `before`: names of disks, devices and exports, each with
+    /// `added`, `gone` or `changed`.
     pub fn since(&self, before: &Self) -> Vec<(String, &'static str)> {
         let (old, new) = (before.by_name(), self.by_name());
         let names: BTreeSet<&str> = old.keys().chain(new.keys()).copied().collect();

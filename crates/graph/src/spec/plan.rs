@@ -20,22 +20,22 @@ use super::owner::{User, Uses};
 use super::parse::Spec;
 use super::reserves::Reserves;
 
-/// A graph that can be built: everything has been checked, nothing has been opened.
+/// A graph that can be built: the whole spec has been checked, and nothing has been opened.
 #[derive(Clone)]
 pub struct Planned {
-    /// The graph's name.
+    /// Name of the graph.
     pub name: String,
-    /// The addresses at which clients connect; empty if the spec has none.
+    /// The addresses at which clients connect to the graph; empty if the spec has none.
     pub listens: Vec<Listen>,
-    /// The files behind TLS, if the spec has them.
+    /// The files for TLS, if the spec has them.
     pub tls: Option<TlsPaths>,
-    /// Maximum number of connections, if the spec has one.
+    /// Maximum number of client connections, if the spec has one.
     pub max_connections: Option<u32>,
-    /// Disks and devices, lowers first.
+    /// Disks and devices of the graph, lowers first.
     pub nodes: Vec<PlannedNode>,
-    /// The exports, in the order of the spec.
+    /// The exports of the graph, in the order of the spec.
     pub exports: Vec<PlannedExport>,
-    /// Warnings, in the order of the spec.
+    /// Warnings about the spec, in the order of its text.
     pub warnings: Vec<Fault>,
 }
 
@@ -48,45 +48,45 @@ pub enum Role {
     Device,
 }
 
-/// A disk or device that can be made.
+/// A disk or device of a plan.
 #[derive(Clone)]
 pub struct PlannedNode {
-    /// Its name.
+    /// Name of the disk or device in the spec.
     pub name: String,
-    /// Its kind.
+    /// Kind of the disk or device.
     pub kind: &'static Kind,
-    /// Whether it is a disk or a device.
+    /// Whether the node is a disk or a device.
     pub role: Role,
-    /// Its lowers: indices into [`Planned::nodes`].
+    /// Lowers of the device: indices into [`Planned::nodes`].
     pub lowers: Vec<usize>,
-    /// The configuration for its maker.
+    /// The configuration from which the kind makes the disk or device.
     pub given: DeviceConfig,
-    /// Its facts.
+    /// Size, block size and other facts about the disk or device.
     pub info: Info,
-    /// The most that one request needs in it, if it is a device that issues requests.
+    /// The most that one request needs in the device itself, if the device issues requests.
     pub needs: Needs,
-    /// The most that one request needs from it down.
+    /// The most that one request needs in the device and everything beneath it.
     pub reserve: Reserve,
-    /// Its mapping, if its kind is a table.
+    /// Table of the device, if its kind is a table.
     pub table: Option<Table>,
-    /// Bytes of its lowers that it does not use although it has all of them.
+    /// Bytes of the lowers that the device does not use although no other device may use them.
     pub unused_bytes: u64,
-    /// Whether this start creates every disk beneath it.
+    /// Whether this start creates every disk beneath the device, or the disk itself.
     pub created: bool,
-    /// Whether every disk beneath it has a label, or it is a disk that has one.
+    /// Whether every disk beneath the device has a label; for a disk, whether it has one itself.
     pub labelled: bool,
-    /// Whether it is a disk with `label = false`: it is served raw even if it has a label.
+    /// Whether the node is a disk with `label = false`: it is served raw even if it has a label.
     pub said_raw: bool,
-    /// Whether it is a disk that its graph remembers and that was not found.
+    /// Whether the node is a disk that labels of the graph name and that was not found.
     pub absent: bool,
     /// Properties of a disk, for people: `O_DIRECT`, `in memory`.
     pub words: String,
-    /// Position of its name in the spec.
+    /// Position of the name of the disk or device in the spec.
     pub position: Position,
 }
 
 impl Planned {
-    /// Returns the first node from `index` down that does more than show the bytes of its lower.
+    /// Returns the first node from `index` down that changes or maps bytes, and does not only pass them through.
     pub(crate) fn through(&self, mut index: usize) -> usize {
         while self.nodes[index].kind.maker.bytes() == Bytes::Passthrough {
             index = self.nodes[index].lowers[0];
@@ -94,7 +94,7 @@ impl Planned {
         index
     }
 
-    /// Makes every export refuse writes, whatever the spec says.
+    /// Makes every export of the plan refuse writes, whatever the spec says.
     pub fn refuse_writes(&mut self) {
         for export in &mut self.exports {
             export.read_only = true;
@@ -102,7 +102,7 @@ impl Planned {
         }
     }
 
-    /// Makes every device refuse writes as well, as on disks that are opened read-only.
+    /// Makes every export, device and disk of the plan refuse writes, as on disks that are opened read-only.
     pub fn refuse_all_writes(&mut self) {
         self.refuse_writes();
         for node in &mut self.nodes {
@@ -113,12 +113,12 @@ impl Planned {
 }
 
 impl PlannedNode {
-    /// Whether it is a disk with a label. Its data are between the areas of the label.
+    /// Whether the node is a disk with a label. The data of such a disk are between the label areas.
     pub fn has_label(&self) -> bool {
         self.role == Role::Disk && self.labelled
     }
 
-    /// Returns the place of a disk: a path or an address. `None` for a device, and for a disk without a place.
+    /// Returns the path or address of a disk; `None` for a device, and for a disk without either.
     pub fn place(&self) -> Option<&str> {
         self.given.text(self.kind.place()?)
     }
@@ -129,41 +129,41 @@ impl PlannedNode {
     }
 }
 
-/// The facts about a labelled disk whose label was read, or found to be missing. They take precedence over those from
-/// the disk's kind.
+/// The facts about a labelled disk whose label was read, or found to be missing. They take precedence over the facts
+/// from the kind of the disk.
 #[derive(Clone, Debug)]
 pub struct KnownDisk {
-    /// The facts about its data.
+    /// Size, block size and other facts about the data of the disk.
     pub info: Info,
     /// Whether this start creates the disk.
     pub created: bool,
-    /// Whether it was not found.
+    /// Whether the disk was not found.
     pub absent: bool,
-    /// Its properties, for people.
+    /// Properties of the disk, for people.
     pub words: String,
 }
 
 /// A disk of a spec that must have a label.
 #[derive(Clone)]
 pub struct LabelledDisk {
-    /// Its kind.
+    /// Kind of the disk.
     pub kind: &'static Kind,
-    /// Its name, and the configuration for its maker.
+    /// Name of the disk, and the configuration from which its kind opens it.
     pub given: DeviceConfig,
 }
 
 impl LabelledDisk {
-    /// Returns its place: a path or an address.
+    /// Returns the path or address of the disk.
     pub fn place(&self) -> Option<&str> {
         self.given.text(self.kind.place()?)
     }
 
-    /// Returns the path that it opens, if it opens one.
+    /// Returns the path that the disk opens, if it opens one.
     pub fn path(&self) -> Option<&str> {
         self.place().filter(|_| self.kind.opens_path())
     }
 
-    /// Has the kind plan the disk.
+    /// Calls the kind of the disk to plan it, and opens nothing.
     pub(crate) fn plan(&self, env: &Env) -> LocalFuture<kind::Plan<DiskPlan>> {
         let Maker::Disk { plan, .. } = self.kind.maker else {
             unreachable!("only disks have labels: the draft checked that")
@@ -171,7 +171,7 @@ impl LabelledDisk {
         plan(&self.given, env)
     }
 
-    /// Opens the disk with these inputs.
+    /// Calls the kind of the disk to open it.
     pub(crate) fn make(&self, making: Making<'_>) -> LocalFuture<block::Result<Rc<dyn AnyDevice>>> {
         let Maker::Disk { make, .. } = self.kind.maker else {
             unreachable!("only disks have labels: the draft checked that")
@@ -179,12 +179,12 @@ impl LabelledDisk {
         make(making)
     }
 
-    /// Returns the size with which the spec makes it, in bytes.
+    /// Returns the size in bytes with which the spec creates the disk, if it names one.
     pub(crate) fn made_size(&self) -> Option<u64> {
         self.given.size(self.kind.made_size()?)
     }
 
-    /// Returns the same disk without the options that count only when it is made.
+    /// Returns the disk without the options that count only when the disk is created.
     pub(crate) fn once_made(&self) -> Self {
         let mut made = self.clone();
         let is_lasting = |name| self.kind.option(name).is_none_or(|it| it.effect.is_lasting());
@@ -193,27 +193,28 @@ impl LabelledDisk {
     }
 }
 
-/// An export that can be opened.
+/// An export of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlannedExport {
-    /// Its name.
+    /// Name of the export.
     pub name: String,
-    /// The node that it shows: an index into [`Planned::nodes`].
+    /// The node that the export shows: an index into [`Planned::nodes`].
     pub node: usize,
-    /// Whether writes are refused: by the spec, or by the node that it shows.
+    /// Whether the export refuses writes, because of the spec or because of the node that it shows.
     pub read_only: bool,
-    /// Whether the spec refuses writes.
+    /// Whether the spec makes the export refuse writes.
     pub said_read_only: bool,
-    /// Whether it is attached as a block device of this machine while it is served.
+    /// Whether the export is attached as a block device of this machine while it is served.
     pub attach: bool,
-    /// Names in the certificates of the clients that may use it; all clients if `None`.
+    /// Names in the certificates of the clients that may use the export; all clients if `None`.
     pub clients: Option<Vec<String>>,
-    /// Its facts.
+    /// Size, block size and other facts about the export.
     pub info: Info,
 }
 
 impl Spec {
-    /// Checks the spec against the kinds of `registry` and the disks of `env`, changing nothing.
+    /// Checks the spec against the kinds of `registry` and the disks of `env`, and returns the plan of its graph.
+    /// Changes nothing.
     ///
     /// # Errors
     /// All faults of the text and of the plan together. Faults that only follow from another one are not reported.
@@ -221,7 +222,7 @@ impl Spec {
         self.plan_over(registry, env, &BTreeMap::new()).await
     }
 
-    /// Returns the disks that must have a label and have no faults.
+    /// Returns the disks of the spec that must have a label and have no faults.
     pub fn labelled(&self, registry: Registry) -> Vec<LabelledDisk> {
         // The plan reports the faults.
         let (names, mut log) = (Names::of(self), self.log.clone());
@@ -241,7 +242,7 @@ impl Spec {
         labelled.collect()
     }
 
-    /// As [`Spec::plan`], with the known facts about labelled disks, by their names.
+    /// Plans the graph as [`Spec::plan`] does, with facts about labelled disks that are known already, by disk name.
     ///
     /// # Errors
     /// As [`Spec::plan`].

@@ -16,23 +16,23 @@ struct NodeReserve {
     fusion: Option<Fusion<usize>>,
 }
 
-/// The reserves of the nodes of a plan, in its order.
+/// The reserves of the nodes of a plan, in the order of the plan.
 pub(super) struct Reserves {
     nodes: Vec<NodeReserve>,
     pool_bytes: usize,
 }
 
 impl Reserves {
-    /// No reserves yet. Requests take their buffers from a pool of `pool_bytes`.
+    /// Returns an empty list of reserves. Requests take their buffers from a pool of `pool_bytes`.
     pub fn new(pool_bytes: usize) -> Self {
         Self { nodes: Vec::new(), pool_bytes }
     }
 
-    /// Adds the next node of the plan. Returns its reserve.
+    /// Adds the next node of the plan, and returns its reserve.
     ///
     /// # Errors
-    /// `Limit` if a request through it needs more than the engine can set aside. The nodes above are checked as if it
-    /// were a disk.
+    /// `Limit` if a request through this node needs more than the engine can reserve. The nodes above are checked as if
+    /// this node were a disk.
     pub fn add(&mut self, node: &PlannedNode) -> Result<Reserve> {
         let checked = self.of(node).and_then(|found| {
             found.reserve.check(&node.name, node.info.max_transfer, self.pool_bytes)?;

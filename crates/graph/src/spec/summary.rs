@@ -36,21 +36,21 @@ impl Planned {
         all
     }
 
-    /// Returns the exports that cannot be served without these disks.
+    /// Returns the names of the exports that cannot be served without the disks `disks`.
     pub fn lost_without(&self, disks: &[&str]) -> Vec<&str> {
         let lost = self.lost(disks);
         let exports = self.exports.iter().filter(|export| lost[export.node]);
         exports.map(|export| export.name.as_str()).collect()
     }
 
-    /// Whether a device misses some of its bytes without these disks.
+    /// Whether the device called `device` misses some of its bytes without the disks `disks`.
     pub fn is_lost(&self, device: &str, disks: &[&str]) -> bool {
         let lost = self.lost(disks);
         self.nodes.iter().zip(lost).any(|(node, lost)| lost && node.name == device)
     }
 
-    /// Returns the names of the exports that lose bytes with these disks, and of such devices at the top that no export
-    /// shows.
+    /// Returns the names of the exports that have bytes on the disks `disks` alone, and of such top devices that no
+    /// export shows.
     pub fn only_on(&self, disks: &[&str]) -> Vec<&str> {
         let lost = self.lost(disks);
         let stood_on: BTreeSet<usize> =
@@ -75,7 +75,7 @@ impl Planned {
         lost
     }
 
-    /// Returns a device and everything beneath it, as a graph without exports.
+    /// Returns the plan of the device called `device` and of everything beneath it, without exports.
     #[must_use]
     pub fn down_from(&self, device: &str) -> Self {
         let mut wanted: Vec<bool> = self.nodes.iter().map(|node| node.name == device).collect();
@@ -94,15 +94,15 @@ impl Planned {
         Self { nodes, exports: Vec::new(), ..self.clone() }
     }
 
-    /// Returns the names of the disks beneath a device.
+    /// Returns the names of the disks beneath the device called `device`.
     pub fn beneath(&self, device: &str) -> Vec<String> {
         let index = self.nodes.iter().position(|node| node.name == device);
         let disks = index.into_iter().flat_map(|index| self.disks_of(index));
         disks.map(|disk| self.nodes[disk].name.clone()).collect()
     }
 
-    /// Returns the disks beneath node `index`, or itself if it is a disk. The walk visits each node once: in a hostile
-    /// graph the number of ways down doubles with each device.
+    /// Returns the disks beneath node `index`, or the node itself if it is a disk. Each node is visited once: in a
+    /// hostile graph the number of paths down doubles with each device.
     pub(crate) fn disks_of(&self, index: usize) -> BTreeSet<usize> {
         let mut reached = BTreeSet::from([index]);
         let mut open = vec![index];
@@ -113,7 +113,8 @@ impl Planned {
         reached
     }
 
-    /// Returns a text for the user: a line for each export, and a note for each device that leaves bytes unused.
+    /// Returns a description of the plan for the user: a line for each export, and a note for each device that leaves
+    /// bytes unused.
     pub fn summary(&self) -> String {
         let width = self.exports.iter().map(|export| export.name.len()).max().unwrap_or(0);
         let redundancies = self.redundancies();

@@ -10,21 +10,21 @@ use super::vars;
 /// Maximum number of bytes of the text that a message about its syntax shows.
 const NEAR_MAX_BYTES: usize = 40;
 
-/// A word with its position.
+/// A word in the text of a spec, with its position.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
     pub(super) text: String,
     pub(super) at: Position,
 }
 
-/// A key and its value.
+/// A key in the text of a spec, and its value.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
     pub(super) key: Word,
     pub(super) item: Item,
 }
 
-/// A value with its position.
+/// A value in the text of a spec, with its position.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) at: Position,
@@ -32,31 +32,31 @@ pub(super) struct Item {
 }
 
 impl Word {
-    /// Returns a word that no text has.
+    /// Returns a word without a position, since it comes from no text.
     pub(super) fn new(text: &str) -> Self {
         Self { text: text.to_owned(), at: Position::NONE }
     }
 }
 
 impl Field {
-    /// Returns a field that no text has.
+    /// Returns a field without a position, since it comes from no text.
     pub(super) fn new(key: &str, raw: Raw) -> Self {
         Self { key: Word::new(key), item: Item::new(raw) }
     }
 
-    /// Returns a field with text that no spec has.
+    /// Returns a field with a text value and without a position, since it comes from no text.
     pub(super) fn text(key: &str, text: &str) -> Self {
         Self::new(key, Raw::Text(text.to_owned()))
     }
 }
 
 impl Item {
-    /// Returns a value that no text has.
+    /// Returns a value without a position, since it comes from no text.
     pub(super) fn new(raw: Raw) -> Self {
         Self { at: Position::NONE, raw }
     }
 
-    /// Returns the values of a list. One value may stand for a list of one.
+    /// Returns the values of this list. A value that is no list counts as a list of one.
     pub(super) fn items(&self) -> &[Self] {
         match &self.raw {
             Raw::List(items) => items,
@@ -65,7 +65,7 @@ impl Item {
     }
 }
 
-/// A value that was not checked against a type yet.
+/// A value in the text of a spec, before a check against the type of its option.
 #[derive(Clone, Debug)]
 pub(super) enum Raw {
     Text(String),
@@ -80,7 +80,7 @@ pub(super) enum Raw {
 }
 
 impl Raw {
-    /// Formats the value as it would be written, for messages.
+    /// Formats the value for messages, as a spec would have it.
     pub(super) fn show(&self) -> String {
         match self {
             Self::Text(text) => format!("{text:?}"),
@@ -97,8 +97,8 @@ impl Raw {
     }
 }
 
-/// Reads the fields of the whole text. Returns `None` if it is no TOML: an incomplete tree would only give rise to
-/// false faults.
+/// Reads the top-level fields of the text of a spec. Returns `None` if the text is no TOML: an incomplete tree would
+/// only give rise to false faults.
 pub(super) fn read(
     text: &str,
     vars: &dyn Fn(&str) -> Option<String>,

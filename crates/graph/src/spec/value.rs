@@ -10,8 +10,8 @@ use super::near;
 use super::parse::unknown_key;
 use super::tree::{Field, Item, Raw, Word};
 
-/// Returns the value that was written for `option`; `None` if it is wrong, after reporting that. `members` are the
-/// names of the device's lowers.
+/// Checks the value `item` of `option` in a spec, and returns it; returns `None` after reporting a wrong one. `members`
+/// are the names of the device's lowers.
 pub(super) fn check(
     option: &OptionSpec,
     item: &Item,
@@ -40,12 +40,12 @@ pub(super) fn check(
     checked.map_err(|why| log.wrong(option.name, item, &why)).ok()
 }
 
-/// Whether a switch was written and is on.
+/// Whether the value `item` of the switch `option` is `true`.
 pub(super) fn is_on(option: &OptionSpec, item: &Item, log: &mut Log) -> bool {
     check(option, item, &[], log) == Some(Value::Switch(true))
 }
 
-/// Returns an optional setting of this machine, which labels do not keep.
+/// Returns the description of an optional setting of this machine, which labels do not keep.
 pub(super) const fn setting(
     name: &'static str,
     value: ValueType,

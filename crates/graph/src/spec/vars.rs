@@ -1,7 +1,7 @@
 //! `${NAME}`, `${NAME:-default}` and `$$` in strings.
 
-/// Replaces every variable by its value. Returns the text, or one sentence for each fault. A variable that is set to
-/// nothing counts as unset, as in a shell.
+/// Replaces every variable in the text of a spec by its value. Returns the new text, or one sentence for each fault. A
+/// variable with an empty value counts as unset, as in a shell.
 pub(super) fn expand(
     text: &str,
     vars: &dyn Fn(&str) -> Option<String>,

@@ -11,7 +11,7 @@ use super::listen::{Listen, Nbd, TlsPaths, is_loopback};
 use super::parse::{Section, Spec};
 use super::tree::{Field, Raw};
 
-/// Formats a value as TOML. `size` formats bytes, for people or for programs.
+/// Formats the value of an option as TOML. `size` formats a number of bytes, for people or for programs.
 pub fn value(value: &Value, size: impl Fn(u64) -> String) -> String {
     match value {
         Value::Size(bytes) => size(*bytes),
@@ -33,7 +33,7 @@ pub fn value(value: &Value, size: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// Returns a TOML string that is read back as `text`, whatever characters it has.
+/// Returns `text` as a quoted TOML string, whatever characters it has.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -53,8 +53,8 @@ pub fn quoted(text: &str) -> String {
 }
 
 impl Spec {
-    /// Returns a text that is read back as this spec. It has the values of variables in place of their names, and no
-    /// comments; nothing else is lost.
+    /// Formats the spec as text that reads back as the same spec. It has the values of variables in place of their
+    /// names, and no comments; nothing else is lost.
     pub fn to_text(&self) -> String {
         let mut text = format!("name = {}\n", quoted(&self.name));
         let nbd = self.nbd_fields();
@@ -101,7 +101,7 @@ impl Spec {
     }
 }
 
-/// Formats the fields as an inline table.
+/// Formats the fields of an entry as an inline TOML table.
 pub(super) fn table(fields: &[Field]) -> String {
     let one = |field: &Field| format!("{} = {}", quoted(&field.key.text), raw(&field.item.raw));
     let fields: Vec<_> = fields.iter().map(one).collect();

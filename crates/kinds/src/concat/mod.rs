@@ -10,7 +10,7 @@ use kind::{Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan, TablePlan};
 
 use crate::tables;
 
-/// `concat`
+/// The kind `concat`: a device that shows its lowers one after the other.
 pub const KIND: Kind = Kind {
     name: "concat",
     summary: "devices one after the other, as one",

@@ -42,7 +42,7 @@ pub struct Crypt {
     key: Rc<Secret>,
 }
 
-/// Parts of a new device.
+/// Parts of an encrypting device that is being made.
 pub struct Parts {
     pub info: Info,
     pub env: Env,
@@ -53,7 +53,7 @@ pub struct Parts {
 }
 
 impl Crypt {
-    /// Creates a device. Each call of `cipher` makes one more cipher of the same key.
+    /// Returns a device that encrypts its lower. Each call of `cipher` returns one more cipher with the same key.
     ///
     /// # Errors
     /// As [`Cipher::new`].

@@ -10,23 +10,23 @@ use super::open::{keep, new_slot, passphrase, unwrap, wrap, wrong};
 use super::slots::{Cost, KeySlots, LABEL_BYTES_MAX, SLOTS, Slot, is_label};
 use super::verbs::{self, KeyChange, KeyRequest, KeySlot, source};
 
-/// The key slots, and the store that they are kept in.
+/// The key slots of an encrypted device, and the store in which they are kept.
 pub struct Keys {
     pub env: Env,
-    /// The graph and the device, for messages.
+    /// Name of the graph and of the device, for messages.
     pub who: String,
     pub kept: Rc<dyn StateStore>,
     pub volume: RefCell<KeySlots>,
-    /// Cost of a slot that is made.
+    /// Cost of the key derivation for a new key slot.
     pub cost: Cost,
-    /// Serialises changes: each begins with the result of the last one.
+    /// Lock of the change in progress: the next change begins with the result of this one.
     pub turn: Mutex,
-    /// Holds the lock `turn` once the device is closed.
+    /// The lock `turn`, held for ever once the device is closed.
     pub closed: Cell<Option<Locked>>,
 }
 
 impl Keys {
-    /// Carries out a request, or only reports its result.
+    /// Carries out a request to list or change the key slots; if it is a dry run, only reports the result.
     pub async fn carry_out(&self, request: &KeyRequest) -> Result<verbs::KeySlots> {
         let KeyRequest { change, dry_run } = request;
         let _turn = self.turn()?;
@@ -44,7 +44,7 @@ impl Keys {
         Ok(verbs::KeySlots { done: done.replace("{}", would), slots: self.list() })
     }
 
-    /// Prevents further changes, and returns when the running one has ended.
+    /// Prevents further changes of the key slots, and returns when the running change has ended.
     pub async fn close(&self) {
         self.closed.set(Some(self.turn.lock().await));
     }

@@ -44,7 +44,7 @@ use open::Lock;
 use slots::{Cost, MEMORY_KIB_MAX, MEMORY_KIB_MIN, PASSES_MAX};
 use xts::Cipher;
 
-/// `crypt`
+/// The kind `crypt`: a device that encrypts all bytes that are written to its lower.
 pub const KIND: Kind = Kind {
     name: "crypt",
     summary: "encrypts all that is written",
@@ -271,10 +271,11 @@ fn made_with(unit: u32, info: &Info) -> Result<u32> {
     Err(Error::because(Reason::CryptOtherUnits, words).next(format!("unit = {unit} in the spec")))
 }
 
-/// Returns the cipher alone, for a benchmark: a function that decrypts one unit of `unit` bytes at the given offset.
+/// Returns the cipher of encrypted devices alone, for a benchmark: a function that decrypts one data unit of `unit`
+/// bytes at the given offset.
 ///
 /// # Errors
-/// `Limit` without locked memory.
+/// `Limit` if there is no locked memory.
 pub fn kernel(unit: u32) -> Result<impl FnMut(u64)> {
     let key: Vec<u8> = (0..64).collect();
     let mut cipher = Cipher::new(&key, unit, false)?;

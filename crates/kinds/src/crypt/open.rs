@@ -15,18 +15,18 @@ use super::xts::KEY_BYTES;
 /// Attempts at typing a passphrase.
 const TRIES: usize = 3;
 
-/// The device that needs a key, and the source of the key.
+/// The key source of an encrypted device that is being opened.
 pub struct Lock {
     pub env: Env,
-    /// The graph and the device: `home/safe`.
+    /// Name of the graph and of the device: `home/safe`.
     pub who: String,
     pub source: KeySource,
-    /// Cost of a slot that is made.
+    /// Cost of the key derivation for a new key slot.
     pub cost: Cost,
 }
 
 impl Lock {
-    /// Returns the key itself: the source holds the raw volume key.
+    /// Reads the volume key of a device without key slots: the source holds the raw key.
     ///
     /// # Errors
     /// `Denied` if the key has another length.
@@ -50,11 +50,12 @@ impl Lock {
         }
     }
 
-    /// Opens the volume of the key slots in the labels. Uses the key that was handed over if it is the right one. If
-    /// the disks are new, makes the slots.
+    /// Returns the key slots in the labels of the device and the volume key, which a passphrase unwraps or a
+    /// predecessor has handed over. If the disks are new, makes the first slot.
     ///
-    /// If `may_write`, writes the slots to every disk that lacks the current ones. A disk that was away while they
-    /// changed would still open with a removed passphrase, and one that was labelled later would open with none.
+    /// If `may_write`, writes the key slots to the labels of all disks that lack the current ones. Otherwise a disk
+    /// that was absent during a change would still open with a removed passphrase, and a disk that was labelled later
+    /// with none.
     ///
     /// # Errors
     /// `Denied` if no slot opens; `NotFound` if there are no slots because a disk is missing; `Corrupt` if the state
@@ -104,7 +105,8 @@ impl Lock {
         }
     }
 
-    /// Does the slow part of opening, and changes nothing. [`Lock::open`] gets the result as the handed-over state.
+    /// Does the slow part of opening a device, and changes nothing. [`Lock::open`] gets the result as the handed-over
+    /// state.
     ///
     /// # Errors
     /// As [`Lock::open`].
@@ -206,7 +208,8 @@ fn prepared(kept: &dyn StateStore) -> Option<New> {
     Some((*new).clone())
 }
 
-/// Returns the key of the device that this one replaces, so that the user is not asked again and no key is derived.
+/// Returns the key of the device that this one replaces, so that the user is not asked again and no key is derived;
+/// `None` if there is none.
 pub fn handed_over(kept: &dyn StateStore) -> Option<Rc<Secret>> {
     kept.handed_over()?.downcast().ok()
 }
@@ -215,7 +218,7 @@ fn denied(words: impl Into<String>) -> Error {
     Error::new(ErrorKind::Denied, words)
 }
 
-/// Returns the error of a passphrase that opens no slot.
+/// Returns the error for a passphrase that opens no key slot.
 pub fn wrong(volume: &KeySlots) -> Error {
     let count = volume.slots.iter().flatten().count();
     let used = if count == 1 { "one is in use".to_owned() } else { format!("{count} are in use") };
@@ -225,7 +228,7 @@ pub fn wrong(volume: &KeySlots) -> Error {
     )
 }
 
-/// Writes the slots to the labels, durably.
+/// Writes the key slots to the labels of the device's disks, durably.
 ///
 /// # Errors
 /// Errors of the disks.
@@ -234,10 +237,10 @@ pub async fn keep(kept: &dyn StateStore, volume: &KeySlots) -> Result<()> {
     answers.pop().map_or(Ok(()), |(_, answer)| answer)
 }
 
-/// Reads a passphrase. Unless it is typed, one newline at its end does not count.
+/// Reads a passphrase from its source. One newline at its end does not count, unless the passphrase is typed.
 ///
 /// # Errors
-/// `Denied` if it is empty, with a next step.
+/// `Denied` if the passphrase is empty, with a next step.
 pub async fn passphrase(
     env: &Env,
     source: &KeySource,
@@ -254,7 +257,7 @@ pub async fn passphrase(
     Ok(secret)
 }
 
-/// Draws the random parts of a slot.
+/// Returns the random parts of a new key slot.
 pub fn new_slot(env: &Env, cost: Cost, label: String) -> NewSlot {
     let (mut salt, mut nonce) = ([0; 32], [0; 12]);
     env.random_secret(&mut salt);

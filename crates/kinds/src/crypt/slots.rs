@@ -3,22 +3,22 @@
 use kind::Summary;
 use std::fmt;
 
-/// Length of an encoded state.
+/// Bytes of the encoded state of an encrypted device, with its key slots.
 pub const STATE_BYTES: usize = HEADER_BYTES + SLOTS * SLOT_BYTES;
-/// Slots of one volume.
+/// Number of key slots of one encrypted device.
 pub const SLOTS: usize = 8;
-/// The longest label of a slot, in bytes.
+/// Maximum length in bytes of the label of a key slot, a text for operators.
 pub const LABEL_BYTES_MAX: usize = 64;
 
-/// Least memory of one derivation, in KiB.
+/// Least memory of one key derivation, in KiB.
 pub const MEMORY_KIB_MIN: u32 = 64;
-/// Most memory that a label may ask for, in KiB: 1 GiB.
+/// Most memory that one key derivation may need, in KiB: 1 GiB.
 pub const MEMORY_KIB_MAX: u32 = 1 << 20;
-/// Most passes over that memory.
+/// Most passes over the memory in one key derivation.
 pub const PASSES_MAX: u32 = 64;
-/// Most lanes; one thread computes them all.
+/// Most lanes of one key derivation; one thread computes them all.
 pub const LANES_MAX: u32 = 4;
-/// Most memory times passes, in KiB: 16 GiB take less than a minute.
+/// Most memory times passes of one key derivation, in KiB: 16 GiB take less than a minute.
 pub const WORK_KIB_MAX: u64 = 16 << 20;
 
 const HEADER_BYTES: usize = 192;
@@ -41,20 +41,21 @@ const WRAPPED_AT: usize = 68;
 const TAG_AT: usize = 132;
 const LABEL_AT: usize = 148;
 
-/// The state of an encrypted device: parameters of the encryption, and the wrapped volume keys.
+/// The state of an encrypted device in labels: parameters of the encryption, and the key slots with the wrapped volume
+/// key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeySlots {
-    /// Bytes of a data unit.
+    /// Bytes of a data unit, which is encrypted as a whole.
     pub unit: u32,
-    /// Random identity, drawn together with the volume key.
+    /// Random identity of the volume, drawn together with the volume key.
     pub volume_id: [u8; 16],
     /// Check value of the volume key: an HMAC of the header.
     pub check: [u8; 32],
-    /// The slots by number; `None` for an empty one.
+    /// The key slots by number; `None` for an empty one.
     pub slots: [Option<Slot>; SLOTS],
 }
 
-/// Describes a state in words.
+/// Describes the encoded state of an encrypted device for people.
 ///
 /// # Errors
 /// The reason why `bytes` are no key slots.
@@ -64,33 +65,33 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     Ok(Summary::whole(format!("{used} of {SLOTS} key slots")))
 }
 
-/// The volume key, wrapped with the key of one passphrase.
+/// A key slot: the volume key, wrapped with the key of one passphrase.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slot {
-    /// Cost of the derivation.
+    /// Cost of the key derivation from the passphrase.
     pub cost: Cost,
-    /// Time when the slot was made, in seconds since 1970.
+    /// Time when the key slot was made, in seconds since 1970.
     pub made_unix_s: u64,
-    /// Salt of the derivation.
+    /// Salt of the key derivation.
     pub salt: [u8; 32],
-    /// Nonce of the wrapping.
+    /// Nonce with which the volume key is wrapped.
     pub nonce: [u8; 12],
     /// The wrapped volume key.
     pub wrapped: [u8; 64],
-    /// Authentication tag, which proves that the slot is unchanged.
+    /// Authentication tag, which proves that the key slot is unchanged.
     pub tag: [u8; 16],
-    /// A label for operators.
+    /// A label of the key slot, for operators.
     pub label: String,
 }
 
-/// The cost of an Argon2id derivation.
+/// The cost of an Argon2id key derivation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
-    /// Memory in KiB.
+    /// Memory of the key derivation in KiB.
     pub memory_kib: u32,
-    /// Passes over the memory.
+    /// Passes of the key derivation over its memory.
     pub passes: u32,
-    /// Lanes of the memory.
+    /// Lanes into which the memory of the key derivation is divided.
     pub lanes: u32,
 }
 
@@ -120,38 +121,38 @@ impl Cost {
     }
 }
 
-/// The reason why bytes are no key slots.
+/// The reason why bytes are no valid state with key slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FormatError {
-    /// A wrong length.
+    /// The bytes have this length, which is wrong.
     Length(usize),
-    /// A wrong magic number.
+    /// The bytes do not begin with the magic number of key slots.
     Magic,
-    /// An unknown version, cipher or the like.
+    /// The version, the cipher or another code in the bytes is unknown.
     Unknown {
-        /// Name of the field.
+        /// Name of the field with the unknown value.
         what: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
-    /// A number outside its limits.
+    /// A number in the bytes is outside its limits.
     Number {
-        /// Name of the field.
+        /// Name of the field with the number.
         what: &'static str,
-        /// Its value.
+        /// Value of the number.
         value: u64,
-        /// Lower limit.
+        /// Least permitted value.
         least: u32,
-        /// Upper limit.
+        /// Greatest permitted value.
         most: u64,
     },
-    /// A data unit that is no power of two from 512 to 65536.
+    /// The size of a data unit, which is no power of two from 512 to 65536.
     Unit(u32),
-    /// An unused byte that is not zero, by its offset.
+    /// The unused byte at this offset is not zero.
     NotZero(usize),
-    /// A label that is no text.
+    /// The label of the key slot with this number is no valid text.
     Label(usize),
-    /// No slot in use: the volume could never be opened.
+    /// No key slot is in use: the volume could never be opened.
     NoSlot,
 }
 
@@ -213,7 +214,7 @@ impl Reader<'_> {
 }
 
 impl KeySlots {
-    /// Parses a state. The bytes are not trusted.
+    /// Parses the encoded state of an encrypted device. The bytes are not trusted.
     ///
     /// # Errors
     /// The first violation of the format.
@@ -248,7 +249,7 @@ impl KeySlots {
         Ok(Self { unit, volume_id, check, slots })
     }
 
-    /// Encodes the state.
+    /// Encodes the state of the encrypted device.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.head().to_vec();
         bytes.extend_from_slice(&self.check);
@@ -262,7 +263,7 @@ impl KeySlots {
         bytes
     }
 
-    /// Returns the bytes that the check value of the volume key covers.
+    /// Returns the header bytes that the check value of the volume key covers.
     pub fn head(&self) -> [u8; CHECK_AT] {
         let mut head = [0; CHECK_AT];
         head[..8].copy_from_slice(&MAGIC);
@@ -273,7 +274,8 @@ impl KeySlots {
         head
     }
 
-    /// Returns the bytes that the tag of a slot covers besides the volume key: this header, and the slot's own fields.
+    /// Returns the bytes that the authentication tag of a key slot covers besides the volume key: this header, and the
+    /// fields of the slot.
     pub fn bound(&self, slot: &Slot) -> Vec<u8> {
         let mut bytes = self.head().to_vec();
         bytes.extend_from_slice(&self.check);
@@ -333,7 +335,7 @@ impl Slot {
     }
 }
 
-/// Whether `text` can be the label of a slot.
+/// Whether `text` is valid as the label of a key slot.
 pub fn is_label(text: &str) -> bool {
     text.len() <= LABEL_BYTES_MAX && !text.chars().any(char::is_control)
 }

@@ -4,7 +4,7 @@ use block::Result;
 use block::control::{Reach, Verb, VerbInfo};
 use serde::{Deserialize, Serialize};
 
-/// The command that lists or changes the key slots.
+/// The command that lists or changes the key slots of an encrypted device.
 pub struct Keys;
 
 impl Verb for Keys {
@@ -14,14 +14,14 @@ impl Verb for Keys {
     type Answer = KeySlots;
 }
 
-/// A request about key slots. It names keys by their sources, `file:PATH` or `credential:NAME`, which the server reads:
-/// no key is part of a command.
+/// A request to list or change key slots. It names keys by their sources, `file:PATH` or `credential:NAME`, which the
+/// server reads: no key is part of a command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeyRequest {
-    /// The change.
+    /// The change of a key slot.
     #[serde(flatten)]
     pub change: KeyChange,
-    /// Whether to report the result without a change.
+    /// Whether to report the result of the change without making it.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -30,64 +30,64 @@ pub struct KeyRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 pub enum KeyChange {
-    /// No change; the slots are listed.
+    /// No change: only list the key slots.
     List,
-    /// One more slot with the volume key.
+    /// Add a key slot that wraps the volume key with a new passphrase.
     Add {
-        /// The source of a passphrase that opens a slot.
+        /// Source of a passphrase that opens an existing key slot.
         key: String,
-        /// The source of the passphrase for the new slot.
+        /// Source of the passphrase for the new key slot.
         new_key: String,
-        /// A label for operators.
+        /// A label of the new key slot, for operators.
         #[serde(default)]
         label: String,
     },
-    /// Removal of the key from a slot.
+    /// Remove a key slot.
     Remove {
-        /// Number of the slot.
+        /// Number of the key slot to remove.
         slot: usize,
     },
-    /// A new passphrase for a slot.
+    /// Replace the passphrase of a key slot.
     Change {
-        /// The source of the passphrase that opens it now.
+        /// Source of the passphrase that opens the key slot now.
         key: String,
-        /// The source of the new passphrase.
+        /// Source of the new passphrase.
         new_key: String,
     },
 }
 
-/// The key slots of a device.
+/// The reply to a request about key slots of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeySlots {
     /// The change that was made, or would be made; empty for a list.
     pub done: String,
-    /// The slots in use.
+    /// The key slots in use, after the change.
     pub slots: Vec<KeySlot>,
 }
 
 /// A key slot in use.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeySlot {
-    /// Number of the slot.
+    /// Number of the key slot.
     pub slot: usize,
-    /// A label for operators; may be empty.
+    /// A label of the key slot, for operators; may be empty.
     pub label: String,
-    /// Time when it was made, in seconds since 1970.
+    /// Time when the key slot was made, in seconds since 1970.
     pub made_unix_s: u64,
-    /// Key derivation function: `argon2id`.
+    /// Name of the key derivation function: `argon2id`.
     pub derivation: String,
-    /// Memory of a derivation.
+    /// Bytes of memory of the key derivation.
     pub memory_bytes: u64,
-    /// Passes over the memory.
+    /// Passes of the key derivation over the memory.
     pub passes: u32,
-    /// Lanes of the memory.
+    /// Lanes of the key derivation.
     pub lanes: u32,
 }
 
-/// Parses the source of a key.
+/// Parses the name of a key source, such as `file:PATH`.
 ///
 /// # Errors
-/// `Invalid` if `text` names no source.
+/// `Invalid` if `text` names no key source.
 pub fn source(text: &str) -> Result<block::KeySource> {
     text.parse().map_err(|why: String| block::Error::new(block::ErrorKind::Invalid, why))
 }

@@ -13,7 +13,7 @@ use super::xts::KEY_BYTES;
 
 const WRAPPING_KEY_BYTES: usize = 32;
 
-/// The random parts of a new slot, and its label.
+/// The random parts of a new key slot, its cost and its label.
 pub struct NewSlot {
     pub cost: Cost,
     pub salt: [u8; 32],
@@ -22,7 +22,7 @@ pub struct NewSlot {
     pub label: String,
 }
 
-/// Creates the first state of a volume, without a slot.
+/// Returns the state of a new encrypted device with the volume key `key`, and without a key slot.
 pub fn new_volume(unit: u32, volume_id: [u8; 16], key: &Secret) -> KeySlots {
     let slots = [const { None }; SLOTS];
     let mut volume = KeySlots { unit, volume_id, check: [0; 32], slots };
@@ -30,7 +30,7 @@ pub fn new_volume(unit: u32, volume_id: [u8; 16], key: &Secret) -> KeySlots {
     volume
 }
 
-/// Whether `key` is the volume's key.
+/// Whether `key` is the volume key of the device with this state.
 pub fn is_key(volume: &KeySlots, key: &Secret) -> bool {
     let check = check_of(volume, key.bytes());
     constant_time::verify_slices_are_equal(&check, &volume.check).is_ok()
@@ -41,10 +41,10 @@ fn check_of(volume: &KeySlots, key: &[u8]) -> [u8; 32] {
     tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// Wraps the volume key into a new slot.
+/// Wraps the volume key `key` with a passphrase, and returns the new key slot.
 ///
 /// # Errors
-/// `Limit` if there is no memory for the derivation.
+/// `Limit` if there is no memory for the key derivation.
 pub fn wrap(volume: &KeySlots, key: &Secret, passphrase: &Secret, new: NewSlot) -> Result<Slot> {
     let NewSlot { cost, salt, nonce, made_unix_s, label } = new;
     let (wrapped, tag) = ([0; 64], [0; 16]);
@@ -60,11 +60,10 @@ pub fn wrap(volume: &KeySlots, key: &Secret, passphrase: &Secret, new: NewSlot) 
     Ok(slot)
 }
 
-/// Returns the volume key, and the number of the slot that this passphrase opens; `None` if it opens none.
+/// Returns the volume key, and the number of the key slot that the passphrase opens; `None` if it opens none.
 ///
 /// # Errors
-/// `Limit` if there is no memory for the derivation; `Corrupt` if a slot opens and holds the key of
-/// another volume.
+/// `Limit` if there is no memory for the key derivation; `Corrupt` if a slot opens and holds the key of another volume.
 pub fn unwrap(volume: &KeySlots, passphrase: &Secret) -> Result<Option<(Secret, usize)>> {
     for (number, slot) in volume.slots.iter().enumerate() {
         let Some(slot) = slot else { continue };

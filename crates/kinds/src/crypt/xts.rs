@@ -13,7 +13,7 @@ use aws_lc_sys as lc;
 use block::seeded::{self, Bug};
 use block::{Buf, Env, Error, ErrorKind, Result, Secret};
 
-/// Length of a key: one half for the data, one for the tweak.
+/// Bytes of an AES-256-XTS key: one half for the data, one for the tweak.
 pub const KEY_BYTES: usize = 64;
 
 /// Unit of the tweak. The tweak of a data unit is the number of its first 512-byte sector, whatever the unit's length,
@@ -26,14 +26,14 @@ const CONTEXT_ROOM: usize = PAGE / 2;
 /// Offset of the key schedules in the room of a context; they reach to its end.
 const SCHEDULES_AT: usize = 256;
 
-/// Direction of a cipher.
+/// Whether a cipher encrypts or decrypts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     Encrypt,
     Decrypt,
 }
 
-/// A key, ready for use by one thread at a time.
+/// An AES-256-XTS cipher with its expanded key, for use by one thread at a time.
 pub struct Cipher {
     page: Secret,
     unit: usize,
@@ -41,7 +41,7 @@ pub struct Cipher {
 }
 
 impl Cipher {
-    /// Creates a cipher. `key` has [`KEY_BYTES`]; `unit` is the length of a data unit in bytes.
+    /// Returns a cipher with the key `key` of [`KEY_BYTES`] bytes; `unit` is the length of a data unit in bytes.
     ///
     /// If `zeros_stay`, 512 bytes of zeros decrypt to zeros. Encryption produces such a ciphertext only by a chance of
     /// 2^-4096; a discard does regularly. A discard that a power cut interrupts may leave zeros in only a part of a
@@ -99,7 +99,7 @@ impl Cipher {
         assert!(ready, "the library takes a key of the right length with unequal halves");
     }
 
-    /// Encrypts or decrypts `from` into `to`, of equal lengths: whole data units, the first of which begins at byte
+    /// Encrypts or decrypts `from` into `to`, of the same length: whole data units, the first of which begins at byte
     /// `offset` of the device.
     pub fn apply(&mut self, way: Way, offset: u64, from: &[u8], to: &mut [u8]) {
         assert_eq!(from.len(), to.len(), "what goes in comes out");
@@ -107,7 +107,8 @@ impl Cipher {
         unsafe { self.apply_at(way, offset, from.as_ptr(), to.as_mut_ptr(), to.len()) }
     }
 
-    /// Like [`Self::apply`], in place.
+    /// Encrypts or decrypts `bytes` in place: whole data units, the first of which begins at byte `offset` of the
+    /// device.
     pub fn apply_in_place(&mut self, way: Way, offset: u64, bytes: &mut [u8]) {
         let (at, len) = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: one slice; XTS reads a block before it writes it.
@@ -237,8 +238,8 @@ impl Drop for Lender {
     }
 }
 
-/// Runs [`Cipher::apply`] on a worker thread, from one buffer into another of the same length, or in place if they are
-/// the same.
+/// Runs [`Cipher::apply`] on a worker thread, from one buffer into another of the same length or in place, and returns
+/// the cipher.
 ///
 /// # Errors
 /// `Faulted` if the worker did not finish, which is a bug.

@@ -18,7 +18,7 @@ use kind::{
     Making, OptionSpec, Plan, Scope, ValueType,
 };
 
-/// `delay`
+/// The kind `delay`: a device that lets requests wait before they go down.
 pub const KIND: Kind = Kind {
     name: "delay",
     summary: "lets requests wait before they go down",

@@ -22,7 +22,7 @@ use kind::{
 
 use schedule::Schedule;
 
-/// `error`
+/// The kind `error`: a hook that makes chosen requests fail.
 pub const KIND: Kind = Kind {
     name: "error",
     summary: "makes chosen requests fail",

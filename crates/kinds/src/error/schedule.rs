@@ -3,19 +3,19 @@
 /// The most entries of a list.
 const ENTRIES_MAX: usize = 1024;
 
-/// A set of request numbers, counted from 1.
+/// The set of requests that a device fails, by their numbers, counted from 1.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Schedule {
-    /// All numbers.
+    /// All requests.
     All,
-    /// The multiples of this number.
+    /// The requests whose numbers are multiples of this number.
     Every(u64),
-    /// The numbers in these inclusive ranges, in ascending order.
+    /// The requests with numbers in these inclusive ranges, in ascending order.
     Listed(Vec<(u64, u64)>),
 }
 
 impl Schedule {
-    /// Parses a schedule: `every 4`, or a list such as `3,5,9-12`.
+    /// Parses a schedule of failing requests: `every 4`, or a list such as `3,5,9-12`.
     ///
     /// # Errors
     /// The fault and the accepted form, as a sentence without its subject.
@@ -42,7 +42,7 @@ impl Schedule {
         Ok(Self::Listed(listed))
     }
 
-    /// Whether number `n` is selected.
+    /// Whether the schedule contains the request with number `n`.
     pub fn has(&self, n: u64) -> bool {
         match self {
             Self::All => true,

@@ -31,7 +31,7 @@ use crate::path;
 
 use watch::{Seen, Watch};
 
-/// `file`
+/// The kind `file`: a disk on a file.
 pub const KIND: Kind = Kind {
     name: "file",
     summary: "a disk on a file",

@@ -11,7 +11,7 @@ use block::{Error, ErrorKind, Health, Mono, What};
 /// Time between two checks of a file in use.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Changes of the file that were noticed since it was opened.
+/// A watch for changes that other programs make to the open file of a disk: truncation, a move, or deletion.
 pub struct Watch {
     next: Cell<Mono>,
     turn: Cell<Mono>,
@@ -20,14 +20,14 @@ pub struct Watch {
     fault: RefCell<Option<Error>>,
 }
 
-/// A change of the file that is reported to the operator.
+/// A change of the file of a disk, to be reported to the operator.
 pub struct Seen {
     pub what: What,
     pub words: String,
 }
 
 impl Watch {
-    /// Creates the watch of a file that was opened at `now`.
+    /// Returns the watch of a file that was opened at `now`.
     pub fn new(now: Mono) -> Self {
         Self {
             next: Cell::new(now.after(INTERVAL)),
@@ -37,22 +37,23 @@ impl Watch {
         }
     }
 
-    /// Whether the next check is due.
+    /// Whether the next check of the file is due.
     pub fn is_due(&self, now: Mono) -> bool {
         now >= self.next.get()
     }
 
-    /// Whether this is the first call in this turn of the reactor.
+    /// Whether this is the first call in the present turn of the reactor, which has the time `now`.
     pub fn is_new_turn(&self, now: Mono) -> bool {
         self.turn.replace(now) != now
     }
 
-    /// Returns the error if the file was truncated. Then it is neither read nor written any more.
+    /// Returns an error if the file was truncated since it was opened. From then on the disk refuses all requests.
     pub fn fault(&self) -> Option<Error> {
         self.fault.borrow().clone()
     }
 
-    /// Checks the file, which had `opened_bytes` bytes when it was opened. Returns the changes since the last check.
+    /// Checks the file `storage`, which had `opened_bytes` bytes when it was opened. Returns the changes since the last
+    /// check.
     pub fn look(&self, storage: &dyn Storage, opened_bytes: u64, now: Mono) -> Vec<Seen> {
         self.next.set(now.after(INTERVAL));
         // The next check will notice the change.
@@ -80,7 +81,7 @@ impl Watch {
         seen
     }
 
-    /// Returns the health of the disk, with a next step.
+    /// Returns the health of the disk with this file, and a description with the next step.
     pub fn report(&self) -> (Health, String) {
         if let Some(fault) = &*self.fault.borrow() {
             let words = format!(

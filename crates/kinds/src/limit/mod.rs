@@ -26,7 +26,7 @@ use kind::{
 
 use throttle::{Bucket, Throttle};
 
-/// `limit`
+/// The kind `limit`: a device that holds requests and bytes to a rate.
 pub const KIND: Kind = Kind {
     name: "limit",
     summary: "holds requests and bytes to a rate",

@@ -7,10 +7,10 @@ use block::Mono;
 /// Parts of a token. Levels are counted in parts, so that one nanosecond adds a whole number of them at any rate.
 const PARTS: u128 = 1_000_000_000;
 
-/// A bucket that fills with `rate` tokens a second.
+/// A token bucket, which fills with `rate` tokens per second.
 ///
-/// In any span of time it gives out at most `rate` times the span, plus a full bucket or the tokens of the largest
-/// request in the span, whichever is more.
+/// In any span of time the bucket gives out at most `rate` times the span, plus a full bucket or the tokens of the
+/// largest request in the span, whichever is more.
 #[derive(Debug)]
 pub struct Bucket {
     rate: u64,
@@ -22,7 +22,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a full bucket that saves the tokens of `burst`, and at least one.
+    /// Returns a full bucket, which has room for the tokens of the duration `burst` and for at least one.
     pub fn new(now: Mono, rate: u64, burst: Duration) -> Self {
         let full = u128::from(rate).saturating_mul(burst.as_nanos()).max(PARTS);
         Self { rate, full, level: full, at: now }
@@ -45,7 +45,7 @@ impl Bucket {
     }
 }
 
-/// The buckets from which every request takes.
+/// The token buckets for requests and for bytes, from which every request takes.
 #[derive(Debug)]
 pub struct Throttle {
     requests: Option<Bucket>,
@@ -53,13 +53,13 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Creates a throttle of these buckets.
+    /// Returns a throttle with these token buckets; `None` means no limit.
     pub fn new(requests: Option<Bucket>, bytes: Option<Bucket>) -> Self {
         Self { requests, bytes }
     }
 
-    /// Takes the tokens of a request of `bytes` bytes, from every bucket or from none. Returns the time of the next
-    /// attempt if there are too few.
+    /// Takes the tokens of a request of `bytes` bytes, from every bucket or from none. If there are too few, returns
+    /// the time at which to try again.
     pub fn take(&mut self, now: Mono, bytes: u64) -> Option<Mono> {
         let at = |bucket: &mut Option<Bucket>, tokens| {
             bucket.as_mut().map_or(now, |bucket| bucket.ready_at(now, tokens))

@@ -13,7 +13,7 @@ use kind::{
 
 use crate::tables;
 
-/// `linear`
+/// The kind `linear`: a device that shows a byte range of its lower.
 pub const KIND: Kind = Kind {
     name: "linear",
     summary: "a window onto one device",

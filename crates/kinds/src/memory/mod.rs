@@ -16,7 +16,7 @@ use kind::{
 
 use crate::ephemeral;
 
-/// `memory`
+/// The kind `memory`: a disk in memory, whose content is gone with the process.
 pub const KIND: Kind = Kind {
     name: "memory",
     summary: "a disk in memory, gone with the process",

@@ -13,30 +13,31 @@ use block::{
 
 use super::record::{Record, Window as Sums};
 
-/// A migration. Its inner state is shared with the mover.
+/// A migration device. Its inner state is shared with the mover, the task that moves the bytes.
 pub struct Migrate {
     info: Info,
     inner: Rc<Inner>,
 }
 
-/// State shared by requests and the mover.
+/// State of a migration, shared by requests and the mover.
 pub struct Inner {
     pub name: String,
     pub env: Env,
     pub from: Lower,
     pub to: Lower,
     pub size: u64,
-    /// Longest step, in whole blocks of both devices.
+    /// Most bytes that the mover moves in one step, in whole blocks of both devices.
     pub step_bytes: u64,
-    /// Whether both devices have their bytes at the same places of the same disks.
+    /// Whether both devices have their bytes at the same addresses of the same disks, so that the mover changes them in
+    /// place.
     pub in_place: bool,
     pub pace: Throttle,
     pub kept: Rc<dyn StateStore>,
-    /// Ports beneath which the state is kept.
+    /// Ports of the lowers in whose labels the state of the migration is kept.
     pub ports: Vec<usize>,
-    /// Locks ranges: requests share theirs, and the mover has its window exclusively.
+    /// Lock of byte ranges: requests share their ranges, and the mover holds its window exclusively.
     pub lock: RangeLock,
-    /// The bytes before this address are on `to`.
+    /// The boundary of the migration: bytes before this address are on `to`, the others on `from`.
     pub boundary: Cell<u64>,
     pub back: Cell<bool>,
     pub job: Job,
@@ -45,15 +46,15 @@ pub struct Inner {
     pub tasks: TaskGroup,
 }
 
-/// Bytes that no request may access until the mover has repaired them or made their state durable.
+/// Bytes of a migration that no request may access until the mover has repaired them or made their state durable.
 #[derive(Clone)]
 pub struct Torn {
     pub range: ByteRange,
-    /// The window that was being changed in place; `None` if it has moved, and only its state is not durable.
+    /// The window that was being changed in place; `None` if its bytes have moved, and only the state is not durable.
     pub window: Option<Sums>,
 }
 
-/// Parts of a new migration.
+/// Parts of a migration device that is being made.
 pub struct Parts {
     pub name: String,
     pub env: Env,
@@ -66,7 +67,7 @@ pub struct Parts {
 }
 
 impl Migrate {
-    /// Creates a migration that continues from `record`.
+    /// Returns a migration device that continues from the progress in `record`.
     pub fn new(info: Info, parts: Parts, record: Record) -> Self {
         let Parts { name, env, from, to, in_place, speed, kept, ports } = parts;
         let torn = record.window.map(|window| Torn { range: window.range, window: Some(window) });
@@ -99,12 +100,12 @@ impl Migrate {
 }
 
 impl Inner {
-    /// Whether the boundary has reached its destination.
+    /// Whether the boundary of the migration has reached its destination, so that all bytes are moved.
     pub fn is_at_end(&self) -> bool {
         self.boundary.get() == if self.back.get() { 0 } else { self.size }
     }
 
-    /// Whether the boundary moves backward, or is about to.
+    /// Whether the boundary of the migration moves backward, or is about to.
     pub fn goes_back(&self) -> bool {
         self.back.get() || self.job.is_turning()
     }

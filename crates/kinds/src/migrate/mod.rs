@@ -34,7 +34,7 @@ use kind::{
 use device::{Migrate, Parts};
 use record::Record;
 
-/// `migrate`
+/// The kind `migrate`: a device that moves bytes from one lower to another while clients use them.
 pub const KIND: Kind = Kind {
     name: "migrate",
     summary: "moves bytes from one device to another while they are used",

@@ -22,14 +22,14 @@ const STEP_BYTES: u64 = 1 << 20;
 /// Delay of the next attempt after a disk has failed.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Returns the longest step, in whole blocks.
+/// Returns the most bytes that a migration moves in one step, in whole blocks.
 pub fn step_bytes(info: &Info, in_place: bool) -> u64 {
     let most = if in_place { WINDOW_MAX_BYTES } else { STEP_BYTES };
     let most = most.min(u64::from(info.max_transfer));
     most - most % u64::from(info.block_size)
 }
 
-/// A window that is being moved, or that was moved and is not covered by a durable record yet.
+/// A window of a migration that is being moved, or that was moved and is not covered by a durable record yet.
 pub struct Moved {
     range: ByteRange,
     /// The exclusive lock; requests to the window wait for it.

@@ -12,10 +12,11 @@ const VERSION: u32 = 1;
 const BACK: u16 = 1;
 const PAUSED: u16 = 2;
 
-/// Bytes covered by one sum: the unit that a disk writes atomically.
+/// Bytes covered by one checksum of a window: the unit that a disk writes atomically.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// The largest window. Its sums fit into a state beside the header, and it is a multiple of the largest block size.
+/// Most bytes of the window of a migration. The checksums of such a window fit into a state beside the header, and it
+/// is a multiple of the largest block size.
 pub const WINDOW_MAX_BYTES: u64 = 192 << 10;
 
 const SUMS_MAX: usize = (WINDOW_MAX_BYTES / SECTOR_BYTES) as usize;
@@ -38,38 +39,38 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 40 && 40 + SUMS_MAX * 8 <= STATE_BYTES_MAX);
 
-/// The progress of a migration.
+/// The progress of a migration, as its state in labels records it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Whether the boundary moves backward.
+    /// Whether the boundary of the migration moves backward.
     pub back: bool,
-    /// Whether the migration is paused by command.
+    /// Whether a command has paused the migration.
     pub paused: bool,
-    /// Size of the device in bytes.
+    /// Size of the migration device in bytes.
     pub size: u64,
-    /// Bytes from the start of the device that have moved.
+    /// Boundary of the migration: number of bytes from the start of the device that are moved.
     pub boundary: u64,
-    /// The window that is changed in place.
+    /// The window that is being changed in place, if there is one.
     pub window: Option<Window>,
 }
 
-/// A window that is being changed in place.
+/// A window of a migration that is being changed in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Window {
-    /// Its bytes.
+    /// Byte range of the window.
     pub range: ByteRange,
-    /// The sum of each sector, as clients see it.
+    /// Checksum of each sector of the window, as clients see the sector.
     pub sums: Vec<u64>,
 }
 
 impl Window {
-    /// Creates the window of `range` with the sums of its content `bytes`.
+    /// Returns the window `range` of a migration, with the checksums of its content `bytes`.
     pub fn of(range: ByteRange, bytes: &[u8]) -> Self {
         Self { range, sums: sums(bytes).collect() }
     }
 }
 
-/// Describes a record in words.
+/// Describes the encoded progress of a migration for people.
 ///
 /// # Errors
 /// The reason why `bytes` are no record.
@@ -80,14 +81,14 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     Ok(Summary::whole(format!("{boundary} of {size} bytes {way}{rests}")))
 }
 
-/// Returns the sum of each sector.
+/// Returns the checksum of each sector of `bytes`.
 pub fn sums(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let sectors = bytes.chunks_exact(SECTOR_BYTES as usize);
     sectors.map(|sector| crc_fast::checksum(CrcAlgorithm::Crc64Nvme, sector))
 }
 
 impl Record {
-    /// Encodes the record.
+    /// Encodes the progress of the migration as a state for labels.
     ///
     /// # Panics
     /// If the window is larger than [`WINDOW_MAX_BYTES`].
@@ -111,7 +112,7 @@ impl Record {
         bytes
     }
 
-    /// Decodes a record.
+    /// Decodes the progress of a migration from a state in labels.
     ///
     /// # Errors
     /// The reason why `bytes` are no usable record.

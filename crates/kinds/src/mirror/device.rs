@@ -23,20 +23,20 @@ use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbing;
 use super::superblock_writer::SuperblockWriter;
 
-/// A mirror. Its inner state is shared with background tasks.
+/// A mirror device. Its inner state is shared with background tasks.
 pub struct Mirror {
     info: Info,
     pub(super) inner: Rc<Inner>,
 }
 
-/// State shared by requests and background tasks.
+/// State of a mirror, shared by requests and background tasks.
 pub struct Inner {
     pub(super) me: Weak<Inner>,
     pub name: String,
     pub env: Env,
     pub members: Vec<Member>,
-    /// Locks ranges. Writes hold theirs exclusively: overlapping writes reach every member in the same order. Reads
-    /// wait for earlier writes, so that no client reads a newer byte and then an older one.
+    /// Lock of byte ranges. Writes hold their ranges exclusively: overlapping writes reach every member in the same
+    /// order. Reads wait for earlier writes, so that no client reads a newer byte and then an older one.
     pub lock: RangeLock,
     pub deadline: Deadline,
     /// Rotates the member that is tried first when all are alike.
@@ -46,29 +46,29 @@ pub struct Inner {
     zero_to_discard: bool,
     flush_fault: FlushFault,
     pub(super) writer: Option<SuperblockWriter>,
-    /// The regions of its bitmaps.
+    /// The regions of the mirror's bitmaps.
     pub(super) regions: Regions,
-    /// Throttle of resync and scrub.
+    /// Throttle for the bytes that resync and scrub copy or read.
     pub(super) pace: Throttle,
     pub(super) scrubbing: Scrubbing,
-    /// Background tasks, and requests past their deadline.
+    /// Background tasks of the mirror, and requests past their deadline.
     pub(super) tasks: TaskGroup,
 }
 
-/// Parts of a new mirror.
+/// Parts of a mirror that is being made.
 pub struct Parts {
     pub name: String,
     pub env: Env,
     pub timeout: Duration,
-    /// The regions of its bitmaps.
+    /// The regions of the mirror's bitmaps.
     pub regions: Regions,
-    /// Limit of copied bytes per second, if one is set.
+    /// Most bytes per second that resync and scrub copy, if the spec sets a limit.
     pub speed: Option<u64>,
-    /// The state of scrubs.
+    /// The state of the mirror's scrubs.
     pub scrubbing: Scrubbing,
     /// The members, each with its state at the opening and the regions that it misses.
     pub members: Vec<(Lower, State, Bitmap)>,
-    /// The writer of its state; `None` on raw disks.
+    /// Writer of the mirror's state to labels; `None` on raw disks.
     pub writer: Option<SuperblockWriter>,
 }
 
@@ -110,14 +110,16 @@ impl Inner {
         self.in_sync().eq([index])
     }
 
-    /// Takes a member out after an error, unless it is the last one in sync, which passes its errors up.
+    /// Marks a member as failed after an error. The last member in sync stays in sync instead, and passes its errors
+    /// up.
     pub fn retire(&self, index: usize, cause: Cause, why: String) {
         if self.members[index].takes_writes() && !self.is_last(index) {
             self.leave_out(index, State::Failed, cause, why);
         }
     }
 
-    /// Takes a member out. It misses all later writes, and may miss those in flight and those since its last flush.
+    /// Takes a member out of the mirror: all later writes do not go to it. It may also miss writes in flight, and those
+    /// since its last flush.
     pub(super) fn leave_out(
         &self,
         index: usize,
@@ -142,7 +144,7 @@ impl Inner {
         self.remember_soon();
     }
 
-    /// Reports an event.
+    /// Emits an event of the mirror, or of one of its members.
     pub(super) fn emit(&self, what: What, member: Option<usize>, words: String) {
         let member = member.map(|index| self.members[index].lower.name().to_owned());
         self.env.emit(Event { what, device: self.name.clone(), member, words });
@@ -220,20 +222,21 @@ impl Inner {
         failed
     }
 
-    /// Returns the next member to ask. Members come in sync and are taken out while others are asked.
+    /// Returns the first member in sync that is not in `tried`. Members come in sync and are taken out while others are
+    /// tried.
     pub(super) fn next_in_sync(&self, tried: Copies) -> Option<usize> {
         self.in_sync().find(|n| !tried.has(*n))
     }
 
-    /// Returns the members that need not be asked again, after this one has failed. `begun` is its [`Member::changes`]
-    /// when it was asked. A member that was taken out meanwhile may come back in sync, and be the only one; so it is
-    /// not counted as tried.
+    /// Returns the members not to try again, after member `index` has failed. `begun` is its [`Member::changes`] when
+    /// it was asked. A member whose state has changed meanwhile is not added: it may come back in sync, and be the only
+    /// one.
     pub(super) fn tried(&self, tried: Copies, index: usize, begun: u64) -> Copies {
         if self.members[index].changes() == begun { tried.with(index) } else { tried }
     }
 
-    /// Whether the answer of a member counts. `begun` is its [`Member::changes`] when it was asked. A member that was
-    /// taken out meanwhile may return older bytes: a failed flush drops earlier writes.
+    /// Whether a reply of member `index` counts. `begun` is its [`Member::changes`] when it was asked. A member that
+    /// was taken out meanwhile may return older bytes: a failed flush drops earlier writes.
     pub(super) fn is_believed(&self, index: usize, begun: u64) -> bool {
         self.members[index].changes() == begun || seeded::on(Bug::FailedBelieved)
     }
@@ -272,8 +275,9 @@ impl Inner {
         }
     }
 
-    /// Waits for the reply of a child. Returns `None` past the deadline; the child is then counted as late until it
-    /// returns. `what` names the operation. `alone` is the lock of the range that it changes, if it changes one.
+    /// Waits for the reply of member `index` to a child request. Returns `None` past the deadline; the request then
+    /// counts as late until it returns. `what` names the operation. `alone` is the lock of the range that the request
+    /// changes.
     pub(super) async fn answer(
         &self,
         index: usize,
@@ -317,8 +321,8 @@ impl Inner {
         if seeded::on(Bug::AnsweredEarly) { Ok(()) } else { self.remember().await }
     }
 
-    /// Flushes all members that take writes. Once a flush has failed upwards, all later ones fail as well, whichever
-    /// members they reach.
+    /// Flushes all members that take writes. Once a flush has failed upwards, all later flushes of the mirror fail as
+    /// well, whichever members they reach.
     pub(super) async fn flush(&self) -> Result<()> {
         self.flush_fault.check()?;
         let flushed = loop {
@@ -448,7 +452,8 @@ impl Inner {
         format!("cairn device resync {}/{name}", self.name)
     }
 
-    /// Returns the next step for a member that was absent at the start, while the others serve.
+    /// Returns the next step for the operator about the member `name` that was absent at the start, while the others
+    /// serve.
     pub(super) fn back_again(&self, name: &str) -> String {
         format!(
             "bring {name} back, and cairn apply the spec; or cairn device replace {}/{name} PATH",
@@ -456,7 +461,7 @@ impl Inner {
         )
     }
 
-    /// Returns the index of the member called `name`.
+    /// Returns the index of the member of the mirror called `name`.
     ///
     /// # Errors
     /// `NotFound`, with the names of all members.

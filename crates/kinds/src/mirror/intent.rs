@@ -9,8 +9,8 @@ use block::ByteRange;
 
 use super::regions::{Bitmap, Regions};
 
-/// Client writes per state in the labels that is written for the bitmap; states for newly dirty regions are not
-/// limited. Each state is two writes of a label, so these stay below 3 for 100 client writes.
+/// Number of client writes that pay for one update of the mirror's state in labels for the bitmap; updates for newly
+/// dirty regions are not limited. Each update is two writes of a label, so these stay below 3 for 100 client writes.
 pub const WRITES_PER_STATE: u64 = 80;
 
 /// Most regions that may leave the bitmap at once, and before any client writes have paid for it. More credit is not
@@ -31,7 +31,7 @@ pub struct Intent {
     credit: Cell<u64>,
     /// Checks in a row that have found no write.
     idle_looks: Cell<u32>,
-    /// Whether a task checks it regularly.
+    /// Whether a task checks the bitmap regularly for regions without writes.
     pub is_watched: Cell<bool>,
 }
 
@@ -45,7 +45,7 @@ struct Maps {
 }
 
 impl Intent {
-    /// Creates an empty bitmap.
+    /// Returns an empty bitmap of dirty regions.
     pub fn new(regions: Regions) -> Self {
         let none = || Bitmap::none(regions.count());
         Self {
@@ -57,12 +57,12 @@ impl Intent {
         }
     }
 
-    /// Returns the regions of the bitmap.
+    /// Returns the division of the mirror into regions.
     pub fn regions(&self) -> &Regions {
         &self.regions
     }
 
-    /// Notes a write. Returns whether its regions are durably in the bitmap.
+    /// Records that `range` is written now. Returns whether the regions of `range` are durably in the bitmap.
     #[inline]
     pub fn covers(&self, range: ByteRange) -> bool {
         let (first, last) = self.regions.of(range);
@@ -75,14 +75,14 @@ impl Intent {
         covered
     }
 
-    /// Counts a client write, which pays for a part of a state.
+    /// Counts a client write, which pays for a part of an update of the mirror's state.
     #[inline]
     pub fn count_write(&self) {
         self.credit.set((self.credit.get() + 1).min(CREDIT_MAX));
     }
 
-    /// Adds the regions of a write to the bitmap, and as many behind them as sequential writes of this length would
-    /// reach before they have paid for a state. So sequential writes share states.
+    /// Adds the regions of `range` to the bitmap, and as many behind them as sequential writes of this length reach
+    /// before they have paid for an update. So sequential writes share updates of the mirror's state.
     pub fn want(&self, range: ByteRange) {
         let (first, last) = self.regions.of(range);
         let ahead = range.len() * WRITES_PER_STATE / self.regions.region_bytes();
@@ -91,18 +91,18 @@ impl Intent {
         (first..=last).for_each(|region| maps.wanted.insert(region));
     }
 
-    /// Returns the regions that must be in the bitmap.
+    /// Returns the regions that must be in the durable bitmap of dirty regions.
     pub fn wanted(&self) -> Bitmap {
         self.maps.borrow().wanted.clone()
     }
 
-    /// Notes that a state with the bitmap `map` is on every member in sync.
+    /// Records that the bitmap `map` is durable in the labels of every member in sync.
     pub fn made_durable(&self, map: Bitmap) {
         self.maps.borrow_mut().durable = map;
     }
 
     /// Returns the regions that may leave the bitmap if they are flushed now and not written meanwhile. `busy` returns
-    /// whether a range has writes in flight.
+    /// whether a byte range has writes in flight.
     pub fn quiet(&self, busy: impl Fn(ByteRange) -> bool) -> Bitmap {
         let Maps { wanted, touched, .. } = &mut *self.maps.borrow_mut();
         let looks = if touched.is_empty() { self.idle_looks.get() + 1 } else { 0 };
@@ -119,8 +119,9 @@ impl Intent {
         quiet
     }
 
-    /// Removes regions from the bitmap, except those with writes since they were found quiet. Returns whether it
-    /// removed one. Then the caller must write the next state before it gives up its turn.
+    /// Removes the regions in `quiet` from the bitmap, except those with writes since they were found quiet. Returns
+    /// whether any was removed: the caller must then write the next state of the mirror before it releases the writer's
+    /// lock.
     pub fn leave(&self, quiet: &Bitmap, busy: impl Fn(ByteRange) -> bool) -> bool {
         let Maps { wanted, durable, touched } = &mut *self.maps.borrow_mut();
         let mut states = 1;
@@ -135,7 +136,7 @@ impl Intent {
         states > 1
     }
 
-    /// Whether the bitmap is empty.
+    /// Whether the bitmap has no dirty regions.
     pub fn is_empty(&self) -> bool {
         self.maps.borrow().wanted.is_empty()
     }

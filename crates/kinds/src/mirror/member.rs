@@ -9,16 +9,16 @@ use block::{Env, Error, Lower, Member as MemberReport, MemberState as State, Mon
 
 use super::regions::Bitmap;
 
-/// Read errors within [`ERRORS_WITHIN`] that retire a member.
+/// Number of read errors within [`ERRORS_WITHIN`] that retire a member of a mirror.
 pub const ERRORS_MAX: usize = 10;
 
-/// Time span in which read errors are counted, see [`ERRORS_MAX`].
+/// Time span in which read errors of a member are counted, see [`ERRORS_MAX`].
 pub const ERRORS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Least latency that is counted. Below it, queue lengths are a better measure than the clock.
 const FASTEST_NS: u64 = 1000;
 
-/// A member, and its state.
+/// A member of a running mirror, and its state.
 pub struct Member {
     env: Env,
     pub lower: Lower,
@@ -69,7 +69,8 @@ impl Member {
         self.state.get()
     }
 
-    /// Returns the number of calls of [`Member::set`].
+    /// Returns the number of changes of the member's state, by which a task detects that the state has changed
+    /// meanwhile.
     pub fn changes(&self) -> u64 {
         self.changes.get()
     }
@@ -85,22 +86,22 @@ impl Member {
         }
     }
 
-    /// Returns the regions in which it differs from the members in sync.
+    /// Returns the regions in which the member differs from the members in sync.
     pub fn missing(&self) -> Bitmap {
         self.missing.borrow().clone()
     }
 
-    /// Returns the first region at or behind `from` that it misses.
+    /// Returns the first region, at or behind `from`, that the member misses.
     pub fn next_missing(&self, from: usize) -> Option<usize> {
         self.missing.borrow().next(from)
     }
 
-    /// Adds regions that it misses.
+    /// Adds `map` to the regions that the member misses.
     pub fn misses(&self, map: &Bitmap) {
         self.missing.borrow_mut().unite(map);
     }
 
-    /// Removes regions that it has received and durably kept.
+    /// Removes `map` from the regions that the member misses, since it has received them durably.
     pub fn has_got(&self, map: &Bitmap) {
         self.missing.borrow_mut().subtract(map);
     }
@@ -120,13 +121,13 @@ impl Member {
         self.progress.set(Some(progress));
     }
 
-    /// Sets the number of bytes that were copied.
+    /// Records that `done` bytes of the member's resync were copied.
     pub fn copied(&self, done: u64) {
         self.progress
             .set(self.progress.get().map(|progress| Progress { done_bytes: done, ..progress }));
     }
 
-    /// Returns the expected time of one more read, by queue and latency.
+    /// Returns the expected time of one more read from the member, by its queue and latency.
     pub fn cost(&self) -> u64 {
         (self.queue.get() + 1) * self.latency_ns.get()
     }
@@ -142,7 +143,8 @@ impl Member {
         self.latency_ns.set(before - before / 8 + took / 8);
     }
 
-    /// Decays the latency a little because another member was read, so that a slow member is tried again some day.
+    /// Reduces the recorded latency of the member a little because another member was read, so that a slow member is
+    /// tried again some day.
     pub fn passed_over(&self) {
         let before = self.latency_ns.get();
         self.latency_ns.set((before - before / 512).max(FASTEST_NS));
@@ -152,7 +154,7 @@ impl Member {
         self.errors.set(self.errors.get() + 1);
     }
 
-    /// Counts a read error. Returns whether the member must be retired for it.
+    /// Counts a read error of the member. Returns whether the errors are so many that the member must be retired.
     pub fn read_failed(&self, now: Mono) -> bool {
         self.count_error();
         let mut recent = self.recent.borrow_mut();
@@ -169,12 +171,12 @@ impl Member {
         self.late.set(self.late.get() + 1);
     }
 
-    /// Returns the count of late requests, for the task that waits for one.
+    /// Returns the counter of late requests of the member, for the task that waits for one of them.
     pub fn back(&self) -> Rc<Cell<u32>> {
         self.late.clone()
     }
 
-    /// Whether writes go to the member.
+    /// Whether writes of the mirror go to the member: it is in sync or being copied to.
     pub fn takes_writes(&self) -> bool {
         matches!(self.state(), State::InSync | State::Copying)
     }
@@ -191,7 +193,7 @@ impl Member {
         }
     }
 
-    /// Returns the words in which the member's state reports an error that retired it.
+    /// Returns the text with which the member's state reports the error of the operation `what`.
     pub fn words_of(what: &str, error: &Error) -> String {
         format!("{what} failed: {error}")
     }

@@ -55,7 +55,7 @@ use superblock_writer::SuperblockWriter;
 /// Commands of a mirror.
 const VERBS: &[&VerbInfo] = &[Fail::INFO, Resync::INFO, Scrub::INFO];
 
-/// `mirror`
+/// The kind `mirror`: a device that keeps the same bytes on several members.
 pub const KIND: Kind = Kind {
     name: "mirror",
     summary: "the same bytes on several devices",

@@ -11,49 +11,50 @@ use super::scrub::Scrubbed;
 /// Next step of the operator if the members or their writes are in doubt: choosing the member whose bytes count.
 const TRUST: &str = "trust = MEMBER in the spec, or cairn import --trust MEMBER";
 
-/// The members of a mirror that is being opened.
+/// The members of a mirror that is being opened, and the facts that decide how it opens.
 pub struct Members<'m> {
-    /// Names of the members.
+    /// Names of the members, by port.
     pub names: Vec<&'m str>,
-    /// Findings about the disks beneath each member.
+    /// State and disks that were found beneath each member.
     pub found: Vec<&'m Found>,
     /// Regions of the mirror's bitmaps.
     pub regions: Regions,
-    /// Whether this start created every disk beneath all of them.
+    /// Whether this start created every disk beneath all members.
     pub created: bool,
-    /// Number of spares. At the first start these are the last members.
+    /// Number of spares. At the first start the last members become spares.
     pub spares: usize,
-    /// The member that the operator trusts.
+    /// Index of the member whose bytes are the right ones according to the operator.
     pub trust: Option<usize>,
     /// Whether `trust` is from a command at this start. Otherwise it is from the spec, which may be older than the
     /// labels.
     pub trusted_now: bool,
-    /// Whether the operator permits opening without all members.
+    /// Whether the operator permits that the mirror opens without all members.
     pub may_degrade: bool,
 }
 
-/// The decision how the mirror opens.
+/// The decision how a mirror opens, with the states of its members.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// State of each member. A stale member that is present must be copied.
+    /// State of each member. A stale member that is present must be resynced.
     pub states: Vec<MemberState>,
-    /// Regions in which each member differs from those in sync.
+    /// For each member, the regions in which it differs from the members in sync.
     pub missing: Vec<Bitmap>,
-    /// For each member, the state that is known to be on it, and the last one that was sent to it.
+    /// For each member, the generation of the mirror's state that is known to be on it, and the last one that was sent
+    /// to it.
     pub known: Vec<(Generation, Generation)>,
-    /// Whether each member was copied as a whole while another one is away: [`Known::refilled`].
+    /// For each member, whether it was copied as a whole while another one was absent: [`Known::refilled`].
     pub refilled: Vec<bool>,
-    /// The highest state number so far.
+    /// Number of the newest state of the mirror so far.
     pub events: u64,
-    /// The state of scrubs.
+    /// The state of the mirror's scrubs.
     pub scrubbed: Scrubbed,
 }
 
 impl Members<'_> {
-    /// Decides how the mirror opens.
+    /// Decides how the mirror opens, from the states in the labels of its members.
     ///
     /// # Errors
-    /// The reason why it must not open, with a next step.
+    /// The reason why the mirror must not open, with a next step.
     pub fn decide(&self) -> Result<Decision> {
         let records = self.records()?;
         // An interrupted first start may have left the first state on only some members. No request was served then.

@@ -14,8 +14,8 @@ const VERSION: u32 = 3;
 const ACTIVE: u16 = 1;
 const FLUSH_FAILED: u16 = 2;
 
-/// The highest state number, which counting one by one never reaches. A higher one on a disk must be forged, to leave
-/// no number for the next state.
+/// Highest number of a mirror's state, which counting one by one never reaches. A higher number on a disk must be
+/// forged, to leave no number for the next state.
 pub const CHANGE_MAX: u64 = 1 << 62;
 
 /// A time that stands for none: the mirror was never scrubbed.
@@ -77,24 +77,24 @@ struct RawPoint {
 const _: () = assert!(size_of::<Header>() == 24 && size_of::<Sizes>() == 32);
 const _: () = assert!(size_of::<Entry>() == 104);
 
-/// The state of a mirror: which members have every write, and where the others differ.
+/// The state of a mirror as labels record it: which members have every write, and where the others differ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Identity of the state.
+    /// Generation of this state of the mirror; later states have higher numbers.
     pub generation: Generation,
-    /// Regions of the bitmaps.
+    /// Division of the mirror into the regions of its bitmaps.
     pub regions: Regions,
-    /// The state of scrubs.
+    /// The state of the mirror's scrubs.
     pub scrubbed: Scrubbed,
-    /// Dirty regions.
+    /// Bitmap of the dirty regions of the mirror.
     pub active: Bitmap,
-    /// Whether a failed flush may have lost acknowledged writes.
+    /// Whether a failed flush of the mirror may have lost acknowledged writes.
     pub flush_failed: bool,
-    /// The members.
+    /// The members of the mirror, with their states.
     pub members: Vec<Known>,
 }
 
-/// Describes a record in words.
+/// Describes the encoded state of a mirror for people.
 ///
 /// # Errors
 /// The reason why `bytes` are no record.
@@ -117,65 +117,65 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     Ok(Summary { words, lacks })
 }
 
-/// The identity of a state: the opening that wrote it, and its number.
+/// The identity of one state of a mirror: the opening that wrote the state, and the number of the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Generation {
-    /// Random number of the opening that wrote it.
+    /// Random number of the opening of the mirror that wrote the state.
     pub incarnation: u64,
-    /// Number of the state.
+    /// Number of the state, which rises with each state that is written.
     pub events: u64,
 }
 
-/// The entry of a member in a record.
+/// The facts about one member in the recorded state of a mirror.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Known {
     /// Name of the member.
     pub name: String,
     /// State of the member.
     pub state: MemberState,
-    /// The last state that is known to be on it.
+    /// The last state of the mirror that is known to be in the member's labels.
     pub known: Generation,
-    /// The last state that was sent to it.
+    /// The last state of the mirror that was sent to the member's labels.
     pub sent: Generation,
-    /// Regions in which it differs from the members in sync; empty if it is in sync.
+    /// Regions in which the member differs from the members in sync; empty if the member is in sync.
     pub missing: Bitmap,
-    /// Whether it was copied as a whole for lack of a state that counts, and some member has been away at each opening
-    /// since. Its bytes prove nothing about the time when that member was last present.
+    /// Whether the member was copied as a whole for lack of a state that counts, and some other member has been absent
+    /// at each opening since. The bytes of this member prove nothing about the time when that one was last present.
     pub refilled: bool,
 }
 
-/// The state of a member.
+/// The recorded state of a member of a mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemberState {
-    /// It has every acknowledged write.
+    /// The member has every acknowledged write.
     InSync,
-    /// It misses some writes.
+    /// The member misses some writes.
     Stale,
-    /// It misses some writes, and was taken out.
+    /// The member misses some writes, and was taken out because of a failure.
     Failed,
 }
 
 impl Record {
-    /// Returns the entry of the member called `name`.
+    /// Returns the facts about the member called `name`.
     pub fn member(&self, name: &str) -> Option<&Known> {
         self.members.iter().find(|member| member.name == name)
     }
 
-    /// Returns the state of scrubs for a mirror of `regions`: the position of a scrub may be behind the end of a mirror
-    /// that has shrunk.
+    /// Returns the state of scrubs, adjusted to a mirror of `regions`: the recorded position may be behind the end of a
+    /// mirror that has shrunk.
     pub fn scrubbed_of(&self, regions: &Regions) -> Scrubbed {
         Scrubbed { at: self.scrubbed.at.filter(|at| *at <= regions.size()), ..self.scrubbed }
     }
 
-    /// Returns the bytes of a record of `members` members, without bitmaps.
+    /// Returns the encoded length of a state of a mirror with `members` members, without bitmaps.
     pub const fn bytes_of(members: usize) -> usize {
         size_of::<Header>() + size_of::<Sizes>() + members * size_of::<Entry>()
     }
 
-    /// Encodes the record.
+    /// Encodes the state of the mirror for labels.
     ///
     /// # Panics
-    /// If a name is longer than device names can be.
+    /// If the name of a member is longer than device names can be.
     pub fn encode(&self) -> Vec<u8> {
         let active = if self.active.is_empty() { 0 } else { ACTIVE };
         let flush_failed = if self.flush_failed { FLUSH_FAILED } else { 0 };
@@ -205,7 +205,7 @@ impl Record {
         bytes
     }
 
-    /// Decodes a record.
+    /// Decodes the state of a mirror from a label.
     ///
     /// # Errors
     /// The reason why `bytes` are no usable record.

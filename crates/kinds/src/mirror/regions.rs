@@ -5,16 +5,16 @@ use block::{ByteRange, STATE_BYTES_MAX};
 use super::MEMBERS_MAX;
 use super::record::Record;
 
-/// The smallest region that a spec may ask for.
+/// Least size of a mirror's regions that a spec may ask for, in bytes.
 pub const REGION_BYTES_MIN: u64 = 4096;
 
-/// The largest region: larger than any mirror.
+/// Greatest size of a mirror's regions, in bytes: larger than any mirror.
 pub const REGION_BYTES_MAX: u64 = 1 << 62;
 
 /// The smallest region without the option `region`.
 const REGION_BYTES_USUAL: u64 = 1 << 20;
 
-/// The division of a mirror into regions. The last one may be shorter.
+/// The division of a mirror into regions of the same size, except that the last one may be shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Regions {
     size: u64,
@@ -22,10 +22,10 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Divides a mirror of `size` bytes into regions of `region_bytes`.
+    /// Divides a mirror of `size` bytes into regions of `region_bytes` bytes.
     ///
     /// # Errors
-    /// The reason why there are no such regions.
+    /// The reason why the mirror cannot have such regions.
     pub fn new(size: u64, region_bytes: u64) -> Result<Self, String> {
         if !(1..=REGION_BYTES_MAX).contains(&size) {
             return Err(format!("a mirror of {size} bytes; at most {REGION_BYTES_MAX}"));
@@ -39,43 +39,44 @@ impl Regions {
         Ok(Self { size, region_bytes })
     }
 
-    /// Returns the smallest region size for which a record of `members` members has room for the bitmaps.
+    /// Returns the smallest region size for which the state of a mirror with `members` members has room for all
+    /// bitmaps.
     pub fn smallest(size: u64, members: usize) -> u64 {
         let most = Self::most(members) as u64;
         size.div_ceil(most).next_power_of_two().max(REGION_BYTES_MIN)
     }
 
-    /// Returns the default regions of a mirror of `members` members.
+    /// Returns the default division of a mirror of `size` bytes with `members` members into regions.
     ///
     /// # Panics
-    /// If there is no such mirror: its size was planned.
+    /// If no mirror has this size: the plan has checked that.
     pub fn usual(size: u64, members: usize) -> Self {
         let region_bytes = Self::smallest(size, members).max(REGION_BYTES_USUAL);
         Self::new(size, region_bytes).expect("a mirror that was planned has a size")
     }
 
-    /// Returns the most regions for which a record has room for `members` bitmaps: that of dirty regions, and one for
-    /// each member except one. The room for entries is that of the most members possible, because more may be added.
+    /// Returns the most regions for which the state of a mirror has room for `members` bitmaps: that of dirty regions,
+    /// and one for each member but one. The room for members is that of the most possible, because more may be added.
     pub const fn most(members: usize) -> usize {
         (STATE_BYTES_MAX - Record::bytes_of(MEMBERS_MAX)) / members / 8 * 64
     }
 
-    /// Returns the number of regions.
+    /// Returns the number of regions of the mirror.
     pub fn count(&self) -> usize {
         self.size.div_ceil(self.region_bytes) as usize
     }
 
-    /// Returns the bytes of the mirror.
+    /// Returns the size of the mirror in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Returns the bytes of a region.
+    /// Returns the size of a region in bytes.
     pub fn region_bytes(&self) -> u64 {
         self.region_bytes
     }
 
-    /// Returns the byte range of a region.
+    /// Returns the byte range of the region with this number.
     ///
     /// # Panics
     /// If there is no such region.
@@ -85,8 +86,8 @@ impl Regions {
         ByteRange::between(start, end).expect("a region has bytes")
     }
 
-    /// Returns the first and the last region that a range touches. For bytes behind the end of the mirror these are
-    /// beyond the last region.
+    /// Returns the numbers of the first and the last region that a byte range touches. For bytes behind the end of the
+    /// mirror these are beyond the last region.
     #[inline]
     pub fn of(&self, range: ByteRange) -> (usize, usize) {
         let shift = self.region_bytes.trailing_zeros();
@@ -94,7 +95,7 @@ impl Regions {
     }
 }
 
-/// A set of regions.
+/// A set of regions of a mirror.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Bitmap {
     words: Vec<u64>,
@@ -104,24 +105,24 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// Creates an empty set for `count` regions.
+    /// Returns an empty set, for a mirror of `count` regions.
     pub fn none(count: usize) -> Self {
         Self { words: vec![0; count.div_ceil(64)], count, set: 0 }
     }
 
-    /// Creates a set of all `count` regions.
+    /// Returns the set of all regions of a mirror of `count` regions.
     pub fn all(count: usize) -> Self {
         let mut map = Self::none(count);
         (0..count).for_each(|region| map.insert(region));
         map
     }
 
-    /// Whether the set is empty.
+    /// Whether the set has no regions.
     pub fn is_empty(&self) -> bool {
         self.set == 0
     }
 
-    /// Returns the number of all regions.
+    /// Returns the number of regions of the mirror, in the set or not.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -137,7 +138,7 @@ impl Bitmap {
         self.words[region / 64] >> (region % 64) & 1 != 0
     }
 
-    /// Adds a region.
+    /// Adds a region to the set.
     #[inline]
     pub fn insert(&mut self, region: usize) {
         let bit = 1 << (region % 64);
@@ -146,7 +147,7 @@ impl Bitmap {
         *word |= bit;
     }
 
-    /// Removes a region.
+    /// Removes a region from the set.
     pub fn remove(&mut self, region: usize) {
         let bit = 1 << (region % 64);
         let word = &mut self.words[region / 64];
@@ -154,19 +155,19 @@ impl Bitmap {
         *word &= !bit;
     }
 
-    /// Removes all regions.
+    /// Removes all regions from the set.
     pub fn clear(&mut self) {
         self.words.fill(0);
         self.set = 0;
     }
 
-    /// Adds the regions of another set for as many regions.
+    /// Adds the regions of `other`, a set for a mirror of as many regions.
     pub fn unite(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
         self.count_again();
     }
 
-    /// Removes the regions of another set for as many regions.
+    /// Removes the regions of `other`, a set for a mirror of as many regions.
     pub fn subtract(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
         self.count_again();
@@ -176,7 +177,7 @@ impl Bitmap {
         self.set = self.words.iter().map(|word| word.count_ones() as usize).sum();
     }
 
-    /// Returns the regions in the set, in order.
+    /// Returns the numbers of the regions in the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.words.iter().enumerate().flat_map(|(n, word)| {
             let mut left = *word;
@@ -188,7 +189,7 @@ impl Bitmap {
         })
     }
 
-    /// Returns the first region in the set that is not before `from`.
+    /// Returns the first region in the set with the number `from` or a higher one.
     pub fn next(&self, from: usize) -> Option<usize> {
         let rest = self.words.get(from / 64..)?;
         let mut mask = !0 << (from % 64);
@@ -201,7 +202,7 @@ impl Bitmap {
         None
     }
 
-    /// Returns the number of bytes that the set covers.
+    /// Returns the number of bytes in the regions of the set.
     pub fn bytes(&self, regions: &Regions) -> u64 {
         let last = regions.count() - 1;
         let whole = self.set as u64 - u64::from(self.has(last));
@@ -209,7 +210,8 @@ impl Bitmap {
         whole * regions.region_bytes + rest
     }
 
-    /// Converts the set to a mirror with other regions: every region that shares a byte with this set.
+    /// Converts the set to another division of the mirror into regions: every new region that shares a byte with a
+    /// region of this set.
     pub fn over(&self, from: &Regions, to: &Regions) -> Self {
         if from == to {
             return self.clone();
@@ -224,20 +226,20 @@ impl Bitmap {
         map
     }
 
-    /// Encodes the set for a record.
+    /// Encodes the set for the state of a mirror.
     pub fn encode(&self) -> impl Iterator<Item = u8> + '_ {
         self.words.iter().flat_map(|word| word.to_le_bytes())
     }
 
-    /// Returns the encoded length of a set for `count` regions.
+    /// Returns the encoded length of a set for a mirror of `count` regions.
     pub const fn encoded_bytes(count: usize) -> usize {
         count.div_ceil(64) * 8
     }
 
-    /// Decodes a set for `count` regions.
+    /// Decodes a set for a mirror of `count` regions.
     ///
     /// # Errors
-    /// If `bytes` have the wrong length, a bit beyond the last region, or no bit at all.
+    /// If `bytes` have the wrong length, a bit beyond the last region, or no bit that is set.
     pub fn decode(bytes: &[u8], count: usize) -> Result<Self, String> {
         if bytes.len() != Self::encoded_bytes(count) {
             return Err(format!("a map of {} bytes for {count} regions", bytes.len()));

@@ -144,11 +144,11 @@ enum Uncopied {
 }
 
 impl Inner {
-    /// Begins the resync of the named member, or of all that miss writes.
+    /// Begins the resync of the member called `name`; without a name, of all members that miss writes and can be
+    /// resynced.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name, `InUse` if the member is in sync, being copied, or has requests that have not
-    /// returned.
+    /// `NotFound` for an unknown name, `InUse` if the member is in sync, being copied, absent, or has late requests.
     pub fn resync(self: &Rc<Self>, name: Option<&str>) -> Result<()> {
         match name {
             Some(name) => {
@@ -203,7 +203,7 @@ impl Inner {
         Err(Error::new(ErrorKind::InUse, words).next("wait for the disk, or restart"))
     }
 
-    /// Begins the resync of a spare, if there is one, because a member has failed.
+    /// Begins the resync of a spare of the mirror, if there is one, because a member has failed.
     pub(super) fn take_spare(&self) {
         let ready = |n: &usize| self.members[*n].state() == State::Spare;
         let spare = (0..self.members.len()).filter(ready).find(|n| self.may_resync(*n).is_ok());
@@ -212,7 +212,8 @@ impl Inner {
         mirror.begin_resync(index);
     }
 
-    /// Begins a resync: new writes go to the member from now on, and the regions that it misses are copied.
+    /// Begins the resync of member `index`: new writes go to it from now on, and the regions that it misses are copied
+    /// to it.
     pub fn begin_resync(self: &Rc<Self>, index: usize) {
         let member = &self.members[index];
         member.set(State::Copying, None, "");
@@ -250,7 +251,7 @@ impl Inner {
         });
     }
 
-    /// Returns the largest request that every member takes.
+    /// Returns the bytes of the largest request that every member takes.
     pub(super) fn step_bytes(&self) -> u64 {
         let all = Info::over(self.members.iter().map(|member| member.lower.info()));
         let all = all.expect("a mirror has members");
@@ -292,7 +293,7 @@ impl Inner {
         self.put(to, range, data, &mut alone).await.map_err(Uncopied::Unwritten)
     }
 
-    /// Writes to one member. The caller holds the range exclusively.
+    /// Writes `data` to member `to`. The caller holds the lock of the range exclusively (`alone`).
     pub(super) async fn put(
         &self,
         to: usize,
@@ -305,7 +306,7 @@ impl Inner {
         answer.map_or_else(|| Err(self.no_answer(to)), |done| done.result)
     }
 
-    /// Counts and reports that a range of a member was rewritten, because it could not be read or was wrong.
+    /// Counts and reports that a byte range of member `index` was rewritten, because it could not be read or differed.
     pub(super) fn rewritten(&self, index: usize, range: ByteRange) {
         self.repaired.set(self.repaired.get() + 1);
         self.emit(What::RangeRewritten, Some(index), range.to_string());
@@ -336,7 +337,7 @@ impl Inner {
         Err(failed)
     }
 
-    /// Begins to rewrite a range on members that could not read it, as a background task.
+    /// Begins a background task that rewrites a byte range on `members` that could not read it.
     pub fn begin_repair(self: &Rc<Self>, range: ByteRange, members: Copies) {
         if self.repairs.get() >= REPAIRS_MAX || self.tasks.is_closing() {
             return;
@@ -364,8 +365,8 @@ impl Inner {
         });
     }
 
-    /// Waits in the background for a request past its deadline: to count it as returned, and to keep the lock of a
-    /// range until then.
+    /// Waits in the background for a request of member `index` past its deadline, to count it as returned. Keeps the
+    /// lock `kept` of the byte range until then.
     pub fn wait_for_late(&self, index: usize, child: Child, kept: Option<Locked>) {
         let back = self.members[index].back();
         self.tasks.spawn("a mirror's late request", async move {

@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(3600);
 /// Share of the mirror after which a state in the labels records the progress.
 const TOLD_SHARE: u64 = 16;
 
-/// The state of scrubs.
+/// The state of the scrubs of a running mirror.
 pub struct Scrubbing {
     /// Interval of scrubs that begin by themselves.
     every: Option<Duration>,
@@ -38,17 +38,18 @@ pub struct Scrubbing {
     run: Cell<u64>,
 }
 
-/// The state of scrubs in labels.
+/// The state of a mirror's scrubs, as labels record it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Scrubbed {
     /// Time when the last scrub ended, in seconds since 1970.
     pub ended_unix_s: Option<u64>,
-    /// Progress of the running scrub.
+    /// Position of the running scrub in bytes; `None` if no scrub is running.
     pub at: Option<u64>,
 }
 
 impl Scrubbing {
-    /// Creates the state of scrubs from that in the labels.
+    /// Returns the state of scrubs that continues from the state `before` in labels. Scrubs begin at intervals of
+    /// `every`.
     pub fn new(every: Option<Duration>, before: Scrubbed) -> Self {
         Self {
             every,
@@ -62,7 +63,7 @@ impl Scrubbing {
         }
     }
 
-    /// Returns the state of scrubs for the labels.
+    /// Returns the state of the mirror's scrubs to record in labels.
     pub fn told(&self) -> Scrubbed {
         let ended_unix_s = self.ended.get().map(|ended| ended.as_secs());
         Scrubbed { ended_unix_s, at: self.at.get() }
@@ -81,10 +82,10 @@ impl Scrubbing {
 }
 
 impl Inner {
-    /// Begins to read and compare all copies.
+    /// Begins a scrub of the whole mirror: all copies are read and compared.
     ///
     /// # Errors
-    /// `InUse` if a scrub is running.
+    /// `InUse` if a scrub of the mirror is running.
     pub fn scrub(self: &Rc<Self>) -> Result<()> {
         if self.scrubbing.at.get().is_some() {
             let words = format!("{} is being scrubbed already", self.name);
@@ -94,12 +95,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Stops the running scrub, if there is one.
+    /// Stops the running scrub of the mirror, if there is one.
     pub fn stop_scrub(&self) {
         self.scrubbing.stopped.set(self.scrubbing.at.get().is_some());
     }
 
-    /// Begins a scrub at `from`.
+    /// Begins a scrub of the mirror at byte `from`.
     pub fn begin_scrub(self: &Rc<Self>, from: u64) {
         let scrubbing = &self.scrubbing;
         scrubbing.stopped.set(false);
@@ -169,14 +170,14 @@ impl Inner {
         }
     }
 
-    /// Resumes the scrub that was interrupted, if one was.
+    /// Resumes the scrub that was running when the last state was written to labels, if there was one.
     pub fn go_on_scrubbing(self: &Rc<Self>) {
         if let Some(at) = self.scrubbing.at.get() {
             self.begin_scrub(at);
         }
     }
 
-    /// Resumes an interrupted scrub, and begins scrubs when they are due, while the mirror exists.
+    /// Resumes an interrupted scrub of the mirror, and begins scrubs when they are due, as long as the mirror exists.
     pub fn scrub_when_due(self: &Rc<Self>) {
         self.go_on_scrubbing();
         let Some(every) = self.scrubbing.every else { return };

@@ -94,17 +94,17 @@ impl SuperblockWriter {
         }
     }
 
-    /// Returns the number of states written.
+    /// Returns the number of states that the mirror has written to labels.
     pub fn states(&self) -> u64 {
         self.states.get()
     }
 
-    /// Returns the numbers of states, for the successor of the mirror.
+    /// Returns the identity and the highest number of the mirror's states, for the device that replaces the mirror.
     pub fn leave(&self) -> Rc<dyn Any> {
         self.lineage.clone()
     }
 
-    /// Notes that a failed flush may have lost acknowledged writes.
+    /// Records that a failed flush may have lost acknowledged writes.
     pub fn flush_failed(&self) {
         self.flush_failed.set(true);
     }
@@ -121,7 +121,7 @@ impl SuperblockWriter {
         })
     }
 
-    /// Waits until the mirror is committed.
+    /// Waits until the change of the graph that makes the mirror is committed.
     pub fn committed(&self) -> LocalFuture<()> {
         self.kept.committed()
     }
@@ -166,8 +166,8 @@ impl SuperblockWriter {
 }
 
 impl Inner {
-    /// Returns when all changes of members are durable on those that stay. A member that cannot take the state is taken
-    /// out, and the next state records that.
+    /// Returns when all changes of members are durable in the labels of the remaining members. A member to whose labels
+    /// the state cannot be written is retired, and the next state records that.
     ///
     /// # Errors
     /// The error of the last member in sync, if no member is left to record the changes.
@@ -225,7 +225,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Retires a member as soon as it fails to take a state, while others are still awaited.
+    /// Retires a member as soon as a write of its labels fails, while writes of other labels are still awaited.
     pub fn hear_of_failures(&self) {
         let Some(writer) = &self.writer else { return };
         let me = self.me.clone();
@@ -237,7 +237,8 @@ impl Inner {
         writer.kept.on_failure(self.deadline.clone(), Rc::new(told));
     }
 
-    /// Writes the held-back state once more when the mirror is committed, and retires members that could not take it.
+    /// Writes the held-back state of the mirror again once the change of the graph is committed, and retires members
+    /// whose labels cannot be written.
     pub fn remember_when_sure(&self) {
         let Some(writer) = self.writer.as_ref().filter(|writer| !writer.kept.is_committed()) else {
             return;
@@ -251,7 +252,8 @@ impl Inner {
         });
     }
 
-    /// Writes the next state although no caller waits for it, because it shortens a later copy.
+    /// Writes the next state of the mirror to the labels although no caller waits for it, because it shortens a later
+    /// resync.
     ///
     /// # Errors
     /// As [`Inner::remember`].
@@ -260,7 +262,7 @@ impl Inner {
         self.write_state(writer).await
     }
 
-    /// Writes the state soon, for changes that no caller waits for.
+    /// Spawns a task that writes the state of the mirror to the labels, for changes that no caller waits for.
     pub fn remember_soon(&self) {
         if self.writer.is_none() {
             return;
@@ -274,7 +276,8 @@ impl Inner {
         });
     }
 
-    /// Makes durable, before a request changes `range`, that its regions are dirty, and which members miss its writes.
+    /// Makes durable in labels, before a request changes `range`, that the regions of `range` are dirty, and which
+    /// members miss its writes.
     ///
     /// # Errors
     /// As [`Inner::remember`].

@@ -9,7 +9,7 @@ use super::opening::Members;
 use super::record::{CHANGE_MAX, Generation, Known, MemberState, Record};
 use super::regions::{Bitmap, Regions};
 
-/// It is drawn more often than other kinds, because it has the most to lose.
+/// The test parts of the kind `mirror`, which tests draw more often than other kinds, because it has the most to lose.
 pub const TESTING: Testing = Testing {
     shape: Some(Shape { draw, weight: 5 }),
     records: &[Records { name: "mirror", valid, check }],

@@ -15,7 +15,7 @@ use kind::{
 
 use crate::ephemeral;
 
-/// `null`
+/// The kind `null`: a disk that reads as zeros and forgets writes.
 pub const KIND: Kind = Kind {
     name: "null",
     summary: "reads zeros, forgets writes",

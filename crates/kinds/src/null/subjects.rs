@@ -2,7 +2,7 @@
 
 use testkit::Subject;
 
-/// There are none, because it does not keep bytes.
+/// Returns no subjects, because a `null` disk does not keep bytes.
 pub fn subjects() -> Vec<Subject> {
     Vec::new()
 }

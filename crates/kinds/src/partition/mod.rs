@@ -14,7 +14,7 @@ use kind::{
 
 use crate::tables;
 
-/// `partition`
+/// The kind `partition`: a device that shows a part of its lower, beside other partitions of that lower.
 pub const KIND: Kind = Kind {
     name: "partition",
     summary: "part of a device, beside other parts of it",

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use block::{Hooks, Push, Report, Request, Result};
 use kind::{Capabilities, DeviceConfig, Kind, Lowers, Maker, Making, Plan};
 
-/// `pass`
+/// The kind `pass`: a hook that counts requests and changes nothing.
 pub const KIND: Kind = Kind {
     name: "pass",
     summary: "counts requests and changes nothing",

@@ -9,7 +9,7 @@ use kind::{Effect, Kind, OptionSpec, Scope, ValueType};
 
 use crate::file::{self, CACHE, READ_ONLY, TIMEOUT};
 
-/// `path`
+/// The kind `path`: a disk on a block device.
 pub const KIND: Kind = Kind {
     name: "path",
     summary: "a disk on a block device",

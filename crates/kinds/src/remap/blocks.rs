@@ -7,29 +7,29 @@ use meta::vault::{Data, Transaction};
 use super::device::Inner;
 use super::opening::Map;
 
-/// Most blocks of one request, and most places that one transaction changes.
+/// Most blocks of one request, and most blocks whose mapping one transaction changes.
 pub const BATCH_BLOCKS: u64 = 32;
 
 /// Most blocks that a request touches: one more if it begins inside a block.
 const TOUCHED_MAX: usize = BATCH_BLOCKS as usize + 1;
 
-/// Children of one request in flight at once.
+/// Most child requests of one request that are in flight at once.
 pub const WINDOW: usize = 8;
 
-/// The places of the blocks of a range.
+/// The mappings of all blocks of a byte range, as looked up in the map.
 pub struct Looked {
     pub range: ByteRange,
-    /// The block in which the range begins.
+    /// Number of the block in which the byte range begins.
     pub first: u64,
     spots: [Spot; TOUCHED_MAX],
     count: usize,
 }
 
-/// Part of a range that is contiguous on the lower.
+/// A part of a byte range that is contiguous on the lower.
 pub struct Piece {
-    /// The bytes, as clients see them.
+    /// The bytes of the part, as addresses that clients see.
     pub range: ByteRange,
-    /// The spot of the first block; [`Spot::At`] holds the first place.
+    /// Mapping of the first block; [`Spot::At`] holds the number of the first data block on the lower.
     pub spot: Spot,
 }
 
@@ -37,7 +37,7 @@ pub struct Piece {
 type Window = block::Window<WINDOW>;
 
 impl Looked {
-    /// Returns the blocks, each with its spot and with its part of the range.
+    /// Returns the blocks of the byte range, each with its mapping and with the part of the byte range that lies in it.
     pub fn blocks(&self, inner: &Inner) -> impl Iterator<Item = (u64, Spot, ByteRange)> {
         let spots = (self.first..).zip(&self.spots[..self.count]);
         spots.map(|(block, spot)| {
@@ -48,7 +48,7 @@ impl Looked {
         })
     }
 
-    /// Returns the range in pieces.
+    /// Splits the byte range into parts that are contiguous on the lower.
     pub fn pieces(&self, inner: &Inner) -> impl Iterator<Item = Piece> {
         let mut blocks = self.blocks(inner).peekable();
         std::iter::from_fn(move || {
@@ -90,7 +90,7 @@ fn checksum(zeros: &Buf, head: usize, part: &Buf, tail: usize) -> u64 {
 }
 
 impl Inner {
-    /// Looks up the blocks of `range`, which covers at most [`BATCH_BLOCKS`].
+    /// Looks up the mappings of all blocks of `range`, which covers at most [`BATCH_BLOCKS`] blocks.
     pub async fn look(&self, map: &Map, range: ByteRange) -> Result<Looked> {
         let first = self.layout.block_of(range.start());
         let count = (self.layout.block_of(range.end() - 1) - first + 1) as usize;
@@ -99,7 +99,7 @@ impl Inner {
         Ok(looked)
     }
 
-    /// Splits a range into parts that can be looked up at once.
+    /// Splits a byte range into parts of at most [`BATCH_BLOCKS`] blocks, which can be looked up at once.
     pub fn batches(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> + use<> {
         let bytes = BATCH_BLOCKS * self.layout.block_bytes;
         let mut at = range.start();
@@ -110,12 +110,13 @@ impl Inner {
         })
     }
 
-    /// Widens a range to whole blocks.
+    /// Extends a byte range to whole blocks.
     pub fn widened(&self, range: ByteRange) -> ByteRange {
         range.widen(self.layout.block_bytes as u32).expect("a device ends far below u64::MAX")
     }
 
-    /// Returns the byte range on the lower of `part` of a block at `place`.
+    /// Returns the bytes on the lower for `part`, a byte range in a block that is mapped to the data block with number
+    /// `place`.
     pub fn below(&self, place: u64, part: ByteRange) -> ByteRange {
         let within = part.start() % self.layout.block_bytes;
         part.at(self.layout.places(place, 1).start() + within)
@@ -131,7 +132,7 @@ impl Inner {
             .at(&self.name)
     }
 
-    /// Reads placed blocks from the lower, and returns zeros for the others.
+    /// Carries out a read: mapped blocks from the lower, and zeros for the others.
     pub async fn read(&self, map: &Map, op: &mut Op) -> Result<()> {
         let range = op.range().expect("a read has one");
         let _here = self.lock.lock(range, Mode::Shared).await;
@@ -163,7 +164,7 @@ impl Inner {
         window.drain().await.and(result)
     }
 
-    /// Writes placed blocks in place, and places the others.
+    /// Carries out a write: mapped blocks are written in place, and the others are mapped to free data blocks.
     pub async fn write(&self, map: &Map, op: &mut Op) -> Result<()> {
         let range = op.range().expect("a write has one");
         {
@@ -359,8 +360,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees the places of all whole blocks in `range`. The rest of the range is zeroed if `zero`, and else stays as it
-    /// is.
+    /// Unmaps all whole blocks in `range`, and frees their data blocks. The rest of `range` is zeroed if `zero`, and
+    /// otherwise stays as it is.
     pub async fn give_back(
         &self,
         map: &Map,
@@ -450,7 +451,7 @@ impl Inner {
 }
 
 impl Looked {
-    /// Returns the spot of a block in the range.
+    /// Returns the mapping of a block of the byte range.
     pub fn spot(&self, block: u64) -> Spot {
         self.spots[(block - self.first) as usize]
     }

@@ -22,47 +22,47 @@ use super::record::Record;
 /// Most blocks that one status reply covers.
 const STATUS_BLOCKS_MAX: u64 = 1 << 16;
 
-/// A device that places its blocks when they are first written.
+/// A device that maps each block to a data block of its lower when the block is first written.
 pub struct Remap {
     pub inner: Rc<Inner>,
 }
 
-/// State shared by requests and the packer.
+/// State of a remap device, shared by requests and the packer.
 pub struct Inner {
     pub name: String,
     pub env: Env,
     pub info: Info,
     pub layout: Layout,
     pub data: Lower,
-    /// Port of `data`.
+    /// Port of the lower `data`.
     pub data_port: usize,
     pub opening: Opening,
-    /// Locks ranges: shared by requests that use placed blocks, exclusive for changes of the map.
+    /// Lock of byte ranges: shared by requests that use mapped blocks, exclusive for changes of the map.
     pub lock: RangeLock,
-    /// A block of zeros.
+    /// A buffer with one block of zeros.
     pub zeros: Buf,
     map: OnceCell<Map>,
     /// The error of opening the map.
     broken: RefCell<Option<Error>>,
     opened: Notify,
-    /// Number of places that are taken.
+    /// Number of data blocks that are taken.
     pub taken: Cell<u64>,
-    /// Counts the occasions on which places became free.
+    /// Number of occasions on which data blocks became free.
     pub frees: Cell<u64>,
-    /// Discards that failed on the lower.
+    /// Number of discards of freed data blocks that failed on the lower.
     pub undiscarded: Cell<u64>,
-    /// Requests that wait for a place.
+    /// Number of requests that wait for a free data block.
     pub held: Cell<u32>,
-    /// Serialises the attempts of writes that have waited for places.
+    /// Lock that lets one write at a time try again after it has waited for a free data block.
     pub placing: Mutex,
-    /// Whether the device packs its blocks.
+    /// Whether the device moves blocks towards the front of the lower (packing).
     pub pack: bool,
     pub packing: Packing,
     pub pace: Throttle,
     pub tasks: TaskGroup,
 }
 
-/// Parts of a new device.
+/// Parts of a remap device that is being made.
 pub struct Parts {
     pub name: String,
     pub info: Info,
@@ -74,10 +74,10 @@ pub struct Parts {
 }
 
 impl Remap {
-    /// Creates a device that has no map yet.
+    /// Returns a remap device whose map is not open yet.
     ///
     /// # Errors
-    /// `Limit` if there are no buffers.
+    /// `Limit` if there is no memory for buffers.
     pub fn new(parts: Parts, paused: bool) -> Result<Self> {
         let Parts { name, info, layout, data_port, opening, pack, speed } = parts;
         let env = opening.env.clone();
@@ -111,7 +111,7 @@ impl Remap {
 }
 
 impl Inner {
-    /// Waits until the map is open, and returns it.
+    /// Waits until the map of blocks is open, and returns it; or the error of opening it.
     pub async fn map(&self) -> Result<&Map> {
         if self.map.get().is_none() {
             self.opened.until(|| self.map.get().is_some() || self.broken.borrow().is_some()).await;
@@ -122,7 +122,7 @@ impl Inner {
         })
     }
 
-    /// Opens the vault of `record`, or makes it.
+    /// Opens the vault with the map of blocks that `record` names, or creates it if `record` names none.
     ///
     /// # Errors
     /// Errors of the vault and of the disks.
@@ -154,8 +154,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the vault of `record`, and writes nothing. A change that cannot open it fails before the commit and is
-    /// undone.
+    /// Checks that the vault that `record` names can be opened, and writes nothing. If it cannot, a change of the graph
+    /// fails before the commit and is undone.
     ///
     /// # Errors
     /// As [`Inner::open`].
@@ -167,9 +167,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Opens the vault once the change that makes this device is committed. A change may be undone, and the bytes below
-    /// must then be the same. A vault writes whenever it is opened, and a mirror below that the same change makes
-    /// cannot durably mark a dirty region before.
+    /// Opens the vault once the change of the graph that makes this device is committed. Until then nothing may be
+    /// written: a vault writes whenever it is opened, and the change may be undone, or a mirror below may not be able
+    /// to mark dirty regions yet.
     pub fn open_later(self: &Rc<Self>, record: Record) {
         let inner = self.clone();
         self.tasks.spawn("a map of blocks", async move {

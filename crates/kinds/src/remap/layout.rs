@@ -4,16 +4,16 @@ use block::{ByteRange, Info};
 use meta::vault::ObjectKind;
 use meta::vault::geometry::{Geometry, LOG_BYTES_MIN};
 
-/// The smallest block, in bytes.
+/// Least size of a block of a remap device, in bytes.
 pub const BLOCK_BYTES_MIN: u64 = 4096;
 
-/// The largest block, in bytes.
+/// Greatest size of a block of a remap device, in bytes.
 pub const BLOCK_BYTES_MAX: u64 = 1 << 20;
 
-/// Default size of a block, in bytes.
+/// Default size of a block of a remap device, in bytes.
 pub const BLOCK_BYTES_DEFAULT: u64 = 64 << 10;
 
-/// Most blocks of a device.
+/// Most blocks of a remap device.
 pub const BLOCKS_MAX: u64 = 1 << 36;
 
 /// Bytes of an entry of the map.
@@ -22,22 +22,22 @@ const ENTRY_BYTES: u32 = 8;
 /// Longest log of a new vault. A larger map changes more pages between checkpoints, so its log is longer.
 const LOG_BYTES_MOST: u64 = 16 << 20;
 
-/// The sizes of a device and of the lower below it, as they were when the device was made.
+/// The sizes of a remap device and of its lower, as they were when the device was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// Bytes of a block, a power of two.
+    /// Bytes of a block of the device, a power of two.
     pub block_bytes: u64,
-    /// Blocks that clients see.
+    /// Number of blocks that clients see.
     pub blocks: u64,
-    /// Places for blocks on the lower.
+    /// Number of data blocks on the lower.
     pub places: u64,
-    /// Start of the first place on the lower.
+    /// Offset on the lower of the first data block.
     pub start: u64,
 }
 
 impl Layout {
-    /// Returns the layout of `blocks` blocks on `data`, and the bytes of the vault. The vault is at the start of `data`
-    /// unless it is `apart`.
+    /// Returns the layout of a device with `blocks` blocks on the lower `data`, and the bytes of its vault. The vault
+    /// is at the start of `data` unless it is on another lower (`apart`).
     pub fn new(block_bytes: u64, blocks: u64, data: &Info, apart: bool) -> (Self, u64) {
         let most = data.size / block_bytes;
         let vault = vault_bytes(blocks, most).next_multiple_of(block_bytes);
@@ -46,30 +46,30 @@ impl Layout {
         (Self { block_bytes, blocks, places, start }, vault)
     }
 
-    /// Returns the bytes that clients see.
+    /// Returns the number of bytes that clients see.
     pub fn size(&self) -> u64 {
         self.blocks * self.block_bytes
     }
 
-    /// Returns the block that contains a byte.
+    /// Returns the number of the block that contains the byte at this address.
     pub fn block_of(&self, byte: u64) -> u64 {
         byte / self.block_bytes
     }
 
-    /// Returns the byte range of `count` blocks, as clients see it.
+    /// Returns the byte range of `count` blocks from block `block` on, as clients see it.
     pub fn range(&self, block: u64, count: u64) -> ByteRange {
         let start = block * self.block_bytes;
         ByteRange::new(start, count * self.block_bytes).expect("there are blocks")
     }
 
-    /// Returns the byte range of `count` places on the lower.
+    /// Returns the byte range on the lower of `count` data blocks, from the one with number `place` on.
     pub fn places(&self, place: u64, count: u64) -> ByteRange {
         let start = self.start + place * self.block_bytes;
         ByteRange::new(start, count * self.block_bytes).expect("there are places")
     }
 }
 
-/// Returns the bytes of the log of a vault for `blocks` blocks.
+/// Returns the bytes of the log of a vault that holds the map of `blocks` blocks.
 pub fn log_bytes(blocks: u64) -> u64 {
     let map = blocks * u64::from(ENTRY_BYTES);
     map.next_power_of_two().clamp(LOG_BYTES_MIN, LOG_BYTES_MOST)

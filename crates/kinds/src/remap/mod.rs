@@ -50,7 +50,7 @@ use record::Record;
 /// Commands of the device. Only a device that packs has the commands of a job.
 const VERBS: &[&VerbInfo] = &[Check::INFO, Job::VERBS[0], Job::VERBS[1]];
 
-/// `remap`
+/// The kind `remap`: a device that maps a block to a data block of its lower when the block is first written.
 pub const KIND: Kind = Kind {
     name: "remap",
     summary: "blocks get their place when they are first written",
@@ -142,7 +142,7 @@ const CACHE_BYTES_MIN: u64 = 2 << 20;
 const CACHE_BYTES_DEFAULT: u64 = 16 << 20;
 const CACHE_BYTES_MAX: u64 = 16 << 30;
 
-/// Longest time that a first write waits for a free place.
+/// Longest time that the first write of a block waits for a free data block.
 pub const ROOM_WITHIN: Duration = Duration::from_secs(10);
 
 /// First writes that may wait at the same time. Further ones fail at once, so that other requests find slots.

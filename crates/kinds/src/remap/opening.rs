@@ -21,44 +21,44 @@ const OWNER: &str = "remap";
 /// Most objects in the vault: the map, the bitmap, and those of later versions.
 const OBJECTS: u32 = 8;
 
-/// Parameters of opening the map.
+/// Parameters of opening the map of a remap device.
 pub struct Opening {
     pub env: Env,
     pub data: Lower,
-    /// The lower with the vault, and the most bytes of the vault there.
+    /// The lower with the vault; `vault_bytes` is the most bytes that the vault has there.
     pub meta: Lower,
     pub vault_bytes: u64,
     pub kept: Rc<dyn StateStore>,
-    /// Ports beneath which the state is kept.
+    /// Ports of the lowers in whose labels the state of the device is kept.
     pub ports: Vec<usize>,
-    /// Whether packing is paused by the state in the labels.
+    /// Whether packing is paused, according to the state in the labels.
     pub kept_paused: Cell<bool>,
     pub policy: Policy,
     pub cache_bytes: usize,
     pub read_only: bool,
 }
 
-/// Access to a vault.
+/// Access to the vault of a remap device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Writes nothing.
+    /// Opening and using the vault writes nothing.
     ReadOnly,
-    /// Writes as the lowers permit.
+    /// Opening and using the vault writes, as far as the lowers permit.
     Full,
 }
 
-/// The open vault of a device, and the map in it.
+/// The open vault of a remap device, and the map of blocks in it.
 pub struct Map {
     pub vault: Vault,
     pub blocks: Allocator,
 }
 
 impl Opening {
-    /// Returns the state in the labels; `None` if this device is new.
+    /// Returns the state of the device in the labels; `None` if the device is new.
     ///
     /// # Errors
-    /// `NotFound` if disks that are not new have no state, `Corrupt` if the state is damaged, `Invalid` if the spec
-    /// differs from the state.
+    /// `NotFound` if disks that are not new have no state of the device, `Corrupt` if the state is damaged, `Invalid`
+    /// if the spec differs from the state.
     pub fn found(&self, wanted: &Layout) -> Result<Option<Record>> {
         let found: Vec<&Found> = self.ports.iter().map(|port| self.kept.found(*port)).collect();
         let states = found.iter().filter_map(|found| found.state.as_ref());
@@ -87,7 +87,8 @@ impl Opening {
         Ok(Some(record))
     }
 
-    /// Writes `record` to the labels if a present disk lacks it, because it was away or was labelled later.
+    /// Writes the state `record` of the device to the labels if a present disk lacks it, because that disk was absent
+    /// or was labelled later.
     ///
     /// # Errors
     /// As [`Self::keep`].
@@ -99,7 +100,7 @@ impl Opening {
         self.keep(record).await
     }
 
-    /// Writes `record` to the labels.
+    /// Writes the state `record` of the device to the labels, durably.
     ///
     /// # Errors
     /// The first error of a disk.
@@ -108,7 +109,8 @@ impl Opening {
         written.into_iter().try_for_each(|(_, answer)| answer)
     }
 
-    /// Makes the vault. Erases the earlier content of its place: the device has no data yet.
+    /// Creates the vault for the map of a new device, and returns its UUID. Erases the former content of that part of
+    /// the lower.
     ///
     /// # Errors
     /// Errors of the disks.
@@ -124,10 +126,10 @@ impl Opening {
         Ok(made)
     }
 
-    /// Opens the vault `uuid`.
+    /// Opens the vault `uuid` of the device, and the map of blocks in it.
     ///
     /// # Errors
-    /// `Corrupt` if the vault is gone; errors of opening it.
+    /// `Corrupt` if the vault is gone; errors of opening the vault.
     pub async fn open(&self, uuid: Uuid, access: Access) -> Result<Map> {
         let vault = self.vault(uuid, access).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => {

@@ -17,7 +17,7 @@ use super::device::Inner;
 use super::opening::Map;
 use super::record::Record;
 
-/// The packing job and its position.
+/// The job that packs the blocks of a remap device, and its position.
 pub struct Packing {
     pub job: Job,
     /// Next block to examine.
@@ -27,7 +27,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Creates the job, which waits for [`Inner::begin_packing`], or is paused.
+    /// Returns the packing job, which is paused or waits for [`Inner::begin_packing`].
     pub fn new(is_paused: bool) -> Self {
         Self { job: Job::new(is_paused), next: Cell::new(0), has_moved: Cell::new(false) }
     }
@@ -109,7 +109,7 @@ impl Work for Inner {
 }
 
 impl Inner {
-    /// Begins packing, if the device has the option `pack` and the job is not paused.
+    /// Begins to pack the blocks of the device, if it has the option `pack` and the job is not paused.
     pub fn begin_packing(self: &Rc<Self>) {
         if self.pack {
             Job::go_on(self);

@@ -28,23 +28,23 @@ struct Raw {
     start: U64,
 }
 
-/// Bytes of a record.
+/// Bytes of the encoded state of a remap device.
 pub const RECORD_BYTES: usize = size_of::<Raw>();
 
 const _: () = assert!(RECORD_BYTES == 56);
 
-/// The vault of a device, and the sizes for which it was made.
+/// The state of a remap device in labels: its vault, and the sizes for which it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// The vault; `None` while it is being made, when the device has no data yet.
+    /// UUID of the vault with the map; `None` while the vault is being created, when the device has no data yet.
     pub vault: Option<Uuid>,
-    /// Whether packing is paused by command.
+    /// Whether a command has paused packing.
     pub paused: bool,
-    /// Sizes of the device.
+    /// Sizes of the device and of its lower.
     pub layout: Layout,
 }
 
-/// Describes a record in words.
+/// Describes the encoded state of a remap device for people.
 ///
 /// # Errors
 /// The reason why `bytes` are no record.
@@ -56,7 +56,7 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
 }
 
 impl Record {
-    /// Encodes the record.
+    /// Encodes the state of the device for labels.
     pub fn encode(&self) -> Vec<u8> {
         let flag = |set, bit| if set { bit } else { 0 };
         let Layout { block_bytes, blocks, places, start } = self.layout;
@@ -73,7 +73,7 @@ impl Record {
         raw.as_bytes().to_vec()
     }
 
-    /// Decodes a record.
+    /// Decodes the state of a remap device from a label.
     ///
     /// # Errors
     /// The reason why `bytes` are no usable record.

@@ -16,7 +16,7 @@ use crate::tables;
 const CHUNK_DEFAULT: u64 = 64 << 10;
 const CHUNK_MAX: u64 = 1 << 30;
 
-/// `stripe`
+/// The kind `stripe`: a device that distributes chunks of bytes over its lowers in turn.
 pub const KIND: Kind = Kind {
     name: "stripe",
     summary: "chunks dealt out over several devices in turn",

@@ -4,10 +4,10 @@ use std::fmt;
 
 use block::{ByteRange, Verb};
 
-/// Bytes of the header and of each entry.
+/// Bytes of a slot of a trace file, which holds the header or one entry.
 pub const SLOT_BYTES: usize = 64;
 
-/// The bytes of one slot.
+/// The bytes of one slot of a trace file.
 pub type Slot = [u8; SLOT_BYTES];
 
 const MAGIC: [u8; 8] = *b"CAIRNTRC";
@@ -20,54 +20,54 @@ const LOST: u8 = 3;
 const FUA: u8 = 1;
 const UNMAP: u8 = 2;
 
-/// The header of a trace.
+/// The header of a trace file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header;
 
-/// One entry of a trace.
+/// One entry of a trace file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// The beginning of one run of a graph, which recorded the entries that follow.
+    /// The start of a graph. The entries that follow are of this run.
     Start {
-        /// Wall clock at the start, in nanoseconds since 1970.
+        /// Time of the start by the wall clock, in nanoseconds since 1970.
         wall_ns: u64,
     },
     /// A request, recorded when its reply went up.
     Request(Record),
-    /// A gap: requests that were not recorded.
+    /// A gap in the trace: requests that could not be recorded.
     Lost {
-        /// Number of the missing requests.
+        /// Number of the requests that are missing.
         count: u64,
     },
 }
 
-/// A request that passed the hook.
+/// A request that passed the trace hook, with its times and result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Time when the request went down, in nanoseconds since the start.
+    /// Time when the request went down, in nanoseconds since the start of the graph.
     pub begin_ns: u64,
-    /// Time when its reply went up, in nanoseconds since the start.
+    /// Time when the reply went up, in nanoseconds since the start of the graph.
     pub end_ns: u64,
-    /// Number of the request in its graph. Numbers grow in the order in which requests went down.
+    /// Number of the request in the graph. Numbers grow in the order in which requests went down.
     pub id: u64,
-    /// The operation.
+    /// Operation of the request.
     pub verb: Verb,
-    /// Bytes that it covers; `None` for a flush.
+    /// Bytes that the request covers; `None` for a flush.
     pub range: Option<ByteRange>,
-    /// Whether the request had to be durable at completion.
+    /// Whether the request had the FUA flag: it had to be durable when it was acknowledged.
     pub fua: bool,
-    /// Whether a zeroing request might free space.
+    /// Whether a write-zeroes request permitted the device to free space.
     pub unmap: bool,
-    /// The errno of the reply, 0 if it succeeded.
+    /// The errno of the reply; 0 if the request succeeded.
     pub errno: u32,
 }
 
-/// The reason why bytes are no part of a trace. The words continue "is no trace: " or "slot 5: ".
+/// The reason why bytes are no part of a trace file. The text continues "is no trace: " or "slot 5: ".
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Malformed(pub String);
 
 impl Header {
-    /// Encodes the header.
+    /// Encodes the header of a trace file.
     pub fn encode(self) -> Slot {
         let mut slot = [0; SLOT_BYTES];
         slot[..8].copy_from_slice(&MAGIC);
@@ -76,7 +76,7 @@ impl Header {
         slot
     }
 
-    /// Parses the header in `slot`.
+    /// Parses the header of a trace file in `slot`.
     ///
     /// # Errors
     /// If `slot` holds no header, or one of another version.
@@ -96,7 +96,7 @@ impl Header {
 }
 
 impl Entry {
-    /// Encodes the entry.
+    /// Encodes the entry as a slot of a trace file.
     pub fn encode(&self) -> Slot {
         let mut slot = [0; SLOT_BYTES];
         let (sort, first) = match self {
@@ -112,7 +112,7 @@ impl Entry {
         slot
     }
 
-    /// Parses the entry in `slot`. Returns `None` if the trace ends before it.
+    /// Parses the entry of a trace file in `slot`. Returns `None` if the trace ends before this slot.
     ///
     /// # Errors
     /// If `slot` holds no entry of this version.

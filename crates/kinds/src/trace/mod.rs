@@ -37,7 +37,7 @@ pub use replay::{IN_FLIGHT_MAX, Replayed, replay};
 use queue::Queue;
 use writer::{BLOCK_BYTES, Writer};
 
-/// `trace`
+/// The kind `trace`: a hook that records every request in a file.
 pub const KIND: Kind = Kind {
     name: "trace",
     summary: "keeps a record of every request in a file",

@@ -7,7 +7,8 @@ use block::{Error, Notify};
 
 use super::entry::{Entry, Record};
 
-/// A bounded queue from the hook to the writer. The hook never waits for room.
+/// A bounded queue of recorded requests, from the trace hook to the writer of the trace file. The hook never waits for
+/// room.
 pub struct Queue {
     records: RefCell<VecDeque<Record>>,
     limit: usize,
@@ -25,7 +26,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Creates a queue of at most `limit` records. Allocates its memory now, so that no request waits for memory.
+    /// Returns a queue of at most `limit` recorded requests. Allocates the memory now, so that no request waits for
+    /// memory.
     pub fn new(limit: usize) -> Self {
         Self {
             records: RefCell::new(VecDeque::with_capacity(limit)),
@@ -45,27 +47,27 @@ impl Queue {
         self.records.borrow().len()
     }
 
-    /// Returns the number of records that are not yet in the file.
+    /// Returns the number of recorded requests that are not yet in the trace file.
     pub fn waiting(&self) -> u64 {
         self.len() as u64 + self.taken.get()
     }
 
-    /// Returns the number of records in the file.
+    /// Returns the number of recorded requests in the trace file.
     pub fn written(&self) -> u64 {
         self.written.get()
     }
 
-    /// Returns the number of records that will never be in the file.
+    /// Returns the number of requests that will never be in the trace file.
     pub fn lost(&self) -> u64 {
         self.lost.get()
     }
 
-    /// Returns the error that ended writing.
+    /// Returns the error that ended writing of the trace file, if there was one.
     pub fn failure(&self) -> Option<Error> {
         self.failure.borrow().clone()
     }
 
-    /// Appends a record, or counts it as lost.
+    /// Appends a recorded request to the queue, or counts it as lost if the queue is full or writing has ended.
     pub fn push(&self, record: Record) {
         let mut records = self.records.borrow_mut();
         if records.len() == self.limit || self.failure.borrow().is_some() {
@@ -79,7 +81,7 @@ impl Queue {
         }
     }
 
-    /// Takes the next entry to write.
+    /// Takes the next entry to write from the queue.
     pub fn pop(&self) -> Option<Entry> {
         if let Some(record) = self.records.borrow_mut().pop_front() {
             self.taken.set(self.taken.get() + 1);
@@ -89,19 +91,19 @@ impl Queue {
         (count > 0).then_some(Entry::Lost { count })
     }
 
-    /// Counts the records that were taken as written.
+    /// Counts the recorded requests that the writer took as written to the trace file.
     pub fn wrote(&self) {
         self.written.set(self.written.get() + self.taken.take());
     }
 
-    /// Waits until `many` records are queued, the queue is full, or it is closed.
+    /// Waits until `many` recorded requests are in the queue, the queue is full, or it is closed.
     pub async fn has(&self, many: usize) {
         let many = many.min(self.limit);
         self.wanted.set(many);
         self.writer.until(|| self.len() >= many || self.closed.get()).await;
     }
 
-    /// Closes the queue: no more records will come.
+    /// Closes the queue: no more requests will be recorded.
     pub fn close(&self) {
         self.closed.set(true);
         self.writer.wake();
@@ -112,7 +114,8 @@ impl Queue {
         self.closed.get() && self.len() == 0
     }
 
-    /// Notes that writing has ended with `error`. Records that are not in the file are lost, and so are all later ones.
+    /// Records that writing of the trace file has ended with `error`. Requests that are not in the file are lost, and
+    /// so are all later ones.
     pub fn fail(&self, error: Error) {
         *self.failure.borrow_mut() = Some(error);
         self.lost.set(self.lost.get() + self.waiting());

@@ -6,7 +6,7 @@ use block::{Error, ErrorKind, Result};
 
 use super::entry::{Entry, Header, SLOT_BYTES, Slot};
 
-/// A reader of a trace, up to its end or to the first slot that is no part of a trace.
+/// A reader of a trace file, up to its end or to the first slot that is no part of a trace.
 pub struct Reader<R> {
     from: R,
     /// Number of the next slot.
@@ -15,7 +15,8 @@ pub struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the header. `from` should be buffered, because it is read 64 bytes at a time.
+    /// Returns a reader of the trace in `from`, after reading its header. `from` should be buffered, because it is read
+    /// 64 bytes at a time.
     ///
     /// # Errors
     /// `Corrupt` if `from` holds no trace, or one of an unknown version; errors of reading.

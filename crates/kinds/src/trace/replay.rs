@@ -7,21 +7,21 @@ use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Op, Result, Ver
 
 use super::entry::Record;
 
-/// Limit of requests in flight, even if the trace had more.
+/// Most requests that a replay has in flight, even if the trace had more.
 pub const IN_FLIGHT_MAX: usize = 1024;
 
-/// The result of a replay.
+/// The result of replaying a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replayed {
-    /// Requests sent.
+    /// Number of requests sent.
     pub requests: u64,
-    /// Requests that failed.
+    /// Number of requests that failed.
     pub failed: u64,
 }
 
-/// Sends the requests of one run to `lower` as they were recorded: none before its time, and none before the replies to
-/// all requests that had been answered when it began. Requests that were in flight together are in flight together
-/// again. Every 16 bytes of a payload hold the address of these bytes and the number of their request.
+/// Replays the requests of one run to `lower` as they were recorded: none before its time, and none before the replies
+/// to all requests that had been answered when it began. Requests that were in flight together are in flight together
+/// again. Every 16 bytes of a payload hold their address and the number of their request.
 ///
 /// # Errors
 /// `Limit` if the pool is too small for the buffer of a single request. A request that fails is counted, and the replay

@@ -10,7 +10,7 @@ use block::{Buf, Env, Error, ErrorKind, Result};
 use super::entry::{Entry, Header, SLOT_BYTES, Slot};
 use super::queue::Queue;
 
-/// Bytes of a block, which is written at once while the queue is full enough.
+/// Bytes of a block of the trace file, the unit of writing while the queue is full enough.
 pub const BLOCK_BYTES: u64 = 64 << 10;
 
 /// Slots of a block.
@@ -19,8 +19,8 @@ const SLOTS: usize = BLOCK_BYTES as usize / SLOT_BYTES;
 /// Longest time that a record waits to be written together with later ones.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// A writer that appends to a trace, block by block. A block that is not yet full is written as far as it goes, and
-/// written again when it has more entries.
+/// A writer that appends to a trace file, block by block. A block that is not yet full is written as far as it goes,
+/// and written again when it has more entries.
 pub struct Writer {
     env: Env,
     path: String,
@@ -35,10 +35,10 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer to an open file.
+    /// Returns a writer of the entries in `queue` to the open trace file `storage`.
     ///
     /// # Errors
-    /// `Limit` if the pool has no buffer for the block.
+    /// `Limit` if the pool has no buffer for a block.
     pub fn new(env: &Env, path: &str, storage: Rc<dyn Storage>, queue: Rc<Queue>) -> Result<Self> {
         let block = env.buf(BLOCK_BYTES as usize)?;
         block.write().fill(0);
@@ -46,7 +46,7 @@ impl Writer {
         Ok(Self { env, path, storage, queue, block, number: 0, used: 0, written: 0 })
     }
 
-    /// Writes until the queue is closed or a write fails.
+    /// Writes entries to the trace file until the queue is closed or a write fails.
     pub async fn run(mut self) {
         if let Err(error) = self.write_all().await {
             self.queue.fail(error);

@@ -9,7 +9,7 @@ use crate::Past;
 /// Most past specs in a label.
 pub const PAST_MAX: usize = 16;
 
-/// Most bytes of all past specs, with their headers.
+/// Most bytes of all past specs in a label, with their headers.
 pub const PAST_BYTES_MAX: usize = 32 << 10;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -43,7 +43,8 @@ fn fitting(past: &[Past], used: usize) -> &[Past] {
     &past[..count]
 }
 
-/// Appends the newest past specs that fit to a copy. Returns whether it appended any.
+/// Appends the newest past specs that fit to the copy of a label that is being encoded. Returns whether it appended
+/// any.
 pub fn encode(past: &[Past], copy: &mut Vec<u8>) -> bool {
     let past = fitting(past, copy.len());
     if past.is_empty() {
@@ -64,7 +65,7 @@ pub fn encode(past: &[Past], copy: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Decodes the past specs, and returns them with the bytes behind them.
+/// Decodes the list of past specs in a label, and returns them with the bytes behind the list.
 ///
 /// # Errors
 /// The reason why the bytes are no list of past specs.

@@ -11,7 +11,7 @@ use super::page::CONTENT_BYTES;
 use super::record::Verb;
 use super::{Data, LOST, ObjectId, Spec, Transaction, Vault};
 
-/// Records of type `T`, addressed by number. A record that was never set is zeros.
+/// An array object of a vault: records of type `T`, addressed by number. A record that was never set is zeros.
 ///
 /// `T` must be equal to its bytes: a little-endian number of `zerocopy`, an array of bytes, a struct of them.
 pub struct Array<T> {
@@ -21,7 +21,7 @@ pub struct Array<T> {
 }
 
 impl Spec {
-    /// Returns the spec of an array of `length` records of type `T`.
+    /// Returns the properties of an array object with `length` records of type `T`.
     pub fn array<T>(owner: &str, role: u32, length: u64) -> Self {
         let (kind, owner) = (ObjectKind::Array, owner.to_owned());
         let record_bytes = size_of::<T>() as u32;
@@ -32,7 +32,7 @@ impl Spec {
 impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
     const PER_PAGE: u64 = (CONTENT_BYTES / size_of::<T>()) as u64;
 
-    /// Returns a handle to the array with this id.
+    /// Returns a handle to the array object with this id.
     pub fn new(vault: &Vault, id: ObjectId) -> Self {
         Self { vault: vault.clone(), id, of: PhantomData }
     }
@@ -51,7 +51,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(entry)
     }
 
-    /// Returns the number of records.
+    /// Returns the number of records in the array.
     ///
     /// # Errors
     /// `NotFound`.
@@ -59,7 +59,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(self.vault.object(self.id)?.length)
     }
 
-    /// Reads one record.
+    /// Reads the record with number `index`.
     ///
     /// # Errors
     /// `OutOfRange`, `NotFound`, and errors of reads.
@@ -70,7 +70,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(record)
     }
 
-    /// Fills `into` with records, from record `first` on.
+    /// Fills `into` with consecutive records, from record `first` on.
     ///
     /// # Errors
     /// As [`Array::get`].
@@ -92,7 +92,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(())
     }
 
-    /// Sets one record.
+    /// Sets the record with number `index`, when the transaction is committed.
     ///
     /// # Errors
     /// `OutOfRange`, `NotFound`.
@@ -104,14 +104,14 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(())
     }
 
-    /// Sets one record, a number below [`LOST`], that makes `data` reachable. The data are written already, and
-    /// become durable with the transaction.
+    /// Sets the record with number `index`, a number below [`LOST`], which makes `data` outside of the vault reachable.
+    /// The data are written already, and become durable with the transaction.
     ///
     /// # Errors
     /// As [`Array::set`].
     ///
     /// # Panics
-    /// If a record does not have 8 bytes.
+    /// If records of the array do not have 8 bytes.
     pub fn set_with_data(
         &self,
         transaction: &mut Transaction,
@@ -125,7 +125,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         self.set(transaction, index, record)
     }
 
-    /// Sets many records to zeros.
+    /// Sets `count` records to zeros, from record `first` on.
     ///
     /// # Errors
     /// `OutOfRange`, `NotFound`.

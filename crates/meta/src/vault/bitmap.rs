@@ -10,14 +10,14 @@ use super::{ObjectId, Spec, Transaction, Vault};
 /// Bits in a page.
 const PER_PAGE: u64 = 8 * CONTENT_BYTES as u64;
 
-/// Bits, addressed by number. All are clear at first.
+/// A bitmap object of a vault: bits, addressed by number. All are clear at first.
 pub struct Bitmap {
     vault: Vault,
     id: ObjectId,
 }
 
 impl Spec {
-    /// Returns the spec of a bitmap of `length` bits.
+    /// Returns the properties of a bitmap object with `length` bits.
     pub fn bitmap(owner: &str, role: u32, length: u64) -> Self {
         let (kind, owner) = (ObjectKind::Bitmap, owner.to_owned());
         Self { owner, role, kind, advisory: false, record_bytes: 0, length }
@@ -72,7 +72,7 @@ impl Search {
 }
 
 impl Bitmap {
-    /// Returns a handle to the bitmap with this id.
+    /// Returns a handle to the bitmap object with this id.
     pub fn new(vault: &Vault, id: ObjectId) -> Self {
         Self { vault: vault.clone(), id }
     }
@@ -83,7 +83,7 @@ impl Bitmap {
         Ok(entry)
     }
 
-    /// Whether a bit is set.
+    /// Whether bit `bit` of the bitmap is set.
     ///
     /// # Errors
     /// `OutOfRange`, `NotFound`, and errors of reads.
@@ -94,7 +94,7 @@ impl Bitmap {
         self.vault.0.look(&entry, bit / PER_PAGE, read).await
     }
 
-    /// Sets or clears `count` bits from `first` on.
+    /// Sets or clears `count` bits from bit `first` on, when the transaction is committed.
     ///
     /// # Errors
     /// `OutOfRange`, `NotFound`; `Limit` for more bits than one change takes.
@@ -115,7 +115,7 @@ impl Bitmap {
         Ok(())
     }
 
-    /// Returns how many of `count` bits from `first` on are set.
+    /// Returns the number of set bits among the `count` bits from bit `first` on.
     ///
     /// # Errors
     /// As [`Bitmap::test`].
@@ -133,7 +133,7 @@ impl Bitmap {
         Ok(set)
     }
 
-    /// Returns the start of the first run of `wanted` clear bits at `from` or behind it; `None` if there is none.
+    /// Returns the start of the first run of `wanted` clear bits at or behind bit `from`; `None` if there is none.
     ///
     /// # Errors
     /// As [`Bitmap::test`].
@@ -142,8 +142,8 @@ impl Bitmap {
         Ok(found.filter(|(_, count)| *count >= wanted).map(|(start, _)| start))
     }
 
-    /// Returns the first clear bit at `from` or behind it, and the number of clear bits from there on, up to `most`;
-    /// `None` if all are set.
+    /// Returns the first clear bit at or behind bit `from`, and the number of clear bits in a row from there on, up to
+    /// `most`; `None` if all are set.
     ///
     /// # Errors
     /// As [`Bitmap::test`].
@@ -168,7 +168,7 @@ impl Bitmap {
         Ok((found > 0).then_some((start, found.min(wanted))))
     }
 
-    /// Returns the last clear bit before `end`; `None` if all are set.
+    /// Returns the last clear bit before bit `end`; `None` if all of these bits are set.
     ///
     /// # Errors
     /// As [`Bitmap::test`].

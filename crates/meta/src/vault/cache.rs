@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::geometry::PageNumber;
 use super::page::{PAGE_BYTES, Page};
 
-/// Bytes of the smallest cache.
+/// Fewest bytes that the page cache of a vault has.
 pub const CACHE_BYTES_MIN: usize = 40 * PAGE_BYTES;
 
 /// One in this many pages of the cache's memory is set aside for copies: of pages that change while a checkpoint
@@ -42,7 +42,7 @@ pub(super) struct Cache {
     dirty: BTreeSet<PageNumber>,
     hand: usize,
     frames_max: usize,
-    /// Highest number of frames so far.
+    /// Highest number of pages that the cache has held so far.
     pub peak: usize,
 }
 
@@ -59,29 +59,29 @@ impl Cache {
         }
     }
 
-    /// Returns the highest permitted number of dirty pages.
+    /// Returns the highest permitted number of dirty pages in the cache.
     pub fn dirty_max(&self) -> usize {
         self.frames_max / DIRTY_PART
     }
 
-    /// Returns the number of clean pages that the cache keeps at least.
+    /// Returns the number of clean pages for which the cache always has room.
     pub fn clean_max(&self) -> usize {
         self.frames_max - 2 * self.dirty_max()
     }
 
-    /// Returns the number of pages that changed since the last checkpoint began.
+    /// Returns the number of pages that were changed since the last checkpoint began.
     pub fn dirty(&self) -> usize {
         self.dirty.len()
     }
 
-    /// Returns a page that is in the cache, and marks it as used.
+    /// Returns the page `number` if it is in the cache, and marks it as used.
     pub fn get(&mut self, number: PageNumber) -> Option<&Rc<Page>> {
         let frame = &mut self.frames[*self.places.get(&number)?];
         frame.seen = true;
         Some(&frame.page)
     }
 
-    /// Returns a page that is in the cache, without marking it as used.
+    /// Returns the page `number` if it is in the cache, without marking it as used.
     pub fn peek(&self, number: PageNumber) -> Option<&Rc<Page>> {
         Some(&self.frames[*self.places.get(&number)?].page)
     }
@@ -91,7 +91,7 @@ impl Cache {
         &mut self.frames[*place]
     }
 
-    /// Inserts a page that is equal to the one on the disks.
+    /// Inserts a clean page, equal to the one on the disks.
     pub fn insert(&mut self, number: PageNumber, page: Page) {
         assert!(!self.places.contains_key(&number), "page {number} is loaded once");
         while self.frames.len() >= self.frames_max {
@@ -130,7 +130,7 @@ impl Cache {
         }
     }
 
-    /// Evicts a page unless it is pinned, dirty or being written.
+    /// Evicts the page `number` unless it is pinned, dirty or being written.
     pub fn forget(&mut self, number: PageNumber) {
         if let Some(place) = self.places.get(&number).copied()
             && self.frames[place].may_go()
@@ -139,7 +139,7 @@ impl Cache {
         }
     }
 
-    /// Pins a page: it stays until it is unpinned.
+    /// Pins the page `number`: the cache does not evict it until it is unpinned.
     pub fn pin(&mut self, number: PageNumber) {
         self.frame(number).pins += 1;
     }
@@ -148,7 +148,8 @@ impl Cache {
         self.frame(number).pins -= 1;
     }
 
-    /// Returns a page for a change. It stays until a checkpoint has written it.
+    /// Returns the page `number` for a change, and marks it as dirty. The cache keeps the page until a checkpoint has
+    /// written it.
     pub fn change(&mut self, number: PageNumber) -> &mut Page {
         self.dirty.insert(number);
         let frame = self.frame(number);
@@ -156,12 +157,12 @@ impl Cache {
         Rc::make_mut(&mut frame.page)
     }
 
-    /// Whether the page is in the cache and belongs to that object.
+    /// Whether the page `number` is in the cache and belongs to the object `owner`.
     pub fn is_of(&self, number: PageNumber, owner: u64) -> bool {
         self.peek(number).is_some_and(|page| page.owner() == owner)
     }
 
-    /// Gives a page to an object. If it belonged to another object before, it becomes blank.
+    /// Gives the page `number` to the object `owner`. A page that belonged to another object becomes blank.
     pub fn own(&mut self, number: PageNumber, owner: u64) {
         let frame = self.frame(number);
         if frame.page.owner() != owner {
@@ -169,7 +170,8 @@ impl Cache {
         }
     }
 
-    /// Inserts a page of the map that a checkpoint is writing. It stays until the checkpoint is over.
+    /// Inserts a page of the vault's map of pages that a checkpoint is writing. The cache keeps the page until the
+    /// checkpoint is over.
     pub fn renew(&mut self, number: PageNumber, page: &Page) {
         if !self.places.contains_key(&number) {
             self.insert(number, page.clone());
@@ -178,7 +180,8 @@ impl Cache {
         (frame.page, frame.frozen) = (Rc::new(page.clone()), true);
     }
 
-    /// Returns every dirty page as it is now, for a checkpoint. These pages stay until the checkpoint is over.
+    /// Returns every dirty page as it is now, for a checkpoint. The cache keeps these pages until the checkpoint is
+    /// over.
     pub fn freeze(&mut self) -> Vec<(PageNumber, Rc<Page>)> {
         let dirty = std::mem::take(&mut self.dirty);
         let freeze = |number| {
@@ -189,7 +192,7 @@ impl Cache {
         dirty.into_iter().map(freeze).collect()
     }
 
-    /// Releases the pages of a checkpoint that is over.
+    /// Permits the eviction of pages that a checkpoint has written.
     pub fn thaw(&mut self, frozen: impl IntoIterator<Item = PageNumber>) {
         for number in frozen {
             self.frame(number).frozen = false;

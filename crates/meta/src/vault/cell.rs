@@ -8,22 +8,22 @@ use super::entry::ObjectKind;
 use super::record::Verb;
 use super::{ObjectId, Spec, Transaction, Vault};
 
-/// Bytes of the header before the state: its length.
+/// Bytes of the header of a cell object, before the state: the length of the state.
 pub(super) const CELL_HEADER_BYTES: u64 = 4;
 
-/// Encoding of a state.
+/// Encoding of the state that a cell object keeps.
 pub trait Codec: Sized {
-    /// Encodes the state.
+    /// Encodes the state for the cell.
     fn encode(&self) -> Vec<u8>;
 
-    /// Decodes a state. `bytes` is empty if no state was ever set.
+    /// Decodes a state from a cell. `bytes` is empty if no state was ever set.
     ///
     /// # Errors
     /// `Corrupt` for bytes that this code did not write, or an error of the implementation.
     fn decode(bytes: &[u8]) -> Result<Self>;
 }
 
-/// A small state of type `T`.
+/// A cell object of a vault: a small state of type `T`, read and written in one piece.
 pub struct Cell<T> {
     vault: Vault,
     id: ObjectId,
@@ -31,13 +31,13 @@ pub struct Cell<T> {
 }
 
 impl Spec {
-    /// Returns the spec of a cell of at most `bytes`.
+    /// Returns the properties of a cell object for a state of at most `bytes`.
     pub fn cell(owner: &str, role: u32, bytes: u64) -> Self {
         let (kind, owner) = (ObjectKind::Cell, owner.to_owned());
         Self { owner, role, kind, advisory: false, record_bytes: 0, length: bytes }
     }
 
-    /// Makes the object advisory: a crash may undo its most recent changes.
+    /// Returns the properties of the same object as an advisory one: a crash may undo its most recent changes.
     #[must_use]
     pub fn advisory(self) -> Self {
         Self { advisory: true, ..self }
@@ -45,12 +45,12 @@ impl Spec {
 }
 
 impl<T: Codec> Cell<T> {
-    /// Returns a handle to the cell with this id.
+    /// Returns a handle to the cell object with this id.
     pub fn new(vault: &Vault, id: ObjectId) -> Self {
         Self { vault: vault.clone(), id, of: PhantomData }
     }
 
-    /// Reads the state.
+    /// Reads the state from the cell.
     ///
     /// # Errors
     /// `NotFound`, errors of reads, and errors of the codec.
@@ -68,10 +68,10 @@ impl<T: Codec> Cell<T> {
         T::decode(&bytes)
     }
 
-    /// Sets the state.
+    /// Sets the state of the cell, when the transaction is committed.
     ///
     /// # Errors
-    /// `Limit` if it is longer than the cell.
+    /// `Limit` if the encoded state is longer than the cell.
     pub fn set(&self, transaction: &mut Transaction, state: &T) -> Result<()> {
         let entry = transaction.expect(self.id, ObjectKind::Cell)?;
         let bytes = state.encode();

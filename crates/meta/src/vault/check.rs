@@ -5,22 +5,22 @@ use block::Result;
 use super::entry::ObjectKind;
 use super::{Log, ObjectId, Vault};
 
-/// Most findings that are described; more are only counted.
+/// Most faults that the check of a vault describes; further ones are only counted.
 pub const FINDINGS_MAX: usize = 1000;
 
 /// Pages that are checked in one batch; between batches a checkpoint may run.
 const BATCH: u64 = 64;
 
-/// Result of a check.
+/// Result of the check of a vault.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
     /// Pages that were checked, each on every current copy.
     pub pages: u64,
-    /// The first [`FINDINGS_MAX`] faults, in words.
+    /// Descriptions of the first [`FINDINGS_MAX`] faults.
     pub wrong: Vec<String>,
     /// Number of all faults.
     pub count: u64,
-    /// Whether no data are lost: each page that is wrong on one copy is right on another.
+    /// Whether no data are lost: each page that is damaged on one copy is intact on another.
     pub repairable: bool,
 }
 
@@ -34,9 +34,9 @@ impl Findings {
 }
 
 impl Vault {
-    /// Checks both superblocks, and every page that the map names together with its directory entry, on every current
-    /// copy. The log was checked when the vault was opened. The check writes nothing. But a page that is wrong on one
-    /// copy and right on another is rewritten by the next checkpoint, if the vault is writable.
+    /// Checks the vault on every current copy: both superblocks, and every page that the map names together with its
+    /// directory entry. Opening has checked the log. Writes nothing, but the next checkpoint of a writable vault
+    /// rewrites pages that are damaged on one copy and intact on another.
     ///
     /// # Errors
     /// Errors of a disk that does not answer.

@@ -12,7 +12,7 @@ use super::page::{PAGE_BYTES, Page, Pointer};
 use super::replicas::Durable;
 use super::superblock::Position;
 
-/// Pages that are written at once, to each copy.
+/// Number of pages that a checkpoint writes at once to each copy.
 pub(super) const WINDOW: usize = 16;
 
 /// Dirty pages as they are at one moment, and the head of the log at that moment.
@@ -22,7 +22,7 @@ struct Frozen {
 }
 
 impl Inner {
-    /// Spawns a task that makes a checkpoint soon.
+    /// Spawns a task that makes a checkpoint of the vault.
     pub(super) fn checkpoint_soon(&self) {
         if !self.checkpoint_soon.replace(true) {
             let vault = self.me.upgrade().expect("it is being called");
@@ -35,8 +35,8 @@ impl Inner {
         }
     }
 
-    /// Starts a checkpoint if half of the dirty limit is reached, half of the log is full, or a page needs repair on
-    /// a copy.
+    /// Spawns a checkpoint if half of the permitted dirty pages are reached, half of the log is full, or a page needs
+    /// repair on a copy.
     pub(super) fn checkpoint_if_due(&self) {
         let used = self.commits.head.get().offset - self.replicas.durable.get().tail.offset;
         let cache = self.tree.cache.borrow();
@@ -49,8 +49,8 @@ impl Inner {
         }
     }
 
-    /// Writes every dirty page to its home, and moves the log's tail. Does nothing if nothing has changed, unless
-    /// `always`.
+    /// Makes a checkpoint: writes every dirty page to its home, and moves the tail of the log. Does nothing if nothing
+    /// has changed, unless `always`.
     ///
     /// # Errors
     /// `Faulted` if no copy accepted the checkpoint, or if the vault had failed before.
@@ -66,7 +66,7 @@ impl Inner {
         self.env.run_to_end("a vault's checkpoint", alone).await
     }
 
-    /// Makes a checkpoint. The caller holds the lock.
+    /// Makes a checkpoint of the vault as [`Self::checkpoint`] does. The caller holds the lock for checkpoints.
     pub(super) async fn checkpoint_alone(&self, always: bool) -> Result<()> {
         let most = self.tree.cache.borrow().dirty_max() / 2;
         // A page that cannot be repaired is lost; reading it returns an error.

@@ -19,13 +19,14 @@ use super::superblock::Position;
 use super::transaction::{Plans, TRANSACTION_PAGES_MAX};
 use super::{Counters, Inner, Transaction, Vault};
 
-/// Advisory changes reach the disks within this time, plus a flush.
+/// Time within which advisory changes reach the disks, plus the duration of a flush.
 pub const LAZY_WITHIN: Duration = Duration::from_secs(4);
 
 /// Bytes of waiting advisory changes from which they get a record of their own at once.
 const LAZY_BYTES_MAX: usize = 16 << 10;
 
-/// After this time without a commit, an empty record behind the last one proves that the last one was finished.
+/// Time without a commit after which an empty record is written to the log. It proves that the record before was
+/// finished.
 pub const SEALED_AFTER: Duration = Duration::from_secs(1);
 
 /// Most transactions that wait for a record; further ones wait for room in the queue.
@@ -35,13 +36,13 @@ const QUEUE_MAX: usize = 1024;
 pub(super) struct Commits {
     queue: RefCell<VecDeque<Pending>>,
     leading: Cell<bool>,
-    /// Position of the next record.
+    /// Position of the next record in the log.
     pub head: Cell<Position>,
     /// Number of pages reserved for transactions in progress.
     reserved: Cell<usize>,
     /// Lock that serves waiters for room in order.
     admission: Mutex,
-    /// Lock held while a record is written, and by code that must not see a half-written one.
+    /// Lock held while a record is written to the log, and by code that must not see a half-written one.
     pub logging: Mutex,
     lazy: RefCell<Vec<(u64, Vec<u8>)>>,
     lazy_timer: Cell<bool>,
@@ -54,13 +55,13 @@ pub(super) struct Commits {
     pub counters: Cell<Counters>,
 }
 
-/// A transaction in progress.
+/// A transaction that waits in the queue of the vault to be committed.
 pub(super) struct Pending {
     pub changes: Vec<u8>,
     pub count: u32,
     pub pages: Pages,
     pub plans: Plans,
-    /// Byte ranges of the data that it makes reachable.
+    /// Byte ranges of the data outside of the vault that the transaction makes reachable.
     pub named: Vec<ByteRange>,
     pub kept: Vec<Box<dyn Any>>,
     pub answer: Rc<Answer>,
@@ -68,7 +69,7 @@ pub(super) struct Pending {
 
 type Answer = OneShot<Result<()>>;
 
-/// Reserved pages that a transaction will change, loaded and pinned in memory. Dropping releases them.
+/// Reserved pages that a transaction will change, loaded and pinned in the cache. Dropping this unpins them.
 pub(super) struct Pages {
     vault: Weak<Inner>,
     reserved: usize,
@@ -92,7 +93,7 @@ impl Commits {
         Self { head: Cell::new(head), last: Cell::new(now), ..Self::default() }
     }
 
-    /// Whether a commit is in progress.
+    /// Whether a commit of the vault is in progress.
     pub fn is_busy(&self) -> bool {
         self.leading.get() || !self.queue.borrow().is_empty()
     }
@@ -105,10 +106,11 @@ impl Commits {
 }
 
 impl Vault {
-    /// Commits a transaction: all of its changes become durable on every current copy, or none of them happens.
+    /// Commits a transaction of this vault: all of its changes become durable on every current copy, or none of them
+    /// happens.
     ///
-    /// Data that the changes make reachable must be durable before this call, or named in the transaction. Named data
-    /// must be written before this call; they become durable with the transaction.
+    /// Data outside of the vault that the changes make reachable must be durable before this call, or named in the
+    /// transaction. Named data must be written before this call; they become durable with the transaction.
     ///
     /// # Errors
     /// `ReadOnly`; `Faulted` once the vault has failed; `Limit` if the transaction is too large; `NotFound` for
@@ -132,8 +134,8 @@ impl Vault {
         inner.queued(|answer| Pending { changes, count, pages, plans, named, kept, answer }).await
     }
 
-    /// Changes advisory objects. The changes are visible at once, and durable within [`LAZY_WITHIN`] plus a flush:
-    /// with the next record, or one of their own. A crash may undo them.
+    /// Applies a transaction that changes only advisory objects. The changes are visible at once, and durable within
+    /// [`LAZY_WITHIN`] plus a flush. A crash may undo them.
     ///
     /// # Errors
     /// As [`Vault::commit`]; `Invalid` for objects that are not advisory.
@@ -166,7 +168,7 @@ impl Vault {
 }
 
 impl Inner {
-    /// Queues a transaction, and waits for its result.
+    /// Queues a transaction for the next record of the log, and waits for its result.
     pub(super) async fn queued(&self, pending: impl FnOnce(Rc<Answer>) -> Pending) -> Result<()> {
         let answer = Rc::<Answer>::default();
         self.commits.queue.borrow_mut().push_back(pending(answer.clone()));
@@ -174,7 +176,7 @@ impl Inner {
         answer.wait().await
     }
 
-    /// Returns the empty set of pages, for a record that changes no object.
+    /// Returns an empty set of reserved pages, for a record that changes no object.
     pub(super) fn no_pages(&self) -> Pages {
         Pages { vault: self.me.clone(), reserved: 0, pinned: Vec::new() }
     }
@@ -450,7 +452,7 @@ impl Group {
     }
 }
 
-/// The part of a change that is in one page.
+/// The part of a change to an object that is in one page.
 pub(super) struct Piece {
     /// Index of the page in the object.
     pub index: u64,
@@ -460,7 +462,7 @@ pub(super) struct Piece {
     start: u64,
 }
 
-/// Splits a change into its parts, page by page.
+/// Splits a change to an object into its parts, page by page.
 pub(super) fn pieces(change: &Change<'_>) -> impl Iterator<Item = Piece> + use<> {
     let content = super::page::CONTENT_BYTES as u64;
     let (first, bytes) = change.byte_range();

@@ -13,15 +13,15 @@ use super::replay::Found;
 use super::transaction::Plans;
 use super::{Inner, Transaction, Vault};
 
-/// Flag in a number of 8 bytes: the data that it made reachable are lost.
+/// Flag in a stored number of 8 bytes: the data outside of the vault that the number made reachable are lost.
 pub const LOST: u64 = 1 << 63;
 
-/// A range of data with its expected checksum.
+/// A byte range of data outside of the vault, with the checksum that they must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Data {
-    /// Position in the address space of the device that opened the vault.
+    /// Byte range of the data on the lower that the vault was opened with.
     pub range: ByteRange,
-    /// CRC-64/NVME of the bytes.
+    /// CRC-64/NVME of the data.
     pub checksum: u64,
 }
 
@@ -33,7 +33,7 @@ impl Data {
     }
 }
 
-/// The lower that holds the data.
+/// The lower that holds the data outside of the vault.
 pub(super) struct Place {
     lower: Lower,
     /// Whether the data need a flush of their own: they are not on the lower with the vault's only copy.
@@ -49,12 +49,12 @@ impl Place {
         Self { lower, apart, named: RefCell::default() }
     }
 
-    /// Starts a flush, unless the flush of the vault covers the data.
+    /// Starts a flush of the lower with the data, unless the flush of the vault covers that lower.
     pub fn start_flush(&self) -> Option<Child> {
         self.apart.then(|| self.lower.start(Op::Flush))
     }
 
-    /// Sets the ranges that the last record names, which is durable now.
+    /// Sets the byte ranges of data that the last record of the log names. That record is durable now.
     pub fn set_named(&self, mut named: Vec<ByteRange>) {
         named.sort_unstable();
         *self.named.borrow_mut() = named;
@@ -68,8 +68,8 @@ impl Place {
 }
 
 impl Vault {
-    /// Makes sure that data in `range` may be changed in place: the last record of the log, which a crash may leave
-    /// unproven, must not name them. This costs a record and a flush, once for all data that the last record names.
+    /// Returns once data in `range` may be changed in place: the last record of the log, which a crash may leave
+    /// unproven, does not name them. If it names some, this costs a record and a flush.
     ///
     /// # Errors
     /// As [`Vault::commit`].
@@ -95,8 +95,8 @@ impl Vault {
 }
 
 impl Transaction {
-    /// Names data that the next change makes reachable. That change writes one number of 8 bytes, below [`LOST`]. The
-    /// data are written already; they need not be durable.
+    /// Adds `data` to the transaction: the next change makes them reachable, by writing one number of 8 bytes below
+    /// [`LOST`]. The data are written already, and need not be durable.
     pub(super) fn name(&mut self, data: &Data) {
         let (from, length) = (data.range.start(), data.range.len() as u32);
         let change = Change { object: 0, from, verb: Verb::Data(length, data.checksum) };
@@ -107,8 +107,8 @@ impl Transaction {
 }
 
 impl Inner {
-    /// Verifies the data of the last record with changes. If they are damaged and no later record proves that this
-    /// one was finished, the record is removed. Otherwise these data are lost, and their ranges are returned.
+    /// Verifies the data that the last record with changes names. If they are damaged and no later record proves that
+    /// the record was finished, removes the record. Otherwise returns the ranges of the damaged data, which are lost.
     ///
     /// # Errors
     /// Errors of reading the data; `Invalid` if the vault was opened without the lower that has them.
@@ -150,10 +150,10 @@ impl Inner {
     }
 }
 
-/// Returns the changes of the last record, with [`LOST`] set in each number that made lost data reachable.
+/// Returns the changes of the last record of the log, with [`LOST`] set in each number that made lost data reachable.
 ///
 /// # Errors
-/// A description of a change that follows lost data and does not write such a number.
+/// A description of the change that follows lost data, if it does not write a number of 8 bytes.
 pub(super) fn mark_lost(changes: &[u8], lost: &[ByteRange]) -> Result<Vec<u8>, String> {
     let mut marked = Vec::with_capacity(changes.len());
     let mut is_lost = false;

@@ -11,32 +11,32 @@ use super::geometry::Geometry;
 use super::page::CONTENT_BYTES;
 use super::superblock::COUNT_MAX;
 
-/// Directory entries in a page.
+/// Number of directory entries in one page of a vault.
 pub const SLOTS_PER_PAGE: usize = CONTENT_BYTES / ENTRY_BYTES;
 
-/// Properties of a new object.
+/// Properties of a new object of a vault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spec {
-    /// Device that the object belongs to.
+    /// Name of the device that the object belongs to.
     pub owner: String,
-    /// Number of the object for its owner: owner and role name one object.
+    /// Number by which the owner finds the object: owner and role together identify one object.
     pub role: u32,
-    /// Kind of the object.
+    /// Kind of the object: cell, array, bitmap or log.
     pub kind: ObjectKind,
-    /// Whether a crash may undo its most recent changes.
+    /// Whether a crash may undo the most recent changes of the object.
     pub advisory: bool,
-    /// Bytes of a record of an array, else 0.
+    /// Bytes of each record of an array, else 0.
     pub record_bytes: u32,
-    /// Length in records, bits or bytes.
+    /// Length of the object: records of an array, bits of a bitmap, else bytes.
     pub length: u64,
 }
 
-/// A change to the directory that is reserved for a transaction.
+/// A change of one directory entry, with the slot and pages that are reserved for it until its transaction ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Planned {
     pub slot: usize,
     pub entry: Rc<Entry>,
-    /// Pages that it adds to those that the object had.
+    /// Pages that the change adds to those that the object had.
     pub taken: Vec<Run>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Returns an empty directory.
+    /// Returns an empty directory for a vault with this geometry.
     pub fn new(geometry: &Geometry) -> Self {
         let pages = geometry.directory_pages;
         let own = Entry {
@@ -91,7 +91,7 @@ impl Directory {
         }
     }
 
-    /// Returns the object with that number; 0 is the directory itself.
+    /// Returns the entry of the object with this number; 0 is the directory itself.
     pub fn get(&self, number: u64) -> Option<&Rc<Entry>> {
         match number {
             DIRECTORY => Some(&self.own),
@@ -99,32 +99,32 @@ impl Directory {
         }
     }
 
-    /// Returns the object with that owner and role.
+    /// Returns the entry of the object with this owner and role.
     pub fn find(&self, owner: &str, role: u32) -> Option<&Rc<Entry>> {
         self.get(*self.roles.get(&(owner.to_owned(), role))?)
     }
 
-    /// Returns all objects, in the order of their numbers.
+    /// Returns the entries of all objects, in the order of their numbers.
     pub fn all(&self) -> impl Iterator<Item = &Rc<Entry>> {
         self.objects.values().map(|(_, entry)| entry)
     }
 
-    /// Returns the number of pages without an owner.
+    /// Returns the number of pages of the vault that belong to no object.
     pub fn free_pages(&self) -> u64 {
         self.free.values().map(|pages| u64::from(*pages)).sum()
     }
 
-    /// Whether a transaction that deletes the object is in progress.
+    /// Whether the commit of a transaction that deletes the object `number` is in progress.
     pub fn is_going(&self, number: u64) -> bool {
         self.going.contains(&number)
     }
 
-    /// Notes that a transaction that deletes the object is in progress.
+    /// Records that the commit of a transaction that deletes the object `number` is in progress.
     pub fn note_going(&mut self, number: u64) {
         self.going.insert(number);
     }
 
-    /// Reserves a slot, a role and pages for a new object.
+    /// Reserves a slot of the directory, a role and pages for a new object with the properties `spec`.
     pub fn plan_new(&mut self, spec: &Spec, epoch: u64) -> Result<Planned> {
         Entry::check_owner(&spec.owner)?;
         let Spec { owner, role, kind, advisory, record_bytes, length } = spec.clone();
@@ -154,7 +154,7 @@ impl Directory {
         Ok(Planned { slot, entry: Rc::new(entry), taken })
     }
 
-    /// Reserves more pages for an object.
+    /// Reserves the pages with which the object `number` grows to `length`.
     pub fn plan_growth(&mut self, number: u64, length: u64) -> Result<Planned> {
         let (slot, old) = self.hold(number)?;
         let more = (|| {
@@ -173,7 +173,7 @@ impl Directory {
         Ok(Planned { slot, entry, taken })
     }
 
-    /// Keeps other transactions from growing or deleting an object. Returns its slot and entry.
+    /// Keeps other transactions from growing or deleting the object `number`. Returns the slot and entry of the object.
     pub fn hold(&mut self, number: u64) -> Result<(usize, Rc<Entry>)> {
         let (slot, entry) = self.objects.get(&number).cloned().ok_or_else(|| missing(number))?;
         if !self.held_objects.insert(number) {
@@ -183,19 +183,19 @@ impl Directory {
         Ok((slot, entry))
     }
 
-    /// Releases an object after [`Self::hold`], when the transaction is committed or dropped.
+    /// Ends [`Self::hold`] of the object `number`, when the transaction is committed or dropped.
     pub fn let_go(&mut self, number: u64) {
         self.held_objects.remove(&number);
         self.going.remove(&number);
     }
 
-    /// Gives the reservations of a dropped transaction back.
+    /// Releases the slot, role and pages that a dropped transaction had reserved.
     pub fn unplan(&mut self, planned: &Planned) {
         self.settle(planned);
         planned.taken.iter().for_each(|run| self.give(*run));
     }
 
-    /// Ends the reservations of a committed transaction.
+    /// Ends the reservation of the slot and role for a committed transaction, which uses them now.
     pub fn settle(&mut self, planned: &Planned) {
         let Planned { slot, entry, .. } = planned;
         self.held_slots.remove(slot);
@@ -203,7 +203,7 @@ impl Directory {
         self.held_objects.remove(&entry.number);
     }
 
-    /// Sets the content of a slot.
+    /// Sets the content of the slot with this index in the directory.
     ///
     /// # Errors
     /// A description of the contradiction, if no valid directory has this content.
@@ -238,7 +238,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Counts the free pages anew, once all slots are known.
+    /// Computes the free pages of the vault, once all slots are known.
     ///
     /// # Errors
     /// `Corrupt` if two objects have one page, or a page lies outside of the vault.

@@ -11,19 +11,19 @@ use super::page::CONTENT_BYTES;
 use super::superblock::COUNT_MAX;
 use crate::NAME_BYTES_MAX;
 
-/// Bytes of an entry.
+/// Bytes of one encoded directory entry.
 pub const ENTRY_BYTES: usize = size_of::<Raw>();
 
-/// Most runs of pages of one object.
+/// Most runs of consecutive pages that one object has.
 pub const RUNS_MAX: usize = 48;
 
-/// Object number of the directory itself, the owner of its pages.
+/// Object number of the directory itself, which owns the pages of the directory.
 pub const DIRECTORY: u64 = 0;
 
 const KIND_VERSION: u16 = 1;
 const ADVISORY: u32 = 1;
 
-/// Kind of an object.
+/// Kind of an object of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ObjectKind {
     /// A small state, read and written in one piece; the length is in bytes.
@@ -32,7 +32,7 @@ pub enum ObjectKind {
     Array,
     /// Bits; the length is in bits.
     Bitmap,
-    /// Entries in order, appended at the end and trimmed at the front; the length is in bytes.
+    /// Log entries in order, appended at the end and trimmed at the front; the length is in bytes.
     Log,
 }
 
@@ -43,7 +43,7 @@ impl ObjectKind {
         self as u16 + 1
     }
 
-    /// Returns the pages that an object of this kind and length needs.
+    /// Returns the number of pages that an object of this kind needs for `length`.
     pub fn pages(self, record_bytes: u32, length: u64) -> u64 {
         let content = CONTENT_BYTES as u64;
         match self {
@@ -55,53 +55,53 @@ impl ObjectKind {
     }
 }
 
-/// A run of consecutive pages.
+/// A run of consecutive pages of a vault that belong to one object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Run {
-    /// First page.
+    /// Number of the first page.
     pub first: u32,
-    /// Number of pages.
+    /// Number of pages in the run.
     pub pages: u32,
 }
 
 impl Run {
-    /// Returns the page behind the last.
+    /// Returns the number of the page behind the last one of the run.
     pub fn end(self) -> u64 {
         u64::from(self.first) + u64::from(self.pages)
     }
 }
 
-/// A directory entry.
+/// The directory entry of one object of a vault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Object number, never used again.
+    /// Number of the object. No other object of the vault ever has it.
     pub number: u64,
     /// Kind of the object.
     pub kind: ObjectKind,
-    /// Whether a crash may undo its most recent changes: statistics, hints.
+    /// Whether a crash may undo the most recent changes of the object, such as statistics and hints.
     pub advisory: bool,
-    /// Device that the object belongs to.
+    /// Name of the device that the object belongs to.
     pub owner: String,
-    /// Number of the object for its owner.
+    /// Number that identifies the object among the objects of its owner.
     pub role: u32,
-    /// Bytes of a record of an array, else 0.
+    /// Bytes of each record of an array, else 0.
     pub record_bytes: u32,
-    /// Length in records, bits or bytes.
+    /// Length of the object: records of an array, bits of a bitmap, else bytes.
     pub length: u64,
-    /// Epoch of the vault in which it was created.
+    /// Number of the epoch of the vault in which the object was created.
     pub epoch: u64,
-    /// Position of its pages.
+    /// The runs of pages that hold the object, in the order of its bytes.
     pub runs: Vec<Run>,
 }
 
-/// A slot of the directory.
+/// The content of one slot of the directory of a vault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Slot {
-    /// A slot that was never used.
+    /// The slot was never used.
     Unused,
-    /// A deleted object of this number.
+    /// The object in the slot was deleted; it had this number.
     Gone(u64),
-    /// An existing object.
+    /// The slot has an existing object, with this entry.
     Entry(Entry),
 }
 
@@ -140,12 +140,12 @@ impl fmt::Display for Entry {
 }
 
 impl Entry {
-    /// Returns the number of its pages.
+    /// Returns the number of pages of the object.
     pub fn pages(&self) -> u64 {
         self.runs.iter().map(|run| u64::from(run.pages)).sum()
     }
 
-    /// Returns the page of the vault that is its page `index`.
+    /// Returns the number in the vault of page `index` of the object.
     pub fn page(&self, index: u64) -> Option<PageNumber> {
         let mut before = 0;
         for run in &self.runs {
@@ -157,7 +157,7 @@ impl Entry {
         None
     }
 
-    /// Checks that a name can be that of an owner.
+    /// Checks that `owner` is a valid name for the owner of an object.
     ///
     /// # Errors
     /// `Invalid` for an empty or too long name, or one with a NUL byte.
@@ -188,7 +188,7 @@ impl Entry {
 }
 
 impl Slot {
-    /// Encodes the slot.
+    /// Encodes the content of the slot.
     ///
     /// # Panics
     /// If an entry is not within its limits: code that makes entries checks that.
@@ -216,7 +216,7 @@ impl Slot {
         zerocopy::transmute!(raw)
     }
 
-    /// Decodes a slot.
+    /// Decodes the content of a slot.
     ///
     /// # Errors
     /// A description of the fault.

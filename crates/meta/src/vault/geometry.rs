@@ -4,57 +4,58 @@ use block::{Error, ErrorKind, Result};
 
 use super::page::{PAGE_BYTES, POINTERS_PER_PAGE};
 
-/// Start of the two slots of the superblock.
+/// Offsets on a copy of the two slots for the superblock of a vault.
 pub const SUPERBLOCKS: [u64; 2] = [0, PAGE_BYTES as u64];
 
-/// Start of the log.
+/// Offset on a copy of the start of the log of a vault.
 pub const LOG_START: u64 = 2 * PAGE_BYTES as u64;
 
-/// Bytes of the shortest log.
+/// Fewest bytes that the log of a vault may have.
 pub const LOG_BYTES_MIN: u64 = 64 << 10;
 
-/// Bytes of the longest log: an opening holds all of it in memory.
+/// Most bytes that the log of a vault may have: opening the vault holds the whole log in memory.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
 
 /// A record has at most one in this many parts of the log, so that a checkpoint always makes room for the next one.
 const RECORD_PARTS: u64 = 4;
 
-/// Bytes of the longest record in a log of any length.
+/// Most bytes of one record in the log of a vault, however long the log is.
 pub const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 /// Most objects of one vault.
 pub const OBJECTS_MAX: u32 = 4096;
 
-/// Most pages of objects.
+/// Most pages for objects in one vault.
 pub const PAGES_MAX: u64 = 1 << 31;
 
-/// Fewest useful pages of objects.
+/// Fewest pages for objects with which a vault is useful.
 pub const PAGES_MIN: u64 = 8;
 
 /// Bytes of both homes of a page.
 const HOMES_BYTES: u64 = 2 * PAGE_BYTES as u64;
 
-/// Most levels of the map: 254 to the fourth is more than [`PAGES_MAX`].
+/// Most levels in the map of a vault, the tree of pointers to its pages: 254 to the fourth is more than [`PAGES_MAX`].
 pub const LEVELS_MAX: usize = 4;
 
-/// Number of a page, counted through all levels.
+/// Number of a page in a vault, counted through all levels of its map; the pages of objects are level 0.
 pub type PageNumber = u64;
 
-/// Sizes of a copy's parts; the same for all copies.
+/// Sizes of the parts of a vault (log, pages, directory), which are the same on each of its copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Bytes of a copy.
+    /// Bytes that a copy of the vault occupies on its disk.
     pub bytes: u64,
-    /// Bytes of the log.
+    /// Bytes of the log of the vault.
     pub log_bytes: u64,
-    /// Pages of objects, including those of the directory.
+    /// Number of pages for objects, including those of the directory.
     pub pages: u64,
-    /// Pages of the directory, from page 0 on.
+    /// Number of pages of the directory, from page 0 on.
     pub directory_pages: u32,
 }
 
 impl Geometry {
-    /// Returns the largest geometry that fits into `bytes`, with a log of `log_bytes` and `directory_pages`.
+    /// Returns the sizes of the largest vault that fits into `bytes`, with a log of `log_bytes` and `directory_pages`
+    /// pages for the directory.
     ///
     /// # Errors
     /// `Invalid` for a log outside its limits, `NoSpace` if there is no room for objects.
@@ -78,18 +79,18 @@ impl Geometry {
         Ok(all)
     }
 
-    /// Returns the bytes of a copy with `pages` pages of objects and a log of `log_bytes`.
+    /// Returns the bytes that a copy of a vault needs for `pages` pages of objects and a log of `log_bytes`.
     pub fn bytes_for(pages: u64, log_bytes: u64) -> u64 {
         let all = Self { bytes: 0, log_bytes, pages: pages.max(PAGES_MIN), directory_pages: 1 };
         all.end()
     }
 
-    /// Returns the end of the last page.
+    /// Returns the offset on a copy of the end of the last page.
     pub fn end(&self) -> u64 {
         self.home(self.all_pages(), 0)
     }
 
-    /// Checks the limits. The error describes the fault.
+    /// Checks these sizes against the limits of a vault. The error describes the fault.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { bytes, log_bytes, pages, directory_pages } = *self;
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&log_bytes)
@@ -118,12 +119,12 @@ impl Geometry {
         Ok(())
     }
 
-    /// Returns the number of pages in a level.
+    /// Returns the number of pages in a level of the vault's map of pages; level 0 are the pages of objects.
     pub fn level_pages(&self, level: usize) -> u64 {
         (0..level).fold(self.pages, |pages, _| pages.div_ceil(POINTERS_PER_PAGE))
     }
 
-    /// Returns the level of the root: the first level, from 1, that has one page.
+    /// Returns the level of the root of the vault's map of pages: the first level, from 1, that has one page.
     pub fn root_level(&self) -> usize {
         (1..=LEVELS_MAX).find(|level| self.level_pages(*level) == 1).unwrap_or(LEVELS_MAX)
     }
@@ -132,17 +133,18 @@ impl Geometry {
         (0..level).map(|level| self.level_pages(level)).sum()
     }
 
-    /// Returns the page number of the root.
+    /// Returns the page number of the root of the vault's map of pages.
     pub fn root(&self) -> PageNumber {
         self.first_of(self.root_level())
     }
 
-    /// Returns the number of pages of all levels.
+    /// Returns the number of pages in all levels of the vault's map of pages, including those of objects.
     pub fn all_pages(&self) -> u64 {
         self.root() + 1
     }
 
-    /// Returns the page that points to this one, and the index of the pointer in it; `None` for the root.
+    /// Returns the page of the vault's map that points to `page`, and the index of the pointer; `None` for the root of
+    /// the map.
     pub fn parent(&self, page: PageNumber) -> Option<(PageNumber, usize)> {
         let mut first = 0;
         for level in 0..self.root_level() {
@@ -157,12 +159,12 @@ impl Geometry {
         None
     }
 
-    /// Returns the start of a home of a page.
+    /// Returns the offset on a copy of home `home` of a page. Each page has two homes, for its old and new versions.
     pub fn home(&self, page: PageNumber, home: usize) -> u64 {
         LOG_START + self.log_bytes + page * HOMES_BYTES + home as u64 * PAGE_BYTES as u64
     }
 
-    /// Returns the bytes of the longest record of this log, a multiple of a page.
+    /// Returns the bytes of the longest record that this vault writes to its log, a multiple of a page.
     pub fn record_bytes_max(&self) -> u64 {
         let most = (self.log_bytes / RECORD_PARTS).min(RECORD_BYTES_MAX);
         most - most % PAGE_BYTES as u64

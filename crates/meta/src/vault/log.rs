@@ -11,13 +11,13 @@ use super::superblock::COUNT_MAX;
 use super::transaction::Turn;
 use super::{ObjectId, Spec, Transaction, Vault};
 
-/// Bytes before the ring: the offsets of the first and the next entry.
+/// Bytes of the header of a log object, before its entries: the offsets of the first and the next entry.
 pub(super) const LOG_HEADER_BYTES: u64 = 16;
 
 /// Bytes before an entry: its length.
 const ENTRY_HEADER_BYTES: u64 = 4;
 
-/// A log of entries. At most one handle to it may exist.
+/// A log object of a vault, which has entries in order. At most one handle to it may exist.
 pub struct Log {
     vault: Vault,
     id: ObjectId,
@@ -33,19 +33,19 @@ struct Ends {
     next: u64,
 }
 
-/// A log entry, and the offset of the next one.
+/// An entry of a log object, and the offset of the next one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogEntry {
-    /// Offset of the entry.
+    /// Offset of the entry in the log.
     pub at: u64,
-    /// Its content.
+    /// Content of the entry.
     pub bytes: Vec<u8>,
     /// Offset of the next entry.
     pub next: u64,
 }
 
 impl Spec {
-    /// Returns the spec of a log. Its entries, with 4 bytes more for each, have at most `bytes`.
+    /// Returns the properties of a log object. Its entries, with 4 bytes more for each, have at most `bytes` in total.
     pub fn log(owner: &str, role: u32, bytes: u64) -> Self {
         let (kind, owner) = (ObjectKind::Log, owner.to_owned());
         Self { owner, role, kind, advisory: false, record_bytes: 0, length: bytes }
@@ -53,7 +53,7 @@ impl Spec {
 }
 
 impl Log {
-    /// Opens the log with this id. At most one handle to it may exist at a time.
+    /// Opens the log object with this id. At most one handle to it may exist at a time.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt`, and errors of reads.
@@ -71,18 +71,18 @@ impl Log {
         Ok(Self { vault: vault.clone(), id, ends, turn: Mutex::new() })
     }
 
-    /// Returns the offset of the first entry, present or future.
+    /// Returns the offset of the first entry of the log; of the next one to be appended if the log is empty.
     pub fn first(&self) -> u64 {
         self.ends.get().first
     }
 
-    /// Returns the offset of the next entry to be appended.
+    /// Returns the offset of the next entry to be appended to the log.
     pub fn next(&self) -> u64 {
         self.ends.get().next
     }
 
-    /// Appends an entry and returns its offset. Other transactions that change the log wait until the commit of this
-    /// one is in progress, or until it is dropped.
+    /// Appends an entry to the log when the transaction is committed, and returns its offset. Other transactions that
+    /// change the log wait until this commit is in progress or the transaction is dropped.
     ///
     /// # Errors
     /// `NoSpace` if the log has no room, `NotFound`.
@@ -109,7 +109,8 @@ impl Log {
         Ok(at)
     }
 
-    /// Removes all entries before `to`. That must be the offset of an entry, or of the next one to be appended.
+    /// Removes all entries of the log before `to`, which must be the offset of an entry, or of the next one to be
+    /// appended.
     ///
     /// # Errors
     /// `OutOfRange`, `NotFound`.
@@ -124,7 +125,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns the entry at offset `at`; `None` at the end.
+    /// Returns the entry of the log at offset `at`; `None` at the end of the log.
     ///
     /// # Errors
     /// `OutOfRange` for trimmed entries, `Corrupt`, and errors of reads.

@@ -68,11 +68,11 @@ pub use open::{Options, Shape};
 pub use replicas::CopyState;
 pub use transaction::{TRANSACTION_PAGES_MAX, Transaction};
 
-/// The number of an object. A vault never uses it again.
+/// The number of an object of a vault. No other object of that vault ever has it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectId(pub u64);
 
-/// An open vault. A clone is a second handle to it.
+/// An open vault. A clone is a second handle to the same vault.
 #[derive(Clone)]
 pub struct Vault(Rc<Inner>);
 
@@ -102,20 +102,20 @@ impl Drop for Inner {
     }
 }
 
-/// Activity and content of a vault.
+/// Counters of a vault: its activity since it was opened, and its free pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Records written to the log.
+    /// Number of records written to the log.
     pub records: u64,
-    /// Transactions in those records.
+    /// Number of transactions in those records.
     pub transactions: u64,
-    /// Records for which the log had no room until a checkpoint was made.
+    /// Number of records for which the log had no room until a checkpoint was made.
     pub waited: u64,
-    /// Number of checkpoints.
+    /// Number of checkpoints made.
     pub checkpoints: u64,
-    /// Highest number of pages that were in memory at once.
+    /// Highest number of pages that were in the cache at once.
     pub pages_peak: usize,
-    /// Pages that belong to no object.
+    /// Number of pages that belong to no object.
     pub free_pages: u64,
 }
 
@@ -125,22 +125,22 @@ impl Vault {
         self.0.replicas.vault
     }
 
-    /// Returns the sizes of its parts.
+    /// Returns the sizes of the parts of the vault: its log, its pages and its directory.
     pub fn geometry(&self) -> Geometry {
         self.0.replicas.geometry
     }
 
-    /// Returns the state of a copy, and the error for which this process left it behind, if it did.
+    /// Returns the state of a copy of the vault, and the error for which this process left it behind, if it did.
     pub fn standing(&self, copy: usize) -> (CopyState, Option<Error>) {
         (self.0.replicas.standing(copy), self.0.replicas.fault(copy))
     }
 
-    /// Returns the number of copies, present or not.
+    /// Returns the number of copies of the vault, present or not.
     pub fn copies(&self) -> usize {
         self.0.replicas.count()
     }
 
-    /// Returns its counters.
+    /// Returns the counters of the vault.
     pub fn counters(&self) -> Counters {
         Counters {
             pages_peak: self.0.tree.cache.borrow().peak,
@@ -149,7 +149,7 @@ impl Vault {
         }
     }
 
-    /// Returns the directory entry of an object.
+    /// Returns the directory entry of an object of the vault.
     ///
     /// # Errors
     /// `NotFound`.
@@ -157,22 +157,22 @@ impl Vault {
         self.0.entry(id.0)
     }
 
-    /// Returns the object with that owner and role.
+    /// Returns the id of the object with this owner and role.
     pub fn find(&self, owner: &str, role: u32) -> Option<ObjectId> {
         self.0.directory.borrow().find(owner, role).map(|entry| ObjectId(entry.number))
     }
 
-    /// Returns all objects that `owner` has.
+    /// Returns the ids of all objects that belong to the device `owner`.
     pub fn owned_by(&self, owner: &str) -> Vec<ObjectId> {
         let directory = self.0.directory.borrow();
         let own = directory.all().filter(|entry| entry.owner == owner);
         own.map(|entry| ObjectId(entry.number)).collect()
     }
 
-    /// Loads all pages of an object into memory.
+    /// Loads all pages of an object into the cache.
     ///
     /// # Errors
-    /// `Limit` if it has more pages than the cache keeps; errors of reads.
+    /// `Limit` if the object has more pages than the cache keeps; errors of reads.
     pub async fn load(&self, id: ObjectId) -> Result<()> {
         let entry = self.0.entry(id.0)?;
         let most = self.0.tree.cache.borrow().clean_max() as u64;
@@ -187,7 +187,7 @@ impl Vault {
         Ok(())
     }
 
-    /// Evicts all pages of an object from memory. Changed pages are written first.
+    /// Evicts all pages of an object from the cache, after a checkpoint has written its changed pages.
     ///
     /// # Errors
     /// As [`Vault::flush`].
@@ -201,8 +201,8 @@ impl Vault {
         Ok(())
     }
 
-    /// Makes a checkpoint: writes every changed page to its home. Committed changes are durable without it; advisory
-    /// changes are durable after it.
+    /// Makes a checkpoint of the vault: writes every changed page to its home. Committed changes are durable without
+    /// it; advisory changes are durable after it.
     ///
     /// # Errors
     /// `Faulted` if the vault has failed, `ReadOnly`.
@@ -211,8 +211,8 @@ impl Vault {
         self.0.checkpoint(false).await
     }
 
-    /// Waits until running commits are over, and makes a checkpoint, so that the next opening has nothing to replay.
-    /// Other handles can commit and write nothing afterwards.
+    /// Closes the vault: waits until running commits are over, and makes a checkpoint, so that the next opening has
+    /// nothing to replay. Afterwards other handles can neither commit nor write.
     ///
     /// # Errors
     /// As [`Vault::flush`].
@@ -223,7 +223,7 @@ impl Vault {
         flushed
     }
 
-    /// Returns the reason why no more transactions are committed, if the vault has failed.
+    /// Returns the error for which the vault commits no more transactions, if it has failed.
     pub fn failure(&self) -> Option<Error> {
         self.0.failed.borrow().clone()
     }

@@ -19,14 +19,14 @@ use super::{Inner, Vault};
 use crate::Uuid;
 use crate::io::{all_of, write_all};
 
-/// Parameters of a new vault.
+/// Sizes of a new vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// Bytes of the log; a share of the disk if `None`.
+    /// Bytes of the log of the vault; if `None`, a share of the smallest disk.
     pub log_bytes: Option<u64>,
-    /// Most objects at one time.
+    /// Most objects that exist in the vault at one time.
     pub objects: u32,
-    /// Bytes of a copy, from the first of its disk on; as many as the smallest disk has if `None`.
+    /// Bytes that a copy occupies, from the start of its disk on; if `None`, the size of the smallest disk.
     pub bytes: Option<u64>,
 }
 
@@ -46,16 +46,16 @@ const LOG_BYTES_USUAL: u64 = 16 << 20;
 /// time.
 const ROOM_STEP: u64 = 64 << 20;
 
-/// Options of an opening.
+/// Options for opening a vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Bytes of pages in memory; at least [`super::CACHE_BYTES_MIN`].
+    /// Bytes of the page cache; at least [`super::CACHE_BYTES_MIN`].
     pub cache_bytes: usize,
-    /// Whether nothing may be written. The log is then replayed in memory only.
+    /// Whether nothing may be written to the disks. The log is then replayed in memory only.
     pub read_only: bool,
-    /// Whether it may be opened without a current copy.
+    /// Whether the vault may be opened while a current copy is missing.
     pub may_degrade: bool,
-    /// UUID that the vault must have, if it is known.
+    /// UUID that the vault on the disks must have, if it is known.
     pub vault: Option<Uuid>,
 }
 
@@ -120,8 +120,8 @@ fn check_disk(lower: &Lower) -> Result<()> {
 }
 
 impl Vault {
-    /// Formats these disks as a new, empty vault: one copy on each. Their former content is lost. The caller must
-    /// make sure that it is not needed.
+    /// Formats the disks `lowers` as a new, empty vault: one copy on each. Their former content is lost, so the caller
+    /// must make sure that it is not needed.
     ///
     /// # Errors
     /// `NoSpace` if the smallest disk is too small, or a disk has less room than its size claims; `Invalid` for an
@@ -169,7 +169,7 @@ impl Vault {
         Ok(superblock.vault)
     }
 
-    /// Opens a vault from its copies, in their order; `None` stands for a copy that is missing.
+    /// Opens a vault from its copies, in the order of their indices; `None` stands for a copy that is missing.
     ///
     /// # Errors
     /// `NotFound` if there is no vault on any disk; `Unsupported` if it is of a newer version; `Invalid` for a disk
@@ -180,7 +180,7 @@ impl Vault {
         Self::open_with(env, lowers, None, options).await
     }
 
-    /// Opens a vault with records that name data on `data`.
+    /// Opens a vault whose records name data on the lower `data`.
     ///
     /// # Errors
     /// As [`Vault::open`], and errors of `data`.
@@ -297,7 +297,7 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes zeros to slot 1, and the superblock, or zeros, to slot 0.
+/// Writes zeros to slot 1 of the superblock of a copy, and the superblock (or zeros) to slot 0.
 pub(super) async fn write_first(
     env: &Env,
     lower: &Lower,

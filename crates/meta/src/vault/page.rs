@@ -6,16 +6,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::geometry::PageNumber;
 
-/// Bytes of a page. Everything in a vault is a multiple of this.
+/// Bytes of a page of a vault. The sizes of all parts of a vault are multiples of this.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Bytes of a page that belong to its object.
+/// Bytes of a page that hold content of its object.
 pub const CONTENT_BYTES: usize = PAGE_BYTES - size_of::<Header>();
 
-/// Pointers in a page of the map.
+/// Number of pointers in one page of the vault's map, the tree of pointers to all pages.
 pub const POINTERS_PER_PAGE: u64 = (CONTENT_BYTES / size_of::<RawPointer>()) as u64;
 
-/// Owner number in the pages of the map.
+/// Object number in the header of pages that belong to the vault's map of pages.
 pub const MAP_OWNER: u64 = u64::MAX;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -37,27 +37,28 @@ struct RawPointer {
 const _: () = assert!(size_of::<Header>() == 32 && size_of::<RawPointer>() == 16);
 const _: () = assert!(POINTERS_PER_PAGE == 254);
 
-/// Returns the checksum that everything in a vault uses.
+/// Returns the checksum of `bytes` that all structures in a vault use.
 pub fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// A pointer to a page, kept in the level above it: its version, its home and its checksum.
+/// A pointer to one version of a page, kept in the vault's map of pages: the checkpoint, home and checksum of the
+/// version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pointer {
-    /// Checkpoint that wrote the page.
+    /// Number of the checkpoint that wrote the page.
     pub checkpoint: u64,
-    /// Home that holds this version.
+    /// Index of the home that holds this version of the page.
     pub home: usize,
-    /// Checksum of the page.
+    /// Checksum of this version of the page.
     pub checksum: u64,
 }
 
 impl Pointer {
-    /// Bytes of a pointer.
+    /// Bytes of an encoded pointer.
     pub const BYTES: usize = size_of::<RawPointer>();
 
-    /// Decodes a pointer; `None` for a page that was never written.
+    /// Decodes a pointer to a page; `None` for a page that was never written.
     ///
     /// # Panics
     /// If `bytes` does not have [`Pointer::BYTES`].
@@ -71,7 +72,7 @@ impl Pointer {
         })
     }
 
-    /// Encodes a pointer.
+    /// Encodes a pointer to a page.
     pub fn encode(pointer: Option<Self>) -> [u8; Self::BYTES] {
         let raw = match pointer {
             None => RawPointer { version: 0.into(), checksum: 0.into() },
@@ -84,12 +85,12 @@ impl Pointer {
     }
 }
 
-/// A page in memory. Its checksum and its checkpoint are set when it is written.
+/// The bytes of a page in memory. The checksum and the checkpoint in them are set when the page is written.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Page([u8; PAGE_BYTES]);
 
 impl Page {
-    /// Returns a page that was never written.
+    /// Returns an empty page with this number, for the object `owner`.
     pub fn blank(owner: u64, number: PageNumber) -> Self {
         let mut page = Self([0; PAGE_BYTES]);
         let header = page.header_mut();
@@ -106,38 +107,38 @@ impl Page {
         Header::mut_from_prefix(&mut self.0).expect("a page is longer than its header").0
     }
 
-    /// Returns the number of the object that owns it.
+    /// Returns the number of the object that owns the page.
     pub fn owner(&self) -> u64 {
         self.header().owner.get()
     }
 
-    /// Returns the checkpoint that wrote it; 0 if it was never written.
+    /// Returns the number of the checkpoint that wrote the page; 0 if the page was never written.
     pub fn checkpoint(&self) -> u64 {
         self.header().checkpoint.get()
     }
 
-    /// Returns the object's bytes.
+    /// Returns the bytes of the page that hold content of its object.
     pub fn content(&self) -> &[u8] {
         &self.0[size_of::<Header>()..]
     }
 
-    /// Returns the object's bytes for a change.
+    /// Returns the bytes of the page that hold content of its object, for a change.
     pub fn content_mut(&mut self) -> &mut [u8] {
         &mut self.0[size_of::<Header>()..]
     }
 
-    /// Returns a pointer of a page of the map.
+    /// Returns the pointer with index `place` in this page, which is one of the vault's map of pages.
     pub fn pointer(&self, place: usize) -> Option<Pointer> {
         Pointer::decode(&self.content()[place * Pointer::BYTES..][..Pointer::BYTES])
     }
 
-    /// Sets a pointer of a page of the map.
+    /// Sets the pointer with index `place` in this page, which is one of the vault's map of pages.
     pub fn set_pointer(&mut self, place: usize, pointer: Pointer) {
         self.content_mut()[place * Pointer::BYTES..][..Pointer::BYTES]
             .copy_from_slice(&Pointer::encode(Some(pointer)));
     }
 
-    /// Sets checkpoint and checksum for a write by `checkpoint` to `home`, and returns the pointer to this version.
+    /// Sets the checkpoint and the checksum in the page for a write to `home`, and returns the pointer to this version.
     pub fn seal(&mut self, checkpoint: u64, home: usize) -> Pointer {
         self.header_mut().checkpoint = checkpoint.into();
         let sum = checksum(&self.0[size_of::<U64>()..]);
@@ -145,12 +146,12 @@ impl Page {
         Pointer { checkpoint, home, checksum: sum }
     }
 
-    /// Returns all of its bytes.
+    /// Returns all bytes of the page, with its header.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Checks that `bytes` are the page that `pointer` names, and returns it.
+    /// Returns the page in `bytes` after checking that it is page `number`, in the version that `pointer` names.
     ///
     /// # Errors
     /// A description of the difference.

@@ -7,13 +7,13 @@ use super::page::{PAGE_BYTES, checksum};
 use super::superblock::Position;
 use crate::Uuid;
 
-/// Magic number at the start of a record.
+/// Magic number at the start of a record in the log of a vault.
 pub const RECORD_MAGIC: [u8; 8] = *b"CAIRNREC";
 
-/// Bytes of a record's header, before the changes.
+/// Bytes of the header of a record, before its changes.
 pub const RECORD_HEADER_BYTES: usize = size_of::<Header>();
 
-/// Bytes of a change's header, before its own bytes.
+/// Bytes of the header of a change, before the bytes that it writes.
 pub const CHANGE_HEADER_BYTES: usize = size_of::<ChangeHeader>();
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -55,41 +55,41 @@ const LET_GO: u8 = 5;
 /// Bytes of a checksum of data.
 const DATA_CHECKSUM_BYTES: usize = size_of::<U64>();
 
-/// Operation of a change.
+/// Operation of a change in a record of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb<'a> {
-    /// Writes these bytes.
+    /// Writes these bytes to the object.
     Write(&'a [u8]),
-    /// Writes this number of bytes with this value.
+    /// Fills this number of bytes of the object with this value.
     Fill(u32, u8),
-    /// Sets or clears this number of bits.
+    /// Sets or clears this number of bits of the object.
     Bits(u32, bool),
-    /// Names data outside of the vault, by length and checksum: the next change makes them reachable.
+    /// Names data outside of the vault, by length and checksum: the next change in the record makes them reachable.
     Data(u32, u64),
-    /// Permits changes in place to data that an earlier record has named.
+    /// Permits that data which an earlier record has named are changed in place.
     LetGo,
 }
 
 impl Verb<'_> {
-    /// Whether it changes an object.
+    /// Whether this operation changes an object of the vault.
     pub fn is_of_object(&self) -> bool {
         !matches!(self, Verb::Data(..) | Verb::LetGo)
     }
 }
 
-/// A change to an object, of at least one byte or bit.
+/// A change in a record of the log, of at least one byte or bit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change<'a> {
-    /// Number of the object; 0 for a change of no object.
+    /// Number of the object; 0 if the change is of data outside of the vault.
     pub object: u64,
-    /// First byte or bit in the object, or first byte of the data.
+    /// First byte or bit in the object, or first byte of the data outside of the vault.
     pub from: u64,
-    /// Operation.
+    /// Operation of the change.
     pub verb: Verb<'a>,
 }
 
 impl<'a> Change<'a> {
-    /// Returns the number of bytes or bits that it concerns.
+    /// Returns the number of bytes or bits that the change concerns.
     pub fn length(&self) -> u32 {
         match self.verb {
             Verb::Write(bytes) => bytes.len() as u32,
@@ -98,7 +98,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Returns the bytes that it touches: the first and their number.
+    /// Returns the bytes that the change concerns: the first one and their number.
     pub fn byte_range(&self) -> (u64, u64) {
         match self.verb {
             Verb::Write(_) | Verb::Fill(..) | Verb::Data(..) | Verb::LetGo => {
@@ -111,7 +111,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Appends its encoding to `to`.
+    /// Appends the encoded change to `to`.
     pub fn encode(&self, to: &mut Vec<u8>) {
         let checksum;
         let (verb, value, bytes): (u8, u8, &[u8]) = match self.verb {
@@ -136,7 +136,7 @@ impl<'a> Change<'a> {
         to.extend_from_slice(bytes);
     }
 
-    /// Decodes the first change of `bytes`, and returns the rest.
+    /// Decodes the first change in `bytes`, and returns it with the rest of `bytes`.
     ///
     /// # Errors
     /// A description of the fault.
@@ -168,7 +168,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Decodes all changes of `bytes`, in order.
+/// Decodes all changes in `bytes`, in order.
 ///
 /// # Errors
 /// A description of the first faulty change.
@@ -182,21 +182,21 @@ pub fn changes(mut bytes: &[u8]) -> Result<Vec<Change<'_>>, String> {
     Ok(all)
 }
 
-/// The decoded header of a record.
+/// The decoded header of a record in the log of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Position and number of the record, checksum of the record before it, and its own epoch.
+    /// Position of the record: its offset and number, the checksum of the record before it, and its own epoch.
     pub at: Position,
-    /// Bytes of the record.
+    /// Bytes of the record, without padding.
     pub length: u32,
-    /// Number of changes.
+    /// Number of changes in the record.
     pub changes: u32,
     /// Checksum of the record.
     pub checksum: u64,
 }
 
 impl Head {
-    /// Returns the position of the next record.
+    /// Returns the position in the log of the record that follows this one.
     pub fn next(&self) -> Position {
         Position {
             offset: self.at.offset + padded(self.length as usize) as u64,
@@ -207,12 +207,13 @@ impl Head {
     }
 }
 
-/// Returns the bytes that a record of `length` occupies in the log.
+/// Returns the bytes that a record of `length` bytes occupies in the log, with padding.
 pub const fn padded(length: usize) -> usize {
     length.next_multiple_of(PAGE_BYTES)
 }
 
-/// Writes a record of `changes` changes, encoded in `parts`, into `to`, which must have the record's padded length.
+/// Encodes a record of `changes` changes, whose bytes are in `parts`, into `to`. The length of `to` must be the padded
+/// length of the record.
 ///
 /// # Panics
 /// If `to` has another length.
@@ -242,7 +243,8 @@ pub fn encode(vault: Uuid, at: Position, changes: u32, parts: &[&[u8]], to: &mut
     Head { at, length: length as u32, changes, checksum: sum }
 }
 
-/// Returns the record at the beginning of `bytes` and its changes, if there is a complete one of this vault.
+/// Decodes the record at the beginning of `bytes`, if it is a complete one of this vault: its header and the bytes of
+/// its changes.
 pub fn decode(vault: Uuid, bytes: &[u8]) -> Option<(Head, &[u8])> {
     let (header, _) = Header::ref_from_prefix(bytes).ok()?;
     let length = header.length.get() as usize;
@@ -264,7 +266,7 @@ pub fn decode(vault: Uuid, bytes: &[u8]) -> Option<(Head, &[u8])> {
     Some((head, &bytes[RECORD_HEADER_BYTES..length]))
 }
 
-/// Returns the right checksum for a record, ignoring the checksum field that it has.
+/// Computes the checksum that a record must have, ignoring the checksum field in `record`.
 ///
 /// # Panics
 /// If `record` is shorter than a header.
@@ -276,7 +278,7 @@ pub fn record_checksum(record: &[u8]) -> u64 {
     digest.finalize()
 }
 
-/// Returns the length in the header of the record at the beginning of `bytes`.
+/// Returns the length that the header of the record at the beginning of `bytes` contains.
 pub fn claimed_length(bytes: &[u8]) -> Option<usize> {
     let (header, _) = Header::ref_from_prefix(bytes).ok()?;
     (header.magic == RECORD_MAGIC).then(|| header.length.get() as usize)

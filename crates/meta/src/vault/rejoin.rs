@@ -12,8 +12,8 @@ use super::{Inner, Vault, open};
 const BATCH: usize = 64;
 
 impl Vault {
-    /// Resyncs a copy that was left behind, or was replaced by a blank disk: copies every page while the vault is in
-    /// use. The former content of the disk is lost.
+    /// Resyncs a copy of the vault that was left behind, or was replaced by a blank disk: copies every page to it while
+    /// the vault is in use. The former content of the disk is lost.
     ///
     /// # Errors
     /// `Invalid` for a copy that is current or missing; errors of its disk, after which it stays behind; `Faulted` if

@@ -52,18 +52,18 @@ impl Ring {
     }
 }
 
-/// Records from the tail on, and the position of the next one.
+/// The records of the log from its tail on, and the position of the next one.
 pub(super) struct Found {
     pub records: Vec<(Head, Vec<u8>)>,
     pub end: Position,
 }
 
 impl Found {
-    /// Marks the numbers in the last record that made lost data reachable, so that reading them returns an error from
-    /// now on.
+    /// Marks in the last record the numbers that made the data in `lost` reachable, so that reading these numbers
+    /// returns an error from now on.
     ///
     /// # Errors
-    /// `Corrupt` if they cannot be marked.
+    /// `Corrupt` if the numbers cannot be marked.
     pub fn mark_lost(&mut self, lost: &[ByteRange]) -> Result<()> {
         let speaks = |(head, _): &&mut (Head, Vec<u8>)| head.changes > 0;
         let Some((head, changes)) = self.records.iter_mut().rfind(speaks) else { return Ok(()) };
@@ -82,7 +82,8 @@ fn follows(head: &Head, end: &Position) -> bool {
     (at.offset, at.number, at.previous) == (offset, number, previous) && at.epoch >= epoch
 }
 
-/// Reads the logs of all current copies. A copy with an unreadable log is left behind.
+/// Reads the logs of all current copies, and returns the records to replay. A copy with an unreadable log is left
+/// behind.
 ///
 /// # Errors
 /// `Corrupt` if a record is missing and a later one is present; the read error of the last remaining copy.
@@ -138,7 +139,7 @@ pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
 }
 
 impl Inner {
-    /// Applies the changes of the records in memory, with checkpoints when the cache gets too full.
+    /// Applies the changes of the records to pages in memory, with checkpoints when the cache gets too full.
     ///
     /// # Errors
     /// `Corrupt` if a change is outside of its object; `Limit` if the changes need more pages than the cache has and
@@ -202,7 +203,7 @@ impl Inner {
         self.note_slots(change)
     }
 
-    /// Updates the directory in memory after a change of the directory's pages.
+    /// Updates the directory in memory after a change of the pages of the directory.
     pub(super) fn note_slots(&self, change: &Change<'_>) -> Result<()> {
         if change.object != DIRECTORY {
             return Ok(());
@@ -212,7 +213,7 @@ impl Inner {
         slots.into_iter().try_for_each(|slot| self.note_slot(slot))
     }
 
-    /// Reads a slot of the directory from its page, which is in memory.
+    /// Updates one slot of the directory in memory from its page, which is in the cache.
     pub(super) fn note_slot(&self, slot: usize) -> Result<()> {
         let per_page = super::directory::SLOTS_PER_PAGE;
         let cache = self.tree.cache.borrow();

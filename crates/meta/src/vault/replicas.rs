@@ -11,7 +11,7 @@ use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
 use crate::Uuid;
 use crate::io::{all_of, write_all};
 
-/// State of a copy.
+/// State of a copy of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyState {
     /// The copy has all committed records.
@@ -22,7 +22,7 @@ pub enum CopyState {
     Behind,
 }
 
-/// Content of the superblocks, apart from the states of the copies.
+/// The content of the superblocks of a vault, apart from the states of the copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Durable {
     pub checkpoint: u64,
@@ -64,7 +64,7 @@ impl Replica {
 }
 
 impl Replicas {
-    /// Returns the copies of the vault that `newest` describes.
+    /// Returns the copies of the vault that the superblock `newest` describes.
     pub fn new(env: &Env, newest: &Superblock, members: Vec<Replica>) -> Self {
         let Superblock { checkpoint, root, tail, .. } = *newest;
         Self {
@@ -86,7 +86,7 @@ impl Replicas {
         self.epoch.get()
     }
 
-    /// Starts a new epoch, which only the copies that are current now take part in.
+    /// Starts a new epoch of the vault, which only the current copies take part in.
     pub fn raise_epoch(&self) {
         let number = self.epoch.get().number + 1;
         self.epoch.set(Epoch { number, draw: self.env.random("vault epoch") });
@@ -104,20 +104,20 @@ impl Replicas {
         self.members[copy].standing.set(standing);
     }
 
-    /// Sets the slot of a copy that holds its newest superblock; `None` for neither.
+    /// Records which slot of a copy holds its newest superblock; `None` for neither.
     pub fn set_slot(&self, copy: usize, slot: Option<usize>) {
         self.members[copy].slot.set(slot);
     }
 
-    /// Returns a superblock for a copy before its resync: with the epoch that the others last sent to it, and not
-    /// current.
+    /// Returns the superblock that a copy gets before its resync: marked as not current, with the last epoch that was
+    /// sent to it.
     pub fn superblock_behind(&self, copy: usize) -> Superblock {
         let superblock = self.superblock(copy, self.durable.get());
         let current = superblock.current & !(1 << copy);
         Superblock { sequence: 1, current, epoch: self.sent.get()[copy], ..superblock }
     }
 
-    /// Returns the error for which this process left a copy behind.
+    /// Returns the error for which this process left the copy behind, if it did.
     pub fn fault(&self, copy: usize) -> Option<Error> {
         self.members[copy].fault.borrow().clone()
     }
@@ -126,24 +126,25 @@ impl Replicas {
         self.members[copy].lower.as_ref()
     }
 
-    /// Returns the disk of a copy that takes part in reads or writes.
+    /// Returns the disk of a copy. The copy must be present.
     pub fn present(&self, copy: usize) -> &Lower {
         self.lower(copy).expect("a copy that takes part is there")
     }
 
-    /// Returns the copies that take part in writes.
+    /// Returns the indices of the copies that take part in writes.
     pub fn writing(&self) -> Vec<usize> {
         let writes = |n: &usize| self.standing(*n) != CopyState::Behind;
         (0..self.members.len()).filter(writes).collect()
     }
 
-    /// Returns the copies that have all committed records.
+    /// Returns the indices of the copies that have all committed records.
     pub fn current(&self) -> Vec<usize> {
         let current = |n: &usize| self.standing(*n) == CopyState::Current;
         (0..self.members.len()).filter(current).collect()
     }
 
-    /// Describes superblocks of current copies that are damaged or gone; the other slot of the copy is valid.
+    /// Describes superblocks of current copies that are damaged or gone, while the other slot of the same copy is
+    /// valid.
     ///
     /// # Errors
     /// Errors of a disk that does not answer.
@@ -177,20 +178,21 @@ impl Replicas {
         Ok(damaged)
     }
 
-    /// Leaves a copy behind. The other copies must record that before any write is acknowledged: [`Self::settle`].
+    /// Leaves a copy behind because of `error`. The other copies must record that ([`Self::settle`]) before any write
+    /// is acknowledged.
     pub fn fail(&self, copy: usize, error: &Error) {
         let member = &self.members[copy];
         member.standing.set(CopyState::Behind);
         *member.fault.borrow_mut() = Some(error.clone());
     }
 
-    /// Starts a write of `data` to every copy that takes part.
+    /// Starts a write of `data`, at offset `at`, to every copy that takes part in writes. Returns the requests by copy.
     pub fn start_write(&self, at: u64, data: &Buf) -> Vec<(usize, Vec<Child>)> {
         let begin = |n: usize| (n, write_all(self.present(n), at, data));
         self.writing().into_iter().map(begin).collect()
     }
 
-    /// Waits for started requests; a copy with a failed request is left behind.
+    /// Waits for started requests, by copy. A copy with a failed request is left behind.
     pub async fn finish(&self, begun: Vec<(usize, Vec<Child>)>) {
         for (copy, children) in begun {
             if let Err(error) = all_of(children).await {
@@ -199,16 +201,17 @@ impl Replicas {
         }
     }
 
-    /// Flushes every copy that takes part, in parallel; a copy that fails is left behind.
+    /// Flushes every copy that takes part in writes, in parallel. A copy whose flush fails is left behind.
     pub async fn flush(&self) {
         let begin = |n: usize| (n, vec![self.present(n).start(Op::Flush)]);
         self.finish(self.writing().into_iter().map(begin).collect()).await;
     }
 
-    /// Reads the page that `pointer` names from any current copy. Returns it, and whether another copy had it wrong.
+    /// Reads the version of page `number` that `pointer` names from any current copy. Returns it, and whether another
+    /// copy had it damaged or could not read it.
     ///
     /// # Errors
-    /// `Corrupt` if no copy has it, or the error of the last disk that could not be read.
+    /// `Corrupt` if no copy has the page, or the error of the last disk that could not be read.
     pub async fn read_page(&self, number: PageNumber, pointer: &Pointer) -> Result<(Page, bool)> {
         let current = self.current();
         let mut complaints = Vec::new();
@@ -230,10 +233,10 @@ impl Replicas {
         }
     }
 
-    /// Reads the page that `pointer` names from one copy, or describes what that copy has instead.
+    /// Reads the version of page `number` that `pointer` names from one copy, or describes what that copy has instead.
     ///
     /// # Errors
-    /// Errors of its disk.
+    /// Errors of the disk of the copy.
     pub async fn page_of(
         &self,
         copy: usize,
@@ -247,22 +250,22 @@ impl Replicas {
         Ok(page.map_err(|words| format!("{}: {words}", lower.name())))
     }
 
-    /// Reads some bytes of a copy.
+    /// Reads `len` bytes at offset `at` of the disk of a copy.
     pub async fn read(&self, lower: &Lower, at: u64, len: usize) -> Result<Buf> {
         let range = ByteRange::new(at, len as u64).expect("something is read");
         let into = self.env.pool().scratch(len).await?;
         lower.read(range, into).await
     }
 
-    /// Returns the position on a copy of an offset in the log.
+    /// Returns the offset on a copy of an offset in the log, which is a ring.
     pub fn log_place(&self, offset: u64) -> u64 {
         LOG_START + offset % self.geometry.log_bytes
     }
 
-    /// Records durably, on the remaining copies, which copies were left behind.
+    /// Records durably, in the superblocks of the remaining copies, which copies were left behind.
     ///
     /// # Errors
-    /// `Faulted` if no copy persistent_memory.
+    /// `Faulted` if no copy remains.
     pub async fn settle(&self) -> Result<()> {
         if self.known.get() == self.mask() || seeded::on(Bug::LeftBehindLate) {
             return Ok(());
@@ -271,10 +274,10 @@ impl Replicas {
         self.write_until_known(self.durable.get(), false).await
     }
 
-    /// Writes a superblock with `next` to all current copies, and flushes it.
+    /// Writes a superblock with the content `next` to all current copies, and flushes it.
     ///
     /// # Errors
-    /// `Faulted` if no copy that has it remains.
+    /// `Faulted` if no copy with the new superblock remains.
     pub async fn publish(&self, next: Durable) -> Result<()> {
         let _alone = self.turn.lock().await;
         self.write_until_known(next, true).await

@@ -9,66 +9,67 @@ use super::geometry::Geometry;
 use super::page::{PAGE_BYTES, Pointer, checksum};
 use crate::Uuid;
 
-/// Magic number at the start of a superblock.
+/// Magic number at the start of a superblock of a vault.
 pub const MAGIC: [u8; 8] = *b"CAIRNVLT";
 
-/// Format version that this code writes, and the only one that it reads.
+/// Format version of vaults that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
 /// Most copies of one vault.
 pub const COPIES_MAX: usize = 8;
 
-/// Highest value of a vault's counters and log offsets: beyond any use, and far from overflow.
+/// Highest value of the counters and log offsets of a vault: beyond any use, and far from overflow.
 pub const COUNT_MAX: u64 = 1 << 56;
 
-/// A state of the vault's copies, by number and random draw.
+/// The epoch of a vault, which changes when a copy is left behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Epoch {
-    /// Number; a higher one is later.
+    /// Number of the epoch; a higher one is later.
     pub number: u64,
     /// Random number that distinguishes epochs of the same number which were started independently.
     pub draw: u64,
 }
 
-/// Position of a present or future record in the log.
+/// Position of a present or future record in the log of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Position {
-    /// Offset, which only increases.
+    /// Offset of the record in the log, which only increases; the log is a ring.
     pub offset: u64,
     /// Number of the record.
     pub number: u64,
-    /// Checksum of the record before it.
+    /// Checksum of the record before this one.
     pub previous: u64,
-    /// Epoch of the record before it, or the first epoch that may follow.
+    /// Epoch of the record before this one, or the first epoch that may follow.
     pub epoch: u64,
 }
 
-/// A superblock.
+/// The content of a superblock of a vault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// UUID of the vault.
     pub vault: Uuid,
     /// Number of this write of the superblock; a higher one is later.
     pub sequence: u64,
-    /// State of the copies.
+    /// Epoch of the vault.
     pub epoch: Epoch,
     /// Index of the copy that has this superblock.
     pub copy: u32,
-    /// Number of copies.
+    /// Number of copies of the vault.
     pub copies: u32,
-    /// Copies that have all committed records, as a bitmap.
+    /// Bitmap of the copies that have all committed records.
     pub current: u32,
-    /// Sizes of the parts.
+    /// Sizes of the parts of the vault.
     pub geometry: Geometry,
-    /// Checkpoint that it names.
+    /// Number of the checkpoint that the superblock names.
     pub checkpoint: u64,
-    /// Root of the map; `None` if nothing was ever written.
+    /// Pointer to the root of the vault's map of pages; `None` if no page was ever written.
     pub root: Option<Pointer>,
-    /// First record that is not in the checkpoint.
+    /// Position of the first record of the log that is not in the checkpoint.
     pub tail: Position,
-    /// Last epoch that was sent to each copy.
+    /// Last epoch of the vault that was sent to each copy.
     pub sent: [Epoch; COPIES_MAX],
-    /// Read-only compatible feature bits that this version does not know. A reader need not know them.
+    /// Bits of features that this version of Cairn does not know. This version may read the vault, but must not write
+    /// it.
     pub unknown_read_only: u64,
 }
 
@@ -114,16 +115,16 @@ const _: () = assert!(size_of::<Raw>() == PAGE_BYTES);
 /// Position of the checksum. The checksum does not cover these bytes.
 const CHECKSUM: std::ops::Range<usize> = 16..24;
 
-/// The reason why bytes are no valid superblock.
+/// The reason why bytes are no valid superblock of a vault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// They do not begin with the magic.
+    /// The bytes do not begin with the magic number of superblocks.
     NoMagic,
-    /// They are intact, and have a version that this code does not know.
+    /// The superblock is intact, and has this format version, which this code does not know.
     Version(u32),
-    /// They are intact, and need features that this code does not know: the feature bits.
+    /// The superblock is intact, and has these bits of features that this code does not know and a reader needs.
     Features(u64),
-    /// They are corrupt, or beyond the limits.
+    /// The superblock is corrupt or exceeds a limit, as the text describes.
     Damaged(String),
 }
 
@@ -146,10 +147,10 @@ fn damaged(why: impl fmt::Display) -> Wrong {
     Wrong::Damaged(why.to_string())
 }
 
-/// Returns the right checksum for a superblock, ignoring the checksum field that it has.
+/// Computes the checksum that a superblock must have, ignoring the checksum field in `bytes`.
 ///
 /// # Panics
-/// If there are fewer than [`PAGE_BYTES`].
+/// If `bytes` are fewer than [`PAGE_BYTES`].
 pub fn superblock_checksum(bytes: &[u8]) -> u64 {
     let mut whole: [u8; PAGE_BYTES] = bytes[..PAGE_BYTES].try_into().expect("just cut");
     whole[CHECKSUM].fill(0);
@@ -157,7 +158,7 @@ pub fn superblock_checksum(bytes: &[u8]) -> u64 {
 }
 
 impl Superblock {
-    /// Encodes the superblock.
+    /// Encodes the superblock as the bytes of its slot.
     pub fn encode(&self) -> [u8; PAGE_BYTES] {
         let epoch =
             |epoch: Epoch| RawEpoch { number: epoch.number.into(), draw: epoch.draw.into() };
@@ -198,7 +199,7 @@ impl Superblock {
     /// Decodes the superblock at the beginning of `bytes`.
     ///
     /// # Errors
-    /// The reason why it cannot be used.
+    /// The reason why the superblock cannot be used.
     pub fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
         if !bytes.starts_with(&MAGIC) {
             return Err(Wrong::NoMagic);

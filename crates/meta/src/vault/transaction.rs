@@ -14,10 +14,11 @@ use super::page::CONTENT_BYTES;
 use super::record::{Change, Verb};
 use super::{Inner, ObjectId, Vault};
 
-/// Most pages that one transaction may change; fewer in a small cache.
+/// Most pages that one transaction of a vault may change; fewer if the cache is small.
 pub const TRANSACTION_PAGES_MAX: usize = 256;
 
-/// A collection of changes to objects. [`Vault::commit`] makes them happen; dropping it discards them.
+/// A collection of changes to objects of a vault. [`Vault::commit`] makes them happen; dropping the transaction
+/// discards them.
 #[must_use = "nothing of it happens before it is committed"]
 pub struct Transaction {
     vault: Rc<Inner>,
@@ -25,18 +26,19 @@ pub struct Transaction {
     pub(super) count: u32,
     /// Pages that it touches: object, first and last index.
     touched: Vec<(u64, u64, u64)>,
-    /// Its changes to the directory.
+    /// Changes of the transaction to the directory.
     pub(super) plans: Plans,
-    /// Changes to objects in memory that take effect when the commit is in progress.
+    /// Objects that the transaction has locked, with the changes to their state in memory that take effect when the
+    /// commit is in progress.
     pub(super) turns: Vec<Turn>,
-    /// Byte ranges of the data that it makes reachable.
+    /// Byte ranges of the data outside of the vault that the transaction makes reachable.
     pub(super) named: Vec<ByteRange>,
-    /// Values that are dropped when the transaction is over.
+    /// Values that are dropped when the transaction is committed or dropped.
     pub(super) kept: Vec<Box<dyn Any>>,
 }
 
-/// Reservations of a transaction in the directory. Dropping returns them. The transaction waits in the vault's own
-/// queue, so the reference to the vault is weak.
+/// Changes to the directory that are reserved for a transaction. Dropping releases the reservations. The transaction
+/// waits in the queue of the vault, so the reference to the vault is weak.
 pub(super) struct Plans {
     vault: Weak<Inner>,
     made: Vec<Planned>,
@@ -44,11 +46,11 @@ pub(super) struct Plans {
     gone: Vec<u64>,
 }
 
-/// An object that one transaction has locked until its commit is in progress, and the action at that moment.
+/// An object that a transaction has locked until its commit is in progress, and the action at that moment.
 pub(super) struct Turn {
     pub object: u64,
     pub alone: Locked,
-    /// New ends of a log: first and next.
+    /// Offsets of the first and the next entry that a log will have.
     pub planned: Rc<Cell<(u64, u64)>>,
     pub on_the_way: Box<dyn FnOnce()>,
 }
@@ -63,12 +65,12 @@ impl Drop for Plans {
 }
 
 impl Plans {
-    /// Returns the empty reservations of a transaction that does not change the directory.
+    /// Returns no reservations, for a transaction that does not change the directory.
     pub fn none(vault: &Inner) -> Self {
         Self { vault: vault.me.clone(), made: Vec::new(), gone: Vec::new() }
     }
 
-    /// Ends the reservations of a committed transaction: the objects and pages are in use now.
+    /// Ends the reservations of a committed transaction: the reserved slots and pages are in use now.
     pub fn keep(mut self) {
         let Some(vault) = self.vault.upgrade() else { return };
         let mut directory = vault.directory.borrow_mut();
@@ -78,7 +80,7 @@ impl Plans {
 }
 
 impl Vault {
-    /// Begins a transaction without changes.
+    /// Begins a transaction of the vault, without changes.
     pub fn begin(&self) -> Transaction {
         Transaction {
             vault: self.0.clone(),
@@ -94,17 +96,17 @@ impl Vault {
 }
 
 impl Transaction {
-    /// Whether it changes nothing.
+    /// Whether the transaction changes nothing.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Keeps a value, such as a reservation, until the transaction is committed or dropped.
+    /// Keeps `what`, such as a reservation, until the transaction is committed or dropped.
     pub fn keep(&mut self, what: impl Any) {
         self.kept.push(Box::new(what));
     }
 
-    /// Returns the directory entry that an object will have once this is committed.
+    /// Returns the directory entry that the object `number` will have once this transaction is committed.
     pub(super) fn entry(&self, number: u64) -> Result<Rc<Entry>> {
         if self.plans.gone.contains(&number) {
             return Err(missing(number));
@@ -113,7 +115,7 @@ impl Transaction {
         made.map_or_else(|| self.vault.entry(number), |planned| Ok(planned.entry.clone()))
     }
 
-    /// Returns the entry of an object, even if this transaction deletes it.
+    /// Returns the directory entry of the object `number`, even if this transaction deletes the object.
     pub(super) fn entry_now(&self, number: u64) -> Result<Rc<Entry>> {
         match self.plans.gone.contains(&number) {
             true => self.vault.entry(number),
@@ -121,12 +123,13 @@ impl Transaction {
         }
     }
 
-    /// Returns the entry of an object after checking its kind.
+    /// Returns the directory entry of the object `id` after checking that the object has this kind.
     pub(super) fn expect(&self, id: ObjectId, kind: ObjectKind) -> Result<Rc<Entry>> {
         of_kind(self.entry(id.0)?, kind)
     }
 
-    /// Changes bytes or bits of an object of any kind; does nothing if there are none.
+    /// Adds a change of the object, from byte or bit `from` on, to the transaction; does nothing if `verb` concerns no
+    /// bytes or bits.
     pub(super) fn change(&mut self, object: u64, from: u64, verb: Verb<'_>) {
         let change = Change { object, from, verb };
         if change.length() == 0 {
@@ -147,10 +150,10 @@ impl Transaction {
         self.change(DIRECTORY, from, Verb::Write(&to.encode()));
     }
 
-    /// Creates an object. It reads as zeros.
+    /// Creates an object with the properties `spec` when the transaction is committed. The object reads as zeros.
     ///
     /// # Errors
-    /// `InUse` if its owner has an object with that role, `NoSpace`, `Limit` if the directory is full, `Invalid` for an
+    /// `InUse` if the owner has an object with that role, `NoSpace`, `Limit` if the directory is full, `Invalid` for an
     /// impossible length or name.
     pub fn create(&mut self, spec: &Spec) -> Result<ObjectId> {
         let epoch = self.vault.replicas.epoch().number;
@@ -161,10 +164,10 @@ impl Transaction {
         Ok(id)
     }
 
-    /// Makes an object longer. The new part reads as zeros.
+    /// Extends an object to `length` when the transaction is committed. The new part reads as zeros.
     ///
     /// # Errors
-    /// `NotFound`, `NoSpace`; `Invalid` if it is already that long; `InUse` while another transaction grows or
+    /// `NotFound`, `NoSpace`; `Invalid` if the object is already that long; `InUse` while another transaction grows or
     /// deletes it.
     pub fn grow(&mut self, id: ObjectId, length: u64) -> Result<()> {
         let planned = self.vault.directory.borrow_mut().plan_growth(id.0, length)?;
@@ -173,7 +176,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Deletes an object.
+    /// Deletes an object when the transaction is committed.
     ///
     /// # Errors
     /// `NotFound`; `InUse` while another transaction grows or deletes it.
@@ -184,7 +187,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Deletes every object of an owner.
+    /// Deletes every object of an owner when the transaction is committed.
     ///
     /// # Errors
     /// As [`Transaction::delete`].
@@ -195,7 +198,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Returns the pages that it changes, each with the object that owns it after the change.
+    /// Returns the pages that the transaction changes, each with the number of the object that owns the page
+    /// afterwards.
     pub(super) fn pages(&self) -> Result<BTreeMap<PageNumber, u64>> {
         let mut all = BTreeMap::new();
         for (object, first, last) in &self.touched {
@@ -214,7 +218,8 @@ impl Transaction {
         Ok(all)
     }
 
-    /// Marks the commit as in progress: checks that all objects still exist, and withdraws those that it deletes.
+    /// Marks the commit of the transaction as in progress: checks that all objects still exist, and makes unavailable
+    /// those that the transaction deletes.
     pub(super) fn set_out(&self) -> Result<()> {
         let mut directory = self.vault.directory.borrow_mut();
         for (object, ..) in &self.touched {
@@ -230,7 +235,7 @@ impl Transaction {
     }
 }
 
-/// Returns the entry after checking its kind.
+/// Returns the directory entry after checking that the object has this kind.
 pub(super) fn of_kind(entry: Rc<Entry>, kind: ObjectKind) -> Result<Rc<Entry>> {
     if entry.kind == kind {
         return Ok(entry);

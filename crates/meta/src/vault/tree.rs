@@ -10,7 +10,7 @@ use super::geometry::{Geometry, PageNumber};
 use super::page::{MAP_OWNER, POINTERS_PER_PAGE, Page, Pointer};
 use super::replicas::Replicas;
 
-/// Most pages that are read at once.
+/// Most pages of a vault that are read at once.
 pub(super) const READS_MAX: usize = 32;
 
 /// Most pages that wait for a repair because a copy had them wrong.
@@ -44,7 +44,8 @@ impl Tree {
         }
     }
 
-    /// Loads a page into the cache. It stays there until the caller awaits again.
+    /// Loads page `number` of the vault into the cache. The page stays cached at least until the next await of the
+    /// caller.
     ///
     /// # Errors
     /// `Corrupt` if no copy has the page that the map names; errors of the disks.
@@ -99,7 +100,7 @@ impl Tree {
         number >= self.geometry.pages
     }
 
-    /// Returns the map's pointer to a page.
+    /// Returns the pointer to page `number` in the vault's map of pages; `None` if the page was never written.
     ///
     /// # Errors
     /// As [`Tree::ensure`].
@@ -111,8 +112,8 @@ impl Tree {
         Ok(self.cache.borrow().peek(parent).expect("it was just made sure").pointer(place))
     }
 
-    /// Schedules the repair of a page that a copy had wrong: a page of an object itself, or for a map page some page
-    /// below it.
+    /// Schedules the repair of page `number`, which was damaged on a copy. Instead of a page of the vault's map,
+    /// schedules a page of an object below it.
     pub fn note_mend(&self, number: PageNumber) {
         let mut page = number;
         let (mut first, mut level) = (self.geometry.pages, 1);
@@ -130,12 +131,12 @@ impl Tree {
         }
     }
 
-    /// Whether a copy had a page wrong that others had right.
+    /// Whether pages are scheduled for repair, because a copy had them damaged.
     pub fn has_to_mend(&self) -> bool {
         !self.mend.borrow().is_empty()
     }
 
-    /// Marks scheduled pages as dirty, at most `most`, so that the next checkpoint rewrites them.
+    /// Marks scheduled pages as dirty, at most `most`, so that the next checkpoint rewrites them on all copies.
     ///
     /// # Errors
     /// As [`Tree::ensure`].
@@ -148,7 +149,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes `root` the root of the map. `written` are its new pages, which are durable.
+    /// Makes `root` the root of the vault's map of pages. `written` are the new pages of the map, which are durable on
+    /// the disks.
     pub fn switch(&self, root: Pointer, written: Vec<PageNumber>) {
         self.root.set(Some(root));
         self.switches.set(self.switches.get() + 1);

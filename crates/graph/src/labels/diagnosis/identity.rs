@@ -13,42 +13,43 @@ use super::{
 use crate::labels::Opening;
 use crate::labels::text::{self, Remembered};
 
-/// A disk of the spec, by the number of its facts.
+/// The disk that is matched to a disk name of the spec. The numbers are indices into the list of disk facts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Bound {
-    /// A disk with its label.
+    /// The disk with this number, matched by its label.
     Labelled(usize),
-    /// A disk that gets a label.
+    /// The disk with this number, which gets a new label.
     Fresh(usize),
-    /// An absent disk that the graph remembers.
+    /// A disk that labels of the graph name and that was not found, with the facts in those labels.
     Absent(Remembered),
 }
 
-/// The graph that labels describe, and the disk that each place holds.
+/// The graph that the labels of disks describe, and the disk that is matched to each disk name of the spec.
 #[derive(Clone, Debug, Default)]
 pub struct Binding {
-    /// The disks by their names in the spec; empty where they could not be matched.
+    /// The matched disks, by their names in the spec; empty if the disks cannot be matched.
     pub(crate) disks: BTreeMap<String, Bound>,
-    /// Uuid of the graph, if there is one already.
+    /// Uuid of the graph; `None` if no disk has a label of the graph.
     pub(crate) graph: Option<Uuid>,
-    /// Epoch of the label that counts.
+    /// Epoch in the newest label of the graph.
     pub(crate) epoch: u64,
-    /// The spec in the label that counts.
+    /// The spec in the newest label of the graph.
     pub(crate) spec: String,
-    /// The specs before it, the newest first.
+    /// The earlier specs in the newest label of the graph, the newest first.
     pub(crate) past: Rc<[Past]>,
-    /// Disks under other names than in the spec, in words.
+    /// Messages for the user about disks whose labels have other names than the spec.
     pub(crate) notices: Vec<String>,
 }
 
 impl Binding {
-    /// Whether that place holds a disk that is bound already, perhaps under another name.
+    /// Whether the disk with number `n` is matched by its label, perhaps under another name than the spec has.
     pub(crate) fn is_bound(&self, n: usize) -> bool {
         self.disks.values().any(|bound| *bound == Bound::Labelled(n))
     }
 }
 
-/// Matches the disks of `graph` to its labels, and finds the reasons why they cannot be matched.
+/// Matches the disks that the spec of `graph` names to their labels, and returns the reasons why disks cannot be
+/// matched.
 pub fn identify(graph: &str, disks: &[DiskFacts], asked: &Opening) -> (Binding, Vec<Finding>) {
     let mut it = Identity {
         graph,
@@ -75,7 +76,7 @@ pub fn identify(graph: &str, disks: &[DiskFacts], asked: &Opening) -> (Binding, 
     (binding, findings)
 }
 
-/// Whether a disk is refused already because of its label.
+/// Whether `findings` refuse the disk called `name` because of its label.
 pub(super) fn is_judged(findings: &[Finding], name: &str) -> bool {
     let mut others = findings.iter().filter(|found| found.case != Case::HeldByOtherHost);
     others.any(|found| found.place() == Some(name))

@@ -23,71 +23,71 @@ pub use identity::Binding;
 pub(super) use identity::{Bound, identify};
 pub(super) use service::{BoundDisks, objections_of, serve, truncated};
 
-/// The inputs of a diagnosis.
+/// The inputs of a diagnosis of the labels of a graph.
 pub struct Facts<'f> {
     /// Name of the graph.
     pub graph: &'f str,
-    /// The disks that its spec names.
+    /// The facts about the disks that the spec of the graph names.
     pub disks: &'f [DiskFacts],
-    /// Plan of the graph over these disks; `None` while the disks are not matched.
+    /// Plan of the graph over these disks; `None` while the disks are not matched to their labels.
     pub planned: Option<&'f Planned>,
 }
 
-/// A disk that a spec names, and the facts found there, before any decision.
+/// A disk that a spec names, and the facts found on it, before any decision about its label.
 #[derive(Clone)]
 pub struct DiskFacts {
-    /// Its name in the spec.
+    /// Name of the disk in the spec.
     pub name: String,
-    /// Its place, for people: a path.
+    /// Path or address of the disk, for people.
     pub place: String,
-    /// The content of the label areas.
+    /// The content of the label areas of the disk.
     pub content: DiskContent,
-    /// Total bytes; zero if it is missing.
+    /// Total bytes of the disk; zero if the disk is missing.
     pub size: u64,
-    /// Its block size.
+    /// Block size of the disk.
     pub block_size: u32,
-    /// Whether it may only be read.
+    /// Whether the disk permits no writes.
     pub read_only: bool,
-    /// The end that has lost its label, if one has.
+    /// The end of the disk that has lost its label, if one has.
     pub lost: Option<LostLabel>,
 }
 
 /// The content of the label areas of a disk.
 #[derive(Clone)]
 pub enum DiskContent {
-    /// Nothing that answers; with the error of the system.
+    /// The disk cannot be found or read, with the error of the system.
     Missing(Error),
-    /// No file yet, but this start would make it.
+    /// The file of the disk does not exist, and this start would create it.
     ToBeMade,
-    /// Zeros at both ends.
+    /// Both label areas of the disk are zeros.
     Blank,
-    /// Bytes of another program, in words.
+    /// The disk holds data of another program, described in words.
     Holds(String),
-    /// A label that cannot be used.
+    /// The disk has a label that this version of Cairn cannot use, with the reason.
     Wrong(Wrong),
-    /// A label, and the number of the copies that it was read from.
+    /// The label of the disk, and the number of the copies in the label areas from which it was read.
     Label(Box<Label>, usize),
 }
 
-/// The end of a disk that has lost the label that it had.
+/// The end of a disk that has lost its label.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LostLabel {
-    /// Another program has written to the front, and maybe to the data behind it.
+    /// Another program has written to the front of the disk, and maybe to the data behind the label.
     AtFront,
-    /// The disk was cut short and made long again, or another program has written to its end.
+    /// The disk was truncated and extended again, or another program has written to the end of the disk.
     AtEnd,
 }
 
-/// A finding about the disks of a graph.
+/// One result of a diagnosis of the labels of a graph.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The sort of finding.
+    /// The sort of the finding.
     pub case: Case,
-    /// Its reason, the disk or device as its place, its message, and the next step.
+    /// The error of the finding: its reason, the disk or device, the message, and the next step.
     pub error: Error,
-    /// Whether it refuses a start.
+    /// Whether the finding refuses a start of the graph.
     pub blocks: bool,
-    /// The decisions that waive it. With one of these it does not refuse a start.
+    /// The decisions of the operator that waive the finding: with one of them, the finding does not refuse a start.
     pub waived_by: &'static [Waiver],
 }
 
@@ -95,63 +95,64 @@ pub struct Finding {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Case {
-    /// `--wipe` of a disk that the spec does not have.
+    /// `--wipe` names a disk that the spec does not have.
     UnknownDisk,
-    /// A disk without a label that holds bytes of another program.
+    /// A disk without a label that holds data of another program.
     NotBlank,
-    /// A label of a newer version of Cairn.
+    /// A label that a newer version of Cairn has written.
     Newer,
     /// A label, or a spec in a label, that cannot be read.
     Damaged,
-    /// A disk of another graph, or one that this graph does not have any more.
+    /// A disk whose label belongs to another graph, or a disk that was removed from this graph.
     Foreign,
-    /// Two disks with one label.
+    /// Two disks with the same label.
     Duplicate,
     /// A disk that another machine has open.
     HeldByOtherHost,
     /// Disks of one graph that were changed independently of each other.
     SplitBrain,
-    /// A disk or a device that labels name and that the spec does not have.
+    /// A disk or a device that labels of the graph name and that the spec does not have.
     Forgotten,
-    /// A blank disk in the place of one that has a label.
+    /// A blank disk at the path of a disk of the graph that must have a label.
     Replaced,
-    /// An absent disk with bytes that are on no other disk.
+    /// An absent disk that holds bytes which no other disk has.
     Missing,
-    /// An absent disk that the graph can do without.
+    /// An absent disk without which the graph can still serve all bytes.
     Degraded,
-    /// A disk that has fewer bytes than its label says.
+    /// A disk that has fewer bytes than its label records.
     Truncated,
-    /// A disk without its label at the end.
+    /// A disk that has lost the label at its end.
     LostEnd,
-    /// A disk without its label at the front.
+    /// A disk that has lost the label at its front.
     LostFront,
-    /// A disk from an earlier time.
+    /// A stale disk: it missed a broadcast that reached every disk which was present at that time.
     Stale,
-    /// A disk without a label that may only be read.
+    /// A disk without a label to which no label can be written, because it is read-only.
     Unwritable,
-    /// A device that does not open without a decision about its data.
+    /// A device that does not open without a decision of the operator about its data.
     Undecided,
 }
 
-/// A decision of an operator.
+/// A decision of an operator that waives findings about labels.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Waiver {
-    /// `--degraded`: the graph goes on without its absent disks.
+    /// `--degraded`: the graph opens without its absent disks.
     Degraded,
-    /// `--take`: the machine that has the disks open is gone for good.
+    /// `--take`: disks are opened although their labels name another machine as holder, because that machine is gone
+    /// for good.
     Take,
-    /// `--wipe DISK`: the disk is taken in as a new one. It is part of the question, since labels on it do not count
-    /// then.
+    /// `--wipe DISK`: the disk gets a new label. The diagnosis considers this from the beginning, because it ignores
+    /// the old labels on the disk.
     Wipe,
-    /// `--trust MEMBER`: the bytes of a member count. It is part of the plan.
+    /// `--trust MEMBER`: the bytes of this member are the right ones. The decision is a part of the plan.
     Trust,
 }
 
-/// Returns all findings about the labels in `facts`.
+/// Returns all findings of a diagnosis of `facts`.
 ///
-/// `asked` contains the question: the machine that asks, the disks that it wipes, and whether the spec may leave disks
-/// away. Its waivers, `degraded` and `take`, change no finding: see [`Finding::refuses`].
+/// Of `asked`, the diagnosis uses the machine, the disks to wipe, and whether the spec may omit disks that labels name.
+/// The waivers `degraded` and `take` change no finding: see [`Finding::refuses`].
 pub fn diagnose(facts: &Facts<'_>, asked: &Opening) -> Vec<Finding> {
     let (binding, mut findings) = identify(facts.graph, facts.disks, asked);
     // Disks that were not matched cannot be served from.
@@ -164,7 +165,7 @@ pub fn diagnose(facts: &Facts<'_>, asked: &Opening) -> Vec<Finding> {
 }
 
 impl Waiver {
-    /// Whether a start with these decisions waives findings by this one.
+    /// Whether the operator has given this waiver in the options `asked`.
     pub fn is_given(self, asked: &Opening) -> bool {
         match self {
             Self::Degraded => asked.degraded,
@@ -185,24 +186,24 @@ impl Finding {
         Self { case, error, blocks: false, waived_by: &[] }
     }
 
-    /// Whether it refuses a start with the waivers of `asked`.
+    /// Whether this finding refuses a start with the waivers that `asked` contains.
     pub fn refuses(&self, asked: &Opening) -> bool {
         self.blocks && !self.waived_by.iter().any(|waiver| waiver.is_given(asked))
     }
 
-    /// Returns the disk or device that it is about.
+    /// Returns the name of the disk or device of this finding.
     pub fn place(&self) -> Option<&str> {
         self.error.place()
     }
 
-    /// Returns its reason.
+    /// Returns the reason of the error of this finding.
     pub fn reason(&self) -> Option<Reason> {
         self.error.reason()
     }
 }
 
-/// Returns the label that counts among those of one graph: the highest epoch, then the highest broadcast, then the
-/// smallest uuid. `None` if all disks are still being provisioned, or there is none.
+/// Returns the newest label of one graph: the highest epoch, then the highest broadcast, then the smallest uuid. `None`
+/// if all disks are still being provisioned, or `labels` is empty.
 ///
 /// Every part of Cairn uses this order: a start, a check, an import, a repair, an undo. At one epoch all labels have the same
 /// spec, or there is a [`split_brain`]. `sequence` counts the updates of one disk, so it does not compare two.
@@ -215,8 +216,8 @@ pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Lab
     counting(labels).into_iter().max_by_key(key)
 }
 
-/// Returns the labels that take part in that order. A provisioning disk takes part once the newest label of the other
-/// disks names it. An undone change may have written such a label last.
+/// Returns the labels that [`newest`] compares. The label of a provisioning disk is included once the newest label of
+/// the other disks names that disk: an undone change may have written such a label last.
 pub fn counting<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Vec<&'l Label> {
     let labels: Vec<&Label> = labels.into_iter().collect();
     let made = labels.iter().filter(|label| !label.provisioning);
@@ -230,7 +231,7 @@ pub fn counting<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Vec<&'l Labe
     labels.iter().copied().filter(|label| !label.provisioning || is_named(label)).collect()
 }
 
-/// Returns a label that has another spec than the label that counts, at the same epoch of the same graph.
+/// Returns a label of the same graph and epoch as `newest` that has another spec, if there is one: a split brain.
 pub fn split_brain<'l>(
     newest: &Label,
     labels: impl IntoIterator<Item = &'l Label>,
@@ -241,8 +242,8 @@ pub fn split_brain<'l>(
     })
 }
 
-/// Returns the findings about one label that keep `here` from writing it: features that this version does not know, and
-/// another machine that has the disk open.
+/// Returns the findings about one label that keep the machine `here` from writing it: features that this version of
+/// Cairn does not know, or another machine that has the disk open.
 pub fn label_findings(name: &str, place: &str, label: &Label, here: &Machine) -> Vec<Finding> {
     let mut findings = Vec::new();
     if label.unknown_read_only != 0 {
@@ -262,7 +263,8 @@ pub fn label_findings(name: &str, place: &str, label: &Label, here: &Machine) ->
     findings
 }
 
-/// Returns the finding about two places with one label: one is a copy, and no label shows which.
+/// Returns the finding that the disks at the paths `one` and `two` have the same label: one is a copy of the other, and
+/// the label does not show which.
 pub fn duplicate_of(one: &str, two: &str, disk: &str, graph: &str) -> Finding {
     let words =
         format!("{one} and {two} are both disk {disk:?} of {graph:?}: one is a copy of the other");
@@ -281,8 +283,7 @@ pub fn split_brain_of(newest: &Label, other: &Label) -> Finding {
     Finding::new(Case::SplitBrain, error, &[])
 }
 
-/// Returns the disks that are older than others: their broadcast is below an acknowledged broadcast, which every disk
-/// that was present at that time has.
+/// Returns the uuids of the stale disks: their broadcast is below the highest acknowledged broadcast among `labels`.
 pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uuid> {
     let complete = labels.clone().map(|label| label.acked_broadcast).max().unwrap_or(0);
     let complete = if seeded::on(Bug::OlderServes) { 0 } else { complete };
@@ -291,14 +292,14 @@ pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uu
 }
 
 impl DiskFacts {
-    /// Returns its label, if it can be read.
+    /// Returns the label of this disk, if it can be read.
     pub fn label(&self) -> Option<&Label> {
         self.content.label()
     }
 }
 
 impl DiskContent {
-    /// Returns the label, if there is one that can be read.
+    /// Returns the label in these label areas, if it can be read.
     pub fn label(&self) -> Option<&Label> {
         match self {
             Self::Label(label, _) => Some(label),
@@ -308,7 +309,7 @@ impl DiskContent {
 }
 
 impl LostLabel {
-    /// Returns the end of a disk that has lost its label, if one has.
+    /// Returns the end of the inspected disk that has lost its label, if one has.
     pub fn of(found: &Inspection) -> Option<Self> {
         if found.has_lost_its_front() && !seeded::on(Bug::OverwrittenBelieved) {
             Some(Self::AtFront)

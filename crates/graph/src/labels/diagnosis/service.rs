@@ -11,14 +11,14 @@ use super::{Binding, Bound, Case, DiskFacts, Finding, LostLabel, Waiver, older};
 use crate::labels::{Opening, objections, objections_without_bytes, text};
 use crate::spec::{Planned, Spec};
 
-/// The disks of a graph, matched to their labels.
+/// The disks that a spec names, matched to their labels.
 #[derive(Clone, Copy)]
 pub struct BoundDisks<'b> {
     pub disks: &'b [DiskFacts],
     pub binding: &'b Binding,
 }
 
-/// Returns all findings about serving `planned` from the disks, except those of its devices.
+/// Returns all findings that concern serving `planned` from the disks, except the objections of its devices.
 pub fn serve(disks: BoundDisks<'_>, planned: &Planned, asked: &Opening) -> Vec<Finding> {
     let mut findings: Vec<Finding> = disks.missing(planned).into_iter().collect();
     findings.extend(disks.overwritten(planned));
@@ -31,8 +31,8 @@ pub fn serve(disks: BoundDisks<'_>, planned: &Planned, asked: &Opening) -> Vec<F
     findings
 }
 
-/// Returns the findings of devices that do not open without a decision about their data. If a disk is new there are
-/// none.
+/// Returns a finding for each device that does not open without a decision about its data. Returns none if a disk gets
+/// a new label.
 pub fn objections_of(disks: BoundDisks<'_>, planned: &Planned) -> Vec<Finding> {
     let bound = &disks.binding.disks;
     if bound.values().any(|bound| matches!(bound, Bound::Fresh(_))) {
@@ -45,8 +45,8 @@ pub fn objections_of(disks: BoundDisks<'_>, planned: &Planned) -> Vec<Finding> {
     objections.map(finding).collect()
 }
 
-/// Finds the disks of this graph that have lost their ends. A disk that does not belong to it, or not any more, has
-/// another finding already, and gets none here: it may be half wiped.
+/// Finds the disks of the graph that have lost the label at one end. Disks that `findings` refuse already, and disks of
+/// other graphs, get no second finding.
 pub fn truncated(
     disks: &[DiskFacts],
     binding: &Binding,
@@ -62,8 +62,8 @@ pub fn truncated(
     truncated.collect()
 }
 
-/// Returns the finding about a disk that has lost its end since it was labelled, and may be as long again. The bytes
-/// there are not those that its device has written.
+/// Returns the finding about a disk that is shorter than its label records, or that has lost the label at its end and
+/// may have been extended again with other bytes.
 pub fn cut_short(disk: &DiskFacts) -> Option<Finding> {
     let label = disk.label()?;
     let needed = Area::Back(label.data_bytes).range().end();
@@ -148,7 +148,7 @@ impl<'b> BoundDisks<'b> {
         }
     }
 
-    /// Returns the names of the bound disks without their label at the front.
+    /// Returns the names of the matched disks that have lost the label at their front.
     pub fn overwritten_names(self) -> BTreeSet<&'b str> {
         let names = self.binding.disks.keys().map(String::as_str);
         let is_it = |name: &&str| {
@@ -187,7 +187,8 @@ impl<'b> BoundDisks<'b> {
         planned.only_on(&without).iter().any(|shows| !anyway.contains(shows))
     }
 
-    /// Returns the names of the bound disks that are stale: as they were at an earlier time.
+    /// Returns the names of the matched disks that are stale: they missed a broadcast that reached every disk which was
+    /// present at that time.
     pub fn stale_names(self) -> Vec<&'b str> {
         let labels = self.binding.disks.keys().filter_map(|name| self.label(name));
         let stale = older(labels);
