@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use api::{ApplyRequest, Client, Job, Problem, Progress};
+use api::{ApplyRequest, Client, Job, Problem, Progress, routes};
 use bench::load;
 use block::Env;
 use rustix::process::{Pid, Signal, kill_process};
@@ -232,7 +232,7 @@ pub fn said(problem: Problem) -> String {
 
 /// Returns the only unfinished job, `None` if there is none, and the time of the reply.
 pub fn job(control: &Client) -> Result<(Instant, Option<Job>), String> {
-    let jobs = control.jobs().map_err(said)?;
+    let jobs = control.get(&routes::JOBS).map_err(said)?;
     Ok((Instant::now(), jobs.into_iter().next()))
 }
 

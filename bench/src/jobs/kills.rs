@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use api::{ApplyRequest, Client};
+use api::{ApplyRequest, Client, routes};
 use serde_json::json;
 
 use crate::beside::{crypt, disk, spec};
@@ -90,7 +90,7 @@ fn kill_at(
 fn wait_for(control: &Client, begin: Option<&ApplyRequest>, point: u64) -> Result<(), String> {
     std::thread::sleep(BEGIN);
     if let Some(request) = begin {
-        control.apply(request).map_err(said)?;
+        control.ask(&routes::APPLY, request).map_err(said)?;
     }
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {

@@ -156,7 +156,7 @@ fn worker_refuses_a_label_with_a_program_an_address_and_a_path() {
     };
     let up = UpRequest::new("home".to_owned(), dir.0.clone(), source);
     let client = api::Client::new(dir.path("run/cairn/daemon.sock"));
-    let problem = client.up(&up).unwrap_err();
+    let problem = client.ask(&api::routes::UP, &up).unwrap_err();
     is_refused(
         &Ran { code: problem.exit.into(), out: String::new(), err: problem.message },
         "label of a, b",

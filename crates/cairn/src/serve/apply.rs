@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
+use api::{Applied, ApplyRequest, ResizeRequest};
 use doctor::{Opening, Probe, refuse_labelled};
 use graph::live::{ChangeGuard, Changes, Unchanged};
 use graph::spec::{Planned, Spec};
@@ -136,7 +136,7 @@ impl Serving {
             self.remember(known);
             notes.extend(self.tell_clients().await);
         }
-        Ok(applied(self.live.now().planned.name.clone(), changes, notes))
+        Ok(Applied { graph: self.live.now().planned.name.clone(), changes: changes.lines, notes })
     }
 
     /// Changes the graph, and with it the daemon's record of its spec.
@@ -267,15 +267,6 @@ pub(super) fn here(directory: &Path, what: &str) -> Result<()> {
         here.display()
     );
     Err(Failure::new(Exit::Usage, why).next("apply it from there"))
-}
-
-fn applied(graph: String, changes: Changes, notes: Vec<String>) -> Applied {
-    let line = |line: graph::live::Line| ChangeLine {
-        verb: line.verb.to_owned(),
-        name: line.name,
-        words: line.words,
-    };
-    Applied { graph, changes: changes.lines.into_iter().map(line).collect(), notes }
 }
 
 /// Returns the failure for a graph that was not opened or not changed.

@@ -67,7 +67,6 @@ use crate::source::Source;
 use crate::view;
 
 use command::Command;
-use live::Running;
 use process::PidFile;
 use stop::Ended;
 use worker::OnFile;
@@ -528,9 +527,10 @@ fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server>
         }
     };
     let (bridge, answers) = api::bridge();
-    let running = Running(serving.clone());
-    serving.env.spawn("the control socket", answers.run(Rc::new(running)));
-    api::Server::start(&path, bridge).map_err(|error| {
+    let env = serving.env.clone();
+    let spawn = move |task| env.spawn("an answer of the control socket", task);
+    serving.env.spawn("the control socket", answers.run(serving.clone(), spawn));
+    api::Server::start(&path, live::handlers(), bridge).map_err(|error| {
         let shown = path.display();
         let in_use =
             |why: &str| Failure::new(Exit::InUse, format!("{shown}: {why}")).next("another --at");

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use api::{Applied, ApplyRequest, Client, GraphSource, Health, UpRequest};
+use api::{Applied, ApplyRequest, Client, GraphSource, Health, UpRequest, routes};
 use block::KeySource;
 use block::units::{parse_size, write_size};
 use clap::Args;
@@ -129,7 +129,7 @@ impl Moving {
         let is_new = |job: &&api::Job| {
             applied.changes.iter().any(|line| line.verb == "add" && line.name == job.device)
         };
-        match client.jobs()?.iter().find(is_new) {
+        match client.get(&routes::JOBS)?.iter().find(is_new) {
             Some(job) => super::job::watch(client, &job.device, form),
             None => Ok(Exit::Ok),
         }
@@ -184,9 +184,9 @@ impl Written {
 
 /// Asks the running graph of that name to change to a spec, or for the effect of doing so.
 fn ask(name: &str, request: &ApplyRequest, at: &At) -> Result<(Client, Applied)> {
-    let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == name);
+    let is_it = |client: &Client| client.get(&routes::GRAPH).is_ok_and(|graph| graph.name == name);
     let client = at.one_that(&format!("is called {name}"), is_it)?;
-    let applied = client.apply(request)?;
+    let applied = client.ask(&routes::APPLY, request)?;
     Ok((client, applied))
 }
 
@@ -197,13 +197,13 @@ pub(super) fn paths(lent: &BTreeMap<String, Lent>) -> BTreeMap<String, PathBuf> 
 
 /// Asks a daemon to bring a graph up, and prints the addresses for clients.
 pub fn bring_up(form: Form, daemon: &Client, up: &UpRequest) -> Result {
-    let kept = daemon.up(up)?;
+    let kept = daemon.ask(&routes::UP, up)?;
     let (mut degraded, mut uris) = ("", Vec::new());
     if let Some(client) = At::default().named(&kept.name)? {
-        if client.status()?.health != Health::Ok {
+        if client.get(&routes::STATUS)?.health != Health::Ok {
             degraded = ", degraded";
         }
-        let exports = client.graph()?.exports.into_iter();
+        let exports = client.get(&routes::GRAPH)?.exports.into_iter();
         uris.extend(exports.flat_map(|export| export.attached.into_iter().chain(export.uris)));
     }
     form.print(&kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))

@@ -1,6 +1,6 @@
 //! `cairn attach` and `cairn detach`: an export as a block device of this machine.
 
-use api::{AttachRequest, Client, DetachRequest, Means};
+use api::{AttachRequest, Client, DetachRequest, Means, routes};
 use attach::{Claim, Name};
 use clap::Args;
 
@@ -64,7 +64,7 @@ impl AttachArgs {
             owner => owner?,
         };
         let Self { name, by, dry_run, .. } = self;
-        let attached = client.attach(&AttachRequest { export, name, by, dry_run })?;
+        let attached = client.ask(&routes::ATTACH, &AttachRequest { export, name, by, dry_run })?;
         print(form, &attached)
     }
 }
@@ -84,7 +84,9 @@ impl DetachArgs {
     pub fn run(self, form: Form) -> Result {
         let name = self.name.strip_prefix("/dev/cairn/").unwrap_or(&self.name).to_owned();
         let has = |client: &Client| {
-            client.status().is_ok_and(|status| status.attached.iter().any(|one| one.name == name))
+            client
+                .get(&routes::STATUS)
+                .is_ok_and(|status| status.attached.iter().any(|one| one.name == name))
         };
         let client = match self.at.one_that(&format!("has attached {name}"), has) {
             Err(failure) if failure.code == Exit::NotFound.code() => {
@@ -92,7 +94,8 @@ impl DetachArgs {
             }
             client => client?,
         };
-        let detached = client.detach(&DetachRequest { name, dry_run: self.dry_run })?;
+        let detached =
+            client.ask(&routes::DETACH, &DetachRequest { name, dry_run: self.dry_run })?;
         let would = if self.dry_run { "would be " } else { "" };
         form.print(&detached, || format!("{}  {would}detached\n", detached.path))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::{
     Client, DeviceStatus, DiskChange, DiskRequest, Member, MemberRequest, MemberState,
-    ResizeRequest, ScrubRequest,
+    ResizeRequest, ScrubRequest, routes,
 };
 use block::units::parse_size;
 use clap::{Args, Subcommand};
@@ -130,26 +130,26 @@ fn size(text: &str) -> Result<u64, String> {
 
 /// Returns the disks and devices of a graph.
 pub fn nodes(client: &Client) -> Vec<Path> {
-    let graph = client.graph().ok().into_iter();
+    let graph = client.get(&routes::GRAPH).ok().into_iter();
     graph.flat_map(|graph| graph.nodes).map(|node| vec![node.name]).collect()
 }
 
 /// Returns the devices of a graph for which `has` is true.
 fn devices(client: &Client, has: impl Fn(&DeviceStatus) -> bool) -> Vec<Path> {
-    let status = client.status().ok().into_iter();
+    let status = client.get(&routes::STATUS).ok().into_iter();
     let devices = status.flat_map(|status| status.devices).filter(has);
     devices.map(|device| vec![device.name]).collect()
 }
 
 /// Returns the device of a graph for which `is_it` is true.
 fn find(client: &Client, is_it: impl Fn(&DeviceStatus) -> bool) -> Result<DeviceStatus> {
-    let found = client.status()?.devices.into_iter().find(is_it);
+    let found = client.get(&routes::STATUS)?.devices.into_iter().find(is_it);
     found.ok_or_else(|| Failure::new(Exit::NotFound, "the device is gone"))
 }
 
 /// Returns the members of a graph.
 fn members(client: &Client) -> Vec<Path> {
-    let status = client.status().ok().into_iter();
+    let status = client.get(&routes::STATUS).ok().into_iter();
     let devices = status.flat_map(|status| status.devices);
     let paths = devices.flat_map(|device| {
         let path = move |member: Member| vec![device.name.clone(), member.name];
@@ -204,7 +204,7 @@ impl ResizeArgs {
     fn run(self, form: Form) -> Result {
         let Self { disk, size: size_bytes, dry_run, at } = self;
         let (client, disk) = at.owner("a disk", &disk, names::resolve, nodes)?;
-        let applied = client.resize(&ResizeRequest { disk, size_bytes, dry_run })?;
+        let applied = client.ask(&routes::RESIZE, &ResizeRequest { disk, size_bytes, dry_run })?;
         super::apply::print(form, &applied, dry_run)
     }
 }
@@ -215,7 +215,7 @@ impl ScrubArgs {
         let with_copies = |client: &Client| devices(client, |device| device.scrub.is_some());
         let sort = "a device with copies";
         let (client, of) = at.owner(sort, &of, names::resolve_or_only, with_copies)?;
-        let device = client.scrub(&ScrubRequest { of, stop, dry_run })?;
+        let device = client.ask(&routes::SCRUB, &ScrubRequest { of, stop, dry_run })?;
         let words = match &device.scrub {
             Some(scrub) if scrub.progress.is_some() && !stop => "is being scrubbed",
             Some(_) if dry_run => "would be scrubbed",
@@ -231,7 +231,7 @@ impl DiskArgs {
         let change = change(path);
         let is_new = matches!(change, DiskChange::Insert(_));
         let (client, name) = if is_new { target.resolve_new()? } else { target.resolve()? };
-        let applied = client.disk(&target.disk_request(name, change, wipe)?)?;
+        let applied = client.ask(&routes::DISK, &target.disk_request(name, change, wipe)?)?;
         super::apply::print(form, &applied, target.dry_run)?;
         if target.dry_run || !(wait || std::io::stderr().is_terminal()) {
             return Ok(Exit::Ok);
@@ -247,7 +247,8 @@ impl DiskArgs {
 impl Target {
     fn remove(&self, form: Form) -> Result {
         let (client, name) = self.resolve()?;
-        let applied = client.disk(&self.disk_request(name, DiskChange::Remove, false)?)?;
+        let applied =
+            client.ask(&routes::DISK, &self.disk_request(name, DiskChange::Remove, false)?)?;
         super::apply::print(form, &applied, self.dry_run)
     }
 
@@ -289,7 +290,7 @@ impl Target {
     /// process does not affect it.
     fn watch(&self, client: &Client, mut device: DeviceStatus) -> Result<DeviceStatus> {
         let Some(copied) = self.find(&device)?.progress else { return Ok(device) };
-        let whose = format!("{}/{}", client.graph()?.name, device.name);
+        let whose = format!("{}/{}", client.get(&routes::GRAPH)?.name, device.name);
         let bar = progress::bar("rebuild", &whose, copied.all_bytes);
         loop {
             let member = self.find(&device)?;
@@ -326,7 +327,7 @@ impl Target {
 impl FailArgs {
     fn run(self, form: Form) -> Result {
         let (client, name) = self.target.resolve()?;
-        let before = client.fail(&name.request(true))?;
+        let before = client.ask(&routes::FAIL, &name.request(true))?;
         if self.target.dry_run {
             return self.target.print(form, &before, "take it out of service");
         }
@@ -334,7 +335,7 @@ impl FailArgs {
             let Member { name, state, .. } = self.target.find(&before)?;
             confirm(&format!("take {name} ({state}) out of {}?", before.name))?;
         }
-        let device = client.fail(&name.request(false))?;
+        let device = client.ask(&routes::FAIL, &name.request(false))?;
         self.target.print(form, &device, "")
     }
 }
@@ -342,7 +343,7 @@ impl FailArgs {
 impl ResyncArgs {
     fn run(self, form: Form) -> Result {
         let (client, name) = self.target.resolve()?;
-        let device = client.resync(&name.request(self.target.dry_run))?;
+        let device = client.ask(&routes::RESYNC, &name.request(self.target.dry_run))?;
         if !self.wait || self.target.dry_run {
             return self.target.print(form, &device, "copy it from those that are in sync");
         }

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use api::{Client, Job, JobCommand, JobRequest, JobState};
+use api::{Client, Job, JobCommand, JobRequest, JobState, routes};
 use block::units::format_size;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -81,8 +81,8 @@ impl JobArgs {
 fn list(at: &At, form: Form) -> Result {
     let mut rows = Vec::new();
     for client in at.all()? {
-        let graph = client.graph()?.name;
-        let jobs = client.jobs()?.into_iter();
+        let graph = client.get(&routes::GRAPH)?.name;
+        let jobs = client.get(&routes::JOBS)?.into_iter();
         rows.extend(jobs.map(|job| Row { graph: graph.clone(), job }));
     }
     form.print(&rows, || match rows.is_empty() {
@@ -116,7 +116,7 @@ fn line(job: &Job) -> String {
 /// Returns the graph with the job, and the job's name there.
 fn owner(at: &At, wanted: &str) -> Result<(Client, String)> {
     let jobs = |client: &Client| {
-        let jobs = client.jobs().unwrap_or_default().into_iter();
+        let jobs = client.get(&routes::JOBS).unwrap_or_default().into_iter();
         jobs.flat_map(|job| [vec![job.number.to_string()], vec![job.device]]).collect()
     };
     at.owner("a job", wanted, names::resolve, jobs)
@@ -130,7 +130,7 @@ impl CommandArgs {
     fn run(self, form: Form, command: JobCommand, would: &str) -> Result {
         let Self { job, dry_run, at } = self;
         let (client, job) = owner(&at, &job)?;
-        let job = client.job(&JobRequest { job, command, dry_run })?;
+        let job = client.ask(&routes::JOB, &JobRequest { job, command, dry_run })?;
         let would = if dry_run { format!("; would {would}") } else { String::new() };
         form.print(&job, || format!("{}{would}\n", line(&job)))
     }
@@ -146,18 +146,18 @@ impl WatchArgs {
 /// Shows the progress of a job until it is over. The server does the job, so the end of this process does not affect
 /// it.
 pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
-    let jobs = client.jobs()?;
+    let jobs = client.get(&routes::JOBS)?;
     let Some(mut job) = find(&jobs, wanted).cloned() else {
         return Err(Failure::new(Exit::NotFound, format!("no job {wanted:?}")).next("cairn job ls"));
     };
-    let graph = client.graph()?.name;
+    let graph = client.get(&routes::GRAPH)?.name;
     let bar =
         progress::bar(&job.kind, &format!("{graph}/{}", job.device), job.work.progress.all_bytes);
     let shown = std::io::stderr().is_terminal();
     while job.work.state == JobState::Running {
         bar.set_position(job.work.progress.done_bytes);
         std::thread::sleep(LOOK);
-        match find(&client.jobs()?, wanted) {
+        match find(&client.get(&routes::JOBS)?, wanted) {
             Some(now) => job = now.clone(),
             // A device that leaves by itself is done, and its job is not listed any more.
             None => {

@@ -7,7 +7,7 @@
 use std::io::{PipeReader, Write};
 use std::os::fd::AsRawFd;
 
-use api::Client;
+use api::{Client, routes};
 use block::units::write_size;
 use block::{KeySource, Wanted};
 use clap::{Args, Subcommand};
@@ -143,7 +143,7 @@ impl Target {
         if dry_run {
             return print(form, &device, &would);
         }
-        let who = format!("{}/{}", client.graph()?.name, device);
+        let who = format!("{}/{}", client.get(&routes::GRAPH)?.name, device);
         let old = Lent::of(&key, format!("passphrase for {who}"), false)?;
         let new = Lent::of(&new_key, format!("new passphrase for {who}"), true)?;
         let done = ask(&client, &device, change(old.source(), new.source()), false)?;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use api::routes;
 use clap::Args;
 use doctor::Found;
 use doctor::repair::{Asked, Plan};
@@ -69,7 +70,7 @@ impl RepairArgs {
         }
         for (client, graph) in clients.iter().zip(&found.graphs) {
             if graph.disks.iter().any(|disk| disk.to_renew) {
-                client.repair()?;
+                client.ask(&routes::REPAIR, &())?;
             }
         }
         core.block_on(doctor.repair(&found, plan, self.take))?;

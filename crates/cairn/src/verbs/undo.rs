@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use api::{History, PastSpec, UndoRequest};
+use api::{History, PastSpec, UndoRequest, routes};
 use block::units::format_duration;
 use clap::Args;
 use doctor::Uuid;
@@ -63,7 +63,7 @@ impl UndoArgs {
             Some(graph) => At::of(name(graph)?).one()?,
             None => self.at.one()?,
         };
-        let history = client.history()?;
+        let history = client.get(&routes::HISTORY)?;
         if self.list {
             return form.print(&history, || text(&history));
         }
@@ -78,7 +78,7 @@ impl UndoArgs {
             speed_bytes: self.moving.speed,
             dry_run: self.dry_run,
         };
-        let undone = client.undo(&request)?;
+        let undone = client.ask(&routes::UNDO, &request)?;
         self.moving.done(&client, &undone, self.dry_run, form)
     }
 
