@@ -29,21 +29,18 @@ enum Verb {
     /// List jobs in progress
     Ls(At),
     /// Watch a job until it ends; it continues after Ctrl-C
-    Watch(WatchArgs),
+    Watch {
+        /// The job, by its number or its device
+        job: String,
+        #[command(flatten)]
+        at: At,
+    },
     /// Pause a job until it is resumed, also across restarts
     Pause(CommandArgs),
     /// Resume a paused job
     Resume(CommandArgs),
     /// Cancel a job; a migration moves everything back, and no data are lost
     Cancel(CommandArgs),
-}
-
-#[derive(Args)]
-struct WatchArgs {
-    /// The job, by its number or its device
-    job: String,
-    #[command(flatten)]
-    at: At,
 }
 
 #[derive(Args)]
@@ -70,7 +67,10 @@ impl JobArgs {
     pub fn run(self, form: Form) -> Result {
         match self.verb {
             Verb::Ls(at) => list(&at, form),
-            Verb::Watch(args) => args.run(form),
+            Verb::Watch { job, at } => {
+                let (client, job) = owner(&at, &job)?;
+                watch(&client, &job, form)
+            }
             Verb::Pause(args) => args.run(form, JobCommand::Pause, "let it rest"),
             Verb::Resume(args) => args.run(form, JobCommand::Resume, "let it go on"),
             Verb::Cancel(args) => args.run(form, JobCommand::Cancel, "take back what it has done"),
@@ -133,13 +133,6 @@ impl CommandArgs {
         let job = client.ask(&routes::JOB, &JobRequest { job, command, dry_run })?;
         let would = if dry_run { format!("; would {would}") } else { String::new() };
         form.print(&job, || format!("{}{would}\n", line(&job)))
-    }
-}
-
-impl WatchArgs {
-    fn run(self, form: Form) -> Result {
-        let (client, job) = owner(&self.at, &self.job)?;
-        watch(&client, &job, form)
     }
 }
 

@@ -65,9 +65,7 @@ impl RepairArgs {
             return Ok(exit(&found));
         }
         let places = plan.places().join(", ");
-        if !self.yes {
-            confirm(&format!("{}write the labels on {places} anew?", plan.text()))?;
-        }
+        confirm(self.yes, &format!("{}write the labels on {places} anew?", plan.text()))?;
         for (client, graph) in clients.iter().zip(&found.graphs) {
             if graph.disks.iter().any(|disk| disk.to_renew) {
                 client.ask(&routes::REPAIR, &())?;

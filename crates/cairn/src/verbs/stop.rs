@@ -75,9 +75,9 @@ impl StopArgs {
 /// Detaches the devices of the graph. First asks for confirmation if it has clients.
 fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> {
     let status = client.get(&routes::STATUS)?;
-    if status.connections > 0 && !yes && !dry_run {
+    if status.connections > 0 {
         let clients = count(status.connections as u64, "connection");
-        confirm(&format!("{name} has {clients}, which would be closed. Stop it?"))?;
+        confirm(yes || dry_run, &format!("{name} has {clients}, which would be closed. Stop it?"))?;
     }
     for attached in status.attached {
         client.ask(&routes::DETACH, &DetachRequest { name: attached.name, dry_run })?;
