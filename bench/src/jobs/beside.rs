@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::{ApplyRequest, Client, DiskChange, DiskRequest, ScrubRequest, routes};
+use api::{Client, DiskChange, DiskRequest, ScrubRequest, routes};
 use bench::stats::{median, ratio};
 use serde_json::json;
 
@@ -84,7 +84,8 @@ impl Job {
             Self::Encrypt | Self::Move => {
                 let after = self.specs(size).1.unwrap_or_default();
                 let wipe = self.new_disk().map(|_| "b".to_owned()).into_iter().collect();
-                let request = ApplyRequest { wipe, ..bed.change_to(&after) };
+                let mut request = bed.change_to(&after);
+                request.way.wipe = wipe;
                 control.ask(&routes::APPLY, &request).map(drop).map_err(said)
             }
             Self::Rebuild => {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use api::{ApplyRequest, Client, Job, Problem, Progress, routes};
+use api::{ApplyRequest, ChangeWay, Client, Job, Problem, Progress, routes};
 use bench::load;
 use block::Env;
 use rustix::process::{Pid, Signal, kill_process};
@@ -80,11 +80,7 @@ impl Bed {
             file: "bench.toml".to_owned(),
             text: whole(NAME, spec),
             variables: Default::default(),
-            directory: self.0.clone(),
-            wipe: Vec::new(),
-            move_bytes: true,
-            speed_bytes: None,
-            dry_run: false,
+            way: ChangeWay { directory: self.0.clone(), move_bytes: true, ..ChangeWay::default() },
         }
     }
 

@@ -38,7 +38,8 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let safe = spec(&disk, &crypt("1MiB", 1), "safe");
     let mut served = bed.serve(&spec(&disk, "", "a"))?;
     ground.fill(&served, DATA_BYTES)?;
-    let after = ApplyRequest { speed_bytes: Some(SPEED_BYTES), ..bed.change_to(&safe) };
+    let mut after = bed.change_to(&safe);
+    after.way.speed_bytes = Some(SPEED_BYTES);
     let mut known = Known::new(DATA_BYTES, env.random("kills"));
     let mut points: Vec<u64> = (0..KILLS).map(|_| known.draw(DATA_BYTES)).collect();
     points.sort_unstable();

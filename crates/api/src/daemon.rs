@@ -96,25 +96,6 @@ pub struct UpRequest {
     pub keys: BTreeMap<String, PathBuf>,
 }
 
-impl UpRequest {
-    /// Returns a request for the source, with no further options.
-    pub fn new(name: String, directory: PathBuf, source: GraphSource) -> Self {
-        Self {
-            name,
-            directory,
-            source,
-            read_only: false,
-            degraded: false,
-            listen: Vec::new(),
-            insecure: false,
-            wipe: Vec::new(),
-            trust: Vec::new(),
-            take: false,
-            keys: BTreeMap::new(),
-        }
-    }
-}
-
 /// The source of a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

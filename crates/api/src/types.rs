@@ -377,6 +377,14 @@ pub struct ApplyRequest {
     pub text: String,
     /// Values of the variables in the spec, from the environment of the client.
     pub variables: BTreeMap<String, String>,
+    /// The way of the change.
+    #[serde(flatten)]
+    pub way: ChangeWay,
+}
+
+/// The way in which a graph is changed to another spec.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ChangeWay {
     /// Directory of the client, to which paths are relative.
     pub directory: PathBuf,
     /// Disks to label regardless of their content.
@@ -475,18 +483,9 @@ pub struct UndoRequest {
     /// Other options that labels do not keep, by device.
     #[serde(default)]
     pub options: BTreeMap<String, BTreeMap<String, String>>,
-    /// Directory of the client, to which paths are relative.
-    pub directory: PathBuf,
-    /// Disks to label regardless of their content.
-    pub wipe: Vec<String>,
-    /// Whether to migrate the bytes of an export that would otherwise show other bytes, as a background job.
-    #[serde(default)]
-    pub move_bytes: bool,
-    /// Limit of the migration in bytes per second. By default, it uses the bandwidth that clients leave.
-    #[serde(default)]
-    pub speed_bytes: Option<u64>,
-    /// Whether to report only the effects.
-    pub dry_run: bool,
+    /// The way of the change.
+    #[serde(flatten)]
+    pub way: ChangeWay,
 }
 
 /// The effects of a change, done or only planned.

@@ -279,15 +279,18 @@ fn examples() -> Vec<(&'static str, Value)> {
         take: true,
         keys: BTreeMap::from([(text(), PathBuf::from("/"))]),
     };
-    let apply = ApplyRequest {
-        file: text(),
-        text: text(),
-        variables: BTreeMap::from([(text(), text())]),
+    let way = || ChangeWay {
         directory: PathBuf::from("/"),
         wipe: names(),
         move_bytes: true,
         speed_bytes: Some(1),
         dry_run: true,
+    };
+    let apply = ApplyRequest {
+        file: text(),
+        text: text(),
+        variables: BTreeMap::from([(text(), text())]),
+        way: way(),
     };
     let view = DaemonView { pid: 1, state: PathBuf::from("/"), graphs: vec![kept.clone()] };
     let attach =
@@ -330,11 +333,7 @@ fn examples() -> Vec<(&'static str, Value)> {
                 disks: BTreeMap::from([(text(), (text(), text()))]),
                 keys: BTreeMap::from([(text(), text())]),
                 options: BTreeMap::from([(text(), BTreeMap::from([(text(), text())]))]),
-                directory: PathBuf::from("/"),
-                wipe: names(),
-                move_bytes: true,
-                speed_bytes: Some(1),
-                dry_run: true,
+                way: way(),
             },
         ),
         of("ResizeRequest", &ResizeRequest { disk: text(), size_bytes: None, dry_run: true }),

@@ -186,7 +186,8 @@ fn is_not_kept(name: &str) -> Result<()> {
     })
 }
 
-fn is_called(client: &Client, name: &str) -> bool {
+/// Whether the graph has that name.
+pub fn is_called(client: &Client, name: &str) -> bool {
     client.get(&routes::GRAPH).is_ok_and(|graph| graph.name == name)
 }
 

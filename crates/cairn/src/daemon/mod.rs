@@ -85,7 +85,7 @@ impl DaemonArgs {
         let left = runtime::take_all();
         self.check_metrics()?;
         place::check_socket(&place::daemon(), "a shorter XDG_RUNTIME_DIR")?;
-        place::make_keeper()?;
+        place::make(&place::keeper())?;
         let path = self.state.clone().unwrap_or_else(place::state);
         let path =
             std::path::absolute(&path).map_err(|error| Failure::io(&error, path.display()))?;

@@ -62,7 +62,7 @@ pub fn handlers() -> Vec<Handler<Arc<Bridge<Serving>>>> {
         on(&routes::CHECK, async |serving, _| serving.check(false).await),
         api::repair(async |serving: Rc<Serving>| serving.check(true).await),
         on(&routes::HISTORY, async |serving, _| serving.history()),
-        on(&routes::UNDO, async |serving, request| serving.go_back(&request).await),
+        on(&routes::UNDO, async |serving, request| serving.go_back(request).await),
         api::figures(async |bridge: Arc<Bridge<Serving>>| {
             let sample = bridge.ask(false, async |serving| serving.sample()).await?;
             Ok(metrics::page(&[sample], None))
