@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::{ApplyRequest, Client, DiskChange, DiskRequest, ScrubRequest};
+use api::{Client, DiskChange, DiskRequest, ScrubRequest, routes};
 use bench::stats::{median, ratio};
 use serde_json::json;
 
@@ -84,8 +84,9 @@ impl Job {
             Self::Encrypt | Self::Move => {
                 let after = self.specs(size).1.unwrap_or_default();
                 let wipe = self.new_disk().map(|_| "b".to_owned()).into_iter().collect();
-                let request = ApplyRequest { wipe, ..bed.change_to(&after) };
-                control.apply(&request).map(drop).map_err(said)
+                let mut request = bed.change_to(&after);
+                request.way.wipe = wipe;
+                control.ask(&routes::APPLY, &request).map(drop).map_err(said)
             }
             Self::Rebuild => {
                 let request = DiskRequest {
@@ -96,11 +97,11 @@ impl Job {
                     wipe: true,
                     dry_run: false,
                 };
-                control.disk(&request).map(drop).map_err(said)
+                control.ask(&routes::DISK, &request).map(drop).map_err(said)
             }
             Self::Scrub => {
                 let request = ScrubRequest { of: "pair".to_owned(), stop: false, dry_run: false };
-                control.scrub(&request).map(drop).map_err(said)
+                control.ask(&routes::SCRUB, &request).map(drop).map_err(said)
             }
         }
     }

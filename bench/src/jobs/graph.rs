@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use api::{ApplyRequest, Client, Job, Problem, Progress};
+use api::{ApplyRequest, ChangeWay, Client, Job, Problem, Progress, routes};
 use bench::load;
 use block::Env;
 use rustix::process::{Pid, Signal, kill_process};
@@ -80,11 +80,7 @@ impl Bed {
             file: "bench.toml".to_owned(),
             text: whole(NAME, spec),
             variables: Default::default(),
-            directory: self.0.clone(),
-            wipe: Vec::new(),
-            move_bytes: true,
-            speed_bytes: None,
-            dry_run: false,
+            way: ChangeWay { directory: self.0.clone(), move_bytes: true, ..ChangeWay::default() },
         }
     }
 
@@ -232,7 +228,7 @@ pub fn said(problem: Problem) -> String {
 
 /// Returns the only unfinished job, `None` if there is none, and the time of the reply.
 pub fn job(control: &Client) -> Result<(Instant, Option<Job>), String> {
-    let jobs = control.jobs().map_err(said)?;
+    let jobs = control.get(&routes::JOBS).map_err(said)?;
     Ok((Instant::now(), jobs.into_iter().next()))
 }
 

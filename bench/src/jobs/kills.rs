@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use api::{ApplyRequest, Client};
+use api::{ApplyRequest, Client, routes};
 use serde_json::json;
 
 use crate::beside::{crypt, disk, spec};
@@ -38,7 +38,8 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let safe = spec(&disk, &crypt("1MiB", 1), "safe");
     let mut served = bed.serve(&spec(&disk, "", "a"))?;
     ground.fill(&served, DATA_BYTES)?;
-    let after = ApplyRequest { speed_bytes: Some(SPEED_BYTES), ..bed.change_to(&safe) };
+    let mut after = bed.change_to(&safe);
+    after.way.speed_bytes = Some(SPEED_BYTES);
     let mut known = Known::new(DATA_BYTES, env.random("kills"));
     let mut points: Vec<u64> = (0..KILLS).map(|_| known.draw(DATA_BYTES)).collect();
     points.sort_unstable();
@@ -90,7 +91,7 @@ fn kill_at(
 fn wait_for(control: &Client, begin: Option<&ApplyRequest>, point: u64) -> Result<(), String> {
     std::thread::sleep(BEGIN);
     if let Some(request) = begin {
-        control.apply(request).map_err(said)?;
+        control.ask(&routes::APPLY, request).map_err(said)?;
     }
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::routes;
 use bench::load::{self, Load, Pattern, Verify};
 use serde_json::json;
 
@@ -75,7 +76,7 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for load in &LOADS {
         // The mirror itself keeps running.
-        served.control.apply(&above.change_to(&graph(load.iops))).map_err(said)?;
+        served.control.ask(&routes::APPLY, &above.change_to(&graph(load.iops))).map_err(said)?;
         write(ground, &served.uri(), load.warm_up)?;
         let before = writes(&served, &members)?;
         write(ground, &served.uri(), load.time)?;
@@ -143,7 +144,7 @@ fn writes(above: &Served<'_>, below: &Served<'_>) -> Result<Writes, String> {
 }
 
 fn writes_of(served: &Served<'_>, name: &str) -> Result<u64, String> {
-    let top = served.control.top().map_err(said)?;
+    let top = served.control.get(&routes::TOP).map_err(said)?;
     let row = top.rows.iter().find(|row| row.name == name);
     let counts = row.and_then(|row| row.counts.as_ref());
     let writes = counts.map(|counts| counts.ops.get("write").copied().unwrap_or(0));

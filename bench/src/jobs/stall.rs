@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::{Client, JobCommand, JobRequest, JobState};
+use api::{Client, JobCommand, JobRequest, JobState, routes};
 use serde_json::json;
 
 use crate::beside::{crypt, disk, spec, window_json};
@@ -44,7 +44,7 @@ pub fn measure(ground: &Ground, medium: Medium) -> Result<Vec<Row>, String> {
     ground.fill(&served, DATA_BYTES)?;
     // Deriving the key costs as much as with the default settings.
     let after = bed.change_to(&spec(&disk, &crypt("256MiB", 4), "safe"));
-    let first = |control: &Client| control.apply(&after).map(drop).map_err(said);
+    let first = |control: &Client| control.ask(&routes::APPLY, &after).map(drop).map_err(said);
     let turns = turns(ground, &served, &first)?;
     Ok(vec![row(medium, &turns)])
 }
@@ -81,7 +81,7 @@ fn resume(control: &Client) -> Result<(), String> {
 /// Sends a command to the job. If the job has ended meanwhile, that is no error.
 fn tell(control: &Client, command: JobCommand) -> Result<(), String> {
     let request = JobRequest { job: "safe-move".to_owned(), command, dry_run: false };
-    match control.job(&request) {
+    match control.ask(&routes::JOB, &request) {
         Err(problem) if job(control)?.1.is_some() => Err(said(problem)),
         _ => Ok(()),
     }

@@ -5,104 +5,70 @@
 //! bridge costs nothing.
 
 use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use crate::Problem;
 use crate::follow::FOLLOWERS_MAX;
-use crate::{Later, Live, Problem};
 
 /// The largest number of questions in flight. A further question waits.
 pub const JOBS_MAX: usize = 64;
 
-type Job = Box<dyn FnOnce(&dyn Live) + Send>;
+/// A task that answers a question, on the core of the graph.
+pub type Answering = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The asking end of a bridge.
-#[derive(Clone)]
-pub struct Bridge {
-    jobs: mpsc::Sender<Job>,
+type Job<G> = Box<dyn FnOnce(Rc<G>) -> Answering + Send>;
+
+/// The asking end of a bridge to a graph `G`.
+pub struct Bridge<G> {
+    jobs: mpsc::Sender<Job<G>>,
     /// Free places for event followers.
     followers: Arc<Semaphore>,
 }
 
 /// The answering end of a bridge.
-pub struct Answers(mpsc::Receiver<Job>);
+pub struct Answers<G>(mpsc::Receiver<Job<G>>);
 
 /// Returns both ends of a new bridge.
-pub fn bridge() -> (Bridge, Answers) {
-    let (sender, receiver) = mpsc::channel(JOBS_MAX);
+pub fn bridge<G>() -> (Arc<Bridge<G>>, Answers<G>) {
+    let (jobs, receiver) = mpsc::channel(JOBS_MAX);
     let followers = Arc::new(Semaphore::new(FOLLOWERS_MAX));
-    (Bridge { jobs: sender, followers }, Answers(receiver))
+    (Arc::new(Bridge { jobs, followers }), Answers(receiver))
 }
 
-impl Bridge {
+impl<G: 'static> Bridge<G> {
     /// Reserves a place for an event follower, if one is free.
     pub(crate) fn follower(&self) -> Option<OwnedSemaphorePermit> {
         self.followers.clone().try_acquire_owned().ok()
     }
 
-    /// Asks as [`Bridge::ask_later`] does, for an answer that may never come. The core waits for the answer only as
-    /// long as the caller does.
-    ///
-    /// # Errors
-    /// If the core is gone.
-    pub(crate) async fn ask_while<T: Send + 'static>(
-        &self,
-        ask: impl FnOnce(&dyn Live) -> Later<T> + Send + 'static,
-    ) -> Result<T, Problem> {
-        let (mut sender, receiver) = oneshot::channel();
-        let begun = self.ask(move |live| {
-            let mut answer = ask(live);
-            live.spawn(Box::pin(async move {
-                let answer = poll_fn(|cx| match sender.poll_closed(cx) {
-                    Poll::Ready(()) => Poll::Ready(None),
-                    Poll::Pending => answer.as_mut().poll(cx).map(Some),
-                });
-                if let Some(answer) = answer.await {
-                    // The caller may have gone away just now.
-                    let _ = sender.send(answer);
-                }
-            }));
-        });
-        begun.await?;
-        receiver.await.map_err(|_| gone())
-    }
-
-    /// Asks as [`Bridge::ask`] does, for an answer that takes time. The core answers other questions meanwhile.
-    ///
-    /// # Errors
-    /// If the core is gone.
-    pub async fn ask_later<T: Send + 'static>(
-        &self,
-        ask: impl FnOnce(&dyn Live) -> Later<T> + Send + 'static,
-    ) -> Result<T, Problem> {
-        let (sender, receiver) = oneshot::channel();
-        let begun = self.ask(move |live| {
-            let answer = ask(live);
-            live.spawn(Box::pin(async move {
-                // The caller may have gone away.
-                let _ = sender.send(answer.await);
-            }));
-        });
-        begun.await?;
-        receiver.await.map_err(|_| gone())
-    }
-
-    /// Asks a question, and waits for the answer.
+    /// Asks a question, and waits for the answer. The core answers other questions meanwhile. With `gives_up`, it works
+    /// on the answer only as long as the caller waits.
     ///
     /// # Errors
     /// If the core is gone.
     pub async fn ask<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&dyn Live) -> T + Send + 'static,
+        gives_up: bool,
+        question: impl AsyncFnOnce(Rc<G>) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let (sender, receiver) = oneshot::channel();
-        let job: Job = Box::new(move |live| {
-            // The caller may have gone away.
-            let _ = sender.send(ask(live));
-        });
+        let (mut sender, receiver) = oneshot::channel();
+        let answering = async move |graph: Rc<G>| {
+            let mut answer = pin!(question(graph));
+            let answer = poll_fn(|cx| match gives_up && sender.poll_closed(cx).is_ready() {
+                true => Poll::Ready(None),
+                false => answer.as_mut().poll(cx).map(Some),
+            });
+            if let Some(answer) = answer.await {
+                // The caller may have gone away just now.
+                let _ = sender.send(answer);
+            }
+        };
+        let job: Job<G> = Box::new(move |graph| Box::pin(answering(graph)));
         self.jobs.send(job).await.map_err(|_| gone())?;
         receiver.await.map_err(|_| gone())
     }
@@ -112,11 +78,12 @@ fn gone() -> Problem {
     Problem::new(1, "the graph is going down".to_owned())
 }
 
-impl Answers {
-    /// Answers every question, in order, on the core of `live`. Ends when all bridges are dropped.
-    pub async fn run(mut self, live: Rc<dyn Live>) {
+impl<G> Answers<G> {
+    /// Has every question about `graph` answered by a task of its own, which `spawn` starts. Ends when the bridge is
+    /// dropped.
+    pub async fn run(mut self, graph: Rc<G>, spawn: impl Fn(Answering)) {
         while let Some(job) = self.0.recv().await {
-            job(&*live);
+            spawn(job(graph.clone()));
         }
     }
 }

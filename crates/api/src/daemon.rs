@@ -1,22 +1,15 @@
-//! A daemon that keeps many graphs: its requests, its answers, and the routes. Requests to a graph that is up go to
-//! the socket of that graph.
+//! A daemon that keeps many graphs: its requests and its answers. Requests to a graph that is up go to the socket of
+//! that graph.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::sync::Arc;
+use std::path::PathBuf;
 
-use axum::extract::State;
-use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
-use axum::{Json, Router};
-use serde::de::DeserializeOwned;
+use axum::Router;
 use serde::{Deserialize, Serialize};
 
-use crate::server::{answer, bind, page, refuse, routes};
+use crate::server::Handler;
 use crate::{Health, Problem, Status};
 
 /// A daemon.
@@ -103,25 +96,6 @@ pub struct UpRequest {
     pub keys: BTreeMap<String, PathBuf>,
 }
 
-impl UpRequest {
-    /// Returns a request for the source, with no further options.
-    pub fn new(name: String, directory: PathBuf, source: GraphSource) -> Self {
-        Self {
-            name,
-            directory,
-            source,
-            read_only: false,
-            degraded: false,
-            listen: Vec::new(),
-            insecure: false,
-            wipe: Vec::new(),
-            trust: Vec::new(),
-            take: false,
-            keys: BTreeMap::new(),
-        }
-    }
-}
-
 /// The source of a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -169,65 +143,6 @@ impl KeptGraph {
     }
 }
 
-/// An answer that takes time.
-pub type Answering<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
-
-/// A daemon, as the server sees it.
-pub trait Keeps: Send + Sync + 'static {
-    /// Returns the daemon with all of its graphs.
-    fn view(&self) -> DaemonView;
-    /// Starts a graph and keeps it. Answers when clients can connect.
-    fn up(self: Arc<Self>, request: UpRequest) -> Answering<KeptGraph>;
-    /// Closes a graph in order, and drops it.
-    fn stop(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph>;
-    /// Replaces the process of a graph by a new one.
-    fn renew(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph>;
-    /// Returns the metrics of all graphs, for Prometheus.
-    fn metrics(self: Arc<Self>) -> Answering<String>;
-    /// Ends the daemon, and leaves all graphs to the daemon that asks.
-    fn leave(self: Arc<Self>) -> Answering<DaemonView>;
-}
-
-/// The control socket of a daemon.
-pub struct DaemonSocket {
-    listener: tokio::net::UnixListener,
-    file: SocketFile,
-}
-
-/// The file of the socket, which is removed when this value is dropped.
-struct SocketFile(PathBuf);
-
-impl DaemonSocket {
-    /// Opens the socket at `path`, with mode 0600.
-    ///
-    /// # Errors
-    /// `AddrInUse` if a process listens there, `AlreadyExists` if the file is no socket, or an error of the system.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let listener = bind(path)?;
-        listener.set_nonblocking(true)?;
-        let listener = tokio::net::UnixListener::from_std(listener)?;
-        Ok(Self { listener, file: SocketFile(path.to_owned()) })
-    }
-
-    /// Answers requests until `until` completes, and then completes the requests in progress.
-    ///
-    /// # Errors
-    /// An error of the system.
-    pub async fn answer(
-        self,
-        daemon: Arc<dyn Keeps>,
-        until: impl Future<Output = ()> + Send + 'static,
-    ) -> io::Result<()> {
-        let Self { listener, file } = self;
-        let until = async move {
-            until.await;
-            // No client may find the socket while the last answers are sent.
-            drop(file);
-        };
-        axum::serve(listener, routes(table(), daemon)).with_graceful_shutdown(until).await
-    }
-}
-
 /// A TCP port that serves the metrics, and nothing else.
 pub struct MetricsPort(tokio::net::TcpListener);
 
@@ -245,49 +160,14 @@ impl MetricsPort {
         Ok(Self(tokio::net::TcpListener::from_std(listener)?))
     }
 
-    /// Answers requests until the future is dropped.
+    /// Answers requests with the handler until the future is dropped.
     ///
     /// # Errors
     /// An error of the system.
-    pub async fn answer(self, daemon: Arc<dyn Keeps>) -> io::Result<()> {
-        let routes = Router::new().route("/metrics", get(figures)).with_state(daemon);
-        axum::serve(self.0, routes).await
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // If the file is gone already, there is nothing left to do.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Returns the handler of each path. All paths are in `docs/api/openapi.json`.
-pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Arc<dyn Keeps>>)> {
-    vec![
-        ("/v1/daemon", get(async |State(daemon): Daemon| answer(Ok(daemon.view())))),
-        ("/v1/daemon/up", asks(|daemon, request| daemon.up(request))),
-        ("/v1/daemon/stop", asks(|daemon, request| daemon.stop(request))),
-        ("/v1/daemon/renew", asks(|daemon, request| daemon.renew(request))),
-        ("/v1/daemon/leave", post(async |State(daemon): Daemon| answer(daemon.leave().await))),
-        ("/metrics", get(figures)),
-    ]
-}
-
-/// Returns the handler of a request with a body.
-fn asks<Q: DeserializeOwned + Send + 'static>(
-    ask: fn(Arc<dyn Keeps>, Q) -> Answering<KeptGraph>,
-) -> MethodRouter<Arc<dyn Keeps>> {
-    post(async move |State(daemon): Daemon, Json(request): Json<Q>| {
-        answer(ask(daemon, request).await)
-    })
-}
-
-type Daemon = State<Arc<dyn Keeps>>;
-
-async fn figures(State(daemon): Daemon) -> Response {
-    match daemon.metrics().await {
-        Ok(text) => page(text),
-        Err(problem) => refuse(problem),
+    pub async fn answer<S>(self, (path, handler): Handler<S>, state: S) -> io::Result<()>
+    where
+        S: Clone + Send + Sync + 'static,
+    {
+        axum::serve(self.0, Router::new().route(path, handler).with_state(state)).await
     }
 }

@@ -2,13 +2,19 @@
 //! without events causes no work.
 
 use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use futures_util::stream::unfold;
 
-use crate::{Bridge, Problem};
+use crate::routes::FOLLOW;
+use crate::server::{Handler, refuse};
+use crate::{Bridge, EventLine, EventsAfter, Problem};
 
 /// The largest number of event followers. A further one is refused.
 pub const FOLLOWERS_MAX: usize = 32;
@@ -16,15 +22,28 @@ pub const FOLLOWERS_MAX: usize = 32;
 /// One JSON value in each line.
 const CONTENT_TYPE: &str = "application/x-ndjson";
 
+/// Returns the handler of followers. `next` returns the events after a number, once there is one.
+pub fn follow<G: 'static>(
+    next: impl AsyncFn(Rc<G>, u64) -> Vec<EventLine> + Copy + Send + Sync + 'static,
+) -> Handler<Arc<Bridge<G>>> {
+    let handler =
+        get(async move |State(bridge), Query(EventsAfter { after })| respond(bridge, after, next));
+    (FOLLOW.path, handler)
+}
+
 /// Returns a response with all events after number `after`. It does not end before the graph does.
-pub(crate) fn follow(bridge: Bridge, after: u64) -> Response {
+fn respond<G: 'static>(
+    bridge: Arc<Bridge<G>>,
+    after: u64,
+    next: impl AsyncFn(Rc<G>, u64) -> Vec<EventLine> + Copy + Send + Sync + 'static,
+) -> Response {
     let Some(seat) = bridge.follower() else {
         let message = format!("{FOLLOWERS_MAX} programs follow the events already");
-        return crate::server::refuse(Problem::new(5, message).next("end one of them"));
+        return refuse(Problem::new(5, message).next("end one of them"));
     };
     // The seat is taken as long as the response goes on.
-    let lines = unfold((bridge, after, seat), |(bridge, last, seat)| async move {
-        let told = bridge.ask_while(move |live| live.next_events(last)).await;
+    let lines = unfold((bridge, after, seat), move |(bridge, last, seat)| async move {
+        let told = bridge.ask(true, async move |graph| next(graph, last).await).await;
         // An error means that the graph is going down, which ends the response.
         let events = told.ok()?;
         let last = events.last().map_or(last, |event| event.number);

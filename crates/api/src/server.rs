@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::to_bytes;
@@ -15,23 +17,35 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use rustix::fs::Mode;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use crate::follow::follow;
 use crate::metrics;
-use crate::{Bridge, Later, Live, Problem};
+use crate::routes::{REPAIR, Route};
+use crate::{Bridge, Checked, Problem};
 
-/// An open control socket. It closes when this value is dropped.
+/// An open control socket.
+pub struct ControlSocket {
+    listener: tokio::net::UnixListener,
+    file: Option<SocketFile>,
+}
+
+/// The file of a socket, which is removed when this value is dropped.
+struct SocketFile(PathBuf);
+
+/// A control socket that is answered on a thread of its own. It closes when this value is dropped.
 pub struct Server {
-    path: PathBuf,
+    file: Option<SocketFile>,
     /// Stops the server when it is dropped.
     stop: Option<oneshot::Sender<()>>,
     /// Closed after the last answer.
     stopped: std::sync::mpsc::Receiver<()>,
 }
+
+/// A path, and the handler of its requests, in a server with state `S`.
+pub type Handler<S> = (&'static str, MethodRouter<S>);
 
 /// Limit for the text of the HTTP library about a request that it refuses. All of its texts are shorter.
 const REFUSAL_MAX_BYTES: usize = 4096;
@@ -39,39 +53,73 @@ const REFUSAL_MAX_BYTES: usize = 4096;
 /// Time for the last answers to be sent when the process ends.
 const LINGER: Duration = Duration::from_millis(250);
 
-impl Server {
-    /// Opens the socket at `path`, with mode 0600, and answers through `bridge`.
+impl ControlSocket {
+    /// Opens the socket at `path`, with mode 0600.
     ///
     /// # Errors
     /// `AddrInUse` if a process listens there, `AlreadyExists` if the file is no socket, or an error of the system.
-    pub fn start(path: &Path, bridge: Bridge) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         let listener = bind(path)?;
         listener.set_nonblocking(true)?;
-        let (stop, until) = oneshot::channel::<()>();
-        let (running, stopped) = std::sync::mpsc::channel();
-        let server = Self { path: path.to_owned(), stop: Some(stop), stopped };
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        Ok(Self { listener, file: Some(SocketFile(path.to_owned())) })
+    }
+
+    /// Answers requests until `until` gets a message or loses its sender, and then completes the requests in progress.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub async fn answer<S: Clone + Send + Sync + 'static>(
+        self,
+        handlers: Vec<Handler<S>>,
+        state: S,
+        until: oneshot::Receiver<()>,
+    ) -> io::Result<()> {
+        let Self { listener, file } = self;
+        let until = async move {
+            let _ = until.await;
+            // No client may find the socket while the last answers are sent.
+            drop(file);
+        };
+        axum::serve(listener, routes(handlers, state)).with_graceful_shutdown(until).await
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // If the file is gone already, there is nothing left to do.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Server {
+    /// Opens the socket at `path`, and answers with these handlers.
+    ///
+    /// # Errors
+    /// As [`ControlSocket::open`].
+    pub fn start<S: Clone + Send + Sync + 'static>(
+        path: &Path,
+        handlers: Vec<Handler<S>>,
+        state: S,
+    ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut socket = runtime.block_on(async { ControlSocket::open(path) })?;
+        let file = socket.file.take();
+        let (stop, until) = oneshot::channel();
+        let (running, stopped) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("cairn-control".to_owned()).spawn(move || {
-            let serve = async {
-                let listener = tokio::net::UnixListener::from_std(listener)?;
-                let until = async move {
-                    let _ = until.await;
-                };
-                axum::serve(listener, routes(table(), bridge)).with_graceful_shutdown(until).await
-            };
-            if let Err(error) = runtime.block_on(serve) {
+            if let Err(error) = runtime.block_on(socket.answer(handlers, state, until)) {
                 eprintln!("cairn: the control socket is closed: {error}");
             }
             drop(running);
         })?;
-        Ok(server)
+        Ok(Self { file, stop: Some(stop), stopped })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // If the file is gone already, there is nothing left to do.
-        let _ = std::fs::remove_file(&self.path);
+        drop(self.file.take());
         drop(self.stop.take());
         let _: Result<(), _> = self.stopped.recv_timeout(LINGER);
     }
@@ -119,53 +167,56 @@ fn early(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(name))
 }
 
-/// Returns the handler of each path. All paths are in `docs/api/openapi.json`.
-pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Bridge>)> {
-    vec![
-        ("/v1/graph", get(|State(bridge)| ask(bridge, |live| Ok(live.graph())))),
-        ("/v1/spec", get(|State(bridge)| ask(bridge, |live| Ok(live.spec())))),
-        ("/v1/status", get(|State(bridge)| ask(bridge, |live| Ok(live.status())))),
-        ("/v1/top", get(|State(bridge)| ask(bridge, |live| Ok(live.top())))),
-        ("/v1/locate", get(locate)),
-        ("/v1/device/fail", asks(|live, request| live.fail(request))),
-        ("/v1/device/resync", asks(|live, request| live.resync(request))),
-        ("/v1/device/scrub", asks(|live, request| live.scrub(request))),
-        ("/v1/device/disk", asks(|live, request| live.disk(request))),
-        ("/v1/device/resize", asks(|live, request| live.resize(request))),
-        ("/v1/events", get(events)),
-        ("/v1/events/follow", get(follow_events)),
-        ("/v1/jobs", get(|State(bridge)| ask(bridge, |live| Ok(live.jobs())))),
-        ("/v1/job", asks(|live, request| live.job(request))),
-        ("/v1/command", asks(|live, request| live.command(request))),
-        ("/v1/attach", asks(|live, request| live.attach(request))),
-        ("/v1/detach", asks(|live, request| live.detach(request))),
-        ("/v1/apply", asks(|live, request| live.apply(request))),
-        ("/v1/check", get(|State(bridge)| check(bridge, false))),
-        ("/v1/repair", post(repair)),
-        ("/v1/history", get(|State(bridge)| ask(bridge, |live| live.history()))),
-        ("/v1/undo", asks(|live, request| live.undo(request))),
-        ("/metrics", get(figures)),
-    ]
-}
-
-/// Returns the handler of a request whose answer takes time.
-fn asks<Q, A>(ask: fn(&dyn Live, Q) -> Later<Result<A, Problem>>) -> MethodRouter<Bridge>
+impl<Q, A> Route<Q, A>
 where
     Q: DeserializeOwned + Send + 'static,
     A: Serialize + Send + 'static,
 {
-    post(async move |State(bridge): State<Bridge>, Json(request): Json<Q>| {
-        answer(bridge.ask_later(move |live| ask(live, request)).await.flatten())
-    })
+    /// Returns the handler that answers questions with `work`.
+    pub fn handler<S, F, E>(
+        &self,
+        work: impl Fn(S, Q) -> F + Clone + Send + Sync + 'static,
+    ) -> Handler<S>
+    where
+        S: Clone + Send + Sync + 'static,
+        F: Future<Output = Result<A, E>> + Send,
+        E: Into<Problem>,
+    {
+        let handler = match self.is_get {
+            true => get(async move |State(state), Query(asked)| answer(work(state, asked).await)),
+            false => post(async move |State(state), Json(asked)| answer(work(state, asked).await)),
+        };
+        (self.path, handler)
+    }
+
+    /// Returns the handler that answers questions with `work` on the core of the graph.
+    pub fn on_core<G: 'static, E: Into<Problem>>(
+        &self,
+        work: impl AsyncFn(Rc<G>, Q) -> Result<A, E> + Copy + Send + Sync + 'static,
+    ) -> Handler<Arc<Bridge<G>>> {
+        self.handler(move |bridge: Arc<Bridge<G>>, asked| async move {
+            let question = async move |graph| work(graph, asked).await.map_err(Into::into);
+            bridge.ask(false, question).await.flatten()
+        })
+    }
+}
+
+impl<A: Serialize> Route<(), A> {
+    /// Returns the handler that answers with `work`, whatever the body.
+    pub fn bare<S, F, E>(&self, work: impl Fn(S) -> F + Clone + Send + Sync + 'static) -> Handler<S>
+    where
+        S: Clone + Send + Sync + 'static,
+        F: Future<Output = Result<A, E>> + Send,
+        E: Into<Problem>,
+    {
+        (self.path, post(async move |State(state)| answer(work(state).await)))
+    }
 }
 
 /// Returns the router of these handlers.
-pub(crate) fn routes<S: Clone + Send + Sync + 'static>(
-    table: Vec<(&'static str, MethodRouter<S>)>,
-    state: S,
-) -> Router {
-    let routes = table.into_iter();
-    let router = routes.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
+fn routes<S: Clone + Send + Sync + 'static>(handlers: Vec<Handler<S>>, state: S) -> Router {
+    let handlers = handlers.into_iter();
+    let router = handlers.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
     worded(router.fallback(nothing).with_state(state))
 }
 
@@ -193,84 +244,47 @@ fn worded(router: Router) -> Router {
     }))
 }
 
-#[derive(Deserialize)]
-struct Byte {
-    export: String,
-    offset: u64,
-}
-
-async fn locate(State(bridge): State<Bridge>, Query(byte): Query<Byte>) -> Response {
-    let asked = bridge.ask_later(move |live| live.locate(&byte.export, byte.offset));
-    answer(asked.await.flatten())
-}
-
-async fn figures(State(bridge): State<Bridge>) -> Response {
-    let asked = bridge.ask(|live| metrics::Sample {
-        graph: live.graph(),
-        status: live.status(),
-        top: live.top(),
-    });
-    match asked.await {
-        Ok(sample) => page(metrics::page(&[sample], None)),
+/// Returns the handler of metrics. `figures` returns the page.
+pub fn figures<S, F>(figures: impl Fn(S) -> F + Clone + Send + Sync + 'static) -> Handler<S>
+where
+    S: Clone + Send + Sync + 'static,
+    F: Future<Output = Result<String, Problem>> + Send,
+{
+    let handler = get(async move |State(state)| match figures(state).await {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(problem) => refuse(problem),
-    }
-}
-
-/// Returns a response with the metrics, in the content type of Prometheus.
-pub(crate) fn page(text: String) -> Response {
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
-}
-
-#[derive(Deserialize)]
-struct After {
-    #[serde(default)]
-    after: u64,
-}
-
-async fn events(State(bridge): State<Bridge>, Query(from): Query<After>) -> Response {
-    ask(bridge, move |live| Ok(live.events(from.after))).await
-}
-
-async fn follow_events(State(bridge): State<Bridge>, Query(from): Query<After>) -> Response {
-    follow(bridge, from.after)
-}
-
-async fn check(bridge: Bridge, repair: bool) -> Response {
-    answer(bridge.ask_later(move |live| live.check(repair)).await.flatten())
+    });
+    ("/metrics", handler)
 }
 
 /// A body without fields. A field would ask for something that the request does not offer.
-type Nothing = Option<Json<Option<Map<String, Value>>>>;
+type Fields = Option<Json<Option<Map<String, Value>>>>;
 
-async fn repair(State(bridge): State<Bridge>, said: Nothing) -> Response {
-    let said = said.and_then(|Json(said)| said).unwrap_or_default();
-    match said.keys().next() {
-        None => check(bridge, true).await,
-        Some(field) => {
+/// Returns the handler of [`REPAIR`], which `work` carries out on the core of the graph.
+pub fn repair<G: 'static, E: Into<Problem>>(
+    work: impl AsyncFn(Rc<G>) -> Result<Checked, E> + Copy + Send + Sync + 'static,
+) -> Handler<Arc<Bridge<G>>> {
+    let handler = async move |State(bridge): State<Arc<Bridge<G>>>, said: Fields| {
+        let said = said.and_then(|Json(said)| said).unwrap_or_default();
+        if let Some(field) = said.keys().next() {
             let message = format!("repair takes no {field:?}: it does all that it can");
-            refuse(
-                Problem::new(2, message)
-                    .next("GET /v1/check, to see what is wrong; then without a body"),
-            )
+            let next = "GET /v1/check, to see what is wrong; then without a body";
+            return refuse(Problem::new(2, message).next(next));
         }
-    }
+        let question = async move |graph| work(graph).await.map_err(Into::into);
+        answer(bridge.ask(false, question).await.flatten())
+    };
+    (REPAIR.path, post(handler))
 }
 
 async fn nothing() -> Response {
     refuse(Problem::new(4, "there is nothing under that path".to_owned()))
 }
 
-async fn ask<T: Serialize + Send + 'static>(
-    bridge: Bridge,
-    ask: impl FnOnce(&dyn Live) -> Result<T, Problem> + Send + 'static,
-) -> Response {
-    answer(bridge.ask(ask).await.flatten())
-}
-
-pub(crate) fn answer<T: Serialize>(answer: Result<T, Problem>) -> Response {
+fn answer<A: Serialize>(answer: Result<A, impl Into<Problem>>) -> Response {
     match answer {
         Ok(answer) => Json(answer).into_response(),
-        Err(problem) => refuse(problem),
+        Err(problem) => refuse(problem.into()),
     }
 }
 

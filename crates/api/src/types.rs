@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use block::answers::ChangeLine;
 use block::control::job::Action;
 use block::{Health, Member, Room, Scrub};
 use serde::{Deserialize, Serialize};
@@ -290,21 +291,21 @@ pub struct Counts {
     pub in_flight: u32,
 }
 
-/// A step on the way of a byte down to the disks.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Place {
-    /// Name of the device.
-    pub name: String,
-    /// Kind of the device.
-    pub kind: String,
+/// A byte of an export.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Byte {
+    /// Name of the export.
+    pub export: String,
     /// Offset of the byte.
-    pub offset_bytes: u64,
-    /// Bytes of label before the data of a labelled disk. The offset on the raw disk is larger by this number.
-    pub label_bytes: u64,
-    /// Transformation of the bytes on the way here, in a word; may be empty.
-    pub how: String,
-    /// The places of the byte below: several if it is kept in copies.
-    pub below: Vec<Place>,
+    pub offset: u64,
+}
+
+/// The number of the last event that is known already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct EventsAfter {
+    /// The number; 0 for all events.
+    #[serde(default)]
+    pub after: u64,
 }
 
 /// A member, for `fail` and `resync`.
@@ -376,6 +377,14 @@ pub struct ApplyRequest {
     pub text: String,
     /// Values of the variables in the spec, from the environment of the client.
     pub variables: BTreeMap<String, String>,
+    /// The way of the change.
+    #[serde(flatten)]
+    pub way: ChangeWay,
+}
+
+/// The way in which a graph is changed to another spec.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ChangeWay {
     /// Directory of the client, to which paths are relative.
     pub directory: PathBuf,
     /// Disks to label regardless of their content.
@@ -474,18 +483,9 @@ pub struct UndoRequest {
     /// Other options that labels do not keep, by device.
     #[serde(default)]
     pub options: BTreeMap<String, BTreeMap<String, String>>,
-    /// Directory of the client, to which paths are relative.
-    pub directory: PathBuf,
-    /// Disks to label regardless of their content.
-    pub wipe: Vec<String>,
-    /// Whether to migrate the bytes of an export that would otherwise show other bytes, as a background job.
-    #[serde(default)]
-    pub move_bytes: bool,
-    /// Limit of the migration in bytes per second. By default, it uses the bandwidth that clients leave.
-    #[serde(default)]
-    pub speed_bytes: Option<u64>,
-    /// Whether to report only the effects.
-    pub dry_run: bool,
+    /// The way of the change.
+    #[serde(flatten)]
+    pub way: ChangeWay,
 }
 
 /// The effects of a change, done or only planned.
@@ -497,15 +497,4 @@ pub struct Applied {
     pub changes: Vec<ChangeLine>,
     /// Notes for the user.
     pub notes: Vec<String>,
-}
-
-/// The effect of a change on a disk, a device or an export.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ChangeLine {
-    /// `add`, `remove`, `change`, or `reopen`: unchanged itself, on top of something that changes.
-    pub verb: String,
-    /// Name of the disk, device or export.
-    pub name: String,
-    /// Description of the effect.
-    pub words: String,
 }

@@ -3,6 +3,7 @@
 //! A [`Device`] answers [`Request`]s on one address space of bytes. It reaches the devices below through [`Lower`],
 //! and the world through [`Env`]. The guarantees of each operation are described at [`Device`].
 
+pub mod answers;
 mod buf;
 mod check;
 pub mod control;

@@ -90,7 +90,7 @@ pub fn count(n: u64, what: &str) -> String {
 /// Returns the name of a graph. If several have that name, it includes the first part of the uuid.
 pub fn title(graph: &str, uuid: &str, is_one_of_many: bool) -> String {
     match is_one_of_many {
-        true => format!("{graph} ({})", &uuid[..8]),
+        true => format!("{graph} ({uuid:.8})"),
         false => graph.to_owned(),
     }
 }

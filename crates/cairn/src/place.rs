@@ -97,39 +97,19 @@ pub fn here() -> Result<PathBuf> {
     Ok(here)
 }
 
-/// Makes [`keeper`] and the directories above it, for this user only.
+/// Makes [`directory`] and one below it, for this user only.
 ///
 /// # Errors
 /// As [`check`]; errors of the system.
-pub fn make_keeper() -> Result<()> {
-    make_directory()?;
-    make(&keeper())
-}
-
-/// Makes [`directory`] for this user only.
-///
-/// # Errors
-/// As [`check`]; errors of the system.
-pub fn make_directory() -> Result<()> {
-    make(&directory())
-}
-
-/// Makes [`control`] and the directories above it, for this user only.
-///
-/// # Errors
-/// As [`check`]; errors of the system.
-pub fn make_control() -> Result<()> {
-    make_directory()?;
-    make(&control())
-}
-
-fn make(path: &Path) -> Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|error| Failure::io(&error, format_args!("making {}", path.display())))?;
-    check(path)
+pub fn make(path: &Path) -> Result<()> {
+    [&directory(), path].into_iter().try_for_each(|path| {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(|error| Failure::io(&error, format_args!("making {}", path.display())))?;
+        check(path)
+    })
 }
 
 /// Checks that no other user can create files there.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use api::{Client, Problem};
+use api::{Client, Problem, routes};
 use clap::Args;
 
 use crate::exit::{Exit, Failure, Result};
@@ -74,7 +74,7 @@ impl At {
         let all = self.all()?;
         let mut known = Vec::new();
         for client in &all {
-            let Ok(graph) = client.graph() else { continue };
+            let Ok(graph) = client.get(&routes::GRAPH) else { continue };
             known.extend(things(client).into_iter().map(|below| {
                 let name = below.join("/");
                 ([vec![graph.name.clone()], below].concat(), (client.clone(), name))
@@ -83,7 +83,8 @@ impl At {
         match (resolve(word, known), &all[..]) {
             (Ok(found), _) => Ok(found),
             (Err(Unresolved::Unknown), [client]) => {
-                let graph = client.graph().map(|graph| graph.name + "/").unwrap_or_default();
+                let graph =
+                    client.get(&routes::GRAPH).map(|graph| graph.name + "/").unwrap_or_default();
                 let name = word.strip_prefix(&graph).unwrap_or(word);
                 Ok((client.clone(), name.to_owned()))
             }
@@ -102,7 +103,7 @@ impl At {
     /// As [`At::owner`].
     pub fn owner_of_export(&self, word: &str) -> Result<(Client, String)> {
         let exports = |client: &Client| {
-            let graph = client.graph().ok().into_iter();
+            let graph = client.get(&routes::GRAPH).ok().into_iter();
             graph.flat_map(|graph| graph.exports).map(|export| vec![export.name]).collect()
         };
         self.owner("an export", word, names::resolve, exports)
@@ -171,7 +172,7 @@ fn meant(at: &Path) -> Result<Client> {
 
 /// Fails if a daemon keeps that graph, which does not answer.
 fn is_not_kept(name: &str) -> Result<()> {
-    let kept = daemon().and_then(|daemon| daemon.daemon().ok());
+    let kept = daemon().and_then(|daemon| daemon.get(&routes::DAEMON).ok());
     let graphs = kept.into_iter().flat_map(|daemon| daemon.graphs);
     let Some(kept) = graphs.into_iter().find(|graph| graph.name == name) else { return Ok(()) };
     let words = format!("{name} is kept by the daemon, and does not run now");
@@ -185,8 +186,9 @@ fn is_not_kept(name: &str) -> Result<()> {
     })
 }
 
-fn is_called(client: &Client, name: &str) -> bool {
-    client.graph().is_ok_and(|graph| graph.name == name)
+/// Whether the graph has that name.
+pub fn is_called(client: &Client, name: &str) -> bool {
+    client.get(&routes::GRAPH).is_ok_and(|graph| graph.name == name)
 }
 
 /// Returns the control sockets that answer, by name. Removes the sockets of processes that are gone.

@@ -21,10 +21,8 @@ const FORMATS: [(&[u8], &str); 4] =
 pub enum Source {
     /// A spec file, with a name that ends in `.toml`.
     Spec(PathBuf),
-    /// A raw disk on a file.
-    File(PathBuf),
-    /// A raw disk on a block device.
-    Device(PathBuf),
+    /// A raw disk: the kind of the disk, and its path.
+    Disk(&'static str, PathBuf),
     /// A spec from labels.
     Labels(Box<Spec>),
     /// A spec that a daemon keeps.
@@ -50,9 +48,9 @@ impl Source {
         if kind.is_file() && is_spec(path) {
             Ok(Self::Spec(path.to_owned()))
         } else if kind.is_file() {
-            Ok(Self::File(path.to_owned()))
+            Ok(Self::Disk("file", path.to_owned()))
         } else if kind.is_block_device() {
-            Ok(Self::Device(path.to_owned()))
+            Ok(Self::Disk("path", path.to_owned()))
         } else {
             let what = "neither a spec (.toml), nor a file, nor a block device";
             Err(Failure::new(Exit::Usage, format!("{shown} is {what}")).next("name one of them"))
@@ -67,8 +65,7 @@ impl Source {
                 certificates::check(env, &mut spec);
                 Ok(spec)
             }
-            Self::File(path) => disk("file", path, read_only, env),
-            Self::Device(path) => disk("path", path, read_only, env),
+            Self::Disk(kind, path) => disk(kind, path, read_only, env),
             Self::Labels(spec) => Ok((**spec).clone()),
             Self::Kept(spec) => {
                 let mut spec = (**spec).clone();
@@ -90,7 +87,7 @@ impl Source {
         let mut planned = match self {
             Self::Spec(_) | Self::Labels(_) => planned.map_err(told)?,
             Self::Kept(_) => planned.map_err(|faults| faulty(&faults))?,
-            Self::File(_) | Self::Device(_) => return planned.map_err(unusable),
+            Self::Disk(..) => return planned.map_err(unusable),
         };
         if read_only {
             planned.refuse_writes();

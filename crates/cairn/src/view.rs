@@ -58,19 +58,13 @@ fn lowers<'a>(planned: &'a Planned, node: &'a PlannedNode) -> impl Iterator<Item
 /// Returns the nodes at which requests are counted: those that exports show, and the lowers of nodes other than tables.
 /// A table with only tables above it is fused with them, and has no count of its own.
 pub fn entered(planned: &Planned) -> BTreeSet<usize> {
+    let is_table = |index: usize| planned.nodes[index].table.is_some();
     let exported = planned.exports.iter().map(|export| export.node);
-    let above = planned.nodes.iter().filter(|node| node.table.is_none());
-    exported
-        .chain(above.flat_map(|node| node.lowers.iter().copied()))
-        .chain(below_tables(planned))
-        .collect()
-}
-
-/// Returns the nodes directly below tables that are not tables.
-fn below_tables(planned: &Planned) -> impl Iterator<Item = usize> + '_ {
-    let tables = planned.nodes.iter().filter(|node| node.table.is_some());
-    let lowers = tables.flat_map(|node| node.lowers.iter().copied());
-    lowers.filter(|lower| planned.nodes[*lower].table.is_none())
+    let below = planned.nodes.iter().flat_map(|node| {
+        let lowers = node.lowers.iter().copied();
+        lowers.filter(move |lower| node.table.is_none() || !is_table(*lower))
+    });
+    exported.chain(below).collect()
 }
 
 /// Returns the tables that are fused with table `index`, from the top down, without itself. Empty if `index` is not a

@@ -142,7 +142,8 @@ fn daemon_and_worker_kills_are_survived_with_fdstore() {
     name.attach("vol");
     let load = Load::start(&dir, &name.shown());
     let worker = || -> Option<u32> {
-        let view = api::Client::new(dir.path("run/cairn/daemon.sock")).daemon().ok()?;
+        let view =
+            api::Client::new(dir.path("run/cairn/daemon.sock")).get(&api::routes::DAEMON).ok()?;
         view.graphs[0].pid.filter(|_| view.graphs[0].phase == api::Phase::Up)
     };
     for _ in 0..3 {

@@ -154,9 +154,21 @@ fn worker_refuses_a_label_with_a_program_an_address_and_a_path() {
         keys: BTreeMap::new(),
         options: BTreeMap::new(),
     };
-    let up = UpRequest::new("home".to_owned(), dir.0.clone(), source);
+    let up = UpRequest {
+        name: "home".to_owned(),
+        directory: dir.0.clone(),
+        source,
+        read_only: false,
+        degraded: false,
+        listen: Vec::new(),
+        insecure: false,
+        wipe: Vec::new(),
+        trust: Vec::new(),
+        take: false,
+        keys: BTreeMap::new(),
+    };
     let client = api::Client::new(dir.path("run/cairn/daemon.sock"));
-    let problem = client.up(&up).unwrap_err();
+    let problem = client.ask(&api::routes::UP, &up).unwrap_err();
     is_refused(
         &Ran { code: problem.exit.into(), out: String::new(), err: problem.message },
         "label of a, b",

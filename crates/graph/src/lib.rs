@@ -9,5 +9,4 @@ mod running;
 pub mod spec;
 
 pub use live::RunningGraph;
-pub use locate::Located;
 pub use running::{Export, Graph, Member};

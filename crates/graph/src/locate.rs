@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 
+use block::answers::Place;
 use block::{ByteRange, Error, ErrorKind, Result};
 
 use crate::running::{Export, Graph};
@@ -11,29 +12,12 @@ use crate::running::{Export, Graph};
 /// Maximum number of places of one byte, counted over all devices on the way down.
 const PLACES_MAX: usize = 4096;
 
-/// One byte of a device or disk, as a step of the way from an export down to the disks.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Located {
-    /// Name of the device or disk.
-    pub name: String,
-    /// Name of the kind of the device or disk.
-    pub kind: &'static str,
-    /// Offset of the byte in the device.
-    pub offset: u64,
-    /// Bytes of the label before the data, if this is a labelled disk; else 0.
-    pub label_bytes: u64,
-    /// A word for how the device above transforms the byte on the way to this one; may be empty.
-    pub how: Cow<'static, str>,
-    /// The same byte in the lowers of this device: several bytes if the device keeps copies.
-    pub below: Vec<Located>,
-}
-
 impl Graph {
     /// Returns the way of the byte at `offset` of an export down to the disks.
     ///
     /// # Errors
     /// `OutOfRange` if `offset` is past the end of the export; `Limit` if the byte is in more than 4096 places.
-    pub async fn locate(&self, export: &Export, offset: u64) -> Result<Located> {
+    pub async fn locate(&self, export: &Export, offset: u64) -> Result<Place> {
         if offset >= export.info.size {
             let (name, size) = (&export.name, export.info.size);
             let words = format!("{name} has {size} bytes; byte {offset} is not one of them");
@@ -50,7 +34,7 @@ impl Graph {
         offset: u64,
         how: Cow<'static, str>,
         places: &'g mut usize,
-    ) -> Pin<Box<dyn Future<Output = Result<Located>> + 'g>> {
+    ) -> Pin<Box<dyn Future<Output = Result<Place>> + 'g>> {
         Box::pin(async move {
             *places += 1;
             if *places > PLACES_MAX {
@@ -64,9 +48,14 @@ impl Graph {
                 let (lower, at) = (member.lowers[place.lower], place.range.start());
                 below.push(self.locate_in(lower, at, place.how, places).await?);
             }
-            let (name, kind, label_bytes) =
-                (member.name.clone(), member.kind.name, member.label_bytes());
-            Ok(Located { name, kind, offset, label_bytes, how, below })
+            Ok(Place {
+                name: member.name.clone(),
+                kind: member.kind.name.to_owned(),
+                offset_bytes: offset,
+                label_bytes: member.label_bytes(),
+                how: how.into_owned(),
+                below,
+            })
         })
     }
 }

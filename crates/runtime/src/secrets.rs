@@ -58,7 +58,7 @@ impl Keys {
         if secret.bytes().is_empty() {
             return Err(match wanted.source {
                 KeySource::Ask => denied("an empty passphrase is refused".to_owned()),
-                _ => denied(format!("the encryption key from {} is empty", wanted.source))
+                _ => denied(format!("key {}: it is empty", wanted.source))
                     .next("write the key into it"),
             });
         }

@@ -31,7 +31,9 @@ fn key_files_are_read_unchanged() {
             std::fs::write(place.path(), bytes).unwrap();
             assert_eq!(get(core, &source).unwrap(), bytes);
         }
-        for (bytes, words) in [(vec![], "is empty"), (vec![7; SECRET_BYTES_MAX + 1], "more than")] {
+        for (bytes, words) in
+            [(vec![], "it is empty"), (vec![7; SECRET_BYTES_MAX + 1], "more than")]
+        {
             std::fs::write(place.path(), bytes).unwrap();
             let error = get(core, &source).unwrap_err();
             assert!(

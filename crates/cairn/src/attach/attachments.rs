@@ -32,10 +32,7 @@ const CLEAR: Duration = Duration::from_secs(10);
 const GROW: Duration = Duration::from_secs(10);
 
 /// The exports of this process, and the block devices that they are attached as.
-#[derive(Clone)]
-pub struct Attachments(Rc<Inner>);
-
-struct Inner {
+pub struct Attachments {
     env: Env,
     exports: Rc<ExportList>,
     all: RefCell<Vec<Rc<One>>>,
@@ -63,25 +60,24 @@ struct One {
 impl Attachments {
     /// Returns an empty set.
     pub fn new(env: &Env, exports: &Rc<ExportList>) -> Self {
-        let (env, exports) = (env.clone(), exports.clone());
-        Self(Rc::new(Inner {
-            env,
-            exports,
+        Self {
+            env: env.clone(),
+            exports: exports.clone(),
             all: RefCell::default(),
             busy: RefCell::default(),
             ending: Cell::new(false),
             waiting: Notify::default(),
-        }))
+        }
     }
 
     /// Returns the attached devices, for users.
     pub fn views(&self) -> Vec<Attached> {
-        self.0.all.borrow().iter().map(|one| one.view()).collect()
+        self.all.borrow().iter().map(|one| one.view()).collect()
     }
 
     /// Adds to each export of a graph the path of its device.
     pub fn show(&self, view: &mut GraphView) {
-        let all = self.0.all.borrow();
+        let all = self.all.borrow();
         for export in &mut view.exports {
             let found = all.iter().find(|one| one.view.export == export.name);
             export.attached = found.map(|one| one.view.path.clone());
@@ -90,9 +86,9 @@ impl Attachments {
 
     /// Returns the path of a device that would not outlive this process, or the export of an attach in progress.
     pub fn mortal(&self) -> Option<String> {
-        let all = self.0.all.borrow();
+        let all = self.all.borrow();
         let mortal = all.iter().find(|one| !one.behind.is_entrusted());
-        let busy = || self.0.busy.borrow().first().cloned();
+        let busy = || self.busy.borrow().first().cloned();
         mortal.map(|one| one.view.path.clone()).or_else(busy)
     }
 
@@ -101,29 +97,29 @@ impl Attachments {
     /// # Errors
     /// Errors of the system.
     pub fn entrust_again(&self) -> Result<()> {
-        self.0.all.borrow().iter().try_for_each(|one| one.behind.entrust_again())
+        self.all.borrow().iter().try_for_each(|one| one.behind.entrust_again())
     }
 
     /// Returns the path of the device that an export is attached as, if there is one.
     pub fn of(&self, export: &str) -> Option<String> {
-        let all = self.0.all.borrow();
+        let all = self.all.borrow();
         all.iter().find(|one| one.view.export == export).map(|one| one.view.path.clone())
     }
 
     /// Withdraws devices from the supervisor that may no longer outlive this process, as their exports are now: a kill
     /// would break a promise to their users. [`Attachments::adapt`] reports this.
     pub fn withdraw_mortal(&self) {
-        self.0.all.borrow().iter().for_each(|one| one.behind.withdraw_mortal());
+        self.all.borrow().iter().for_each(|one| one.behind.withdraw_mortal());
     }
 
     /// Adapts the devices to their exports after a change. Each gets the size of its export, and outlives a kill of this
     /// process if it may. Returns notes: the reason if a device keeps its size, and the effect of a kill if that has changed.
     pub async fn adapt(&self) -> Vec<String> {
-        let all = self.0.all.borrow().clone();
+        let all = self.all.borrow().clone();
         let mut notes = Vec::new();
         for one in all {
             notes.extend(one.hold_or_not());
-            let export = self.0.exports.get(&one.view.export);
+            let export = self.exports.get(&one.view.export);
             let Some(size) = export.map(|export| export.info().size) else { continue };
             if one.size.replace(size) == size {
                 continue;
@@ -151,8 +147,8 @@ impl Attachments {
         let by = choose(by)?;
         let export = self.find(export)?;
         let name: Name = name.unwrap_or(export.name()).parse()?;
-        self.0.busy.borrow_mut().push(export.name().to_owned());
-        let _busy = Busy { all: self.0.clone(), export: export.name().to_owned() };
+        self.busy.borrow_mut().push(export.name().to_owned());
+        let _busy = Busy { all: self, export: export.name().to_owned() };
         let claim = Claim::take(&name)?;
         let view = unattached(&name, export.name());
         if dry_run {
@@ -175,14 +171,14 @@ impl Attachments {
     fn add(&self, behind: Behind, view: Attached, claim: Claim, size: u64) {
         let (size, held) = (Cell::new(size), Cell::new(behind.is_entrusted()));
         let one = Rc::new(One { behind, view, leaving: Cell::new(false), claim, size, held });
-        self.0.all.borrow_mut().push(one.clone());
+        self.all.borrow_mut().push(one.clone());
         self.watch(&one);
     }
 
     /// Resumes the devices that an earlier process attached and the supervisor has held since. Takes a device away if
     /// its export is gone or has changed. Reports each to the user.
     pub async fn resume(&self) {
-        let all = self.0.env.left().into_iter().filter(|text| Kept::is_meant(text));
+        let all = self.env.left().into_iter().filter(|text| Kept::is_meant(text));
         for text in all {
             let Ok(kept) = text.parse::<Kept>() else {
                 out::note(&format!("warning: {text}: a mount that this version cannot go on with"));
@@ -203,8 +199,7 @@ impl Attachments {
     }
 
     async fn resume_one(&self, kept: &Kept) -> Result<Attached> {
-        let resumed = self.take_up(kept);
-        match resumed {
+        match self.take_up(kept) {
             Ok((view, is_smaller)) => {
                 if is_smaller {
                     self.grow(kept).await;
@@ -221,7 +216,7 @@ impl Attachments {
     /// Grows the device to the size of its export, because the previous process did not or could not. If that fails,
     /// the device is served with its old size.
     async fn grow(&self, kept: &Kept) {
-        let why = match self.0.env.within(GROW, step(&kept.name, Step::Resize)).await {
+        let why = match self.env.within(GROW, step(&kept.name, Step::Resize)).await {
             Some(Ok(_)) => return,
             Some(Err(failure)) => failure.to_string(),
             None => format!("not done after {}", format_duration(GROW)),
@@ -233,7 +228,7 @@ impl Attachments {
     fn take_up(&self, kept: &Kept) -> Result<(Attached, bool)> {
         let export = self.find(&kept.export)?;
         let claim = Claim::take(&kept.name)?;
-        let (behind, found) = Behind::resume(&self.0.env, &export, kept)?;
+        let (behind, found) = Behind::resume(&self.env, &export, kept)?;
         let Found { connected, is_smaller } = found;
         let view = unattached(&kept.name, &kept.export);
         let notes = notes::of(&behind, &view.path, connected.direct, true);
@@ -253,7 +248,7 @@ impl Attachments {
         }
         let Ok(_claim) = Claim::take(name) else { return };
         let path = name.link().display().to_string();
-        match self.0.env.within(CLEAR, step(name, Step::Clear)).await {
+        match self.env.within(CLEAR, step(name, Step::Clear)).await {
             Some(Ok(_)) => {}
             Some(Err(failure)) => out::note(&format!("warning: {path}: {}", failure)),
             None => out::note(&format!(
@@ -266,26 +261,26 @@ impl Attachments {
     /// Gives up the descriptor of a mount. No other process has the mount open, so no request waits for an answer any
     /// more.
     fn fdstore_remove(&self, text: &str) {
-        if let Err(error) = self.0.env.fdstore_remove(text) {
+        if let Err(error) = self.env.fdstore_remove(text) {
             out::note(&format!("warning: {error}"));
         }
     }
 
     fn find(&self, name: &str) -> Result<Rc<Export>> {
-        let Some(export) = self.0.exports.get(name) else {
-            let exports = self.0.exports.all();
+        let Some(export) = self.exports.get(name) else {
+            let exports = self.exports.all();
             let names: Vec<_> = exports.iter().map(|export| export.name()).collect();
             let why = format!("no export {name:?}; there is {}", names.join(", "));
             return Err(Failure::new(Exit::NotFound, why));
         };
-        if self.0.ending.get() {
+        if self.ending.get() {
             return Err(block::env::stopped().into());
         }
-        if self.0.busy.borrow().iter().any(|busy| busy == name) {
+        if self.busy.borrow().iter().any(|busy| busy == name) {
             let why = format!("{name} is being attached just now");
             return Err(Failure::new(Exit::InUse, why));
         }
-        let all = self.0.all.borrow();
+        let all = self.all.borrow();
         if let Some(one) = all.iter().find(|one| one.view.export == name) {
             // The page cache of each of two devices would miss the writes of the other.
             let why = format!("{name} is {} already", one.view.path);
@@ -301,7 +296,7 @@ impl Attachments {
         name: &Name,
         view: Attached,
     ) -> Result<(Behind, Attached)> {
-        let (behind, done, agreed) = Behind::begin(by, &self.0.env, export, name).await?;
+        let (behind, done, agreed) = Behind::begin(by, &self.env, export, name).await?;
         let kept = behind.fdstore_put(name);
         let direct = done.connected.as_ref().is_some_and(|connected| connected.direct);
         let notes = notes::of(&behind, &view.path, direct, kept);
@@ -312,15 +307,10 @@ impl Attachments {
 
     /// Reports if the mount or the server behind a device ends while the device is attached.
     fn watch(&self, one: &Rc<One>) {
-        let (me, one) = (Rc::downgrade(&self.0), Rc::downgrade(one));
-        let behind = one.upgrade().map(|one| one.behind.clone());
-        self.0.env.spawn("what stands behind a device", async move {
-            if let Some(behind) = behind {
-                behind.ended().await;
-            }
-            if let (Some(_), Some(one)) = (me.upgrade(), one.upgrade())
-                && !one.leaving.get()
-            {
+        let (behind, one) = (one.behind.clone(), Rc::downgrade(one));
+        self.env.spawn("what stands behind a device", async move {
+            behind.ended().await;
+            if let Some(one) = one.upgrade().filter(|one| !one.leaving.get()) {
                 one.behind.withdraw();
                 let path = &one.view.path;
                 out::note(&format!(
@@ -334,7 +324,7 @@ impl Attachments {
     }
 
     fn named(&self, name: &str) -> Result<Rc<One>> {
-        let all = self.0.all.borrow();
+        let all = self.all.borrow();
         let found = all.iter().find(|one| one.view.name == name || one.view.path == name);
         found.cloned().ok_or_else(|| {
             let names = all.iter().map(|one| one.view.name.as_str());
@@ -360,16 +350,16 @@ impl Attachments {
     }
 
     async fn forget(&self, one: Rc<One>) {
-        self.0.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, &one));
-        self.0.waiting.wake();
+        self.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, &one));
+        self.waiting.wake();
         let behind = one.behind.clone();
         drop(one);
-        behind.farewell(&self.0.env).await;
+        behind.farewell(&self.env).await;
     }
 
     /// Returns when no device is attached any more.
     pub async fn emptied(&self) {
-        self.0.waiting.until(|| self.0.all.borrow().is_empty()).await;
+        self.waiting.until(|| self.all.borrow().is_empty()).await;
     }
 
     /// Takes all devices away. Waits up to `limit` for their users.
@@ -377,17 +367,17 @@ impl Attachments {
     /// # Errors
     /// The devices that are still in use then, and those that could not be flushed.
     pub async fn end(&self, limit: Duration) -> Result<(), String> {
-        let deadline = self.0.env.now().after(limit);
-        self.0.ending.set(true);
-        let idle = self.0.waiting.until(|| self.0.busy.borrow().is_empty());
+        let deadline = self.env.now().after(limit);
+        self.ending.set(true);
+        let idle = self.waiting.until(|| self.busy.borrow().is_empty());
         // An attach that is not finished by then is cleaned up when the name is claimed next.
-        let _ = self.0.env.within(limit, idle).await;
+        let _ = self.env.within(limit, idle).await;
         let mut behind = Vec::new();
-        let all = self.0.all.borrow().clone();
+        let all = self.all.borrow().clone();
         for one in all {
             let mut released = one.release(Duration::ZERO, false).await;
             if let Err(failure) = &released {
-                let patience = deadline.since(self.0.env.now());
+                let patience = deadline.since(self.env.now());
                 if failure.code == Exit::InUse.code() {
                     let wait = format_duration(patience);
                     out::note(&format!("{}; waiting up to {wait} for that", failure));
@@ -424,12 +414,12 @@ fn keeps_its_size(path: &str, why: &str) -> String {
 }
 
 /// Mark of an export with an attach in progress.
-struct Busy {
-    all: Rc<Inner>,
+struct Busy<'a> {
+    all: &'a Attachments,
     export: String,
 }
 
-impl Drop for Busy {
+impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.all.busy.borrow_mut().retain(|busy| *busy != self.export);
         self.all.waiting.wake();

@@ -3,61 +3,55 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::metrics::Sample;
-use api::{
-    Answering, Client, DaemonView, GraphSource, Keeps, KeptGraph, KeptName, Problem, UpRequest,
-};
+use api::metrics::{self, Sample};
+use api::{Client, GraphSource, Handler, KeptGraph, UpRequest, routes};
 use supervisor::{Options, Record, Source};
 
 use super::graphs::Graphs;
-use crate::exit::Result;
+use crate::exit::{Exit, Failure, Result};
 use crate::place;
 
-impl Keeps for Graphs {
-    fn view(&self) -> DaemonView {
-        self.describe()
-    }
+/// Returns the handlers of the control socket.
+pub fn handlers() -> Vec<Handler<Arc<Graphs>>> {
+    vec![
+        routes::DAEMON.handler(async |graphs: Arc<Graphs>, _| Ok::<_, Failure>(graphs.describe())),
+        routes::UP.handler(|graphs: Arc<Graphs>, request| {
+            let (record, words) = record(request);
+            apart(async move { graphs.bring_up(record, words).await })
+        }),
+        routes::STOP.handler(|graphs: Arc<Graphs>, graph| {
+            apart(async move { graphs.stop(&graph.name).await })
+        }),
+        routes::RENEW.handler(async |graphs: Arc<Graphs>, graph| graphs.renew(&graph.name).await),
+        routes::LEAVE.bare(|graphs: Arc<Graphs>| {
+            apart(async move {
+                let view = graphs.describe();
+                graphs.leave_all(false).await?;
+                graphs.goes();
+                Ok(view)
+            })
+        }),
+        figures(),
+    ]
+}
 
-    fn up(self: Arc<Self>, request: UpRequest) -> Answering<KeptGraph> {
-        let (record, words) = record(request);
-        apart(async move { self.bring_up(record, words).await })
-    }
-
-    fn stop(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph> {
-        apart(async move { Graphs::stop(&self, &graph.name).await })
-    }
-
-    fn renew(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph> {
-        Box::pin(async move { Graphs::renew(&self, &graph.name).await.map_err(Problem::from) })
-    }
-
-    fn metrics(self: Arc<Self>) -> Answering<String> {
-        Box::pin(async move {
-            let daemon = self.describe();
-            let sampled = tokio::task::spawn_blocking(move || {
-                let samples: Vec<_> = daemon.graphs.iter().filter_map(sample).collect();
-                api::metrics::page(&samples, Some(&daemon))
-            });
-            sampled.await.map_err(|_| gone())
-        })
-    }
-
-    fn leave(self: Arc<Self>) -> Answering<DaemonView> {
-        apart(async move {
-            let view = self.describe();
-            self.leave_all(false).await?;
-            self.goes();
-            Ok(view)
-        })
-    }
+/// Returns the handler of the metrics of all graphs.
+pub fn figures() -> Handler<Arc<Graphs>> {
+    api::figures(async |graphs: Arc<Graphs>| {
+        let daemon = graphs.describe();
+        let sampled = tokio::task::spawn_blocking(move || {
+            let samples: Vec<_> = daemon.graphs.iter().filter_map(sample).collect();
+            metrics::page(&samples, Some(&daemon))
+        });
+        sampled.await.map_err(|_| gone().into())
+    })
 }
 
 /// Carries out a request in a task of its own: its client may disconnect, and it is carried out all the same.
-fn apart<T: Send + 'static>(
+async fn apart<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Answering<T> {
-    let work = tokio::spawn(work);
-    Box::pin(async move { work.await.map_err(|_| gone())?.map_err(Problem::from) })
+) -> Result<T> {
+    tokio::spawn(work).await.map_err(|_| gone())?
 }
 
 /// Returns the figures of a graph from its worker. A graph that does not answer appears only in the daemon's own
@@ -65,14 +59,14 @@ fn apart<T: Send + 'static>(
 fn sample(graph: &KeptGraph) -> Option<Sample> {
     let worker = Client::new(place::control_of(&graph.name, graph.pid?));
     Some(Sample {
-        graph: worker.graph().ok()?,
-        status: worker.status().ok()?,
-        top: worker.top().ok()?,
+        graph: worker.get(&routes::GRAPH).ok()?,
+        status: worker.get(&routes::STATUS).ok()?,
+        top: worker.get(&routes::TOP).ok()?,
     })
 }
 
-fn gone() -> Problem {
-    Problem::new(1, "the daemon is going down".to_owned())
+fn gone() -> Failure {
+    Failure::new(Exit::Other, "the daemon is going down")
 }
 
 /// Returns the record to keep for a request, and the arguments for its first start only.

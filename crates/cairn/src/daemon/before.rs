@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use api::Client;
+use api::{Client, routes};
 use block::{Error, ErrorKind};
 use supervisor::State;
 
@@ -54,7 +54,7 @@ fn taken(opened: &block::Result<State>) -> Option<&Error> {
 fn elsewhere(path: &Path, error: &Error) -> Result<()> {
     let (here, holder) = (place::directory(), State::holder(path));
     let answers = |at: &Path| {
-        let view = Client::new(place::daemon_in(at)).daemon();
+        let view = Client::new(place::daemon_in(at)).get(&routes::DAEMON);
         view.is_ok_and(|view| Some(view.pid) == holder)
     };
     let said = holder.and_then(runtime_directory);
@@ -94,7 +94,7 @@ fn ask_to_leave(path: &Path) -> Result<()> {
         (Ok(ours), Ok(theirs)) => ours == theirs,
         _ => path == other,
     };
-    if let Ok(view) = client.daemon()
+    if let Ok(view) = client.get(&routes::DAEMON)
         && !same(&view.state)
     {
         let why = format!(
@@ -105,7 +105,7 @@ fn ask_to_leave(path: &Path) -> Result<()> {
         );
         return Err(Failure::new(Exit::InUse, why));
     }
-    match client.leave() {
+    match client.ask(&routes::LEAVE, &()) {
         Ok(_) => Ok(()),
         Err(problem) if problem.exit == Exit::NotFound.code() => Ok(()),
         Err(problem) => Err(problem.into()),

@@ -26,14 +26,8 @@ const READY: Duration = Duration::from_secs(60);
 /// Longest wait for a start in progress when a client brings the graph up.
 const TRY: Duration = Duration::from_secs(10);
 
-/// A graph of the state directory.
-#[derive(Clone)]
-enum Graph {
-    /// A supervised graph.
-    Kept(Kept),
-    /// A graph whose record cannot be read.
-    Unreadable(Problem),
-}
+/// A graph of the state directory. If its record cannot be read, it is not supervised.
+type Graph = Result<Kept, Problem>;
 
 /// All graphs of the daemon.
 pub struct Graphs {
@@ -114,13 +108,13 @@ impl Graphs {
         for entry in entries {
             let known = self.all().get(&entry.name).cloned();
             let graph = match (known, entry.record) {
-                (Some(Graph::Kept(kept)), _) => Ok(kept),
+                (Some(Ok(kept)), _) => Ok(kept),
                 (_, Ok(_)) => self.keep(&entry.name),
                 (_, Err(error)) => Err(Failure::from(error)),
             };
             match graph {
                 Ok(kept) => {
-                    self.all().insert(entry.name.clone(), Graph::Kept(kept.clone()));
+                    self.all().insert(entry.name.clone(), Ok(kept.clone()));
                     starts.spawn(async move {
                         // The log and the status report a failure.
                         let _ = kept.start(Vec::new()).await;
@@ -128,7 +122,7 @@ impl Graphs {
                 }
                 Err(failure) => {
                     out::note(&format!("{}: {}", entry.name, failure));
-                    self.all().insert(entry.name, Graph::Unreadable(failure.into()));
+                    self.all().insert(entry.name, Err(failure.into()));
                 }
             }
         }
@@ -182,10 +176,7 @@ impl Graphs {
     pub async fn bring_up(&self, record: Record, mut words: Vec<String>) -> Result<KeptGraph> {
         let _turn = self.turn.lock().await;
         let name = record.name.clone();
-        let known = match self.all().get(&name) {
-            Some(Graph::Kept(kept)) => Some(kept.clone()),
-            _ => None,
-        };
+        let known = self.all().get(&name).cloned().and_then(Result::ok);
         if let Some(kept) = &known {
             kept.rest(TRY).await.map_err(|ended| not_at_rest(&name, &ended, &kept.status()))?;
         }
@@ -222,7 +213,7 @@ impl Graphs {
         let name = &record.name;
         // A known graph keeps its descriptors.
         let kept = known.map_or_else(|| self.keep(name), Ok)?;
-        self.all().insert(name.clone(), Graph::Kept(kept.clone()));
+        self.all().insert(name.clone(), Ok(kept.clone()));
         Ok(kept)
     }
 
@@ -249,7 +240,7 @@ impl Graphs {
     /// `Unflushed` if it did not close in order. Then it is kept, and may be stopped again.
     pub async fn stop(&self, name: &str) -> Result<KeptGraph> {
         let _turn = self.turn.lock().await;
-        if let Graph::Kept(kept) = self.find(name)? {
+        if let Ok(kept) = self.find(name)? {
             kept.stop().await.map_err(failure)?;
         }
         let stopped = self.one(name)?;
@@ -263,10 +254,7 @@ impl Graphs {
     /// # Errors
     /// The reason why the old one continues, or the new one does not come up.
     pub async fn renew(&self, name: &str) -> Result<KeptGraph> {
-        match self.find(name)? {
-            Graph::Kept(kept) => kept.renew().await.map_err(failure)?,
-            Graph::Unreadable(problem) => return Err(problem.into()),
-        }
+        self.find(name)??.renew().await.map_err(failure)?;
         self.one(name)
     }
 
@@ -283,11 +271,7 @@ impl Graphs {
 
     fn kept(&self) -> Vec<(String, Kept)> {
         let all = self.all();
-        let kept = all.iter().filter_map(|(name, graph)| match graph {
-            Graph::Kept(kept) => Some((name.clone(), kept.clone())),
-            Graph::Unreadable(_) => None,
-        });
-        kept.collect()
+        all.iter().filter_map(|(name, graph)| Some((name.clone(), graph.clone().ok()?))).collect()
     }
 
     /// Closes all graphs in order, at the same time. Each time `impatient` is notified, they stop without waiting for
@@ -366,7 +350,7 @@ impl Graphs {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), held);
         match self.keep(&name) {
             Ok(kept) => {
-                self.all().insert(name, Graph::Kept(kept.clone()));
+                self.all().insert(name, Ok(kept.clone()));
                 if phase == Phase::Waiting {
                     tokio::spawn(async move { kept.start(Vec::new()).await });
                 }
@@ -402,8 +386,8 @@ fn command(file: &Path, seat: &Path, words: &[String]) -> Command {
 
 fn describe(name: &str, graph: &Graph) -> KeptGraph {
     let kept = match graph {
-        Graph::Kept(kept) => kept.status(),
-        Graph::Unreadable(problem) => {
+        Ok(kept) => kept.status(),
+        Err(problem) => {
             return KeptGraph {
                 name: name.to_owned(),
                 phase: api::Phase::Stopped,

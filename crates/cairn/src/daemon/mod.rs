@@ -22,7 +22,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{DaemonSocket, MetricsPort};
+use api::{ControlSocket, MetricsPort};
 use clap::Args;
 use supervisor::Left;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -34,6 +34,7 @@ use crate::out::{self, Form};
 use crate::place;
 use crate::serve::process;
 
+pub use asked::handlers;
 use graphs::Graphs;
 
 /// Longest wait, at the end, for answers that are still being sent.
@@ -84,7 +85,7 @@ impl DaemonArgs {
         let left = runtime::take_all();
         self.check_metrics()?;
         place::check_socket(&place::daemon(), "a shorter XDG_RUNTIME_DIR")?;
-        place::make_keeper()?;
+        place::make(&place::keeper())?;
         let path = self.state.clone().unwrap_or_else(place::state);
         let path =
             std::path::absolute(&path).map_err(|error| Failure::io(&error, path.display()))?;
@@ -111,14 +112,10 @@ impl DaemonArgs {
         let (mut reload, mut renew) =
             (kind(SignalKind::hangup())?, kind(SignalKind::user_defined2())?);
         let socket = open_socket()?;
-        let (close, closed) = oneshot::channel::<()>();
-        let until = async {
-            // A message and a dropped sender both mean the end.
-            let _ = closed.await;
-        };
-        let answers = tokio::spawn(socket.answer(graphs.clone(), until));
+        let (close, closed) = oneshot::channel();
+        let answers = tokio::spawn(socket.answer(handlers(), graphs.clone(), closed));
         if let Some(port) = self.open_metrics()? {
-            tokio::spawn(port.answer(graphs.clone()));
+            tokio::spawn(port.answer(asked::figures(), graphs.clone()));
         }
         watch();
         let beginning = graphs.begin().await;
@@ -206,9 +203,9 @@ async fn end(graphs: &Arc<Graphs>, ends: &mut Ends) -> Exit {
     }
 }
 
-fn open_socket() -> Result<DaemonSocket> {
+fn open_socket() -> Result<ControlSocket> {
     let path = place::daemon();
-    DaemonSocket::open(&path).map_err(|error| {
+    ControlSocket::open(&path).map_err(|error| {
         let shown = path.display();
         match error.kind() {
             ErrorKind::AddrInUse => {

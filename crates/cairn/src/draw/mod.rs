@@ -9,7 +9,7 @@ pub use dot::dot;
 pub use svg::svg;
 pub use term::term;
 
-use api::{Health, NodeView, Power};
+use api::{ExportView, Health, NodeView, Power};
 use block::units::format_size;
 
 /// Returns the facts of a node that are shown beside its name.
@@ -29,9 +29,15 @@ fn facts(node: &NodeView) -> String {
     facts.join(", ")
 }
 
+/// Returns the facts of an export that are shown beside its name.
+fn export_facts(export: &ExportView) -> String {
+    let read_only = if export.read_only { ", read-only" } else { "" };
+    format!("export, {}{read_only}", format_size(export.size_bytes))
+}
+
 #[cfg(test)]
 mod tests {
-    use api::{ExportView, GraphView};
+    use api::GraphView;
 
     use super::*;
 

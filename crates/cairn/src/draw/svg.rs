@@ -3,10 +3,9 @@
 use std::fmt::Write as _;
 
 use api::{GraphView, Health, NodeView, Power};
-use block::units::format_size;
 
-use super::facts;
 use super::layout::{LAYER_HEIGHT, Layout, layout};
+use super::{export_facts, facts};
 
 const MARGIN: f64 = 24.0;
 const TITLE_HEIGHT: f64 = 32.0;
@@ -55,10 +54,10 @@ pub fn svg(graph: &GraphView) -> String {
 
 /// Returns the labels of exports, then those of nodes. The edges use these indices.
 fn labels(graph: &GraphView) -> Vec<Label<'_>> {
-    let exports = graph.exports.iter().map(|export| {
-        let read_only = if export.read_only { ", read-only" } else { "" };
-        let facts = format!("export, {}{read_only}", format_size(export.size_bytes));
-        Label { name: &export.name, facts, class: "export" }
+    let exports = graph.exports.iter().map(|export| Label {
+        name: &export.name,
+        facts: export_facts(export),
+        class: "export",
     });
     let nodes = graph.nodes.iter().map(|node| Label {
         name: &node.name,

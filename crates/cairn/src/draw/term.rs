@@ -3,18 +3,15 @@
 use std::collections::BTreeSet;
 
 use api::{GraphView, NodeView};
-use block::units::format_size;
 
-use super::facts;
+use super::{export_facts, facts};
 use crate::out::columns;
 
 /// Draws each export with all nodes below it. A node below several others is shown in full once.
 pub fn term(graph: &GraphView) -> String {
     let mut tree = Tree { nodes: &graph.nodes, seen: BTreeSet::new(), rows: Vec::new() };
     for export in &graph.exports {
-        let read_only = if export.read_only { ", read-only" } else { "" };
-        let words = format!("export, {}{read_only}", format_size(export.size_bytes));
-        tree.rows.push(vec![export.name.clone(), words]);
+        tree.rows.push(vec![export.name.clone(), export_facts(export)]);
         tree.below("", std::slice::from_ref(&export.on));
     }
     let used: BTreeSet<&str> =

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
+use api::{Applied, ApplyRequest, ChangeWay, ResizeRequest};
 use doctor::{Opening, Probe, refuse_labelled};
 use graph::live::{ChangeGuard, Changes, Unchanged};
 use graph::spec::{Planned, Spec};
@@ -39,29 +39,25 @@ impl Serving {
         let turn = self.live.turn().await;
         let mut spec = read(request)?;
         certificates::check(&self.env, &mut spec);
-        let ApplyRequest { wipe, move_bytes, speed_bytes, dry_run, .. } = request;
-        let moving = move_bytes.then_some(*speed_bytes);
-        self.become_or_move(&turn, spec, wipe.clone(), moving, *dry_run).await
+        self.become_or_move(&turn, spec, &request.way).await
     }
 
-    /// Changes the graph to a spec. If `moving` is set, exports that would show other bytes get a move of their bytes
-    /// instead, with that limit in bytes per second.
+    /// Changes the graph to a spec. If bytes are to move, exports that would show other bytes get a move of their bytes
+    /// instead.
     pub(super) async fn become_or_move(
         self: &Rc<Self>,
         turn: &ChangeGuard,
         mut spec: Spec,
-        wipe: Vec<String>,
-        moving: Option<Option<u64>>,
-        dry_run: bool,
+        way: &ChangeWay,
     ) -> Result<Applied> {
-        let mut notes = Vec::new();
-        if let Some(speed) = moving {
-            let wanted = self.wanted(&spec, self.opening(wipe.clone()), true).await?;
-            (spec, notes) = self.with_moves(&spec, &wanted.planned, speed)?;
+        let (mut notes, opening) = (Vec::new(), self.opening(way.wipe.clone()));
+        if way.move_bytes {
+            let wanted = self.wanted(&spec, opening.clone(), true).await?;
+            (spec, notes) = self.with_moves(&spec, &wanted.planned, way.speed_bytes)?;
         }
-        let mut applied = self.become_spec(turn, spec, self.opening(wipe), dry_run).await?;
+        let mut applied = self.become_spec(turn, spec, opening, way.dry_run).await?;
         applied.notes.extend(notes);
-        if !dry_run {
+        if !way.dry_run {
             self.follow_moves();
         }
         Ok(applied)
@@ -136,7 +132,7 @@ impl Serving {
             self.remember(known);
             notes.extend(self.tell_clients().await);
         }
-        Ok(applied(self.live.now().planned.name.clone(), changes, notes))
+        Ok(Applied { graph: self.live.now().planned.name.clone(), changes: changes.lines, notes })
     }
 
     /// Changes the graph, and with it the daemon's record of its spec.
@@ -250,7 +246,7 @@ impl Serving {
 
 /// Parses the spec of a request. Its relative paths begin in the client's directory.
 fn read(request: &ApplyRequest) -> Result<Spec> {
-    here(&request.directory, &format!("paths in {}", request.file))?;
+    here(&request.way.directory, &format!("paths in {}", request.file))?;
     let variable = |name: &str| request.variables.get(name).cloned();
     Ok(Spec::parse(&request.text, &request.file, &variable))
 }
@@ -267,15 +263,6 @@ pub(super) fn here(directory: &Path, what: &str) -> Result<()> {
         here.display()
     );
     Err(Failure::new(Exit::Usage, why).next("apply it from there"))
-}
-
-fn applied(graph: String, changes: Changes, notes: Vec<String>) -> Applied {
-    let line = |line: graph::live::Line| ChangeLine {
-        verb: line.verb.to_owned(),
-        name: line.name,
-        words: line.words,
-    };
-    Applied { graph, changes: changes.lines.into_iter().map(line).collect(), notes }
 }
 
 /// Returns the failure for a graph that was not opened or not changed.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use api::EventLine;
-use block::{Env, Told, What};
+use block::{Told, What};
 use rustix::process::{Pid, Signal, kill_process_group};
 use supervisor::Event;
 use tokio::sync::oneshot;
@@ -20,21 +20,6 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval of the checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// Returns the events after number `after`, for the control socket.
-pub fn lines(env: &Env, graph: &str, after: u64) -> Vec<EventLine> {
-    let receiver = env.events().map(|events| events.after(after)).unwrap_or_default();
-    receiver.into_iter().map(|receiver| line(graph, receiver)).collect()
-}
-
-/// Waits for events after number `after`, and returns them. Never returns without an event log.
-pub async fn next_lines(env: &Env, graph: &str, after: u64) -> Vec<EventLine> {
-    let receiver = match env.events() {
-        Some(events) => events.next_after(after).await,
-        None => std::future::pending().await,
-    };
-    receiver.into_iter().map(|receiver| line(graph, receiver)).collect()
-}
 
 fn line(graph: &str, receiver: Told) -> EventLine {
     EventLine {
@@ -49,6 +34,24 @@ fn line(graph: &str, receiver: Told) -> EventLine {
 }
 
 impl Serving {
+    /// Returns the events after number `after`, for the control socket.
+    pub(super) fn events(&self, after: u64) -> Vec<EventLine> {
+        self.lines(self.env.events().map(|events| events.after(after)).unwrap_or_default())
+    }
+
+    /// Waits for events after number `after`, and returns them. Never returns without an event log.
+    pub(super) async fn next_events(&self, after: u64) -> Vec<EventLine> {
+        match self.env.events() {
+            Some(events) => self.lines(events.next_after(after).await),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn lines(&self, told: Vec<Told>) -> Vec<EventLine> {
+        let graph = &self.live.now().planned.name;
+        told.into_iter().map(|told| line(graph, told)).collect()
+    }
+
     /// Removes a member from its mirror when its file is deleted: its data would be gone after the next stop.
     pub fn take_out_deleted(self: &Rc<Self>) {
         let Some(events) = self.env.events() else { return };

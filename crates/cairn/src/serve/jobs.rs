@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use api::{Job, JobRequest, Problem};
+use api::{Job, JobRequest};
 use block::Report;
 use block::control::Nothing;
 use block::control::job::{Course, Steer, Wait};
@@ -10,7 +10,7 @@ use block::env::LocalFuture;
 use graph::live::ChangeGuard;
 use graph::spec::{Move, Planned, Spec};
 
-use super::{Serving, live};
+use super::Serving;
 use crate::exit::{Exit, Failure, Result};
 use crate::names;
 use crate::out;
@@ -45,18 +45,18 @@ impl Serving {
     }
 
     /// Pauses, resumes or cancels a job.
-    pub async fn job(&self, request: &JobRequest) -> Result<Job, Problem> {
+    pub async fn job(&self, request: &JobRequest) -> Result<Job> {
         let JobRequest { job: wanted, command, dry_run } = request;
         let found = self.find_job(wanted)?;
         if *dry_run {
             return Ok(found);
         }
         let course = Course { action: *command };
-        self.live.ask::<Steer>(&found.device, course).await.map_err(live::refused)?;
+        self.live.ask::<Steer>(&found.device, course).await?;
         self.find_job(wanted)
     }
 
-    fn find_job(&self, wanted: &str) -> Result<Job, Problem> {
+    fn find_job(&self, wanted: &str) -> Result<Job> {
         let (jobs, graph) = (self.jobs(), self.live.now().graph.name().to_owned());
         let paths = jobs.iter().flat_map(|job| {
             let names = [job.number.to_string(), job.device.clone()];
@@ -67,7 +67,7 @@ impl Serving {
                 jobs.iter().map(|job| format!("{} ({})", job.number, job.device)).collect();
             let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
             let unknown = || format!("no job {wanted:?}; under way: {known}");
-            unresolved.refuse(wanted, unknown).into()
+            unresolved.refuse(wanted, unknown)
         })
     }
 

@@ -1,175 +1,85 @@
 //! Requests of the control socket to the running graph.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
+use api::routes::{self, Route};
 use api::{
-    Applied, ApplyRequest, AttachRequest, Attached, Checked, CommandRequest, Counts, DetachRequest,
-    DeviceStatus, DiskRequest, EventLine, GraphView, Health, History, Job, JobRequest, Later, Live,
-    MemberRequest, Place, Power, Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top,
-    TopRow, UndoRequest,
+    AttachRequest, Attached, Bridge, Byte, CommandRequest, Counts, DeviceStatus, GraphView,
+    Handler, Health, MemberRequest, Place, Power, ScrubRequest, Status, Top, TopRow, metrics,
 };
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::control::{Command, Verb, find_verb};
 use block::{ErrorKind, Report};
-use graph::live::Current;
-use graph::{Graph, Located, Member};
+use engine::Engine;
+use graph::{Graph, Member};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Serving, events};
+use super::Serving;
 use crate::attach::must_be_root;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::names;
 use crate::registry::REGISTRY;
 use crate::view;
 
-/// The served graph, for the control socket.
-pub struct Running(pub Rc<Serving>);
-
-impl Live for Running {
-    fn graph(&self) -> GraphView {
-        let mut view = self.0.view();
-        for (node, device) in view.nodes.iter_mut().zip(devices(&self.now().graph)) {
-            node.health = device.health;
-        }
-        view
-    }
-
-    fn spec(&self) -> SpecText {
-        view::spec(&self.0.planned())
-    }
-
-    fn status(&self) -> Status {
-        let graph = &self.now().graph;
-        let devices = devices(graph);
-        Status {
-            graph: graph.name().to_owned(),
-            pid: std::process::id(),
-            health: health(graph, &devices),
-            connections: self.0.server.connections(),
-            served: self.0.server.served(),
-            devices,
-            attached: self.0.attachments.views(),
-            kept: None,
-        }
-    }
-
-    fn top(&self) -> Top {
-        let now = self.now();
-        let row = |index: usize| {
-            let node = &now.planned.nodes[index];
-            TopRow {
-                name: node.name.clone(),
-                kind: node.kind.name.to_owned(),
-                fused: view::run_of(&now.planned, index),
-                counts: (view::power(node) != Power::Hooks).then(|| self.counts(&now.graph, index)),
-            }
-        };
-        Top {
-            graph: now.graph.name().to_owned(),
-            clock_us: self.0.env.now().0.as_micros() as u64,
-            rows: view::entered(&now.planned).into_iter().rev().map(row).collect(),
-        }
-    }
-
-    fn locate(&self, export: &str, offset: u64) -> Later<Result<Place, Problem>> {
-        let (now, export) = (self.now(), export.to_owned());
-        Box::pin(async move {
-            let graph = &now.graph;
-            let Some(found) = graph.export(&export) else {
-                let names: Vec<_> = graph.exports().iter().map(|e| e.name.as_str()).collect();
-                let graph = graph.name();
-                let why = format!("{graph} has no export {export:?}; it has {}", names.join(", "));
-                return Err(problem(Exit::NotFound, why));
-            };
-            graph.locate(found, offset).await.map(place).map_err(refused)
-        })
-    }
-
-    fn fail(&self, request: MemberRequest) -> Later<Result<DeviceStatus, Problem>> {
-        let args = Name { member: request.member.clone() };
-        self.ask_member::<Fail>(&request, args)
-    }
-
-    fn resync(&self, request: MemberRequest) -> Later<Result<DeviceStatus, Problem>> {
-        let args = Stale { member: Some(request.member.clone()) };
-        self.ask_member::<Resync>(&request, args)
-    }
-
-    fn scrub(&self, request: ScrubRequest) -> Later<Result<DeviceStatus, Problem>> {
-        let ScrubRequest { of, stop, dry_run } = request;
-        let device = with_copies(&self.now().graph, &of).map(|device| device.name.clone());
-        self.ask::<Scrub>(device, Action { stop }, dry_run)
-    }
-
-    fn events(&self, after: u64) -> Vec<EventLine> {
-        events::lines(&self.0.env, &self.now().planned.name, after)
-    }
-
-    fn next_events(&self, after: u64) -> Later<Vec<EventLine>> {
-        let serving = self.0.clone();
-        Box::pin(async move {
-            let name = serving.live.now().planned.name.clone();
-            events::next_lines(&serving.env, &name, after).await
-        })
-    }
-
-    fn disk(&self, request: DiskRequest) -> Later<Result<Applied, Problem>> {
-        self.later(async move |serving| serving.disk(&request).await)
-    }
-
-    fn command(&self, request: CommandRequest) -> Later<Result<Value, Problem>> {
-        self.later(async move |serving| Ok::<_, Failure>(serving.command(&request).await?))
-    }
-
-    fn attach(&self, request: AttachRequest) -> Later<Result<Attached, Problem>> {
-        let exports = self.0.view().exports;
-        let uri = exports.iter().find(|export| export.name == request.export);
-        let uri = uri.and_then(|export| export.uris.first()).cloned();
-        self.later(async move |serving| {
-            let AttachRequest { export, name, by, dry_run } = request;
-            must_be_root(uri.as_deref())?;
-            serving.attachments.attach(&export, name.as_deref(), by, dry_run).await
-        })
-    }
-
-    fn detach(&self, request: DetachRequest) -> Later<Result<Attached, Problem>> {
-        self.later(async move |serving| {
+/// Returns the handlers of the control socket.
+pub fn handlers() -> Vec<Handler<Arc<Bridge<Serving>>>> {
+    vec![
+        on(&routes::GRAPH, async |serving, _| Ok(serving.graph())),
+        on(&routes::SPEC, async |serving, _| Ok(view::spec(&serving.planned()))),
+        on(&routes::STATUS, async |serving, _| Ok(serving.status())),
+        on(&routes::TOP, async |serving, _| Ok(serving.top())),
+        on(&routes::LOCATE, async |serving, byte| serving.locate(&byte).await),
+        on(&routes::FAIL, async |serving, request| {
+            let device = with_members(&serving.live.now().graph, &request)?.name.clone();
+            let MemberRequest { member, dry_run, .. } = request;
+            serving.ask::<Fail>(device, Name { member }, dry_run).await
+        }),
+        on(&routes::RESYNC, async |serving, request| {
+            let device = with_members(&serving.live.now().graph, &request)?.name.clone();
+            let MemberRequest { member, dry_run, .. } = request;
+            serving.ask::<Resync>(device, Stale { member: Some(member) }, dry_run).await
+        }),
+        on(&routes::SCRUB, async |serving, ScrubRequest { of, stop, dry_run }| {
+            let device = with_copies(&serving.live.now().graph, &of)?.name.clone();
+            serving.ask::<Scrub>(device, Action { stop }, dry_run).await
+        }),
+        on(&routes::DISK, async |serving, request| serving.disk(&request).await),
+        on(&routes::RESIZE, async |serving, request| serving.resize(&request).await),
+        on(&routes::EVENTS, async |serving, from| Ok(serving.events(from.after))),
+        api::follow(async |serving: Rc<Serving>, after| serving.next_events(after).await),
+        on(&routes::JOBS, async |serving, _| Ok(serving.jobs())),
+        on(&routes::JOB, async |serving, request| serving.job(&request).await),
+        on(&routes::COMMAND, async |serving, request| Ok(serving.command(&request).await?)),
+        on(&routes::ATTACH, async |serving, request| serving.attach_by_hand(request).await),
+        on(&routes::DETACH, async |serving, request| {
             serving.attachments.detach(&request.name, request.dry_run).await
-        })
-    }
+        }),
+        on(&routes::APPLY, async |serving, request| serving.apply(&request).await),
+        on(&routes::CHECK, async |serving, _| serving.check(false).await),
+        api::repair(async |serving: Rc<Serving>| serving.check(true).await),
+        on(&routes::HISTORY, async |serving, _| serving.history()),
+        on(&routes::UNDO, async |serving, request| serving.go_back(request).await),
+        api::figures(async |bridge: Arc<Bridge<Serving>>| {
+            let sample = bridge.ask(false, async |serving| serving.sample()).await?;
+            Ok(metrics::page(&[sample], None))
+        }),
+    ]
+}
 
-    fn apply(&self, request: ApplyRequest) -> Later<Result<Applied, Problem>> {
-        self.later(async move |serving| serving.apply(&request).await)
-    }
-
-    fn check(&self, repair: bool) -> Later<Result<Checked, Problem>> {
-        self.later(async move |serving| serving.check(repair).await)
-    }
-
-    fn history(&self) -> Result<History, Problem> {
-        self.0.history().map_err(Problem::from)
-    }
-
-    fn undo(&self, request: UndoRequest) -> Later<Result<Applied, Problem>> {
-        self.later(async move |serving| serving.go_back(&request).await)
-    }
-
-    fn jobs(&self) -> Vec<Job> {
-        self.0.jobs()
-    }
-
-    fn job(&self, request: JobRequest) -> Later<Result<Job, Problem>> {
-        self.later(async move |serving| serving.job(&request).await)
-    }
-
-    fn resize(&self, request: ResizeRequest) -> Later<Result<Applied, Problem>> {
-        self.later(async move |serving| serving.resize(&request).await)
-    }
-
-    fn spawn(&self, task: Later<()>) {
-        self.0.env.spawn("an answer of the control socket", task);
-    }
+/// Returns the handler of a route.
+fn on<Q, A>(
+    route: &Route<Q, A>,
+    work: impl AsyncFn(Rc<Serving>, Q) -> Result<A> + Copy + Send + Sync + 'static,
+) -> Handler<Arc<Bridge<Serving>>>
+where
+    Q: DeserializeOwned + Send + 'static,
+    A: Serialize + Send + 'static,
+{
+    route.on_core(work)
 }
 
 /// Returns the status of every device.
@@ -190,58 +100,15 @@ fn health(graph: &Graph, devices: &[DeviceStatus]) -> Health {
     shown.max().unwrap_or(Health::Ok)
 }
 
-impl Running {
-    fn now(&self) -> Rc<Current> {
-        self.0.live.now()
-    }
-
-    /// Returns the answer of a request that takes time.
-    fn later<T, E: Into<Problem>>(
-        &self,
-        work: impl AsyncFnOnce(Rc<Serving>) -> Result<T, E> + 'static,
-    ) -> Later<Result<T, Problem>> {
-        let serving = self.0.clone();
-        Box::pin(async move { work(serving).await.map_err(Into::into) })
-    }
-
-    fn counts(&self, graph: &Graph, index: usize) -> Counts {
-        self.0.engine.counters(graph.members()[index].counted(), |counters| Counts {
-            ops: block::Verb::ALL.map(|verb| (verb.name().to_owned(), counters.ops(verb))).into(),
-            bytes: block::Verb::ALL
-                .map(|verb| (verb.name().to_owned(), counters.bytes(verb)))
-                .into(),
-            errors: counters.errors(),
-            in_flight: counters.in_flight(),
-        })
-    }
-
-    fn ask_member<V: Verb>(
-        &self,
-        request: &MemberRequest,
-        args: V::Args,
-    ) -> Later<Result<DeviceStatus, Problem>> {
-        let device = with_members(&self.now().graph, request).map(|device| device.name.clone());
-        self.ask::<V>(device, args, request.dry_run)
-    }
-
-    /// Carries out a command on a device unless `dry_run`, and returns the state of the device.
-    fn ask<V: Verb>(
-        &self,
-        name: Result<String, Problem>,
-        args: V::Args,
-        dry_run: bool,
-    ) -> Later<Result<DeviceStatus, Problem>> {
-        let serving = self.0.clone();
-        Box::pin(async move {
-            let name = name?;
-            if !dry_run {
-                serving.live.ask::<V>(&name, args).await.map_err(refused)?;
-            }
-            let now = serving.live.now();
-            let found = now.graph.member(&name).map(|found| device(found, now.graph.report(found)));
-            found.ok_or_else(|| problem(Exit::NotFound, format!("{name} has just left the graph")))
-        })
-    }
+/// Returns the request counts of a node.
+fn counts(engine: &Engine, graph: &Graph, index: usize) -> Counts {
+    let all = block::Verb::ALL;
+    engine.counters(graph.members()[index].counted(), |counters| Counts {
+        ops: all.map(|verb| (verb.name().to_owned(), counters.ops(verb))).into(),
+        bytes: all.map(|verb| (verb.name().to_owned(), counters.bytes(verb))).into(),
+        errors: counters.errors(),
+        in_flight: counters.in_flight(),
+    })
 }
 
 /// Lists the members of a graph by their paths, each with its device.
@@ -255,30 +122,110 @@ pub fn members(graph: &Graph) -> Vec<(names::Path, &Member)> {
 }
 
 /// Returns the device with the member that a request names.
-fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Member, Problem> {
+fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Member> {
     let word = format!("{}/{}", request.of, request.member);
     let all = members(graph);
     let names: Vec<_> = all.iter().map(|(path, _)| path[1..].join("/")).collect();
     names::resolve(&word, all).map_err(|unresolved| {
         let known = names.iter().map(String::as_str);
         let known = names::listed(known, "no device here has members", "there are");
-        unresolved.refuse(&word, || format!("no member {word}; {known}")).into()
+        unresolved.refuse(&word, || format!("no member {word}; {known}"))
     })
 }
 
 /// Returns the device with copies that a word names. The graph's name stands for its only such device.
-fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member, Problem> {
+fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member> {
     let has_copies = |device: &&Member| graph.report(device).scrub.is_some();
     let devices: Vec<_> = graph.members().iter().filter(has_copies).collect();
     let path = |device: &&'g Member| (vec![graph.name().to_owned(), device.name.clone()], *device);
     names::resolve_or_only(of, devices.iter().map(path).collect()).map_err(|unresolved| {
         let known = devices.iter().map(|device| device.name.as_str());
         let known = names::listed(known, "nothing here has copies", "there are");
-        unresolved.refuse(of, || format!("no device {of} with copies; {known}")).into()
+        unresolved.refuse(of, || format!("no device {of} with copies; {known}"))
     })
 }
 
 impl Serving {
+    fn sample(&self) -> metrics::Sample {
+        metrics::Sample { graph: self.graph(), status: self.status(), top: self.top() }
+    }
+
+    fn graph(&self) -> GraphView {
+        let mut view = self.view();
+        for (node, device) in view.nodes.iter_mut().zip(devices(&self.live.now().graph)) {
+            node.health = device.health;
+        }
+        view
+    }
+
+    fn status(&self) -> Status {
+        let graph = &self.live.now().graph;
+        let devices = devices(graph);
+        Status {
+            graph: graph.name().to_owned(),
+            pid: std::process::id(),
+            health: health(graph, &devices),
+            connections: self.server.connections(),
+            served: self.server.served(),
+            devices,
+            attached: self.attachments.views(),
+            kept: None,
+        }
+    }
+
+    fn top(&self) -> Top {
+        let now = self.live.now();
+        let row = |index: usize| {
+            let node = &now.planned.nodes[index];
+            let is_counted = view::power(node) != Power::Hooks;
+            TopRow {
+                name: node.name.clone(),
+                kind: node.kind.name.to_owned(),
+                fused: view::run_of(&now.planned, index),
+                counts: is_counted.then(|| counts(&self.engine, &now.graph, index)),
+            }
+        };
+        Top {
+            graph: now.graph.name().to_owned(),
+            clock_us: self.env.now().0.as_micros() as u64,
+            rows: view::entered(&now.planned).into_iter().rev().map(row).collect(),
+        }
+    }
+
+    async fn locate(&self, Byte { export, offset }: &Byte) -> Result<Place> {
+        let graph = &self.live.now().graph;
+        let Some(found) = graph.export(export) else {
+            let names: Vec<_> = graph.exports().iter().map(|e| e.name.as_str()).collect();
+            let (graph, names) = (graph.name(), names.join(", "));
+            let why = format!("{graph} has no export {export:?}; it has {names}");
+            return Err(Failure::new(Exit::NotFound, why));
+        };
+        Ok(graph.locate(found, *offset).await?)
+    }
+
+    async fn attach_by_hand(&self, request: AttachRequest) -> Result<Attached> {
+        let AttachRequest { export, name, by, dry_run } = request;
+        let view = self.view();
+        let shown = view.exports.iter().find(|shown| shown.name == export);
+        must_be_root(shown.and_then(|shown| shown.uris.first()).map(String::as_str))?;
+        self.attachments.attach(&export, name.as_deref(), by, dry_run).await
+    }
+
+    /// Carries out a command on a device unless `dry_run`, and returns the state of the device.
+    async fn ask<V: Verb>(
+        &self,
+        name: String,
+        args: V::Args,
+        dry_run: bool,
+    ) -> Result<DeviceStatus> {
+        if !dry_run {
+            self.live.ask::<V>(&name, args).await?;
+        }
+        let now = self.live.now();
+        let found = now.graph.member(&name).map(|found| device(found, now.graph.report(found)));
+        found.ok_or_else(|| Failure::new(Exit::NotFound, format!("{name} has just left the graph")))
+    }
+
     /// Carries out a command with arguments in JSON.
     async fn command(&self, request: &CommandRequest) -> block::Result<Value> {
         let CommandRequest { device, verb, args } = request;
@@ -311,21 +258,33 @@ fn device(member: &Member, report: Report) -> DeviceStatus {
     }
 }
 
-fn place(located: Located) -> Place {
-    Place {
-        name: located.name,
-        kind: located.kind.to_owned(),
-        offset_bytes: located.offset,
-        label_bytes: located.label_bytes,
-        how: located.how.into_owned(),
-        below: located.below.into_iter().map(place).collect(),
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn openapi_describes_every_route() {
+        let document = include_str!("../../../../docs/api/openapi.json");
+        let document: Value = serde_json::from_str(document).unwrap();
+        let of = |tag: &str| -> BTreeSet<String> {
+            let tagged = |methods: &Value| {
+                let methods = methods.as_object().unwrap();
+                methods
+                    .values()
+                    .all(|method| method["tags"].as_array().unwrap().contains(&json!(tag)))
+            };
+            let paths = document["paths"].as_object().unwrap().iter();
+            paths.filter(|(_, methods)| tagged(methods)).map(|(path, _)| path.clone()).collect()
+        };
+        let served =
+            |paths: Vec<&str>| paths.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+        let graph = handlers().into_iter().map(|(path, _)| path).collect();
+        assert_eq!(of("graph"), served(graph));
+        let daemon = crate::daemon::handlers().into_iter().map(|(path, _)| path).collect();
+        assert_eq!(of("daemon"), served(daemon));
     }
-}
-
-pub fn refused(error: block::Error) -> Problem {
-    Failure::from(error).into()
-}
-
-pub fn problem(exit: Exit, message: String) -> Problem {
-    Problem::new(exit.code(), message)
 }

@@ -36,7 +36,7 @@ mod stop;
 pub mod worker;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -67,12 +67,11 @@ use crate::source::Source;
 use crate::view;
 
 use command::Command;
-use live::Running;
 use process::PidFile;
 use stop::Ended;
 use worker::OnFile;
 
-pub use remote::Remote;
+pub use remote::attach_uri;
 
 /// Longest time that the kernel takes to close the sockets of a dead process.
 const CLOSING: Duration = Duration::from_millis(300);
@@ -320,10 +319,10 @@ impl ServeArgs {
 }
 
 impl ServeOptions {
-    /// Returns the options of a dry run.
-    pub fn dry(degraded: bool, take: bool) -> Self {
+    /// Returns the options for a graph that a daemon brings up.
+    pub fn of(degraded: bool, take: bool, dry_run: bool) -> Self {
         let options = supervisor::Options { degraded, ..supervisor::Options::default() };
-        Self { dry_run: true, take, ..worker::options(&options) }
+        Self { dry_run, take, ..worker::options(&options) }
     }
 
     /// Whether a daemon supports all of the options.
@@ -332,11 +331,20 @@ impl ServeOptions {
     }
 
     /// Returns the request to a daemon with the same options.
-    pub fn up(&self, name: String, directory: PathBuf, source: GraphSource) -> UpRequest {
-        let Self { read_only, degraded, take, insecure, .. } = *self;
-        let listen = self.listen.clone();
-        let asked = UpRequest::new(name, directory, source);
-        UpRequest { read_only, degraded, take, insecure, listen, ..asked }
+    pub fn up(&self, name: &str, source: GraphSource) -> Result<UpRequest> {
+        Ok(UpRequest {
+            name: name.to_owned(),
+            directory: place::here()?,
+            source,
+            read_only: self.read_only,
+            degraded: self.degraded,
+            listen: self.listen.clone(),
+            insecure: self.insecure,
+            wipe: Vec::new(),
+            trust: Vec::new(),
+            take: self.take,
+            keys: BTreeMap::new(),
+        })
     }
 
     /// Serves the graph of the source, until a signal comes or the command of `--run` ends.
@@ -486,13 +494,13 @@ impl ServeOptions {
         }
         let name = match source {
             Source::Spec(_) | Source::Labels(_) | Source::Kept(_) => planned.name.clone(),
-            Source::File(path) | Source::Device(path) => {
+            Source::Disk(_, path) => {
                 path.file_name().unwrap_or_default().to_string_lossy().into_owned()
             }
         };
         let directory = place::directory();
         if !self.dry_run {
-            place::make_directory()?;
+            place::make(&directory)?;
         }
         let address = Address::Unix(directory.join(format!("{name}.sock")));
         Ok(vec![Listen { address, tls: false }])
@@ -520,7 +528,7 @@ fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server>
     let path = match at {
         Some(path) => path.to_owned(),
         None => {
-            place::make_control()?;
+            place::make(&place::control())?;
             let name = &serving.live.now().planned.name;
             let path = place::control_of(name, std::process::id());
             place::check_socket(&path, "a shorter XDG_RUNTIME_DIR, or --at SOCKET")?;
@@ -528,9 +536,10 @@ fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server>
         }
     };
     let (bridge, answers) = api::bridge();
-    let running = Running(serving.clone());
-    serving.env.spawn("the control socket", answers.run(Rc::new(running)));
-    api::Server::start(&path, bridge).map_err(|error| {
+    let env = serving.env.clone();
+    let spawn = move |task| env.spawn("an answer of the control socket", task);
+    serving.env.spawn("the control socket", answers.run(serving.clone(), spawn));
+    api::Server::start(&path, live::handlers(), bridge).map_err(|error| {
         let shown = path.display();
         let in_use =
             |why: &str| Failure::new(Exit::InUse, format!("{shown}: {why}")).next("another --at");

@@ -73,10 +73,10 @@ impl Serving {
     ///
     /// # Errors
     /// As [`Serving::apply`]; `NotFound` if the labels do not have that spec, or the place of a disk is unknown.
-    pub async fn go_back(self: &Rc<Self>, request: &UndoRequest) -> Result<Applied> {
+    pub async fn go_back(self: &Rc<Self>, request: UndoRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         if !(request.disks.is_empty() && request.keys.is_empty() && request.options.is_empty()) {
-            here(&request.directory, "paths")?;
+            here(&request.way.directory, "paths")?;
         }
         if let [moving, ..] = &self.spec.borrow().moves(REGISTRY)[..] {
             let why = format!("the bytes of {} are on their way to {}", moving.from, moving.to);
@@ -85,10 +85,8 @@ impl Serving {
                 moving.name
             )));
         }
-        let UndoRequest { to, disks, keys, options, .. } = request;
-        let UndoRequest { wipe, move_bytes, speed_bytes, dry_run, .. } = request;
-        let past = self.past(*to)?;
-        let (disks, keys, options) = (disks.clone(), keys.clone(), options.clone());
+        let UndoRequest { to, disks, keys, options, way } = request;
+        let past = self.past(to)?;
         let local = Local { disks, keys, options };
         let spec = self.as_it_was(&past, &local);
         let mut spec = spec.map_err(|forgotten| nobody_knows(&past, &forgotten))?;
@@ -96,9 +94,8 @@ impl Serving {
             return Err(faulty(&faults));
         }
         certificates::check(&self.env, &mut spec);
-        let moving = move_bytes.then_some(*speed_bytes);
-        let mut applied = self.become_or_move(&turn, spec, wipe.clone(), moving, *dry_run).await?;
-        if !dry_run && self.record.is_none() && !applied.changes.is_empty() {
+        let mut applied = self.become_or_move(&turn, spec, &way).await?;
+        if !way.dry_run && self.record.is_none() && !applied.changes.is_empty() {
             let note = "note: the next start reads the spec that you have. Next: let it say what \
                         cairn show says";
             applied.notes.push(note.to_owned());

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use api::{Applied, ApplyRequest, Client, GraphSource, Health, UpRequest};
+use api::{Applied, ApplyRequest, ChangeWay, Client, GraphSource, Health, UpRequest, routes};
 use block::KeySource;
 use block::units::{parse_size, write_size};
 use clap::Args;
@@ -91,18 +91,19 @@ impl ApplyArgs {
         if daemon.is_none() || at.named(&written.name)?.is_some() {
             let (move_bytes, speed_bytes) = (moving.move_bytes, moving.speed);
             let Written { name, request } = written;
-            let asked = ApplyRequest { wipe, move_bytes, speed_bytes, dry_run, ..request };
-            let (client, applied) = ask(&name, &asked, &at)?;
+            let way = ChangeWay { wipe, move_bytes, speed_bytes, dry_run, ..request.way };
+            let (client, applied) = ask(&name, &ApplyRequest { way, ..request }, &at)?;
             return moving.done(&client, &applied, dry_run, form);
         }
+        let options = ServeOptions::of(degraded, take, dry_run);
         if dry_run {
-            return ServeOptions::dry(degraded, take).serve(Source::Spec(path), &wipe, form);
+            return options.serve(Source::Spec(path), &wipe, form);
         }
         // The keys wait in pipes of this command until the daemon has answered.
         let lent = written.lend_keys()?;
-        let mut up = written.up(wipe, degraded, take);
-        up.keys = paths(&lent);
-        bring_up(form, &daemon.expect("it is there"), &up)
+        let ApplyRequest { file, text, variables, .. } = written.request;
+        let up = options.up(&written.name, GraphSource::Spec { file, text, variables })?;
+        bring_up(form, &daemon.expect("it is there"), UpRequest { wipe, ..up }, &lent)
     }
 }
 
@@ -110,8 +111,8 @@ impl DiffArgs {
     /// Asks the running graph of that name for the effect of a change.
     pub fn run(self, form: Form) -> Result {
         let Written { name, request } = Written::read(&self.spec)?;
-        let asked = ApplyRequest { move_bytes: self.move_bytes, dry_run: true, ..request };
-        let (_, applied) = ask(&name, &asked, &self.at)?;
+        let way = ChangeWay { move_bytes: self.move_bytes, dry_run: true, ..request.way };
+        let (_, applied) = ask(&name, &ApplyRequest { way, ..request }, &self.at)?;
         print(form, &applied, true)
     }
 }
@@ -129,7 +130,7 @@ impl Moving {
         let is_new = |job: &&api::Job| {
             applied.changes.iter().any(|line| line.verb == "add" && line.name == job.device)
         };
-        match client.jobs()?.iter().find(is_new) {
+        match client.get(&routes::JOBS)?.iter().find(is_new) {
             Some(job) => super::job::watch(client, &job.device, form),
             None => Ok(Exit::Ok),
         }
@@ -154,9 +155,9 @@ impl Written {
             Some(value)
         };
         let name = Spec::parse(&text, &file, &look_up).name().to_owned();
-        let (variables, directory) = (variables.into_inner(), place::here()?);
-        let request = ApplyRequest { file, text, variables, directory, ..ApplyRequest::default() };
-        Ok(Self { name, request })
+        let way = ChangeWay { directory: place::here()?, ..ChangeWay::default() };
+        let variables = variables.into_inner();
+        Ok(Self { name, request: ApplyRequest { file, text, variables, way } })
     }
 
     /// Reads the keys that the daemon's worker cannot read: it has no terminal and no descriptors of this command. A
@@ -173,37 +174,30 @@ impl Written {
         }
         Ok(lent)
     }
-
-    /// Returns the request to a daemon to bring the graph up.
-    fn up(self, wipe: Vec<String>, degraded: bool, take: bool) -> UpRequest {
-        let ApplyRequest { file, text, variables, directory, .. } = self.request;
-        let source = GraphSource::Spec { file, text, variables };
-        UpRequest { wipe, degraded, take, ..UpRequest::new(self.name, directory, source) }
-    }
 }
 
 /// Asks the running graph of that name to change to a spec, or for the effect of doing so.
 fn ask(name: &str, request: &ApplyRequest, at: &At) -> Result<(Client, Applied)> {
-    let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == name);
-    let client = at.one_that(&format!("is called {name}"), is_it)?;
-    let applied = client.apply(request)?;
+    let client = at.one_that(&format!("is called {name}"), |it| running::is_called(it, name))?;
+    let applied = client.ask(&routes::APPLY, request)?;
     Ok((client, applied))
 }
 
-/// Returns the paths at which the daemon finds the keys.
-pub(super) fn paths(lent: &BTreeMap<String, Lent>) -> BTreeMap<String, PathBuf> {
-    lent.iter().map(|(device, key)| (device.clone(), key.path().into())).collect()
-}
-
-/// Asks a daemon to bring a graph up, and prints the addresses for clients.
-pub fn bring_up(form: Form, daemon: &Client, up: &UpRequest) -> Result {
-    let kept = daemon.up(up)?;
+/// Asks a daemon to bring a graph up, and prints the addresses for clients. `lent` are keys, by device.
+pub(super) fn bring_up(
+    form: Form,
+    daemon: &Client,
+    mut up: UpRequest,
+    lent: &BTreeMap<String, Lent>,
+) -> Result {
+    up.keys = lent.iter().map(|(device, key)| (device.clone(), key.path().into())).collect();
+    let kept = daemon.ask(&routes::UP, &up)?;
     let (mut degraded, mut uris) = ("", Vec::new());
     if let Some(client) = At::default().named(&kept.name)? {
-        if client.status()?.health != Health::Ok {
+        if client.get(&routes::STATUS)?.health != Health::Ok {
             degraded = ", degraded";
         }
-        let exports = client.graph()?.exports.into_iter();
+        let exports = client.get(&routes::GRAPH)?.exports.into_iter();
         uris.extend(exports.flat_map(|export| export.attached.into_iter().chain(export.uris)));
     }
     form.print(&kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))

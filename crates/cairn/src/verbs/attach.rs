@@ -1,6 +1,6 @@
 //! `cairn attach` and `cairn detach`: an export as a block device of this machine.
 
-use api::{AttachRequest, Client, DetachRequest, Means};
+use api::{AttachRequest, Client, DetachRequest, Means, routes};
 use attach::{Claim, Name};
 use clap::Args;
 
@@ -8,7 +8,7 @@ use crate::attach::{must_be_root, print};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form};
 use crate::running::At;
-use crate::serve::Remote;
+use crate::serve::attach_uri;
 
 /// Arguments of `attach`.
 #[derive(Args)]
@@ -53,19 +53,18 @@ pub struct DetachArgs {
 impl AttachArgs {
     /// Asks the running graph with that export. For a URI, serves the export in this process.
     pub fn run(self, form: Form) -> Result {
-        if self.export.contains("://") {
-            let Self { export: uri, name, by, dry_run, .. } = self;
-            return Remote { uri, name, by, dry_run }.run(form);
+        let Self { export, name, by, dry_run, at } = self;
+        let request = AttachRequest { export, name, by, dry_run };
+        if request.export.contains("://") {
+            return attach_uri(form, &request);
         }
-        let (client, export) = match self.at.owner_of_export(&self.export) {
+        let (client, export) = match at.owner_of_export(&request.export) {
             Err(failure) if failure.code == Exit::NotFound.code() && must_be_root(None).is_ok() => {
-                return Err(of_others(failure, &self.export));
+                return Err(of_others(failure, &request.export));
             }
             owner => owner?,
         };
-        let Self { name, by, dry_run, .. } = self;
-        let attached = client.attach(&AttachRequest { export, name, by, dry_run })?;
-        print(form, &attached)
+        print(form, &client.ask(&routes::ATTACH, &AttachRequest { export, ..request })?)
     }
 }
 
@@ -84,7 +83,9 @@ impl DetachArgs {
     pub fn run(self, form: Form) -> Result {
         let name = self.name.strip_prefix("/dev/cairn/").unwrap_or(&self.name).to_owned();
         let has = |client: &Client| {
-            client.status().is_ok_and(|status| status.attached.iter().any(|one| one.name == name))
+            client
+                .get(&routes::STATUS)
+                .is_ok_and(|status| status.attached.iter().any(|one| one.name == name))
         };
         let client = match self.at.one_that(&format!("has attached {name}"), has) {
             Err(failure) if failure.code == Exit::NotFound.code() => {
@@ -92,7 +93,8 @@ impl DetachArgs {
             }
             client => client?,
         };
-        let detached = client.detach(&DetachRequest { name, dry_run: self.dry_run })?;
+        let detached =
+            client.ask(&routes::DETACH, &DetachRequest { name, dry_run: self.dry_run })?;
         let would = if self.dry_run { "would be " } else { "" };
         form.print(&detached, || format!("{}  {would}detached\n", detached.path))
     }

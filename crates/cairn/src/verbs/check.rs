@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use api::{Checked, CheckedDisk, Client, Finding, Soundness};
+use api::{Checked, CheckedDisk, Client, Finding, Soundness, routes};
 use clap::Args;
 use doctor::Found;
 use doctor::scan::Skipped;
@@ -44,14 +44,14 @@ pub fn look(graph: Option<&Path>, directory: &Path) -> Result<(Vec<Client>, Foun
     let wanted = wanted.map(|wanted| wanted.to_string_lossy().into_owned());
     let (mut clients, mut found) = (Vec::new(), Found::default());
     for client in running::running()? {
-        match client.check() {
+        match client.get(&routes::CHECK) {
             Ok(checked) if wanted.as_ref().is_none_or(|wanted| *wanted == checked.graph) => {
                 found.graphs.push(checked);
                 clients.push(client);
             }
             // A graph without labels has nothing to check.
             Err(problem) if problem.exit != Exit::Unsupported.code() => {
-                let name = client.graph().map(|graph| graph.name).ok();
+                let name = client.get(&routes::GRAPH).map(|graph| graph.name).ok();
                 if wanted.is_none() || name == wanted {
                     let name = name.or_else(|| Some(client.path().display().to_string()));
                     let (words, next) = (problem.message, "cairn status".to_owned());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::{
     Client, DeviceStatus, DiskChange, DiskRequest, Member, MemberRequest, MemberState,
-    ResizeRequest, ScrubRequest,
+    ResizeRequest, ScrubRequest, routes,
 };
 use block::units::parse_size;
 use clap::{Args, Subcommand};
@@ -32,11 +32,35 @@ pub struct DeviceArgs {
 #[derive(Subcommand)]
 enum Verb {
     /// Take a member out of service: it is neither read nor written from then on
-    Fail(FailArgs),
+    Fail {
+        #[command(flatten)]
+        target: Target,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
     /// Bring a member in sync: copy to it from members in sync
-    Resync(ResyncArgs),
+    Resync {
+        #[command(flatten)]
+        target: Target,
+        /// Watch until it is in sync; the resync continues after Ctrl-C
+        #[arg(long)]
+        wait: bool,
+    },
     /// Read and compare all copies of a device, and repair differences
-    Scrub(ScrubArgs),
+    Scrub {
+        /// The device, or the graph if only one device in it has copies
+        #[arg(value_name = "DEVICE|GRAPH")]
+        of: String,
+        /// Stop the running scrub
+        #[arg(long)]
+        stop: bool,
+        /// Show the steps without doing anything
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        at: At,
+    },
     /// Add a disk as a member
     Insert(DiskArgs),
     /// Replace a member by a disk
@@ -44,40 +68,18 @@ enum Verb {
     /// Remove a member
     Remove(Target),
     /// Let the graph use all of a disk that has grown, or extend its file first
-    Resize(ResizeArgs),
-}
-
-#[derive(Args)]
-struct FailArgs {
-    #[command(flatten)]
-    target: Target,
-    /// Do not ask for confirmation
-    #[arg(long)]
-    yes: bool,
-}
-
-#[derive(Args)]
-struct ResyncArgs {
-    #[command(flatten)]
-    target: Target,
-    /// Watch until it is in sync; the resync continues after Ctrl-C
-    #[arg(long)]
-    wait: bool,
-}
-
-#[derive(Args)]
-struct ScrubArgs {
-    /// The device, or the graph if only one device in it has copies
-    #[arg(value_name = "DEVICE|GRAPH")]
-    of: String,
-    /// Stop the running scrub
-    #[arg(long)]
-    stop: bool,
-    /// Show the steps without doing anything
-    #[arg(long)]
-    dry_run: bool,
-    #[command(flatten)]
-    at: At,
+    Resize {
+        /// The disk, by its name in the spec; `disk` for a served file or device without a spec
+        disk: String,
+        /// New size of its file: 20GiB; by default the present size of the disk
+        #[arg(value_parser = size)]
+        size: Option<u64>,
+        /// Show the steps without doing anything
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        at: At,
+    },
 }
 
 #[derive(Args)]
@@ -92,20 +94,6 @@ struct DiskArgs {
     /// Watch until it is in sync, also without a terminal; the resync continues after Ctrl-C
     #[arg(long)]
     wait: bool,
-}
-
-#[derive(Args)]
-struct ResizeArgs {
-    /// The disk, by its name in the spec; `disk` for a served file or device without a spec
-    disk: String,
-    /// New size of its file: 20GiB; by default the present size of the disk
-    #[arg(value_parser = size)]
-    size: Option<u64>,
-    /// Show the steps without doing anything
-    #[arg(long)]
-    dry_run: bool,
-    #[command(flatten)]
-    at: At,
 }
 
 #[derive(Args)]
@@ -130,26 +118,26 @@ fn size(text: &str) -> Result<u64, String> {
 
 /// Returns the disks and devices of a graph.
 pub fn nodes(client: &Client) -> Vec<Path> {
-    let graph = client.graph().ok().into_iter();
+    let graph = client.get(&routes::GRAPH).ok().into_iter();
     graph.flat_map(|graph| graph.nodes).map(|node| vec![node.name]).collect()
 }
 
 /// Returns the devices of a graph for which `has` is true.
 fn devices(client: &Client, has: impl Fn(&DeviceStatus) -> bool) -> Vec<Path> {
-    let status = client.status().ok().into_iter();
+    let status = client.get(&routes::STATUS).ok().into_iter();
     let devices = status.flat_map(|status| status.devices).filter(has);
     devices.map(|device| vec![device.name]).collect()
 }
 
 /// Returns the device of a graph for which `is_it` is true.
 fn find(client: &Client, is_it: impl Fn(&DeviceStatus) -> bool) -> Result<DeviceStatus> {
-    let found = client.status()?.devices.into_iter().find(is_it);
+    let found = client.get(&routes::STATUS)?.devices.into_iter().find(is_it);
     found.ok_or_else(|| Failure::new(Exit::NotFound, "the device is gone"))
 }
 
 /// Returns the members of a graph.
 fn members(client: &Client) -> Vec<Path> {
-    let status = client.status().ok().into_iter();
+    let status = client.get(&routes::STATUS).ok().into_iter();
     let devices = status.flat_map(|status| status.devices);
     let paths = devices.flat_map(|device| {
         let path = move |member: Member| vec![device.name.clone(), member.name];
@@ -189,40 +177,32 @@ impl DeviceArgs {
     /// Asks the running graph to carry out the command.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
-            Verb::Fail(args) => args.run(form),
-            Verb::Resync(args) => args.run(form),
-            Verb::Scrub(args) => args.run(form),
+            Verb::Fail { target, yes } => target.fail(form, yes),
+            Verb::Resync { target, wait } => target.resync(form, wait),
+            Verb::Scrub { of, stop, dry_run, at } => scrub(form, &of, stop, dry_run, &at),
             Verb::Insert(args) => args.run(form, DiskChange::Insert),
             Verb::Replace(args) => args.run(form, DiskChange::Replace),
             Verb::Remove(target) => target.remove(form),
-            Verb::Resize(args) => args.run(form),
+            Verb::Resize { disk, size, dry_run, at } => {
+                let (client, disk) = at.owner("a disk", &disk, names::resolve, nodes)?;
+                let request = ResizeRequest { disk, size_bytes: size, dry_run };
+                super::apply::print(form, &client.ask(&routes::RESIZE, &request)?, dry_run)
+            }
         }
     }
 }
 
-impl ResizeArgs {
-    fn run(self, form: Form) -> Result {
-        let Self { disk, size: size_bytes, dry_run, at } = self;
-        let (client, disk) = at.owner("a disk", &disk, names::resolve, nodes)?;
-        let applied = client.resize(&ResizeRequest { disk, size_bytes, dry_run })?;
-        super::apply::print(form, &applied, dry_run)
-    }
-}
-
-impl ScrubArgs {
-    fn run(self, form: Form) -> Result {
-        let Self { of, stop, dry_run, at } = self;
-        let with_copies = |client: &Client| devices(client, |device| device.scrub.is_some());
-        let sort = "a device with copies";
-        let (client, of) = at.owner(sort, &of, names::resolve_or_only, with_copies)?;
-        let device = client.scrub(&ScrubRequest { of, stop, dry_run })?;
-        let words = match &device.scrub {
-            Some(scrub) if scrub.progress.is_some() && !stop => "is being scrubbed",
-            Some(_) if dry_run => "would be scrubbed",
-            _ => "is not being scrubbed",
-        };
-        form.print(&device, || format!("{}  {words}\n", device.name))
-    }
+fn scrub(form: Form, of: &str, stop: bool, dry_run: bool, at: &At) -> Result {
+    let with_copies = |client: &Client| devices(client, |device| device.scrub.is_some());
+    let sort = "a device with copies";
+    let (client, of) = at.owner(sort, of, names::resolve_or_only, with_copies)?;
+    let device = client.ask(&routes::SCRUB, &ScrubRequest { of, stop, dry_run })?;
+    let words = match &device.scrub {
+        Some(scrub) if scrub.progress.is_some() && !stop => "is being scrubbed",
+        Some(_) if dry_run => "would be scrubbed",
+        _ => "is not being scrubbed",
+    };
+    form.print(&device, || format!("{}  {words}\n", device.name))
 }
 
 impl DiskArgs {
@@ -231,7 +211,7 @@ impl DiskArgs {
         let change = change(path);
         let is_new = matches!(change, DiskChange::Insert(_));
         let (client, name) = if is_new { target.resolve_new()? } else { target.resolve()? };
-        let applied = client.disk(&target.disk_request(name, change, wipe)?)?;
+        let applied = client.ask(&routes::DISK, &target.disk_request(name, change, wipe)?)?;
         super::apply::print(form, &applied, target.dry_run)?;
         if target.dry_run || !(wait || std::io::stderr().is_terminal()) {
             return Ok(Exit::Ok);
@@ -247,7 +227,8 @@ impl DiskArgs {
 impl Target {
     fn remove(&self, form: Form) -> Result {
         let (client, name) = self.resolve()?;
-        let applied = client.disk(&self.disk_request(name, DiskChange::Remove, false)?)?;
+        let applied =
+            client.ask(&routes::DISK, &self.disk_request(name, DiskChange::Remove, false)?)?;
         super::apply::print(form, &applied, self.dry_run)
     }
 
@@ -289,7 +270,7 @@ impl Target {
     /// process does not affect it.
     fn watch(&self, client: &Client, mut device: DeviceStatus) -> Result<DeviceStatus> {
         let Some(copied) = self.find(&device)?.progress else { return Ok(device) };
-        let whose = format!("{}/{}", client.graph()?.name, device.name);
+        let whose = format!("{}/{}", client.get(&routes::GRAPH)?.name, device.name);
         let bar = progress::bar("rebuild", &whose, copied.all_bytes);
         loop {
             let member = self.find(&device)?;
@@ -321,33 +302,27 @@ impl Target {
         let would = if self.dry_run { format!("; would {would}") } else { String::new() };
         form.print(device, || format!("{line}{would}\n"))
     }
-}
 
-impl FailArgs {
-    fn run(self, form: Form) -> Result {
-        let (client, name) = self.target.resolve()?;
-        let before = client.fail(&name.request(true))?;
-        if self.target.dry_run {
-            return self.target.print(form, &before, "take it out of service");
+    fn fail(&self, form: Form, yes: bool) -> Result {
+        let (client, name) = self.resolve()?;
+        let before = client.ask(&routes::FAIL, &name.request(true))?;
+        if self.dry_run {
+            return self.print(form, &before, "take it out of service");
         }
-        if !self.yes {
-            let Member { name, state, .. } = self.target.find(&before)?;
-            confirm(&format!("take {name} ({state}) out of {}?", before.name))?;
-        }
-        let device = client.fail(&name.request(false))?;
-        self.target.print(form, &device, "")
+        let Member { name: member, state, .. } = self.find(&before)?;
+        confirm(yes, &format!("take {member} ({state}) out of {}?", before.name))?;
+        let device = client.ask(&routes::FAIL, &name.request(false))?;
+        self.print(form, &device, "")
     }
-}
 
-impl ResyncArgs {
-    fn run(self, form: Form) -> Result {
-        let (client, name) = self.target.resolve()?;
-        let device = client.resync(&name.request(self.target.dry_run))?;
-        if !self.wait || self.target.dry_run {
-            return self.target.print(form, &device, "copy it from those that are in sync");
+    fn resync(&self, form: Form, wait: bool) -> Result {
+        let (client, name) = self.resolve()?;
+        let device = client.ask(&routes::RESYNC, &name.request(self.dry_run))?;
+        if !wait || self.dry_run {
+            return self.print(form, &device, "copy it from those that are in sync");
         }
-        let device = self.target.watch(&client, device)?;
-        self.target.print(form, &device, "")?;
-        self.target.judge(&device)
+        let device = self.watch(&client, device)?;
+        self.print(form, &device, "")?;
+        self.judge(&device)
     }
 }

@@ -1,6 +1,6 @@
 //! `cairn events`: the events of devices.
 
-use api::EventLine;
+use api::{EventLine, EventsAfter, routes};
 use block::units::format_duration;
 use clap::Args;
 
@@ -23,7 +23,10 @@ impl EventsArgs {
     pub fn run(self, form: Form) -> Result {
         let client = self.at.one()?;
         if !self.follow {
-            client.events(0)?.iter().try_for_each(|event| print(event, form))?;
+            client
+                .ask(&routes::EVENTS, &EventsAfter::default())?
+                .iter()
+                .try_for_each(|event| print(event, form))?;
             return Ok(Exit::Ok);
         }
         let mut printed = Ok(());

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use api::routes;
 use clap::Args;
 
 use super::plan;
@@ -32,7 +33,7 @@ impl GraphArgs {
     pub fn run(self, form: Form) -> Result {
         let graph = match &self.spec {
             Some(path) => view::graph(&plan(path)?, None, |_| Vec::new()),
-            None => self.at.one()?.graph()?,
+            None => self.at.one()?.get(&routes::GRAPH)?,
         };
         form.print(&graph, || match (self.svg, self.dot) {
             (true, _) => draw::svg(&graph),

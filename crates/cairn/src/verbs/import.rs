@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use api::{Client, GraphSource};
+use api::{Client, GraphSource, UpRequest};
 use block::KeySource;
 use block::units::format_duration;
 use clap::Args;
@@ -18,7 +18,6 @@ use crate::exit::{Exit, Failure, Result};
 use crate::labels;
 use crate::names;
 use crate::out::{self, Form};
-use crate::place;
 use crate::registry::REGISTRY;
 use crate::running;
 use crate::serve::ServeOptions;
@@ -157,11 +156,9 @@ impl ImportArgs {
         }
         let Local { disks, keys, options } = local;
         let source = GraphSource::Labels { text: graph.text.clone(), disks, keys, options };
-        let directory = place::here()?;
-        let mut up = self.options.up(graph.name.clone(), directory, source);
-        (up.wipe, up.trust) = (self.wipe.clone(), self.trust.clone());
-        up.keys = apply::paths(&lent);
-        apply::bring_up(form, daemon, &up)
+        let up = self.options.up(&graph.name, source)?;
+        let up = UpRequest { wipe: self.wipe.clone(), trust: self.trust.clone(), ..up };
+        apply::bring_up(form, daemon, up, &lent)
     }
 
     /// Returns the facts that labels do not have: disks, keys and local options.

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use api::{Client, Job, JobCommand, JobRequest, JobState};
+use api::{Client, Job, JobCommand, JobRequest, JobState, routes};
 use block::units::format_size;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -29,21 +29,18 @@ enum Verb {
     /// List jobs in progress
     Ls(At),
     /// Watch a job until it ends; it continues after Ctrl-C
-    Watch(WatchArgs),
+    Watch {
+        /// The job, by its number or its device
+        job: String,
+        #[command(flatten)]
+        at: At,
+    },
     /// Pause a job until it is resumed, also across restarts
     Pause(CommandArgs),
     /// Resume a paused job
     Resume(CommandArgs),
     /// Cancel a job; a migration moves everything back, and no data are lost
     Cancel(CommandArgs),
-}
-
-#[derive(Args)]
-struct WatchArgs {
-    /// The job, by its number or its device
-    job: String,
-    #[command(flatten)]
-    at: At,
 }
 
 #[derive(Args)]
@@ -70,7 +67,10 @@ impl JobArgs {
     pub fn run(self, form: Form) -> Result {
         match self.verb {
             Verb::Ls(at) => list(&at, form),
-            Verb::Watch(args) => args.run(form),
+            Verb::Watch { job, at } => {
+                let (client, job) = owner(&at, &job)?;
+                watch(&client, &job, form)
+            }
             Verb::Pause(args) => args.run(form, JobCommand::Pause, "let it rest"),
             Verb::Resume(args) => args.run(form, JobCommand::Resume, "let it go on"),
             Verb::Cancel(args) => args.run(form, JobCommand::Cancel, "take back what it has done"),
@@ -81,8 +81,8 @@ impl JobArgs {
 fn list(at: &At, form: Form) -> Result {
     let mut rows = Vec::new();
     for client in at.all()? {
-        let graph = client.graph()?.name;
-        let jobs = client.jobs()?.into_iter();
+        let graph = client.get(&routes::GRAPH)?.name;
+        let jobs = client.get(&routes::JOBS)?.into_iter();
         rows.extend(jobs.map(|job| Row { graph: graph.clone(), job }));
     }
     form.print(&rows, || match rows.is_empty() {
@@ -116,7 +116,7 @@ fn line(job: &Job) -> String {
 /// Returns the graph with the job, and the job's name there.
 fn owner(at: &At, wanted: &str) -> Result<(Client, String)> {
     let jobs = |client: &Client| {
-        let jobs = client.jobs().unwrap_or_default().into_iter();
+        let jobs = client.get(&routes::JOBS).unwrap_or_default().into_iter();
         jobs.flat_map(|job| [vec![job.number.to_string()], vec![job.device]]).collect()
     };
     at.owner("a job", wanted, names::resolve, jobs)
@@ -130,34 +130,27 @@ impl CommandArgs {
     fn run(self, form: Form, command: JobCommand, would: &str) -> Result {
         let Self { job, dry_run, at } = self;
         let (client, job) = owner(&at, &job)?;
-        let job = client.job(&JobRequest { job, command, dry_run })?;
+        let job = client.ask(&routes::JOB, &JobRequest { job, command, dry_run })?;
         let would = if dry_run { format!("; would {would}") } else { String::new() };
         form.print(&job, || format!("{}{would}\n", line(&job)))
-    }
-}
-
-impl WatchArgs {
-    fn run(self, form: Form) -> Result {
-        let (client, job) = owner(&self.at, &self.job)?;
-        watch(&client, &job, form)
     }
 }
 
 /// Shows the progress of a job until it is over. The server does the job, so the end of this process does not affect
 /// it.
 pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
-    let jobs = client.jobs()?;
+    let jobs = client.get(&routes::JOBS)?;
     let Some(mut job) = find(&jobs, wanted).cloned() else {
         return Err(Failure::new(Exit::NotFound, format!("no job {wanted:?}")).next("cairn job ls"));
     };
-    let graph = client.graph()?.name;
+    let graph = client.get(&routes::GRAPH)?.name;
     let bar =
         progress::bar(&job.kind, &format!("{graph}/{}", job.device), job.work.progress.all_bytes);
     let shown = std::io::stderr().is_terminal();
     while job.work.state == JobState::Running {
         bar.set_position(job.work.progress.done_bytes);
         std::thread::sleep(LOOK);
-        match find(&client.jobs()?, wanted) {
+        match find(&client.get(&routes::JOBS)?, wanted) {
             Some(now) => job = now.clone(),
             // A device that leaves by itself is done, and its job is not listed any more.
             None => {

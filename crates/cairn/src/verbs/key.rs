@@ -7,7 +7,7 @@
 use std::io::{PipeReader, Write};
 use std::os::fd::AsRawFd;
 
-use api::Client;
+use api::{Client, routes};
 use block::units::write_size;
 use block::{KeySource, Wanted};
 use clap::{Args, Subcommand};
@@ -33,50 +33,41 @@ enum Verb {
     /// List used slots
     Ls(Target),
     /// Add a passphrase that opens the device
-    Add(AddArgs),
+    Add {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        keys: Keys,
+        /// Text that identifies the owner of the slot
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        label: String,
+        /// Show the steps without doing anything
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Empty a slot: its passphrase no longer opens the device
-    Rm(RmArgs),
+    Rm {
+        #[command(flatten)]
+        target: Target,
+        /// The slot's number
+        slot: usize,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+        /// Show the steps without doing anything
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Replace the passphrase of a slot
-    Change(ChangeArgs),
-}
-
-#[derive(Args)]
-struct AddArgs {
-    #[command(flatten)]
-    target: Target,
-    #[command(flatten)]
-    keys: Keys,
-    /// Text that identifies the owner of the slot
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    label: String,
-    /// Show the steps without doing anything
-    #[arg(long)]
-    dry_run: bool,
-}
-
-#[derive(Args)]
-struct RmArgs {
-    #[command(flatten)]
-    target: Target,
-    /// The slot's number
-    slot: usize,
-    /// Do not ask for confirmation
-    #[arg(long)]
-    yes: bool,
-    /// Show the steps without doing anything
-    #[arg(long)]
-    dry_run: bool,
-}
-
-#[derive(Args)]
-struct ChangeArgs {
-    #[command(flatten)]
-    target: Target,
-    #[command(flatten)]
-    keys: Keys,
-    /// Show the steps without doing anything
-    #[arg(long)]
-    dry_run: bool,
+    Change {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        keys: Keys,
+        /// Show the steps without doing anything
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 #[derive(Args)]
@@ -108,9 +99,17 @@ impl KeyArgs {
     pub fn run(self, form: Form) -> Result {
         match self.verb {
             Verb::Ls(target) => target.list(form),
-            Verb::Add(args) => args.run(form),
-            Verb::Rm(args) => args.run(form),
-            Verb::Change(args) => args.run(form),
+            Verb::Add { target, keys, label, dry_run } => {
+                target.with_keys(form, &keys, dry_run, |key, new_key| {
+                    let label = label.clone();
+                    KeyChange::Add { key, new_key, label }
+                })
+            }
+            Verb::Rm { target, slot, yes, dry_run } => target.remove(form, slot, yes, dry_run),
+            Verb::Change { target, keys, dry_run } => {
+                let change = |key, new_key| KeyChange::Change { key, new_key };
+                target.with_keys(form, &keys, dry_run, change)
+            }
         }
     }
 }
@@ -143,42 +142,23 @@ impl Target {
         if dry_run {
             return print(form, &device, &would);
         }
-        let who = format!("{}/{}", client.graph()?.name, device);
+        let who = format!("{}/{}", client.get(&routes::GRAPH)?.name, device);
         let old = Lent::of(&key, format!("passphrase for {who}"), false)?;
         let new = Lent::of(&new_key, format!("new passphrase for {who}"), true)?;
         let done = ask(&client, &device, change(old.source(), new.source()), false)?;
         print(form, &device, &done)
     }
-}
 
-impl AddArgs {
-    fn run(self, form: Form) -> Result {
-        let Self { target, keys, label, dry_run } = self;
-        let change = |key, new_key| KeyChange::Add { key, new_key, label: label.clone() };
-        target.with_keys(form, &keys, dry_run, change)
-    }
-}
-
-impl ChangeArgs {
-    fn run(self, form: Form) -> Result {
-        let change = |key, new_key| KeyChange::Change { key, new_key };
-        self.target.with_keys(form, &self.keys, self.dry_run, change)
-    }
-}
-
-impl RmArgs {
-    fn run(self, form: Form) -> Result {
-        let change = KeyChange::Remove { slot: self.slot };
-        let (client, device) = self.target.find()?;
+    fn remove(&self, form: Form, slot: usize, yes: bool, dry_run: bool) -> Result {
+        let change = KeyChange::Remove { slot };
+        let (client, device) = self.find()?;
         let would = ask(&client, &device, change.clone(), true)?;
-        if self.dry_run {
+        if dry_run {
             return print(form, &device, &would);
         }
-        if !self.yes {
-            let slot = would.slots.iter().find(|slot| slot.slot == self.slot);
-            let label = slot.map_or("", |slot| slot.label.as_str());
-            confirm(&format!("remove slot {} ({label:?}) of {}?", self.slot, device))?;
-        }
+        let found = would.slots.iter().find(|found| found.slot == slot);
+        let label = found.map_or("", |found| found.label.as_str());
+        confirm(yes, &format!("remove slot {slot} ({label:?}) of {device}?"))?;
         let done = ask(&client, &device, change, false)?;
         print(form, &device, &done)
     }

@@ -1,6 +1,6 @@
 //! `cairn locate`: the place of a byte of an export on the disks.
 
-use api::Place;
+use api::{Byte, Place, routes};
 use block::units::parse_size;
 use clap::Args;
 
@@ -24,9 +24,10 @@ impl LocateArgs {
     /// Asks the running graph, and prints the way down.
     pub fn run(self, form: Form) -> Result {
         let (client, export) = self.at.owner_of_export(&self.export)?;
-        let place = client.locate(&export, self.offset)?;
+        let byte = Byte { export, offset: self.offset };
+        let place = client.ask(&routes::LOCATE, &byte)?;
         form.print(&place, || {
-            let mut text = format!("{export} {} -> ", sum(self.offset));
+            let mut text = format!("{} {} -> ", byte.export, sum(byte.offset));
             draw(&place, text.chars().count() - 3, &mut text);
             text
         })

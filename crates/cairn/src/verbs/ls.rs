@@ -1,6 +1,6 @@
 //! `cairn ls`: the running graphs, and the addresses for clients.
 
-use api::GraphView;
+use api::{GraphView, routes};
 use block::units::format_size;
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ pub fn run(at: &At, form: Form) -> Result {
     let mut all = Vec::new();
     for client in at.all()? {
         let control = client.path().display().to_string();
-        all.push(Listed { control, graph: client.graph()? });
+        all.push(Listed { control, graph: client.get(&routes::GRAPH)? });
     }
     form.print(&all, || table(&all))
 }

@@ -42,8 +42,11 @@ fn core() -> Result<Core> {
     Ok(Core::new(Config { engine: Engine::Threads, ..Config::default() })?)
 }
 
-/// Asks for confirmation of an irreversible step.
-fn confirm(question: &str) -> Result<()> {
+/// Asks for confirmation of an irreversible step, unless it is given (`yes`).
+fn confirm(yes: bool, question: &str) -> Result<()> {
+    if yes {
+        return Ok(());
+    }
     let stop = |why: &str| Err(Failure::new(Exit::Usage, why));
     if !std::io::stdin().is_terminal() {
         return stop("there is no terminal to ask at. Next: add --yes");

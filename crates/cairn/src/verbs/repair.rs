@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use api::routes;
 use clap::Args;
 use doctor::Found;
 use doctor::repair::{Asked, Plan};
@@ -64,12 +65,10 @@ impl RepairArgs {
             return Ok(exit(&found));
         }
         let places = plan.places().join(", ");
-        if !self.yes {
-            confirm(&format!("{}write the labels on {places} anew?", plan.text()))?;
-        }
+        confirm(self.yes, &format!("{}write the labels on {places} anew?", plan.text()))?;
         for (client, graph) in clients.iter().zip(&found.graphs) {
             if graph.disks.iter().any(|disk| disk.to_renew) {
-                client.repair()?;
+                client.ask(&routes::REPAIR, &())?;
             }
         }
         core.block_on(doctor.repair(&found, plan, self.take))?;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use api::routes;
 use clap::Args;
 
 use super::plan;
@@ -25,7 +26,7 @@ impl ShowArgs {
     pub fn run(self, form: Form) -> Result {
         let spec = match &self.spec {
             Some(path) => view::spec(&plan(path)?),
-            None => self.at.one()?.spec()?,
+            None => self.at.one()?.get(&routes::SPEC)?,
         };
         form.print(&spec, || spec.text.clone())
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use api::{
     Attached, DeviceStatus, Health, KeptGraph, Member, MemberState, Phase, Progress, Room, Status,
+    routes,
 };
 use block::units::{format_duration, format_size};
 
@@ -26,7 +27,7 @@ pub fn run(at: &At, form: Form) -> Result {
 /// Returns the status of every running graph, and of the graphs of a daemon that do not run.
 fn all(at: &At) -> Result<Vec<Status>> {
     let daemon = running::daemon().filter(|_| at.is_any());
-    let kept = daemon.map(|daemon| daemon.daemon()).transpose()?;
+    let kept = daemon.map(|daemon| daemon.get(&routes::DAEMON)).transpose()?;
     let kept = kept.map(|daemon| daemon.graphs).unwrap_or_default();
     let running = match at.all() {
         Err(failure) if failure.code == Exit::NotFound.code() && !kept.is_empty() => Vec::new(),
@@ -34,7 +35,7 @@ fn all(at: &At) -> Result<Vec<Status>> {
     };
     let mut all: Vec<Status> = Vec::new();
     for client in running {
-        match client.status() {
+        match client.get(&routes::STATUS) {
             Ok(mut status) => {
                 let of = |graph: &&KeptGraph| graph.pid == Some(status.pid);
                 status.kept = kept.iter().find(of).cloned();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use api::{Client, DaemonView, DetachRequest, KeptName, Phase};
+use api::{Client, DaemonView, DetachRequest, KeptName, Phase, routes};
 use clap::Args;
 use supervisor::{Record, Sat, WorkerLock};
 
@@ -33,7 +33,7 @@ impl StopArgs {
     pub fn run(self, form: Form) -> Result {
         let Self { name, yes, dry_run } = self;
         let Some(daemon) = running::daemon() else { return Err(without(&name)) };
-        let DaemonView { graphs, state, .. } = daemon.daemon()?;
+        let DaemonView { graphs, state, .. } = daemon.get(&routes::DAEMON)?;
         let Some(kept) = graphs.iter().find(|graph| graph.name == name) else {
             let names = graphs.iter().map(|graph| graph.name.as_str());
             let known = names::listed(names, "the daemon keeps none", "the daemon keeps");
@@ -50,7 +50,7 @@ impl StopArgs {
             return form.print(kept, || format!("would stop {name}\n"));
         }
         let is_labelled = is_labelled(&supervisor::file_in(&state, &name));
-        let stopped = daemon.stop(&KeptName { name })?;
+        let stopped = daemon.ask(&routes::STOP, &KeptName { name })?;
         form.print(&stopped, || {
             let name = &stopped.name;
             match (is_labelled, is_open) {
@@ -74,13 +74,13 @@ impl StopArgs {
 
 /// Detaches the devices of the graph. First asks for confirmation if it has clients.
 fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> {
-    let status = client.status()?;
-    if status.connections > 0 && !yes && !dry_run {
+    let status = client.get(&routes::STATUS)?;
+    if status.connections > 0 {
         let clients = count(status.connections as u64, "connection");
-        confirm(&format!("{name} has {clients}, which would be closed. Stop it?"))?;
+        confirm(yes || dry_run, &format!("{name} has {clients}, which would be closed. Stop it?"))?;
     }
     for attached in status.attached {
-        client.detach(&DetachRequest { name: attached.name, dry_run })?;
+        client.ask(&routes::DETACH, &DetachRequest { name: attached.name, dry_run })?;
     }
     Ok(())
 }
@@ -93,7 +93,7 @@ fn is_labelled(file: &Path) -> bool {
 
 fn without(name: &str) -> Failure {
     let of = At::default().named(name).ok().flatten();
-    let (why, next) = match of.and_then(|client| client.graph().ok()?.pid) {
+    let (why, next) = match of.and_then(|client| client.get(&routes::GRAPH).ok()?.pid) {
         Some(pid) if is_worker(name, pid) => (
             format!("the daemon that kept {name} is gone, and process {pid} of it goes on"),
             format!("cairn daemon, then cairn stop {name}"),

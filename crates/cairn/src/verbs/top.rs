@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use api::{Counts, Top, TopRow};
+use api::{Counts, Top, TopRow, routes};
 use block::Verb;
 use block::units::parse_duration;
 use clap::Args;
@@ -37,7 +37,7 @@ impl TopArgs {
             return Err(Failure::new(Exit::Usage, why));
         }
         let client = self.at.one()?;
-        let mut before = client.top()?;
+        let mut before = client.get(&routes::TOP)?;
         if form == Form::Json {
             return form.print(&before, String::new);
         }
@@ -45,7 +45,7 @@ impl TopArgs {
         let mut lines = 0;
         loop {
             std::thread::sleep(self.interval);
-            let now = client.top()?;
+            let now = client.get(&routes::TOP)?;
             let mut text = String::new();
             if in_place && lines > 0 {
                 // Move to the start of the last table, and clear it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use api::{History, PastSpec, UndoRequest};
+use api::{ChangeWay, History, PastSpec, UndoRequest, routes};
 use block::units::format_duration;
 use clap::Args;
 use doctor::Uuid;
@@ -63,7 +63,7 @@ impl UndoArgs {
             Some(graph) => At::of(name(graph)?).one()?,
             None => self.at.one()?,
         };
-        let history = client.history()?;
+        let history = client.get(&routes::HISTORY)?;
         if self.list {
             return form.print(&history, || text(&history));
         }
@@ -72,13 +72,15 @@ impl UndoArgs {
             disks: self.disks(&history)?,
             keys,
             options: options(&self.set)?,
-            directory: place::here()?,
-            wipe: self.wipe.clone(),
-            move_bytes: self.moving.move_bytes,
-            speed_bytes: self.moving.speed,
-            dry_run: self.dry_run,
+            way: ChangeWay {
+                directory: place::here()?,
+                wipe: self.wipe.clone(),
+                move_bytes: self.moving.move_bytes,
+                speed_bytes: self.moving.speed,
+                dry_run: self.dry_run,
+            },
         };
-        let undone = client.undo(&request)?;
+        let undone = client.ask(&routes::UNDO, &request)?;
         self.moving.done(&client, &undone, self.dry_run, form)
     }
 

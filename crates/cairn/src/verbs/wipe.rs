@@ -50,11 +50,8 @@ impl WipeArgs {
             );
         }
         if !nothing && !self.dry_run {
-            if !self.yes {
-                confirm(&format!(
-                    "remove {held} from {shown}? Without it the data cannot be found."
-                ))?;
-            }
+            let warning = "Without it the data cannot be found.";
+            confirm(self.yes, &format!("remove {held} from {shown}? {warning}"))?;
             core.block_on(disk.wipe())?;
         }
         let wiped =

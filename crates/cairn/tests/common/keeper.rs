@@ -52,7 +52,7 @@ impl<'d> Daemon<'d> {
     }
 
     pub fn view(&self) -> Option<DaemonView> {
-        api::Client::new(self.dir.path("run/cairn/daemon.sock")).daemon().ok()
+        api::Client::new(self.dir.path("run/cairn/daemon.sock")).get(&api::routes::DAEMON).ok()
     }
 
     pub fn graph(&self, name: &str) -> KeptGraph {

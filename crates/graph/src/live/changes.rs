@@ -1,5 +1,6 @@
 //! The effect of a change, for people.
 
+use block::answers::ChangeLine;
 use block::units::format_size;
 use kind::Effect;
 
@@ -9,18 +10,7 @@ use crate::spec::{Planned, PlannedNode};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// A line for each disk, device and export that changes.
-    pub lines: Vec<Line>,
-}
-
-/// The effect of a live change on one disk, device or export.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Line {
-    /// The effect in a word: `add`, `remove`, `change`, or `reopen` (unchanged itself, on a lower that changes).
-    pub verb: &'static str,
-    /// Name of the disk, device or export.
-    pub name: String,
-    /// Description of the disk, device or export if it is added or removed; else the properties that change.
-    pub words: String,
+    pub lines: Vec<ChangeLine>,
 }
 
 impl Changes {
@@ -34,12 +24,12 @@ impl Changes {
                 None => ("add", what(new, node)),
                 Some(before) => node_words(old, new, before, node),
             };
-            lines.push(Line { verb, name: node.name.clone(), words });
+            lines.push(ChangeLine { verb: verb.to_owned(), name: node.name.clone(), words });
         }
         let is_gone = |node: &&PlannedNode| new.nodes.iter().all(|after| after.name != node.name);
         for node in old.nodes.iter().filter(is_gone) {
             let words = what(old, node);
-            lines.push(Line { verb: "remove", name: node.name.clone(), words });
+            lines.push(ChangeLine { verb: "remove".to_owned(), name: node.name.clone(), words });
         }
         lines.extend(exports(old, new));
         Self { lines }
@@ -98,7 +88,7 @@ fn node_words(
     }
 }
 
-fn exports(old: &Planned, new: &Planned) -> Vec<Line> {
+fn exports(old: &Planned, new: &Planned) -> Vec<ChangeLine> {
     let mut lines = Vec::new();
     for export in &new.exports {
         let on = &new.nodes[export.node].name;
@@ -115,14 +105,14 @@ fn exports(old: &Planned, new: &Planned) -> Vec<Line> {
             }
             Some(_) => continue,
         };
-        lines.push(Line { verb, name: export.name.clone(), words });
+        lines.push(ChangeLine { verb: verb.to_owned(), name: export.name.clone(), words });
     }
     let gone = |export: &&crate::spec::PlannedExport| {
         new.exports.iter().all(|after| after.name != export.name)
     };
     for export in old.exports.iter().filter(gone) {
         let words = "export".to_owned();
-        lines.push(Line { verb: "remove", name: export.name.clone(), words });
+        lines.push(ChangeLine { verb: "remove".to_owned(), name: export.name.clone(), words });
     }
     lines
 }

@@ -42,7 +42,7 @@ use crate::spec::Planned;
 
 use allow::{allow, newly_trusted, shows};
 use bytes::Differs;
-pub use changes::{Changes, Line};
+pub use changes::Changes;
 
 /// A graph that is open, through all of its changes.
 pub struct RunningGraph {
