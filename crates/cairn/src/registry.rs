@@ -33,13 +33,13 @@ null local: null
 linear graph: start size
 partition graph: start size
 stripe graph: chunk
-error graph: op start size after schedule rate count with when
+mirror graph: timeout speed spares scrub region clear_delay
+mirror local: trust
 delay graph: time read write flush jitter
 limit graph: iops bytes read_iops read_bytes write_iops write_bytes burst
 trace graph: size queue
 trace local: file
-mirror graph: timeout speed spares scrub region clear_delay
-mirror local: trust
+error graph: op start size after schedule rate count with when
 crypt graph: plain unit discards kdf_memory kdf_passes
 crypt secret: key
 migrate graph: speed leave
@@ -62,12 +62,12 @@ null bytes: null
 linear bytes: start size
 partition bytes: start size
 stripe bytes: chunk
-error behaviour: op start size after schedule rate count with when
+mirror behaviour: timeout speed spares scrub region clear_delay
+mirror start: trust
 delay behaviour: time read write flush jitter
 limit behaviour: iops bytes read_iops read_bytes write_iops write_bytes burst
 trace behaviour: file size queue
-mirror behaviour: timeout speed spares scrub region clear_delay
-mirror start: trust
+error behaviour: op start size after schedule rate count with when
 crypt bytes: key plain unit discards
 crypt behaviour: kdf_memory kdf_passes
 migrate behaviour: speed leave
