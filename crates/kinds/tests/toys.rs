@@ -1,12 +1,13 @@
 //! Commands over every table, hook and mirror, tested with the toy devices of the testkit.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use block::control::{Command, Nothing, Reply, Resolved, Verb, VerbInfo};
 use block::env::LocalFuture;
-use block::{Below, ByteRange, Device, ErrorKind, Info, Lower, Needs, Request, Result};
+use block::{Below, ByteRange, Device, Error, ErrorKind, Info, Lower, Needs, Request, Result};
 use kind::Value;
 use kinds::REGISTRY;
 use sim::draw::Stream;
@@ -274,4 +275,43 @@ fn verbs_and_arguments_cross_as_the_same_values() {
     assert_eq!(again.args::<Allocate>(), Some(&Bytes { bytes: 8192 }));
     let wrong = Command::decode(Allocate::INFO, b"{\"bytes\": \"many\"}").unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::Invalid);
+}
+
+/// A device that refuses locks, and counts the ranges that it is told to release.
+struct Refusing(Lower, Cell<u32>);
+
+impl Device for Refusing {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        self.0.forward(&mut request.op).await
+    }
+
+    fn verbs(&self) -> &'static [&'static VerbInfo] {
+        &[Lock::INFO, Unlock::INFO]
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        if command.is::<Unlock>() {
+            self.1.set(self.1.get() + 1);
+            return command.done(Ok(()));
+        }
+        command.done(Err(Error::new(ErrorKind::InUse, "no locks today")))
+    }
+}
+
+#[test]
+fn refused_command_is_undone_only_where_it_was_carried_out() {
+    let mut bench = Bench::new();
+    let (a, lock) = bench.lock();
+    let disk = bench.disk();
+    let refusing = Rc::new(Refusing(bench.graph.lower(disk), Cell::new(0)));
+    let b = bench.graph.adopt("refusing", refusing.clone(), Needs::children(1), &[disk]).unwrap();
+    let stripe = bench.add("stripe", &[("chunk", Value::Size(4096))], &[a, b]);
+    let refused = done(bench.begin::<Lock>(stripe, 1, range(0, 8192), Nothing {})).unwrap_err();
+    assert_eq!(refused.message(), "no locks today");
+    assert!(lock.locks().is_empty(), "it is released where it was taken");
+    assert_eq!(refusing.1.get(), 0, "nothing was taken here, so nothing is released");
 }

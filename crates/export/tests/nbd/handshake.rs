@@ -30,6 +30,16 @@ fn handshake_accepts_export_name_and_go() {
 }
 
 #[test]
+fn list_has_every_export_however_many_there_are() {
+    let exports: String =
+        (0..600).map(|n| format!("v{n} = {{ on = \"d\", read_only = true }}\n")).collect();
+    let spec = format!("[disk]\nd = {{ memory = \"1MiB\" }}\n[export]\n{exports}");
+    let world = World::new(&spec, SHORT);
+    let list = Client::negotiate(&world).option(OPT_LIST, &[]);
+    assert_eq!((list.len(), list[600].0), (601, ACK), "more than two pages");
+}
+
+#[test]
 fn refused_options_leave_the_stream_readable() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::negotiate(&world);
