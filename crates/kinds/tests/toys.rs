@@ -277,7 +277,7 @@ fn verbs_and_arguments_cross_as_the_same_values() {
     assert_eq!(wrong.kind(), ErrorKind::Invalid);
 }
 
-/// A device that refuses locks, and counts the ranges that it is told to release.
+/// A device that refuses locks, and counts the ranges that it must release.
 struct Refusing(Lower, Cell<u32>);
 
 impl Device for Refusing {
