@@ -17,7 +17,7 @@ use crate::{ByteRange, Info, Report, Request, Result};
 /// join another one only if that has not been submitted yet. After a failed flush every later flush fails, for every
 /// upper, until the device is replaced by name. After a discard has completed, reads are stable: zeros or the old
 /// bytes, the same from every copy. A device that cannot guarantee that writes zeroes or refuses. The device receives
-/// only requests that are in range, aligned and permitted ([`crate::check`]). Every request completes exactly once.
+/// only requests that are in range, aligned and permitted ([`crate::check()`]). Every request completes exactly once.
 ///
 /// `submit` is the whole of a kind. The code before an await is the way down, the code after it the way up. The
 /// future is placed in a slot of the graph's pool and driven to its end, even if its caller stops waiting. It must
@@ -27,7 +27,7 @@ pub trait Device: 'static {
     /// Returns the facts about the device; fixed while it is part of a graph.
     fn info(&self) -> &Info;
 
-    /// Carries out one request to the device that [`crate::check`] accepted.
+    /// Carries out one request to the device that [`crate::check()`] accepted.
     ///
     /// # Errors
     /// The error of the device or of one below; the request's buffers are returned all the same.

@@ -59,7 +59,7 @@ pub trait AnyDevice: sealed::Sealed {
     ///
     /// # Safety
     /// `room` is valid for writes of [`AnyDevice::future_bytes`], and aligned to `ROOM_ALIGN`. `self` and `request` do
-    /// not move, and no other code accesses `request`, until this has returned [`Entered::Ready`] or the future has
+    /// not move, and no other code accesses `request`, until this has returned `Entered::Ready` or the future has
     /// been dropped through the table.
     unsafe fn enter(
         &self,

@@ -1,4 +1,4 @@
-//! The kinds of devices. Each is one folder with code, manual and tests, and one line in [`for_each_kind`].
+//! The kinds of devices. Each is one folder with code, manual and tests, and one line in `for_each_kind!`.
 
 /// Passes the names of all kinds, which are also their modules, to the macro `with`, in the order in which people see
 /// them.

@@ -278,7 +278,7 @@ impl SimWorld {
         self.0.tasks.borrow().iter().flatten().any(|task| task.process == process)
     }
 
-    /// Lets memory of processes outlive them from now on ([`World::remains`]).
+    /// Lets memory of processes outlive them from now on ([`World::persistent_memory`]).
     pub fn keep_memory(&self) {
         self.0.memory.keep();
     }

@@ -386,7 +386,7 @@ impl Labels {
     }
 
     /// Records in the labels of the disks that `before` has and this graph has not that they were removed. A disk that
-    /// takes longer than [`GONE_WRITTEN_WITHIN`] keeps its old label: the disk may be failing, and the labels of this
+    /// takes longer than `GONE_WRITTEN_WITHIN` keeps its old label: the disk may be failing, and the labels of this
     /// graph record the removal as well.
     pub async fn tell_gone(&self, before: &Self) {
         self.tell_not_ours(&before.without(self)).await;
@@ -398,7 +398,7 @@ impl Labels {
         disks.filter(|slot| other.slot(&slot.store).is_none()).cloned().collect()
     }
 
-    /// Records in the labels of `disks` that they do not belong to this graph, within [`GONE_WRITTEN_WITHIN`].
+    /// Records in the labels of `disks` that they do not belong to this graph, within `GONE_WRITTEN_WITHIN`.
     async fn tell_not_ours(&self, disks: &[Rc<Slot>]) {
         let written = disks.iter().map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
