@@ -342,19 +342,8 @@ pub fn is_label(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::slot;
     use super::*;
-
-    fn slot() -> Slot {
-        Slot {
-            cost: Cost { memory_kib: 262_144, passes: 4, lanes: 1 },
-            made_unix_s: 1_700_000_000,
-            salt: [1; 32],
-            nonce: [2; 12],
-            wrapped: [3; 64],
-            tag: [4; 16],
-            label: "laptop".to_owned(),
-        }
-    }
 
     fn slots() -> KeySlots {
         let mut slots = [const { None }; SLOTS];

@@ -28,17 +28,21 @@ fn draw(drawing: &mut dyn Drawing, depth: u32) -> Result<PartId> {
 const KEY_SLOTS: Records =
     Records { name: "key slots", valid: || (1..=SLOTS).map(key_slots).collect(), check };
 
-fn key_slots(used: usize) -> Vec<u8> {
-    let slot = Slot {
-        cost: Cost { memory_kib: 65536, passes: 3, lanes: 4 },
-        made_unix_s: 1,
+/// Returns a valid slot.
+pub(crate) fn slot() -> Slot {
+    Slot {
+        cost: Cost { memory_kib: 262_144, passes: 4, lanes: 1 },
+        made_unix_s: 1_700_000_000,
         salt: [1; 32],
         nonce: [2; 12],
         wrapped: [3; 64],
         tag: [4; 16],
         label: "laptop".to_owned(),
-    };
-    let slots = std::array::from_fn(|n| (n < used).then(|| slot.clone()));
+    }
+}
+
+fn key_slots(used: usize) -> Vec<u8> {
+    let slots = std::array::from_fn(|n| (n < used).then(slot));
     KeySlots { unit: 4096, volume_id: [5; 16], check: [6; 32], slots }.encode()
 }
 
