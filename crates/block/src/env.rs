@@ -184,14 +184,14 @@ pub trait World {
     ///
     /// # Errors
     /// Errors of the system.
-    fn entrust_remains(&self) -> Result<()> {
+    fn fdstore_put_memory(&self) -> Result<()> {
         Ok(())
     }
     /// Takes all persistent memory and the keys of open devices back from the supervisor: they end with this process.
     ///
     /// # Errors
     /// Errors of the system.
-    fn forsake_remains(&self) -> Result<()> {
+    fn fdstore_remove_memory(&self) -> Result<()> {
         Ok(())
     }
     /// Takes over the channel of a mount that the supervisor keeps under `name`. Unanswered requests come again only

@@ -56,7 +56,7 @@ pub(crate) fn keep(who: &str, key: &Secret) -> Result<()> {
     if kept(who).is_ok_and(|kept| kept.is_some_and(|kept| kept.bytes() == key.bytes())) {
         // A new descriptor at each opening would fill the store of a service manager.
         all_given().remove(who);
-        return entrust_again();
+        return fdstore_put_again();
     }
     let memory = secret_memory(who)?;
     let mut mapping = Mapping::of(memory.as_fd())?;
@@ -91,7 +91,7 @@ pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
 ///
 /// # Errors
 /// Errors of the system.
-pub(crate) fn entrust_again() -> Result<()> {
+pub(crate) fn fdstore_put_again() -> Result<()> {
     fdstore::each_left(PREFIX, |name, memory| fdstore::fdstore_put(name, memory).map(drop))
 }
 

@@ -47,7 +47,7 @@ impl PersistentMemories {
     }
 
     /// Puts all persistent memory of the process into the descriptor store once more.
-    pub(crate) fn entrust_again(&self) -> Result<()> {
+    pub(crate) fn fdstore_put_again(&self) -> Result<()> {
         let all = self.0.borrow();
         all.iter().try_for_each(|(name, memory)| {
             fdstore::fdstore_put(name, memory.file.as_fd()).map(drop)

@@ -564,12 +564,12 @@ impl World for Reactor {
         self.persistent_memory.get(name, bytes)
     }
 
-    fn entrust_remains(&self) -> Result<()> {
-        self.persistent_memory.entrust_again()?;
-        one_shot_keys::entrust_again()
+    fn fdstore_put_memory(&self) -> Result<()> {
+        self.persistent_memory.fdstore_put_again()?;
+        one_shot_keys::fdstore_put_again()
     }
 
-    fn forsake_remains(&self) -> Result<()> {
+    fn fdstore_remove_memory(&self) -> Result<()> {
         let remains = self.persistent_memory.fdstore_remove();
         one_shot_keys::fdstore_remove().and(remains)
     }

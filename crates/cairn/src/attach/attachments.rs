@@ -96,8 +96,8 @@ impl Attachments {
     ///
     /// # Errors
     /// Errors of the system.
-    pub fn entrust_again(&self) -> Result<()> {
-        self.all.borrow().iter().try_for_each(|one| one.behind.entrust_again())
+    pub fn fdstore_put_again(&self) -> Result<()> {
+        self.all.borrow().iter().try_for_each(|one| one.behind.fdstore_put_again())
     }
 
     /// Returns the path of the device that an export is attached as, if there is one.

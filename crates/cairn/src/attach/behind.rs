@@ -145,7 +145,7 @@ impl Behind {
     }
 
     /// Gives a mount that is held to the present supervisor once more.
-    pub fn entrust_again(&self) -> Result<()> {
+    pub fn fdstore_put_again(&self) -> Result<()> {
         if let Self::Fuse(volume) = self
             && let Some(name) = volume.channel().entrusted()
         {

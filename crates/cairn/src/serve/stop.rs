@@ -117,7 +117,7 @@ impl Serving {
     async fn impatience(&self, signals: &mut Signals) {
         loop {
             match signals.next().await {
-                Ok(signal) if signal == Signal::USR1.as_raw() => self.entrust_again(),
+                Ok(signal) if signal == Signal::USR1.as_raw() => self.fdstore_put_again(),
                 Ok(signal) if signal == Signal::USR2.as_raw() => {}
                 _ => return,
             }
@@ -127,7 +127,7 @@ impl Serving {
     /// Stops, and gives up all memory that a supervisor would pass on: a later process must not inherit it unasked.
     async fn stop_for_good(&self, limit: Duration) -> Result<usize, String> {
         let stopped = self.stop(limit).await;
-        if let Err(error) = self.env.forsake_remains() {
+        if let Err(error) = self.env.fdstore_remove_memory() {
             out::note(&format!("warning: {error}"));
         }
         stopped

@@ -278,21 +278,21 @@ async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String])
 impl Serving {
     /// Reports to a new daemon, and gives it all that the previous daemon held.
     pub(super) fn tell_again(&self) {
-        self.entrust_again();
+        self.fdstore_put_again();
         process::tell_manager("READY=1");
     }
 
     /// Gives the present supervisor all state that is held across processes.
-    pub(super) fn entrust_again(&self) {
+    pub(super) fn fdstore_put_again(&self) {
         if let Err(failure) = self.entrust_all() {
             out::note(&format!("warning: {}", failure));
         }
     }
 
     fn entrust_all(&self) -> Result<()> {
-        self.server.entrust_again()?;
-        self.attachments.entrust_again()?;
-        Ok(self.env.entrust_remains()?)
+        self.server.fdstore_put_again()?;
+        self.attachments.fdstore_put_again()?;
+        Ok(self.env.fdstore_put_memory()?)
     }
 
     /// Gives the supervisor all state before the hand-over is reported. Tries again until a deadline, because another

@@ -134,7 +134,7 @@ impl Server {
     ///
     /// # Errors
     /// The error of the system.
-    pub fn entrust_again(&self) -> block::Result<()> {
+    pub fn fdstore_put_again(&self) -> block::Result<()> {
         self.0.listeners.borrow().iter().try_for_each(|listener| listener.fdstore_put())
     }
 
