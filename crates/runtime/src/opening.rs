@@ -10,7 +10,10 @@ use std::time::Duration;
 use block::env::{CacheMode, Open, StorageFacts};
 use block::seeded::{self, Bug};
 use block::{BUF_ALIGN, Error, ErrorKind, Result};
-use rustix::fs::{FallocateFlags, Stat, fallocate, fstat, fstatfs, ftruncate};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, Stat, fallocate, fstat, fstatfs, ftruncate, linkat,
+};
+use rustix::io::Errno;
 
 use crate::sys;
 
@@ -77,9 +80,6 @@ fn file(open: &Open) -> Result<Opened> {
         return Err(refused(open, ErrorKind::Invalid, words));
     }
     lock(open, &file, &stat)?;
-    if let (true, Some(size)) = (created, open.create) {
-        set_len(open, &file, size)?;
-    }
     // Inspected under the lock: another process may have changed the size before.
     inspect(open, file, created)
 }
@@ -92,10 +92,7 @@ pub(crate) fn probe(open: &Open) -> Result<StorageFacts> {
     }
     let opened = match (sys::open(&open.path, access(open), 0), open.create) {
         (Err(error), Some(size)) if error.raw_os_error() == Some(libc::ENOENT) => {
-            // A file without a name, in the directory of the named one.
-            let flags = libc::O_RDWR | libc::O_TMPFILE;
-            let file = sys::open(directory_of(&open.path), flags, 0o600)
-                .tried(open, "looking at the directory")?;
+            let file = unnamed(open).tried(open, "looking at the directory")?;
             set_len(open, &file, size)?;
             inspect(open, file, true)?
         }
@@ -184,15 +181,41 @@ fn open_or_create(open: &Open) -> Result<(OwnedFd, bool)> {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) && open.create.is_some() => {}
             other => return other.map(|file| (file, false)).tried(open, "open"),
         }
-        if open.read_only {
-            break;
-        }
-        match sys::open(&open.path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-            other => return other.map(|file| (file, true)).tried(open, "create"),
+        let Some(size) = open.create.filter(|_| !open.read_only) else { break };
+        if let Some(file) = create(open, size)? {
+            return Ok((file, true));
         }
     }
     Err(refused(open, ErrorKind::NotFound, "is not there, and cannot be made"))
+}
+
+/// Creates the file, `size` bytes long. Returns `None` if the name is taken.
+///
+/// The file gets its name after its size, so that a kill in between leaves no empty file, which the next
+/// start would refuse. A file system without unnamed files gets the name first.
+fn create(open: &Open, size: u64) -> Result<Option<OwnedFd>> {
+    let named = || sys::open(&open.path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600);
+    let (file, has_name) = match unnamed(open) {
+        Ok(file) => (file, false),
+        Err(_) => match named() {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(None),
+            other => (other.tried(open, "create")?, true),
+        },
+    };
+    set_len(open, &file, size)?;
+    if has_name {
+        return Ok(Some(file));
+    }
+    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match linkat(CWD, itself, CWD, &open.path, AtFlags::SYMLINK_FOLLOW) {
+        Err(Errno::EXIST) => Ok(None),
+        other => other.tried(open, "create").map(|()| Some(file)),
+    }
+}
+
+/// Opens a file without a name in the directory of the named one.
+fn unnamed(open: &Open) -> io::Result<OwnedFd> {
+    sys::open(directory_of(&open.path), libc::O_RDWR | libc::O_TMPFILE, 0o600)
 }
 
 fn set_direct(open: &Open, fd: RawFd, kind: i64) -> Result<()> {

@@ -78,6 +78,31 @@ fn round_trip_in_memory() {
     });
 }
 
+/// A kill may come at any time: another process must never find the file without its size.
+#[test]
+fn created_file_appears_with_its_full_size() {
+    each_core(|core| {
+        let place = Place::on_disk("appears");
+        let open = place.open(SIZE, CacheMode::Buffered);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let sizes = std::iter::from_fn(|| {
+                    let watches = !stop.load(std::sync::atomic::Ordering::Relaxed);
+                    watches.then(|| open.path.metadata().map_or(SIZE, |found| found.len()))
+                });
+                sizes.filter(|size| *size != SIZE).count()
+            });
+            for _ in 0..500 {
+                assert!(core.env().open(&open).unwrap().facts().created);
+                std::fs::remove_file(&open.path).unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(watcher.join().unwrap(), 0, "times that the file had another size");
+        });
+    });
+}
+
 #[test]
 fn disk_refuses_invalid_requests() {
     each_core(|core| {
