@@ -36,7 +36,7 @@ mod throttle;
 pub mod units;
 mod window;
 
-pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation};
+pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation, is_zero};
 pub use check::check;
 pub use control::{Health, Job, JobState, Member, MemberState, Progress, Report, Room, Scrub};
 pub use deadline::{Deadline, Guard};

@@ -130,7 +130,7 @@ pub fn newest<'a>(
 /// If an area has another length than [`AREA_BYTES`].
 pub(crate) fn is_first_torn(areas: [&[u8]; 2]) -> bool {
     let second = COPIES[1] as usize..COPIES[1] as usize + COPY_BYTES_MAX;
-    areas.iter().all(|area| area[second.clone()].iter().all(|byte| *byte == 0))
+    areas.iter().all(|area| block::is_zero(&area[second.clone()]))
 }
 
 /// Returns the number of the copies to which the next update of a label goes, if the last one went to the copies

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use block::is_zero;
+
 /// The content of a disk without a label, judged from both ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ForeignContent {
@@ -118,10 +120,6 @@ pub fn find(front: &[u8], back: &[u8]) -> ForeignContent {
         None if is_zero(front) && is_zero(back) => ForeignContent::Blank,
         None => ForeignContent::Unknown,
     }
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.iter().all(|byte| *byte == 0)
 }
 
 fn bare(what: &'static str) -> Signature {

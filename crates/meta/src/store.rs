@@ -168,7 +168,7 @@ impl Store {
             let into = self.env.pool().scratch(block as usize).await?;
             let first = ByteRange::new(back.copy(number), block).expect("a block has bytes");
             match self.lower.read(first, into).await {
-                Ok(found) if found.read().iter().all(|byte| *byte == 0) => {}
+                Ok(found) if block::is_zero(&found.read()) => {}
                 // A disk that was found truncated refuses the update itself; copies that cannot be read are
                 // rewritten.
                 Ok(_) | Err(_) => return Ok(()),

@@ -67,11 +67,3 @@ pub fn allocation(extents: &[Extent], range: ByteRange, only_one: bool) -> Vec<w
     }
     all
 }
-
-/// Whether all `bytes` are zero. Checks the ends first, which finds most data in a few steps.
-pub fn is_zero(bytes: &[u8]) -> bool {
-    let (first, last) = (bytes.first(), bytes.last());
-    first.is_none_or(|b| *b == 0)
-        && last.is_none_or(|b| *b == 0)
-        && bytes.chunks(64).all(|chunk| chunk.iter().fold(0, |all, b| all | b) == 0)
-}

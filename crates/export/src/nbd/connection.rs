@@ -13,7 +13,7 @@ use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
 use wire::stream::{Batch, Outbox};
 
 use super::cancel::CancelToken;
-use super::command::{PREFETCH_BYTES, allocation, errno_of, is_zero, range_of};
+use super::command::{PREFETCH_BYTES, allocation, errno_of, range_of};
 use super::{Export, Limits, Orphan};
 use crate::tokens::Tokens;
 
@@ -280,7 +280,7 @@ impl Connection {
         let may_hole = len >= LOOK_FOR_ZEROS_BYTES && !header.flags.has(CommandFlags::DF);
         if let Some(chunks) = reply.chunks()
             && may_hole
-            && is_zero(&data.read())
+            && block::is_zero(&data.read())
         {
             outbox.bytes(&chunks.hole(header.offset, len as u32, true));
             return;

@@ -164,7 +164,7 @@ struct Zeros(u128);
 
 impl Zeros {
     fn of(unit: &[u8]) -> Self {
-        let zeros = unit.chunks(PIECE).map(|piece| piece.iter().all(|byte| *byte == 0));
+        let zeros = unit.chunks(PIECE).map(block::is_zero);
         Self(zeros.rev().fold(0, |bits, zero| bits << 1 | u128::from(zero)))
     }
 

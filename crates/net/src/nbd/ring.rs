@@ -314,7 +314,7 @@ fn is_unmade(memory: &dyn Lasting) -> Result<bool> {
     if memory.len() >= HEADS_BYTES {
         memory.read(0, &mut front)?;
     }
-    Ok(front.iter().all(|byte| *byte == 0))
+    Ok(block::is_zero(&front))
 }
 
 fn head_bytes(head: &Head) -> [u8; HEAD_BYTES] {

@@ -72,7 +72,7 @@ impl Store {
     pub fn is_zero(&self, sector: u64) -> bool {
         let mut bytes = [0; SECTOR as usize];
         self.read(sector, &mut bytes);
-        bytes.iter().all(|byte| *byte == 0)
+        block::is_zero(&bytes)
     }
 
     fn settle(&mut self, sector: u64, bytes: Option<&[u8]>) {

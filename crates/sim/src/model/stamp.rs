@@ -60,7 +60,7 @@ impl Stamp {
 impl Content {
     /// Classifies the bytes of a sector.
     pub fn of(bytes: &[u8]) -> Self {
-        if bytes.iter().all(|byte| *byte == 0) {
+        if block::is_zero(bytes) {
             return Self::Zero;
         }
         let word = |n: usize| u64::from_le_bytes(bytes[n * 8..][..8].try_into().expect("8 bytes"));
