@@ -23,11 +23,11 @@ pub struct FoundGraph {
     pub uuid: String,
     /// Epoch of the newest label of the graph.
     pub epoch: u64,
-    /// The machine that has the graph open, or did not close it.
+    /// The machine that has the graph open, or did not close it. If labels name several, another one than this.
     pub open_on: Option<String>,
-    /// Whether labels name only this machine as one that has the graph open.
+    /// Whether a label names another machine as one that has the graph open, so that a start needs `--take`.
     #[serde(skip)]
-    pub open_here: bool,
+    pub needs_take: bool,
     /// Time of the last update of the newest label, in seconds since 1970.
     pub written_unix_s: u64,
     /// The disks of the graph that were found.
@@ -109,13 +109,13 @@ fn graph(doctor: &Doctor, name: String, uuid: Uuid, labels: &[LabelOnDisk]) -> O
     let spec = Spec::of_label(&newest.spec, &file, &name, registry, &Local::default());
     let text = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
     let as_written = Spec::parse(&newest.spec, &name, &|_| None);
-    let holders = labels.iter().filter_map(|(found, _)| found.label.holder.as_ref());
-    let holders: Vec<_> = holders.collect();
+    let mut holders = labels.iter().filter_map(|(found, _)| found.label.holder.as_ref());
+    let other = holders.clone().find(|holder| holder.id != doctor.machine.id);
     Some(FoundGraph {
         uuid: uuid.to_string(),
         epoch: newest.epoch,
-        open_on: holders.first().map(|machine| machine.host.clone()),
-        open_here: holders.iter().all(|holder| holder.id == doctor.machine.id),
+        open_on: other.or_else(|| holders.next()).map(|machine| machine.host.clone()),
+        needs_take: other.is_some(),
         written_unix_s: newest.written_unix_s,
         disks: found,
         missing,

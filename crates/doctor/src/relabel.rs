@@ -83,6 +83,12 @@ pub struct Relabel {
 }
 
 impl Relabel {
+    /// Whether the disk has another label by now than the one that this label continues.
+    pub(crate) fn is_outdated(&self, now: &Inspection) -> bool {
+        let Ok(Some((label, _))) = &now.label else { return false };
+        self.over.is_none() || label.sequence != self.label.sequence
+    }
+
     /// Returns a line for the user about the planned write of the label.
     pub fn text(&self) -> String {
         let Self { graph, would, words, label, .. } = self;
@@ -426,6 +432,21 @@ mod tests {
         assert_eq!(reason(&held, true), None);
         let own = Label { holder: Some(Machine::new("here", [1; 16])), ..label() };
         assert_eq!(reason(&own, false), None);
+    }
+
+    #[test]
+    fn planned_label_is_outdated_if_disk_has_another_label() {
+        let is_outdated = |over, found| {
+            let (text, place) = (String::new, "/a".to_owned());
+            let (graph, name, would, words) = (text(), text(), text(), text());
+            let planned = Relabel { over, graph, name, place, would, words, label: label() };
+            let (copies, other) = (Vec::new(), ForeignContent::Unknown);
+            planned.is_outdated(&Inspection { size: 1 << 24, copies, label: Ok(found), other })
+        };
+        let found = |sequence| Some((Label { sequence, ..label() }, 0));
+        assert!(!is_outdated(None, None) && !is_outdated(Some(0), found(1)));
+        assert!(is_outdated(None, found(1)), "the plan saw no label");
+        assert!(is_outdated(Some(0), found(2)), "the plan saw an earlier label");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use block::{Error, ErrorKind, Result, findings};
 use graph::labels::{Remembered, disks, newest};
 use graph::spec::{Planned, Spec};
 use kind::Registry;
-use meta::{Inspection, Label, Store};
+use meta::{Label, Store};
 use serde::Serialize;
 
 use crate::check::{Named, ProbedDisk, cut, plan};
@@ -120,10 +120,7 @@ impl Doctor {
     /// `InUse` if the disk has another label by now; errors of the disk.
     async fn write_label(&self, relabel: &Relabel) -> Result<()> {
         let disk = self.open(Path::new(&relabel.place), false).await?;
-        if let Inspection { label: Ok(Some((label, _))), .. } =
-            meta::inspect(&self.env, disk.lower()).await?
-            && (relabel.over.is_none() || label.sequence != relabel.label.sequence)
-        {
+        if relabel.is_outdated(&meta::inspect(&self.env, disk.lower()).await?) {
             let words = format!("{} has another label by now", relabel.place);
             return Err(Error::new(ErrorKind::InUse, words).next("look again"));
         }

@@ -288,7 +288,7 @@ fn prospect(graph: &FoundGraph) -> String {
         }
         .to_owned(),
     ];
-    if graph.open_on.is_some() && !graph.open_here {
+    if graph.needs_take {
         needs.push("with --take, if that host will not come back with it".to_owned());
     }
     for name in &graph.unlabelled {

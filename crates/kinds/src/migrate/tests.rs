@@ -355,6 +355,7 @@ fn damaged_window_is_reported() {
     let job = life.report().jobs[0].clone();
     assert_eq!((job.state, job.progress.done_bytes), (JobState::Stopped, 0));
     assert!(job.detail.contains("1 of 384 sectors"), "{}", job.detail);
+    assert!(life.graph.holders(life.part).is_empty(), "neither lower has all bytes");
     let read = |at| {
         let op = Op::read(ByteRange::new(at, 512).unwrap(), bench.world.env().buf(512).unwrap());
         bench.world.block_on(life.client.send(op)).unwrap().result

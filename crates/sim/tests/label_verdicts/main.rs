@@ -178,7 +178,8 @@ impl Judge {
             let view = if graph.text.contains("other-vol") { "other-vol" } else { "vol" };
             let disks = graph.disks.iter().map(|disk| disk.name.as_str()).collect::<Vec<_>>();
             let (name, change, disks) = (&graph.name, graph.epoch, disks.join(" "));
-            format!("{name} {change} {view}: {disks}, missing {}", graph.missing.join(" "))
+            let take = if graph.needs_take { ", --take" } else { "" };
+            format!("{name} {change} {view}: {disks}, missing {}{take}", graph.missing.join(" "))
         };
         let listed = graphs(&self.doctor(), found_labels, &[]);
         listed.iter().map(graph).collect::<Vec<_>>().join("; ")

@@ -98,6 +98,7 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
             }
             Some(Ok(live)) => {
                 world.counters().add(Count::Labelled);
+                check_reserves(&live)?;
                 let portal = live.portal("vol").expect("the spec exports it");
                 let client = Client::of(&engine, portal.clone());
                 let (door, server) =
@@ -119,6 +120,21 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
         }
     }
     Err(Failure::new("a labelled graph comes up again: its disks stay in use"))
+}
+
+/// Checks that the engine sets aside at most the reserve that the plan has computed for each node. The reserve of a
+/// missing disk may be smaller.
+fn check_reserves(live: &RunningGraph) -> Result<(), Failure> {
+    let now = live.now();
+    for (node, member) in now.planned.nodes.iter().zip(now.graph.members()) {
+        let (planned, set_aside) = (node.reserve, now.graph.engine().reserve(member.node));
+        if set_aside.slots > planned.slots || set_aside.copies > planned.copies {
+            let name = &node.name;
+            let words = format!("reserve of {name}: planned {planned:?}, set aside {set_aside:?}");
+            return Err(Failure::new(words));
+        }
+    }
+    Ok(())
 }
 
 /// Opens the graph of a spec.
