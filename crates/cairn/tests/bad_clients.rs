@@ -269,7 +269,7 @@ fn accept_pauses_at_descriptor_limit() {
     child.kill().unwrap();
     child.wait().unwrap();
     let said = std::fs::read_to_string(dir.path("said")).unwrap();
-    let waiting = "Too many open files (os error 24); connections wait until others are closed";
+    let waiting = "Too many open files (os error 24); new connections wait until others close";
     let told = said.lines().filter(|line| line.contains("x.sock: ") && line.contains(waiting));
     assert_eq!(told.count(), 1, "{said}");
 

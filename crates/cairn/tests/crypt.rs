@@ -161,7 +161,7 @@ fn crypt_warns_of_key_file_readable_by_others() {
         fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(mode)).unwrap();
         let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
         assert_eq!(ran.code, 0, "{ran:?}");
-        ran.err.contains("warning: others may read the key in key")
+        ran.err.contains("warning: other users can read the key file key")
     };
     assert!(warned(0o644) && warned(0o640));
     assert!(!warned(0o600) && !warned(0o400));

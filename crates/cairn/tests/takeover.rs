@@ -433,7 +433,7 @@ fn takeover_continues_device_without_replay_counts() {
         let in_the_way = Path::new("/run/cairn/attach").join(format!(".{}.{what}", name.name));
         fs::create_dir(&in_the_way).unwrap();
         manager.start(&["disk.img"]);
-        until("it was told", || manager.log().matches("it is not counted").count() == round);
+        until("it was told", || manager.log().matches("are not counted").count() == round);
         let log = manager.log();
         assert_eq!(log.matches("  goes on").count(), round, "{log}");
         is_on_disk(&name, &dir.path("disk.img"), 8 << 20, round as u64);
