@@ -179,7 +179,7 @@ fn plain_crypt_has_no_key_slots() {
         (&["key", "ls", "d"], 9, "d is a file and has no key slots"),
         (&["key", "ls", "other"], 4, "no device \"other\" in home"),
         (&["key", "ls", "away/safe"], 4, "no device \"away/safe\" in home"),
-        (&["key", "add", "safe", "--key", "hunter2"], 2, "a key comes from file:PATH"),
+        (&["key", "add", "safe", "--key", "hunter2"], 2, "a key source is file:PATH"),
         (&["key", "rm", "safe", "0", "--yes"], 9, "has no key slots"),
     ] {
         let ran = dir.cairn(args);
