@@ -115,8 +115,10 @@ impl BufPool {
         if len == 0 || len > BUF_MAX_BYTES {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("a buffer of {len} bytes was requested; a buffer has 1 to {BUF_MAX_BYTES} \
-                         bytes"),
+                format!(
+                    "a buffer of {len} bytes was requested; a buffer has 1 to {BUF_MAX_BYTES} \
+                         bytes"
+                ),
             ));
         }
         self.give(len, self.0.reserved_bytes.get())
@@ -129,7 +131,10 @@ impl BufPool {
         if self.0.used_bytes.get() + kept + bytes > self.0.limit_bytes {
             return Err(Error::new(
                 ErrorKind::Limit,
-                format!("the buffer pool cannot provide {bytes} more bytes: its limit is {} bytes", self.0.limit_bytes),
+                format!(
+                    "the buffer pool cannot provide {bytes} more bytes: its limit is {} bytes",
+                    self.0.limit_bytes
+                ),
             ));
         }
         self.0.used_bytes.set(self.0.used_bytes.get() + bytes);
@@ -208,7 +213,8 @@ impl BufPool {
             return Ok(Reservation { pool: self.clone(), bytes });
         }
         let free = self.free_bytes();
-        let words = format!("the buffer pool cannot reserve {bytes} bytes: only {free} bytes are free");
+        let words =
+            format!("the buffer pool cannot reserve {bytes} bytes: only {free} bytes are free");
         Err(Error::new(ErrorKind::Limit, words))
     }
 
@@ -239,8 +245,10 @@ fn class_bytes(class: usize) -> usize {
 
 impl Block {
     fn layout(class: usize) -> Layout {
-        Layout::from_size_align(class_bytes(class), BUF_ALIGN).expect("size classes of buffers are \
-            small")
+        Layout::from_size_align(class_bytes(class), BUF_ALIGN).expect(
+            "size classes of buffers are \
+            small",
+        )
     }
 
     fn new(class: usize) -> Self {
@@ -307,8 +315,11 @@ impl Buf {
     /// If a [`Ref`] or [`RefMut`] of the same block of the pool exists.
     pub fn write(&self) -> RefMut<'_> {
         let block = self.block();
-        assert!(block.borrows.get() == 0, "a buffer is written while another borrow of the buffer \
-                                           exists");
+        assert!(
+            block.borrows.get() == 0,
+            "a buffer is written while another borrow of the buffer \
+                                           exists"
+        );
         block.borrows.set(-1);
         RefMut(self)
     }

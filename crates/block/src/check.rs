@@ -15,8 +15,12 @@ pub fn check(info: &Info, op: &Op) -> Result<()> {
     }
     match op {
         Op::Read { into: buf, .. } | Op::Write { data: buf, .. } => {
-            assert_eq!(buf.len() as u64, range.len(), "the buffer of a request has the length of the \
-                request's range");
+            assert_eq!(
+                buf.len() as u64,
+                range.len(),
+                "the buffer of a request has the length of the \
+                request's range"
+            );
             debug_assert!(
                 buf.as_ptr().addr().is_multiple_of(info.buf_align as usize),
                 "the payload of a request is aligned as its device requires"
@@ -38,7 +42,12 @@ fn refuse(info: &Info, op: &Op) -> Error {
         let kind = if op.writes() { ErrorKind::NoSpace } else { ErrorKind::OutOfRange };
         return Error::new(
             kind,
-            format!("{verb} of {} bytes at {} ends past the device's size of {} bytes", range.len(), range.start(), info.size),
+            format!(
+                "{verb} of {} bytes at {} ends past the device's size of {} bytes",
+                range.len(),
+                range.start(),
+                info.size
+            ),
         );
     }
     if op.writes() && info.read_only {
@@ -57,6 +66,10 @@ fn refuse(info: &Info, op: &Op) -> Error {
     }
     Error::new(
         ErrorKind::Invalid,
-        format!("{verb} of {} bytes: one request has at most {} bytes", range.len(), info.max_transfer),
+        format!(
+            "{verb} of {} bytes: one request has at most {} bytes",
+            range.len(),
+            info.max_transfer
+        ),
     )
 }

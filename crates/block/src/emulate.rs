@@ -126,8 +126,12 @@ impl Emulate {
         let wide = self.widened(range).unwrap_or(range);
         let done = self.lower.call(Op::Status { range: wide, extents: Vec::new() }).await;
         done.result?;
-        let Op::Status { extents, .. } = done.op else { unreachable!("a lower returns the request \
-            that it was given") };
+        let Op::Status { extents, .. } = done.op else {
+            unreachable!(
+                "a lower returns the request \
+            that it was given"
+            )
+        };
         Ok(clip_extents(&extents, range.start() - wide.start(), range.len()))
     }
 }

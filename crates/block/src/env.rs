@@ -230,8 +230,13 @@ pub trait World {
 
 /// Returns the error for state under `name` that no earlier process has given to the supervisor.
 pub fn nothing_left(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("{name}: no earlier process left this state to this \
-                                             process"))
+    Error::new(
+        ErrorKind::NotFound,
+        format!(
+            "{name}: no earlier process left this state to this \
+                                             process"
+        ),
+    )
 }
 
 fn no_files(path: &Path) -> Error {
@@ -507,8 +512,11 @@ pub trait Channel {
     /// # Errors
     /// Errors of the kernel.
     fn resend(&self) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "this FUSE channel cannot request unanswered requests \
-                                                again"))
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "this FUSE channel cannot request unanswered requests \
+                                                again",
+        ))
     }
     /// Counts one more start of the repeated request with number `number`. Returns how often that request has come
     /// again, over all processes. The count is written before this returns.

@@ -218,7 +218,9 @@ impl Job {
             (Action::Pause, _) if job.is_pausing.get() => {
                 return refuse("the job is paused already");
             }
-            (Action::Pause, _) if is_stopped => return refuse("the job has stopped after an error"),
+            (Action::Pause, _) if is_stopped => {
+                return refuse("the job has stopped after an error");
+            }
             (Action::Pause, _) if is_done => return refuse("the job is not running"),
             (Action::Pause, _) => job.is_pausing.set(true),
             (Action::Cancel, _) => match work.cancel()? {

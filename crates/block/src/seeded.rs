@@ -215,7 +215,13 @@ mod switch {
     fn chosen() -> Option<Bug> {
         let wanted = std::env::var("CAIRN_SEEDED_BUG").ok()?;
         let found = Bug::ALL.iter().find(|(number, _)| *number == wanted);
-        Some(found.unwrap_or_else(|| panic!("CAIRN_SEEDED_BUG={wanted}: no seeded bug has this number")).1)
+        Some(
+            found
+                .unwrap_or_else(|| {
+                    panic!("CAIRN_SEEDED_BUG={wanted}: no seeded bug has this number")
+                })
+                .1,
+        )
     }
 
     /// Marks an object, by its address, for a bug that depends on it.

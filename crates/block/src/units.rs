@@ -35,7 +35,9 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         Problem::TooFine => {
             "the size is not a whole number of bytes; write the size in a smaller unit".into()
         }
-        Problem::TooLarge => format!("the size is larger than {} bytes, the limit of 64 bits", u64::MAX),
+        Problem::TooLarge => {
+            format!("the size is larger than {} bytes, the limit of 64 bits", u64::MAX)
+        }
     })
 }
 
@@ -49,7 +51,9 @@ fn size_unit(unit: &str) -> Result<u64, String> {
             return Err(format!("the unit {unit} is ambiguous; write {name} (2^{power})"));
         }
     }
-    Err(format!("unknown unit {unit:?} of a size; write KiB, MiB, GiB or TiB, or no unit for bytes"))
+    Err(format!(
+        "unknown unit {unit:?} of a size; write KiB, MiB, GiB or TiB, or no unit for bytes"
+    ))
 }
 
 /// Parses a time from text such as `100us`, `5ms`, `1.5s`, `1min` or `2h`.
@@ -63,8 +67,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         (Some((_, nanoseconds)), _) => *nanoseconds,
         (None, "m") => return Err("the unit m is ambiguous; write min or ms".into()),
         (None, "") => return Err(needed.into()),
-        (None, _) => return Err(format!("unknown unit {unit:?} of a time; write us, ms, s, min, h or \
-                                         d")),
+        (None, _) => {
+            return Err(format!(
+                "unknown unit {unit:?} of a time; write us, ms, s, min, h or \
+                                         d"
+            ));
+        }
     };
     let count = scale(number, nanoseconds).map_err(|problem| match problem {
         Problem::NotANumber => needed.to_owned(),

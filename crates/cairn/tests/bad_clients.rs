@@ -178,7 +178,7 @@ fn connection_limit_is_reported_to_clients() {
     );
     let serve = dir.serve(&["one.toml"]);
     let _first = greeted(&serve).expect("the first one is let in");
-    let words = "the server has all of its 1 connections; try again later";
+    let words = "the server has reached its limit of 1 connections; try again later";
     // libnbd shows a server's message only with debugging on; otherwise it has its own.
     let shown = format!("LIBNBD_DEBUG=1 nbdinfo '{}'", serve.uri());
     let ran = tool(&dir, "sh", &["-c", &shown]);

@@ -340,7 +340,7 @@ fn resume_carries_out_unanswered_requests() {
             Volume::resume(&export, Rc::new(Fake(wire.clone())), max_bytes, log)
         };
         let refused = resume(2 << 20).err().unwrap().to_string();
-        assert!(refused.contains("was promised 2097152"), "{refused}");
+        assert!(refused.contains("existing mount needs 2097152 bytes"), "{refused}");
         let volume = resume(128 << 10).unwrap();
         assert_eq!(wire.resent.get(), Some(0), "before the first message is taken");
         assert!(volume.agreed().await.unwrap().has_resend, "nobody greets again");

@@ -203,7 +203,15 @@ impl Channel for Fuse {
     fn came_again(&self, number: u64) -> Result<u64> {
         let Some(again) = &self.again else { return Ok(1) };
         let count = again.borrow_mut().note(number);
-        count.map_err(|error| Error::io(&error, format_args!("{}: writing the counts of resent \
-            requests", self.name)))
+        count.map_err(|error| {
+            Error::io(
+                &error,
+                format_args!(
+                    "{}: writing the counts of resent \
+            requests",
+                    self.name
+                ),
+            )
+        })
     }
 }

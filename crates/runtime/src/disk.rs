@@ -228,8 +228,12 @@ impl Disk {
         let buf_range = |offset| {
             let len = buf.map_or(0, |buf| buf.len() as u64);
             ByteRange::new(offset, len).ok_or_else(|| {
-                let words = format!("{}: {} of {len} bytes at {offset}: the range is empty or ends \
-                                     past 2^64", self.path, op.name());
+                let words = format!(
+                    "{}: {} of {len} bytes at {offset}: the range is empty or ends \
+                                     past 2^64",
+                    self.path,
+                    op.name()
+                );
                 Error::new(ErrorKind::OutOfRange, words)
             })
         };

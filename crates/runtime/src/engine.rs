@@ -57,8 +57,11 @@ pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, Stri
     };
     match refusal(&error) {
         Some(why) if engine == Engine::Auto => threads(why),
-        _ => Err(Error::io(&error, "cannot set up io_uring (the engine \"threads\" works without \
-                                    io_uring)")),
+        _ => Err(Error::io(
+            &error,
+            "cannot set up io_uring (the engine \"threads\" works without \
+                                    io_uring)",
+        )),
     }
 }
 

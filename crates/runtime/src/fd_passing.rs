@@ -34,8 +34,11 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub fn pass_fds<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) -> Result<OwnedFd> {
     let all: Vec<_> = all.into_iter().collect();
     if all.len() > PASSED_FDS_MAX {
-        let words = format!("cannot pass {} descriptors to a program; at most {PASSED_FDS_MAX} are \
-                             possible", all.len());
+        let words = format!(
+            "cannot pass {} descriptors to a program; at most {PASSED_FDS_MAX} are \
+                             possible",
+            all.len()
+        );
         return Err(Error::new(ErrorKind::Limit, words));
     }
     let failed = |error: io::Error| Error::io(&error, "passing descriptors to a program");
@@ -70,8 +73,10 @@ pub fn inherit_from(socket: impl AsFd) -> Result<()> {
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
         let mut with = RecvAncillaryBuffer::new(&mut room);
         let mut into = [IoSliceMut::new(&mut chunk)];
-        let got = recvmsg(&socket, &mut into, &mut with, RecvFlags::CMSG_CLOEXEC)
-            .map_err(|error| Error::io(&error.into(), "receiving descriptors from the parent process"))?;
+        let got =
+            recvmsg(&socket, &mut into, &mut with, RecvFlags::CMSG_CLOEXEC).map_err(|error| {
+                Error::io(&error.into(), "receiving descriptors from the parent process")
+            })?;
         for message in with.drain() {
             if let RecvAncillaryMessage::ScmRights(some) = message {
                 files.extend(some);
@@ -85,7 +90,11 @@ pub fn inherit_from(socket: impl AsFd) -> Result<()> {
     let names = String::from_utf8_lossy(&names);
     let names: Vec<_> = names.lines().map(str::to_owned).collect();
     if names.len() != files.len() {
-        let words = format!("the parent process passed {} names with {} descriptors", names.len(), files.len());
+        let words = format!(
+            "the parent process passed {} names with {} descriptors",
+            names.len(),
+            files.len()
+        );
         return Err(Error::new(ErrorKind::Invalid, words));
     }
     fdstore::leave(names.into_iter().zip(files));

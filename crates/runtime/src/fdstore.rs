@@ -133,9 +133,15 @@ pub(crate) fn is_kept() -> bool {
 /// The error of the system. The service manager itself does not reply.
 pub fn fdstore_put(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
     debug_assert!(name.len() <= NAME_MAX_BYTES && !name.contains([':', '\n']), "{name}");
-    notify(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))
-        .map_err(|error| Error::io(&error, format_args!("${MANAGER}: putting {name} into the \
-            descriptor store")))
+    notify(&format!("FDSTORE=1\nFDNAME={name}"), Some(file)).map_err(|error| {
+        Error::io(
+            &error,
+            format_args!(
+                "${MANAGER}: putting {name} into the \
+            descriptor store"
+            ),
+        )
+    })
 }
 
 /// Removes the descriptors called `name` from the service manager's descriptor store; it closes them.
@@ -143,10 +149,15 @@ pub fn fdstore_put(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
 /// # Errors
 /// The error of the system.
 pub fn withdraw(name: &str) -> Result<()> {
-    notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None)
-        .map(drop)
-        .map_err(|error| Error::io(&error, format_args!("${MANAGER}: removing {name} from the \
-            descriptor store")))
+    notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None).map(drop).map_err(|error| {
+        Error::io(
+            &error,
+            format_args!(
+                "${MANAGER}: removing {name} from the \
+            descriptor store"
+            ),
+        )
+    })
 }
 
 /// Removes the descriptor `name` of a socket or state that this process takes over from the service manager's store. It
@@ -158,10 +169,13 @@ pub fn withdraw(name: &str) -> Result<()> {
 pub(crate) fn take_from_manager(name: &str) -> Result<()> {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     match notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None) {
-        Err(error) if ![ConnectionRefused, NotFound].contains(&error.kind()) => {
-            Err(Error::io(&error, format_args!("${MANAGER}: removing inherited {name} from the \
-                                                descriptor store")))
-        }
+        Err(error) if ![ConnectionRefused, NotFound].contains(&error.kind()) => Err(Error::io(
+            &error,
+            format_args!(
+                "${MANAGER}: removing inherited {name} from the \
+                                                descriptor store"
+            ),
+        )),
         _ => Ok(()),
     }
 }

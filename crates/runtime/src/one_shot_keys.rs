@@ -23,8 +23,11 @@ const PREFIX: &str = "key/";
 const MAPPED_BYTES: usize = 2 * 4096;
 const LENGTH_BYTES: usize = 4;
 
-const _: () = assert!(LENGTH_BYTES + SECRET_BYTES_MAX <= MAPPED_BYTES, "the longest key fits into the \
-    mapping");
+const _: () = assert!(
+    LENGTH_BYTES + SECRET_BYTES_MAX <= MAPPED_BYTES,
+    "the longest key fits into the \
+    mapping"
+);
 
 /// Keys that were given to this process, by device.
 static GIVEN: Mutex<BTreeMap<String, Secret>> = Mutex::new(BTreeMap::new());
@@ -80,8 +83,10 @@ pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
     let Some(memory) = fdstore::copy_of(&format!("{PREFIX}{who}"))? else { return Ok(None) };
     let mut mapping = Mapping::of(memory.as_fd())?;
     let bytes = mapping.bytes_mut();
-    let (len, bytes) = bytes.split_first_chunk::<LENGTH_BYTES>().expect("the mapping is longer than \
-        its length field");
+    let (len, bytes) = bytes.split_first_chunk::<LENGTH_BYTES>().expect(
+        "the mapping is longer than \
+        its length field",
+    );
     let len = u32::from_be_bytes(*len) as usize;
     if len > SECRET_BYTES_MAX {
         return Err(Error::new(ErrorKind::Corrupt, format!("the key stored for {who} is damaged")));
@@ -117,9 +122,8 @@ fn secret_memory(who: &str) -> Result<OwnedFd> {
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     if fd < 0 {
         let error = io::Error::last_os_error();
-        let words = format!(
-            "the key of {who} cannot be kept for the next process: {error} (memfd_secret)"
-        );
+        let words =
+            format!("the key of {who} cannot be kept for the next process: {error} (memfd_secret)");
         return Err(Error::new(ErrorKind::Unsupported, words).next(
             "start the kernel with secretmem.enable=1, or set the key to file:PATH or credential:NAME",
         ));

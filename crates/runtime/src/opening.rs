@@ -51,8 +51,10 @@ impl<T, E: Into<io::Error>> Tried<T> for Result<T, E> {
         self.map_err(|error| {
             let (error, path) = (error.into(), open.path.display());
             let read_only = match error.raw_os_error() {
-                Some(libc::EROFS) => ": the file system is read-only; set read_only = true on the \
-                                      disk",
+                Some(libc::EROFS) => {
+                    ": the file system is read-only; set read_only = true on the \
+                                      disk"
+                }
                 _ => "",
             };
             Error::io(&error, format_args!("{path}: {what}{read_only}"))
@@ -127,8 +129,10 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened> {
     };
     if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
         let whole = size.next_multiple_of(block_size.into()).max(block_size.into());
-        let words = format!("has {size} bytes; a disk's size must be a multiple of {block_size} above \
-                             zero");
+        let words = format!(
+            "has {size} bytes; a disk's size must be a multiple of {block_size} above \
+                             zero"
+        );
         let next = format!("truncate -s {whole} (or larger), or name another file");
         return Err(refused(open, ErrorKind::Invalid, words).next(next));
     }
@@ -200,8 +204,10 @@ fn open_or_create(open: &Open) -> Result<(OwnedFd, bool)> {
 fn set_direct(open: &Open, fd: RawFd, kind: i64) -> Result<()> {
     match sys::set_flags(fd, libc::O_DIRECT, true) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let words =
-                format!("{} has no O_DIRECT; set cache = \"buffered\" on the disk", kind_words(kind));
+            let words = format!(
+                "{} has no O_DIRECT; set cache = \"buffered\" on the disk",
+                kind_words(kind)
+            );
             Err(refused(open, ErrorKind::Unsupported, words))
         }
         other => other.tried(open, "O_DIRECT"),
@@ -228,10 +234,11 @@ fn device(open: &Open) -> Result<Opened> {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             let holder = device_holder(&open.path);
             let (words, next) = match holder {
-                Some(holder) => {
-                    (format!("is in use; {holder} has it open"), "stop that process, or name another \
-                        disk")
-                }
+                Some(holder) => (
+                    format!("is in use; {holder} has it open"),
+                    "stop that process, or name another \
+                        disk",
+                ),
                 None => (
                     "is in use: the block device is mounted, or part of another device".to_owned(),
                     "unmount the block device, or name another disk",

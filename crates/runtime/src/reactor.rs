@@ -517,7 +517,8 @@ impl World for Reactor {
         let file = std::fs::File::open(path).map_err(failed)?;
         file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() > most {
-            let words = format!("{}: the file is longer than the limit of {most} bytes", path.display());
+            let words =
+                format!("{}: the file is longer than the limit of {most} bytes", path.display());
             return Err(Error::new(ErrorKind::Limit, words));
         }
         Ok(bytes)

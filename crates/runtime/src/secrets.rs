@@ -83,8 +83,10 @@ pub(crate) fn file(path: &Path, source: &KeySource, note: fn(&str)) -> Result<Se
     let refuse = |error: io::Error| {
         let next = match error.kind() {
             io::ErrorKind::NotFound => "create the key file, or name another",
-            io::ErrorKind::PermissionDenied => "run as a user that may read the key file, or name \
-                                                another",
+            io::ErrorKind::PermissionDenied => {
+                "run as a user that may read the key file, or name \
+                                                another"
+            }
             io::ErrorKind::WouldBlock => "write the key into the pipe first",
             _ => "name another key source",
         };
@@ -132,7 +134,8 @@ pub fn read(path: &Path, most: usize) -> Result<Secret> {
     let mut secret = Secret::zeroed(room)?;
     let len = read_all(&mut file, secret.bytes_mut()).map_err(failed)?;
     if len == room {
-        let words = format!("{}: the file is longer than the limit of {} bytes", path.display(), room - 1);
+        let words =
+            format!("{}: the file is longer than the limit of {} bytes", path.display(), room - 1);
         return Err(Error::new(ErrorKind::Limit, words));
     }
     secret.truncate(len);

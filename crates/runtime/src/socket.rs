@@ -249,8 +249,10 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
     bound.and_then(|()| bind(&file, &peer)).map_err(|error| match error {
         Errno::ADDRINUSE => Error::new(
             ErrorKind::InUse,
-            format!("{at}: another process listens at this address; stop that process or choose \
-                     another address"),
+            format!(
+                "{at}: another process listens at this address; stop that process or choose \
+                     another address"
+            ),
         ),
         _ => failed(at, "bind", error),
     })?;
@@ -320,8 +322,10 @@ fn clear_stale(path: &Path, peer: &SocketAddrAny, at: &Address) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let in_use = |words: &str| Error::new(ErrorKind::InUse, format!("{at}: {words}"));
     if !found.file_type().is_socket() {
-        return Err(in_use("the path exists and is not a socket; remove that file or choose another \
-                           path"));
+        return Err(in_use(
+            "the path exists and is not a socket; remove that file or choose another \
+                           path",
+        ));
     }
     let probe = stream(AddressFamily::UNIX, true, at)?;
     match rustix::net::connect(&probe, peer) {
@@ -329,10 +333,10 @@ fn clear_stale(path: &Path, peer: &SocketAddrAny, at: &Address) -> Result<()> {
             .map_err(|error| failed(at, "removing the socket file of an ended process", error)),
         Err(Errno::NOENT) => Ok(()),
         // Connected, or the backlog is full: either way there is a listener.
-        Ok(()) | Err(Errno::AGAIN) => {
-            Err(in_use("another process listens at this path; stop that process or choose another \
-                        path"))
-        }
+        Ok(()) | Err(Errno::AGAIN) => Err(in_use(
+            "another process listens at this path; stop that process or choose another \
+                        path",
+        )),
         Err(error) => Err(failed(at, "checking for another listener at this path", error)),
     }
 }
@@ -420,8 +424,10 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
         let ticket = Some(left.unwrap_or_else(|| listening.begin()));
         let mut accepting = Accepting { listening: &listening, ticket };
         let outcome = poll_fn(|cx| {
-            let ticket = accepting.ticket.as_mut().expect("an accept keeps its ticket until the \
-                outcome");
+            let ticket = accepting.ticket.as_mut().expect(
+                "an accept keeps its ticket until the \
+                outcome",
+            );
             Pin::new(ticket).poll(cx)
         })
         .await;

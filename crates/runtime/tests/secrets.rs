@@ -103,7 +103,10 @@ fn passphrase_is_asked_at_terminal() {
     assert!(seen.contains("got [hunter2]"), "{seen}");
     assert_eq!(seen.matches("hunter2").count(), 1, "nothing is echoed: {seen}");
     let seen = terminal("twice", &["hunter2", "hunter3", "correct", "correct"]);
-    assert!(seen.contains("the two passphrases differ") && seen.contains("got [correct]"), "{seen}");
+    assert!(
+        seen.contains("the two passphrases differ") && seen.contains("got [correct]"),
+        "{seen}"
+    );
     assert!(terminal("once", &[""]).contains("refused [the passphrase is empty]"));
 }
 
@@ -117,5 +120,8 @@ fn passphrase_without_terminal_is_refused() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(said.contains("this process has no terminal for the prompt. Next: set the key"), "{said}");
+    assert!(
+        said.contains("this process has no terminal for the prompt. Next: set the key"),
+        "{said}"
+    );
 }

@@ -76,7 +76,10 @@ mod tests {
             "0+4096 linear p0 4096"
         );
         let error = Table::linear(P0, 8192, 4096, 4097).unwrap_err();
-        assert_eq!(error.to_string(), "a segment ends at byte 8193, past the end of p0 at byte 8192");
+        assert_eq!(
+            error.to_string(),
+            "a segment ends at byte 8193, past the end of p0 at byte 8192"
+        );
         assert_eq!(Table::linear(P0, 8192, 0, 0), Err(TableError::Empty));
         assert_eq!(Table::linear(P0, 8192, u64::MAX, 1), Err(TableError::TooLarge));
     }
@@ -119,7 +122,10 @@ mod tests {
         let many: Vec<_> = (0..65).map(|port| (Port(port), 4096)).collect();
         assert_eq!(error(&many, 512).to_string(), "the stripe has 65 columns; 2 to 64 are allowed");
         let small = [(P0, 4096), (P1, 511)];
-        assert_eq!(error(&small, 512).to_string(), "p1 has 511 bytes, less than one chunk of 512 bytes");
+        assert_eq!(
+            error(&small, 512).to_string(),
+            "p1 has 511 bytes, less than one chunk of 512 bytes"
+        );
         let huge = [(P0, u64::MAX), (P1, u64::MAX)];
         assert_eq!(error(&huge, 512), TableError::TooLarge);
     }

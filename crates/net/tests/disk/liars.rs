@@ -207,10 +207,13 @@ fn reconnect_refuses_changed_export() {
     let claims: [(Claim, &str); 3] = [
         (
             |n| (if n == 1 { 1 << 20 } else { 1 << 19 }, FLAGS),
-            "it has 524288 bytes, before it were 1048576",
+            "which has 524288 bytes instead of 1048576",
         ),
-        (|n| (1 << 20, if n == 1 { FLAGS } else { FLAGS | READ_ONLY }), "it has the flags 0x006f"),
-        (|n| (if n == 1 { 1 << 20 } else { 0 }, FLAGS), "it has 0 bytes"),
+        (
+            |n| (1 << 20, if n == 1 { FLAGS } else { FLAGS | READ_ONLY }),
+            "which has the flags 0x006f",
+        ),
+        (|n| (if n == 1 { 1 << 20 } else { 0 }, FLAGS), "which has 0 bytes"),
     ];
     for (claim, words) in claims {
         let fake = Fake::new(claim, |asked| match asked.connection {
@@ -245,7 +248,7 @@ fn connections_are_shared_only_with_multi_conn() {
     assert!((1..=4).all(|n| by(n) >= 6), "{:?}", [by(1), by(2), by(3), by(4)]);
     let fake = Fake::new(good, |_| Act::Serve);
     let refused = Volume::try_new(&fake.uri(), &four).map(drop);
-    says(refused, "does not promise that a flush on one covers the others");
+    says(refused, "needs a server whose flush covers all connections");
 }
 
 #[test]
