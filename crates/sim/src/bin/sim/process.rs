@@ -118,14 +118,14 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
             }
         }
     }
-    Err(Failure::new("a labelled graph comes up again: its disks stay in use"))
+    Err(Failure::new("a start was refused: the disks of the ended process stay in use"))
 }
 
 /// Opens the graph of a spec.
 async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<RunningGraph, Unchanged> {
     let mut spec = Spec::parse(&wanted.text, "g.toml", &|_| None);
     if let Some(member) = &wanted.trust {
-        spec.trust(member, kinds::REGISTRY).expect("it is a member of the mirror");
+        spec.trust(member, kinds::REGISTRY).expect("the trusted disk is a member of the mirror");
     }
     let (planned, probe) = look(&spec, env, engine, wanted.opening.clone(), None).await?;
     RunningGraph::open(env, engine, planned, Some(probe)).await
@@ -216,7 +216,10 @@ impl Running {
         }
         match world.block_on(self.live.flush())?.first() {
             None => Ok(()),
-            Some((_, error)) => Err(Failure::new(format!("a calm graph can be flushed: {error}"))),
+            Some((_, error)) => Err(Failure::new(format!(
+                "a flush without other requests failed: \
+                {error}"
+            ))),
         }
     }
 
@@ -224,7 +227,7 @@ impl Running {
     pub fn close(&self, world: &SimWorld) -> Result<block::Result<()>, Failure> {
         world.block_on(self.live.close_devices(world.env().now().after(LIMIT)))?;
         let now = self.live.now();
-        let labels = now.labels.as_ref().expect("it has labelled disks");
+        let labels = now.labels.as_ref().expect("the graph has labelled disks");
         Ok(world.block_on(labels.close())?)
     }
 }
