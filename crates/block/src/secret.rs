@@ -200,7 +200,10 @@ impl FromStr for KeySource {
             "file" => Ok(Self::File(rest.into())),
             "fd" => match rest.parse::<u16>() {
                 Ok(number) => Ok(Self::Fd(number.into())),
-                Err(_) => Err(format!("the key source \"fd:\" needs a number from 0 to {}: fd:NUMBER", u16::MAX)),
+                Err(_) => Err(format!(
+                    "the key source \"fd:\" needs a number from 0 to {}: fd:NUMBER",
+                    u16::MAX
+                )),
             },
             "credential" if rest.is_empty() || rest.contains('/') || rest.starts_with('.') => {
                 Err("the key source \"credential:\" needs a name that has no \"/\" and does not begin \
