@@ -259,7 +259,7 @@ fn old_kernel_is_refused() {
         assert_eq!(wire.answer(&env, 1).await.0, 71);
         wire.break_off();
         let error = volume.agreed().await.unwrap_err();
-        assert!(error.to_string().contains("older than 7.28"), "{error}");
+        assert!(error.to_string().contains("older than version 7.28"), "{error}");
     });
 }
 

@@ -167,9 +167,9 @@ fn disk_fails_when_server_stops_answering() {
     });
     let volume = Volume::new(&fake.uri(), &[("timeout", time(Duration::from_millis(200)))]);
     volume.read(0, 512).unwrap();
-    says(volume.write(0, 512, 1, false), "no answer within 0.2 s");
-    says(volume.read(0, 512), "no answer within 0.2 s");
-    says(volume.flush(), "no answer within 0.2 s");
+    says(volume.write(0, 512, 1, false), "the server did not answer within 0.2 s");
+    says(volume.read(0, 512), "the server did not answer within 0.2 s");
+    says(volume.flush(), "the server did not answer within 0.2 s");
     assert_eq!(volume.report().health, block::Health::Failed);
 }
 
