@@ -116,8 +116,7 @@ impl BufPool {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "a buffer of {len} bytes was requested; a buffer has 1 to {BUF_MAX_BYTES} \
-                         bytes"
+                    "a buffer of {len} bytes was requested; a buffer has 1 to {BUF_MAX_BYTES} bytes"
                 ),
             ));
         }
@@ -245,10 +244,8 @@ fn class_bytes(class: usize) -> usize {
 
 impl Block {
     fn layout(class: usize) -> Layout {
-        Layout::from_size_align(class_bytes(class), BUF_ALIGN).expect(
-            "size classes of buffers are \
-            small",
-        )
+        Layout::from_size_align(class_bytes(class), BUF_ALIGN)
+            .expect("size classes of buffers are small")
     }
 
     fn new(class: usize) -> Self {
@@ -317,8 +314,7 @@ impl Buf {
         let block = self.block();
         assert!(
             block.borrows.get() == 0,
-            "a buffer is written while another borrow of the buffer \
-                                           exists"
+            "a buffer is written while another borrow of the buffer exists"
         );
         block.borrows.set(-1);
         RefMut(self)

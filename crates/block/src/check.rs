@@ -18,8 +18,7 @@ pub fn check(info: &Info, op: &Op) -> Result<()> {
             assert_eq!(
                 buf.len() as u64,
                 range.len(),
-                "the buffer of a request has the length of the \
-                request's range"
+                "the buffer of a request has the length of the request's range"
             );
             debug_assert!(
                 buf.as_ptr().addr().is_multiple_of(info.buf_align as usize),

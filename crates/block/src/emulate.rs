@@ -38,8 +38,8 @@ impl Emulate {
             let most = below.max_transfer.saturating_sub(2 * below.block_size);
             if most < info.block_size {
                 let words = format!(
-                    "the lower's limit of {} bytes per request is too small for blocks of {} bytes on \
-                     blocks of {} bytes",
+                    "the lower's limit of {} bytes per request is too small for blocks of {} bytes \
+                     on blocks of {} bytes",
                     below.max_transfer, info.block_size, below.block_size
                 );
                 return Err(Error::new(ErrorKind::Limit, words));
@@ -127,10 +127,7 @@ impl Emulate {
         let done = self.lower.call(Op::Status { range: wide, extents: Vec::new() }).await;
         done.result?;
         let Op::Status { extents, .. } = done.op else {
-            unreachable!(
-                "a lower returns the request \
-            that it was given"
-            )
+            unreachable!("a lower returns the request that it was given")
         };
         Ok(clip_extents(&extents, range.start() - wide.start(), range.len()))
     }

@@ -232,10 +232,7 @@ pub trait World {
 pub fn nothing_left(name: &str) -> Error {
     Error::new(
         ErrorKind::NotFound,
-        format!(
-            "{name}: no earlier process left this state to this \
-                                             process"
-        ),
+        format!("{name}: no earlier process left this state to this process"),
     )
 }
 
@@ -514,8 +511,7 @@ pub trait Channel {
     fn resend(&self) -> Result<()> {
         Err(Error::new(
             ErrorKind::Unsupported,
-            "this FUSE channel cannot request unanswered requests \
-                                                again",
+            "this FUSE channel cannot request unanswered requests again",
         ))
     }
     /// Counts one more start of the repeated request with number `number`. Returns how often that request has come

@@ -129,10 +129,8 @@ impl Error {
             return Self::io(error, format_args!("{file}: extending the file to {bytes} bytes"));
         }
         let message = format!("{file}: the file system does not support files of {bytes} bytes");
-        Self::new(ErrorKind::Unsupported, message).next(
-            "choose a smaller size, or a file on another \
-            file system",
-        )
+        Self::new(ErrorKind::Unsupported, message)
+            .next("choose a smaller size, or a file on another file system")
     }
 
     /// Sets the place of the error (the name of a device, or a path) to `place`, unless it has a place already.

@@ -196,7 +196,9 @@ impl FromStr for KeySource {
     fn from_str(text: &str) -> Result<Self, String> {
         let (word, rest) = text.split_once(':').unwrap_or((text, ""));
         match word {
-            "file" if rest.is_empty() => Err("the key source \"file:\" needs a path: file:PATH".to_owned()),
+            "file" if rest.is_empty() => {
+                Err("the key source \"file:\" needs a path: file:PATH".to_owned())
+            }
             "file" => Ok(Self::File(rest.into())),
             "fd" => match rest.parse::<u16>() {
                 Ok(number) => Ok(Self::Fd(number.into())),
@@ -206,8 +208,9 @@ impl FromStr for KeySource {
                 )),
             },
             "credential" if rest.is_empty() || rest.contains('/') || rest.starts_with('.') => {
-                Err("the key source \"credential:\" needs a name that has no \"/\" and does not begin \
-                     with a dot".to_owned())
+                Err("the key source \"credential:\" needs a name that has no \"/\" and does not \
+                     begin with a dot"
+                    .to_owned())
             }
             "credential" => Ok(Self::Credential(rest.to_owned())),
             "ask" if text == "ask" => Ok(Self::Ask),

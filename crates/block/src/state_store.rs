@@ -126,8 +126,7 @@ impl StateStore for NoStateStore {
         let unlabelled = || {
             Error::new(
                 ErrorKind::Unsupported,
-                "the disks of the device have no label \
-            for its state",
+                "the disks of the device have no label for its state",
             )
         };
         let answers = ports.iter().map(|port| (*port, Err(unlabelled()))).collect();

@@ -68,10 +68,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         (None, "m") => return Err("the unit m is ambiguous; write min or ms".into()),
         (None, "") => return Err(needed.into()),
         (None, _) => {
-            return Err(format!(
-                "unknown unit {unit:?} of a time; write us, ms, s, min, h or \
-                                         d"
-            ));
+            return Err(format!("unknown unit {unit:?} of a time; write us, ms, s, min, h or d"));
         }
     };
     let count = scale(number, nanoseconds).map_err(|problem| match problem {

@@ -341,7 +341,12 @@ fn takeover_fails_request_present_at_every_crash() {
     assert_eq!(writer.end(), Some(1), "its write fails");
     let log = manager.log();
     assert!(log.contains("vol: request ") && log.contains("offset: 36864, size: 4096"), "{log}");
-    assert!(log.contains("in flight at 3 ends of the server in a row; the request fails with an I/O error"), "{log}");
+    assert!(
+        log.contains(
+            "in flight at 3 ends of the server in a row; the request fails with an I/O error"
+        ),
+        "{log}"
+    );
     name.detach_well();
     assert!(name.is_gone());
     assert_eq!(manager.stop(), 0);

@@ -35,10 +35,8 @@ pub fn crates() -> BTreeMap<String, PathBuf> {
 /// If a manifest cannot be read.
 pub fn manifests() -> BTreeMap<String, toml::Table> {
     let manifest = |(name, path): (String, PathBuf)| {
-        let text = std::fs::read_to_string(path.join("Cargo.toml")).expect(
-            "each crate has a \
-            Cargo.toml",
-        );
+        let text =
+            std::fs::read_to_string(path.join("Cargo.toml")).expect("each crate has a Cargo.toml");
         (name, text.parse().expect("the Cargo.toml of a crate is valid TOML"))
     };
     crates().into_iter().map(manifest).collect()

@@ -49,8 +49,7 @@ fn architecture_fits_its_limit_of_lines() {
     let count = text.lines().count();
     assert!(
         count <= LINES_MAX,
-        "ARCHITECTURE.md has {count} lines, at most {LINES_MAX}: move details \
-                                 to docs/"
+        "ARCHITECTURE.md has {count} lines, at most {LINES_MAX}: move details to docs/"
     );
     for (n, line) in (1..).zip(text.lines()) {
         let chars = line.chars().count();

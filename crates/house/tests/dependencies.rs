@@ -54,12 +54,8 @@ fn dependencies_are_those_of_the_table() {
     let manifests = manifests();
     for (name, manifest) in &manifests {
         let known = MAY_KNOW.iter().find(|(known, _)| known == name);
-        let (_, allowed) = known.unwrap_or_else(|| {
-            panic!(
-                "the table of dependencies has no row for \
-            the crate {name}"
-            )
-        });
+        let (_, allowed) = known
+            .unwrap_or_else(|| panic!("the table of dependencies has no row for the crate {name}"));
         let named = manifest.get("dependencies").and_then(|table| table.as_table());
         let named = named.into_iter().flat_map(|table| table.keys());
         let ours: Vec<_> = named.filter(|name| manifests.contains_key(*name)).collect();

@@ -63,8 +63,7 @@ fn document_links_to_glossary() {
         assert_ne!(
             has_link,
             is_exception,
-            "{}: a document must link to {}, unless the document is an \
-                                            exception",
+            "{}: a document must link to {}, unless the document is an exception",
             path.display(),
             glossary.display()
         );

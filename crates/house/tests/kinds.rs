@@ -39,8 +39,7 @@ fn product_code_outside_of_kinds_names_no_kind() {
         let names = named(&product_code(&text));
         assert!(
             names.is_empty(),
-            "{} names the kinds {names:?}: ask for a capability of a kind \
-                                   instead",
+            "{} names the kinds {names:?}: ask for a capability of a kind instead",
             path.display()
         );
         judged += 1;

@@ -41,8 +41,7 @@ fn prose_uses_plain_words() {
         let renamed = total(&counts) <= total(&allowed) || text.is_empty();
         assert!(
             renamed,
-            "the sources have {} words that are not plain, more than the recorded {}: \
-                          {worse:?}",
+            "the sources have {} words that are not plain, more than the recorded {}: {worse:?}",
             total(&counts),
             total(&allowed)
         );
@@ -53,7 +52,6 @@ fn prose_uses_plain_words() {
     assert!(worse.is_empty(), "files have more words that are not plain than recorded: {worse:?}");
     assert_eq!(
         counts, allowed,
-        "files have fewer words that are not plain than recorded: run this \
-                                 test once with UPDATE=1"
+        "files have fewer words that are not plain than recorded: run this test once with UPDATE=1"
     );
 }

@@ -47,8 +47,7 @@ fn crates_reach_the_world_through_env() {
     }
     assert_eq!(
         found, MAY_CALL_WORLD,
-        "the list of sources that allow clippy::disallowed_methods \
-                                       differs"
+        "the list of sources that allow clippy::disallowed_methods differs"
     );
 }
 

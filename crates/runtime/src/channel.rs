@@ -77,8 +77,8 @@ pub(crate) fn take_over(
 
 fn not_counted(side: &Reactor, counts: &Path, error: &std::io::Error) {
     side.note(&format!(
-        "warning: {}: {error}: resent FUSE requests are not counted across restarts. Next: make room \
-         in /run",
+        "warning: {}: {error}: resent FUSE requests are not counted across restarts. Next: make \
+         room in /run",
         counts.display()
     ));
 }
@@ -87,8 +87,8 @@ impl Fuse {
     fn new(side: Rc<Reactor>, file: OwnedFd, at: &Path) -> Self {
         let lacks = sys::set_io_flusher().err().map(|error| {
             format!(
-                "PR_SET_IO_FLUSHER: {error}: when memory is short, writes to the mounted volume may \
-                 deadlock"
+                "PR_SET_IO_FLUSHER: {error}: when memory is short, writes to the mounted volume \
+                 may deadlock"
             )
         });
         let file = RefCell::new(Some(Rc::new(file)));
@@ -167,7 +167,10 @@ impl Channel for Fuse {
         sys::lock_memory(&mut bytes).map_err(|error| {
             let len = bytes.len();
             Error::new(ErrorKind::Limit, format!("cannot lock {len} bytes of memory: {error}"))
-                .next("raise the limit of locked memory (ulimit -l), or give the process CAP_IPC_LOCK")
+                .next(
+                    "raise the limit of locked memory (ulimit -l), or give the process \
+                     CAP_IPC_LOCK",
+                )
         })
     }
 
@@ -204,14 +207,7 @@ impl Channel for Fuse {
         let Some(again) = &self.again else { return Ok(1) };
         let count = again.borrow_mut().note(number);
         count.map_err(|error| {
-            Error::io(
-                &error,
-                format_args!(
-                    "{}: writing the counts of resent \
-            requests",
-                    self.name
-                ),
-            )
+            Error::io(&error, format_args!("{}: writing the counts of resent requests", self.name))
         })
     }
 }

@@ -156,8 +156,8 @@ impl Storage for OpenDisk {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{path}: block status is not supported on a block device or a FUSE file system; \
-                     treat all bytes as data"
+                    "{path}: block status is not supported on a block device or a FUSE file \
+                     system; treat all bytes as data"
                 ),
             ));
         };
@@ -229,8 +229,7 @@ impl Disk {
             let len = buf.map_or(0, |buf| buf.len() as u64);
             ByteRange::new(offset, len).ok_or_else(|| {
                 let words = format!(
-                    "{}: {} of {len} bytes at {offset}: the range is empty or ends \
-                                     past 2^64",
+                    "{}: {} of {len} bytes at {offset}: the range is empty or ends past 2^64",
                     self.path,
                     op.name()
                 );

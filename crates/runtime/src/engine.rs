@@ -59,8 +59,7 @@ pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, Stri
         Some(why) if engine == Engine::Auto => threads(why),
         _ => Err(Error::io(
             &error,
-            "cannot set up io_uring (the engine \"threads\" works without \
-                                    io_uring)",
+            "cannot set up io_uring (the engine \"threads\" works without io_uring)",
         )),
     }
 }

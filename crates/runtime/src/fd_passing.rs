@@ -35,8 +35,7 @@ pub fn pass_fds<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) ->
     let all: Vec<_> = all.into_iter().collect();
     if all.len() > PASSED_FDS_MAX {
         let words = format!(
-            "cannot pass {} descriptors to a program; at most {PASSED_FDS_MAX} are \
-                             possible",
+            "cannot pass {} descriptors to a program; at most {PASSED_FDS_MAX} are possible",
             all.len()
         );
         return Err(Error::new(ErrorKind::Limit, words));

@@ -134,13 +134,7 @@ pub(crate) fn is_kept() -> bool {
 pub fn fdstore_put(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
     debug_assert!(name.len() <= NAME_MAX_BYTES && !name.contains([':', '\n']), "{name}");
     notify(&format!("FDSTORE=1\nFDNAME={name}"), Some(file)).map_err(|error| {
-        Error::io(
-            &error,
-            format_args!(
-                "${MANAGER}: putting {name} into the \
-            descriptor store"
-            ),
-        )
+        Error::io(&error, format_args!("${MANAGER}: putting {name} into the descriptor store"))
     })
 }
 
@@ -150,13 +144,7 @@ pub fn fdstore_put(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
 /// The error of the system.
 pub fn withdraw(name: &str) -> Result<()> {
     notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None).map(drop).map_err(|error| {
-        Error::io(
-            &error,
-            format_args!(
-                "${MANAGER}: removing {name} from the \
-            descriptor store"
-            ),
-        )
+        Error::io(&error, format_args!("${MANAGER}: removing {name} from the descriptor store"))
     })
 }
 
@@ -171,10 +159,7 @@ pub(crate) fn take_from_manager(name: &str) -> Result<()> {
     match notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None) {
         Err(error) if ![ConnectionRefused, NotFound].contains(&error.kind()) => Err(Error::io(
             &error,
-            format_args!(
-                "${MANAGER}: removing inherited {name} from the \
-                                                descriptor store"
-            ),
+            format_args!("${MANAGER}: removing inherited {name} from the descriptor store"),
         )),
         _ => Ok(()),
     }

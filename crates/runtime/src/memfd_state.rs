@@ -17,11 +17,7 @@ pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
     let failed = |error| {
         Error::io(
             &error,
-            format_args!(
-                "{name}: storing {} bytes for the next \
-        process",
-                bytes.len()
-            ),
+            format_args!("{name}: storing {} bytes for the next process", bytes.len()),
         )
     };
     let memory = memfd_create("cairn", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL);
@@ -39,13 +35,7 @@ pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
 /// `NotFound`; `Limit` if there are more than `most` bytes; errors of the system.
 pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     let failed = |error| {
-        Error::io(
-            &error,
-            format_args!(
-                "{name}: reading the state of the previous \
-        process"
-            ),
-        )
+        Error::io(&error, format_args!("{name}: reading the state of the previous process"))
     };
     let left = fdstore::take_named(name)?;
     let mut file = File::from(left.file);
@@ -57,8 +47,8 @@ pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     read.map_err(failed)?;
     if bytes.len() > most {
         let words = format!(
-            "{name}: the previous process left more than {most} bytes of state; the \
-                             state is ignored"
+            "{name}: the previous process left more than {most} bytes of state; the state is \
+             ignored"
         );
         return Err(Error::new(ErrorKind::Limit, words));
     }

@@ -25,8 +25,7 @@ const LENGTH_BYTES: usize = 4;
 
 const _: () = assert!(
     LENGTH_BYTES + SECRET_BYTES_MAX <= MAPPED_BYTES,
-    "the longest key fits into the \
-    mapping"
+    "the longest key fits into the mapping"
 );
 
 /// Keys that were given to this process, by device.
@@ -83,10 +82,9 @@ pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
     let Some(memory) = fdstore::copy_of(&format!("{PREFIX}{who}"))? else { return Ok(None) };
     let mut mapping = Mapping::of(memory.as_fd())?;
     let bytes = mapping.bytes_mut();
-    let (len, bytes) = bytes.split_first_chunk::<LENGTH_BYTES>().expect(
-        "the mapping is longer than \
-        its length field",
-    );
+    let (len, bytes) = bytes
+        .split_first_chunk::<LENGTH_BYTES>()
+        .expect("the mapping is longer than its length field");
     let len = u32::from_be_bytes(*len) as usize;
     if len > SECRET_BYTES_MAX {
         return Err(Error::new(ErrorKind::Corrupt, format!("the key stored for {who} is damaged")));
@@ -125,7 +123,8 @@ fn secret_memory(who: &str) -> Result<OwnedFd> {
         let words =
             format!("the key of {who} cannot be kept for the next process: {error} (memfd_secret)");
         return Err(Error::new(ErrorKind::Unsupported, words).next(
-            "start the kernel with secretmem.enable=1, or set the key to file:PATH or credential:NAME",
+            "start the kernel with secretmem.enable=1, or set the key to file:PATH or \
+             credential:NAME",
         ));
     }
     // SAFETY: it was opened just now, and has no other owner.

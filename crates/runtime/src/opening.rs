@@ -52,8 +52,7 @@ impl<T, E: Into<io::Error>> Tried<T> for Result<T, E> {
             let (error, path) = (error.into(), open.path.display());
             let read_only = match error.raw_os_error() {
                 Some(libc::EROFS) => {
-                    ": the file system is read-only; set read_only = true on the \
-                                      disk"
+                    ": the file system is read-only; set read_only = true on the disk"
                 }
                 _ => "",
             };
@@ -130,8 +129,7 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened> {
     if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
         let whole = size.next_multiple_of(block_size.into()).max(block_size.into());
         let words = format!(
-            "has {size} bytes; a disk's size must be a multiple of {block_size} above \
-                             zero"
+            "has {size} bytes; a disk's size must be a multiple of {block_size} above zero"
         );
         let next = format!("truncate -s {whole} (or larger), or name another file");
         return Err(refused(open, ErrorKind::Invalid, words).next(next));
@@ -236,8 +234,7 @@ fn device(open: &Open) -> Result<Opened> {
             let (words, next) = match holder {
                 Some(holder) => (
                     format!("is in use; {holder} has it open"),
-                    "stop that process, or name another \
-                        disk",
+                    "stop that process, or name another disk",
                 ),
                 None => (
                     "is in use: the block device is mounted, or part of another device".to_owned(),

@@ -32,10 +32,7 @@ impl PersistentMemories {
             if Rc::strong_count(known) > 1 {
                 return Err(Error::new(
                     ErrorKind::InUse,
-                    format!(
-                        "{name}: this persistent memory is in \
-                    use already"
-                    ),
+                    format!("{name}: this persistent memory is in use already"),
                 ));
             }
             return Ok(PersistentMemory { memory: known.clone(), left: false });
@@ -74,13 +71,7 @@ impl PersistentMemories {
 /// Makes memory whose size is sealed, and puts it into the descriptor store.
 fn make(name: &str, bytes: u64) -> Result<File> {
     let failed = |error: std::io::Error| {
-        Error::io(
-            &error,
-            format_args!(
-                "{name}: creating {bytes} \
-        bytes of persistent memory"
-            ),
-        )
+        Error::io(&error, format_args!("{name}: creating {bytes} bytes of persistent memory"))
     };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("cairn", flags).map_err(|error| failed(error.into()))?);

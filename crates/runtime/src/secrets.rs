@@ -84,8 +84,7 @@ pub(crate) fn file(path: &Path, source: &KeySource, note: fn(&str)) -> Result<Se
         let next = match error.kind() {
             io::ErrorKind::NotFound => "create the key file, or name another",
             io::ErrorKind::PermissionDenied => {
-                "run as a user that may read the key file, or name \
-                                                another"
+                "run as a user that may read the key file, or name another"
             }
             io::ErrorKind::WouldBlock => "write the key into the pipe first",
             _ => "name another key source",

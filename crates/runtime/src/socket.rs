@@ -136,8 +136,8 @@ fn unix_peer(path: &Path) -> Result<SocketAddrAny> {
     let peer = SocketAddrUnix::new(path).ok().filter(|_| (1..=UNIX_PATH_MAX).contains(&len));
     peer.map(Into::into).ok_or_else(|| {
         let words = format!(
-            "unix:{}: the socket path has {len} bytes, the limit is {UNIX_PATH_MAX}; choose a shorter \
-             path",
+            "unix:{}: the socket path has {len} bytes, the limit is {UNIX_PATH_MAX}; choose a \
+             shorter path",
             path.display()
         );
         Error::new(ErrorKind::Invalid, words)
@@ -251,7 +251,7 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
             ErrorKind::InUse,
             format!(
                 "{at}: another process listens at this address; stop that process or choose \
-                     another address"
+                 another address"
             ),
         ),
         _ => failed(at, "bind", error),
@@ -323,8 +323,7 @@ fn clear_stale(path: &Path, peer: &SocketAddrAny, at: &Address) -> Result<()> {
     let in_use = |words: &str| Error::new(ErrorKind::InUse, format!("{at}: {words}"));
     if !found.file_type().is_socket() {
         return Err(in_use(
-            "the path exists and is not a socket; remove that file or choose another \
-                           path",
+            "the path exists and is not a socket; remove that file or choose another path",
         ));
     }
     let probe = stream(AddressFamily::UNIX, true, at)?;
@@ -334,8 +333,7 @@ fn clear_stale(path: &Path, peer: &SocketAddrAny, at: &Address) -> Result<()> {
         Err(Errno::NOENT) => Ok(()),
         // Connected, or the backlog is full: either way there is a listener.
         Ok(()) | Err(Errno::AGAIN) => Err(in_use(
-            "another process listens at this path; stop that process or choose another \
-                        path",
+            "another process listens at this path; stop that process or choose another path",
         )),
         Err(error) => Err(failed(at, "checking for another listener at this path", error)),
     }
@@ -424,10 +422,8 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
         let ticket = Some(left.unwrap_or_else(|| listening.begin()));
         let mut accepting = Accepting { listening: &listening, ticket };
         let outcome = poll_fn(|cx| {
-            let ticket = accepting.ticket.as_mut().expect(
-                "an accept keeps its ticket until the \
-                outcome",
-            );
+            let ticket =
+                accepting.ticket.as_mut().expect("an accept keeps its ticket until the outcome");
             Pin::new(ticket).poll(cx)
         })
         .await;

@@ -71,8 +71,7 @@ impl<J: Send + 'static> Workers<J> {
             // Fewer threads are enough as long as there is one.
             Err(error) => assert!(
                 self.started.get() > 0,
-                "cannot start the first thread of {}: \
-                {error}",
+                "cannot start the first thread of {}: {error}",
                 self.name
             ),
         }

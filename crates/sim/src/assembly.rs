@@ -346,11 +346,9 @@ impl Assembly {
 pub fn answered<T>(mut answer: LocalFuture<Result<T>>) -> Result<T> {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
-        Poll::Pending => Err(Error::new(
-            ErrorKind::TimedOut,
-            "the device did not answer without \
-            waiting",
-        )),
+        Poll::Pending => {
+            Err(Error::new(ErrorKind::TimedOut, "the device did not answer without waiting"))
+        }
     }
 }
 

@@ -80,10 +80,7 @@ impl AllMemory {
         if !left && held.had.borrow().strong_count() > 0 {
             return Err(Error::new(
                 ErrorKind::InUse,
-                format!(
-                    "{name}: this persistent memory is in use \
-                already"
-                ),
+                format!("{name}: this persistent memory is in use already"),
             ));
         }
         let memory = Rc::new(Memory { bytes: held.bytes.clone(), death: self.death.clone() });

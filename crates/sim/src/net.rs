@@ -93,10 +93,7 @@ impl Network {
         if listeners.get(at).is_some_and(|listening| !listening.closed.get()) {
             return Err(Error::new(
                 ErrorKind::InUse,
-                format!(
-                    "{at}: another process listens at this \
-                address"
-                ),
+                format!("{at}: another process listens at this address"),
             ));
         }
         let listening = Rc::new(Listening {
@@ -140,11 +137,7 @@ impl Network {
                 }
                 None => Err(Error::new(
                     ErrorKind::NotFound,
-                    format!(
-                        "{}: no process listens at this \
-                        address",
-                        pair.name
-                    ),
+                    format!("{}: no process listens at this address", pair.name),
                 )),
             }
         })

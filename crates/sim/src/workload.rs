@@ -331,10 +331,8 @@ impl Worker {
         for round in 0..3 {
             let mut at = 0;
             while at < info.size && self.tally.wrong.borrow().is_none() {
-                let range = ByteRange::between(at, info.size.min(at + step)).expect(
-                    "blocks of the volume are \
-                        left",
-                );
+                let range = ByteRange::between(at, info.size.min(at + step))
+                    .expect("blocks of the volume are left");
                 match round {
                     1 => self.status(range).await,
                     _ => self.read(range).await,

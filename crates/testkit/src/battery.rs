@@ -262,10 +262,8 @@ fn errors(bench: &mut Bench, lower: usize, inject: Inject) -> Result<(), Refusal
     bench.settle()?;
     let (injected, failed) = (watch.injected.get(), bench.tally.failed.get());
     if injected > 0 && bench.redundancy() == 0 && failed == 0 && bench.is_well() {
-        let words = format!(
-            "lowers returned {injected} injected errors, and the device reported no \
-                             error"
-        );
+        let words =
+            format!("lowers returned {injected} injected errors, and the device reported no error");
         return Err(Refusal::new(Broken::Errors, words));
     }
     bench.masked()?;

@@ -198,10 +198,7 @@ impl<'s> Bench<'s> {
         if let (Some(error), 0) = (&*self.tally.error.borrow(), injected) {
             return Err(Refusal::new(
                 Broken::Errors,
-                format_args!(
-                    "a request failed although no error \
-                was injected: {error}"
-                ),
+                format_args!("a request failed although no error was injected: {error}"),
             ));
         }
         Ok(())
@@ -371,13 +368,11 @@ impl<'s> Bench<'s> {
             (true, false) => Ok(()),
             (false, _) => Err(Refusal::new(
                 Broken::Foreign,
-                "the device started over used disks \
-                without a state",
+                "the device started over used disks without a state",
             )),
             (_, true) => Err(Refusal::new(
                 Broken::Foreign,
-                "the device changed bytes of used disks \
-                without a state",
+                "the device changed bytes of used disks without a state",
             )),
         }
     }

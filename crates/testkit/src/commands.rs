@@ -57,8 +57,7 @@ fn send(bench: &Bench<'_>, verb: &'static VerbInfo, args: &str) -> Result<(), Re
     if received.encode_args() != sent {
         return Err(refuse(
             verb,
-            "the arguments of the command change when they are encoded and \
-                                 decoded",
+            "the arguments of the command change when they are encoded and decoded",
         ));
     }
     let ((graph, top), env) = (bench.top(), bench.world.env());

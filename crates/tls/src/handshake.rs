@@ -356,8 +356,7 @@ impl<C: Connection> Shaking<'_, C> {
             if self.end == BATCH_BYTES {
                 return Err(Error::new(
                     ErrorKind::Io,
-                    "the peer's TLS handshake is longer than the \
-                    limit",
+                    "the peer's TLS handshake is longer than the limit",
                 ));
             }
             let outcome = self.socket.recv(self.buf.slice(self.end..BATCH_BYTES)).await;
@@ -381,8 +380,7 @@ impl<C: Connection> Shaking<'_, C> {
                 0 => {
                     return Err(Error::new(
                         ErrorKind::Io,
-                        "the peer closed the connection during the \
-                    TLS handshake",
+                        "the peer closed the connection during the TLS handshake",
                     ));
                 }
                 n => rest = &rest[n..],

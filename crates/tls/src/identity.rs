@@ -153,13 +153,7 @@ impl Revoked {
         }
         for list in &all {
             CertificateRevocationList::from_der(list).map_err(|error| {
-                wrong(
-                    &pem.path,
-                    format!(
-                        "the file has an invalid revocation list: \
-                    {error}"
-                    ),
-                )
+                wrong(&pem.path, format!("the file has an invalid revocation list: {error}"))
             })?;
         }
         Ok(Self(all))

@@ -55,15 +55,12 @@ impl Half {
             _ => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
-                    "the TLS handshake chose an \
-                unsupported cipher",
+                    "the TLS handshake chose an unsupported cipher",
                 ));
             }
         };
-        let key = UnboundKey::new(algorithm, key.as_ref()).expect(
-            "rustls returns keys of the \
-            cipher's length",
-        );
+        let key = UnboundKey::new(algorithm, key.as_ref())
+            .expect("rustls returns keys of the cipher's length");
         let iv = iv.as_ref().try_into().expect("an IV is as long as a nonce");
         Ok(Self { key: LessSafeKey::new(key), iv, sequence })
     }
@@ -80,10 +77,10 @@ impl Half {
         for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.sequence.to_be_bytes()) {
             *byte ^= number;
         }
-        self.sequence = self.sequence.checked_add(1).expect(
-            "keys are renewed before the record \
-            counter overflows",
-        );
+        self.sequence = self
+            .sequence
+            .checked_add(1)
+            .expect("keys are renewed before the record counter overflows");
         Nonce::assume_unique_for_key(nonce)
     }
 
@@ -107,8 +104,7 @@ impl Half {
         let sealed = inner + TAG_BYTES;
         assert!(
             sealed <= usize::from(u16::MAX),
-            "a TLS record of {inner} bytes is longer than the \
-                                                  limit"
+            "a TLS record of {inner} bytes is longer than the limit"
         );
         let (header, rest) = into.split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&head(sealed));

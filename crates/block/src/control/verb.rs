@@ -136,13 +136,7 @@ fn encode<M: Message>(message: &dyn Any) -> Vec<u8> {
 
 fn decode<M: Message>(bytes: &[u8]) -> Result<Rc<dyn Any>> {
     let message: M = serde_json::from_slice(bytes).map_err(|why| {
-        Error::new(
-            ErrorKind::Invalid,
-            format!(
-                "the message of a command has a wrong \
-            form: {why}"
-            ),
-        )
+        Error::new(ErrorKind::Invalid, format!("the message of a command has a wrong form: {why}"))
     })?;
     Ok(Rc::new(message))
 }

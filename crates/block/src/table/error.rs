@@ -79,8 +79,7 @@ impl fmt::Display for TableError {
                 let (unit, max) = (Stripe::CHUNK_UNIT_BYTES, Stripe::MAX_CHUNK_BYTES);
                 write!(
                     f,
-                    "the chunk has {bytes} bytes; a chunk must be a multiple of {unit} up to \
-                           {max}"
+                    "the chunk has {bytes} bytes; a chunk must be a multiple of {unit} up to {max}"
                 )
             }
             Self::SmallerThanChunk { port, size, chunk } => {

@@ -102,8 +102,8 @@ impl Volume {
         let most = Self::most_bytes(export)?;
         if max_bytes > most || max_bytes == 0 {
             let why = format!(
-                "{}: the export takes transfers of up to {most} bytes, but its existing mount needs \
-                 {max_bytes} bytes",
+                "{}: the export takes transfers of up to {most} bytes, but its existing mount \
+                 needs {max_bytes} bytes",
                 export.name()
             );
             return Err(Error::new(ErrorKind::Unsupported, why));
@@ -125,8 +125,8 @@ impl Volume {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{}: the export has blocks of {} bytes and transfers of up to {} bytes; a mount \
-                     needs blocks of at most {page} bytes and transfers of at least that",
+                    "{}: the export has blocks of {} bytes and transfers of up to {} bytes; a \
+                     mount needs blocks of at most {page} bytes and transfers of at least that",
                     export.name(),
                     info.block_size,
                     info.max_transfer

@@ -11,10 +11,8 @@ pub const PREFETCH_BYTES: u64 = 1 << 20;
 /// # Panics
 /// If the request has not been checked.
 pub fn range_of(header: &RequestHeader) -> ByteRange {
-    ByteRange::new(header.offset, header.length).expect(
-        "the range of a checked request is not empty \
-        and within 64 bits",
-    )
+    ByteRange::new(header.offset, header.length)
+        .expect("the range of a checked request is not empty and within 64 bits")
 }
 
 /// Returns the operation of a checked NBD request. `buf` is the buffer of a read or a write.

@@ -31,10 +31,7 @@ impl ListenerPolicy<'_> {
     /// Returns the reply to a client beyond the server's limit of connections.
     pub fn refusal(&self) -> Option<String> {
         let all = |most| {
-            format!(
-                "the server has reached its limit of {most} connections; try again \
-                                  later"
-            )
+            format!("the server has reached its limit of {most} connections; try again later")
         };
         self.full.map(all)
     }
@@ -135,10 +132,8 @@ pub async fn negotiate(
         match progress {
             ServerProgress::Ready(session) => {
                 send(env, &**socket, &mut out).await?;
-                let export = found.take().expect(
-                    "the handshake agrees only on an export that was \
-                                                  found",
-                );
+                let export =
+                    found.take().expect("the handshake agrees only on an export that was found");
                 let (socket, session, unread) = (socket.clone(), *session, Vec::new());
                 return Ok(Some(Paused { export, socket, session, names, unread }));
             }

@@ -33,8 +33,7 @@ impl Log {
             let passed_over = self.lines.get().saturating_sub(LINES);
             if passed_over > 0 {
                 (self.write)(&format!(
-                    "{passed_over} more connections were closed without a log line \
-                                       each"
+                    "{passed_over} more connections were closed without a log line each"
                 ));
             }
             self.since.set(now);

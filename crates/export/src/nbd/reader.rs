@@ -290,8 +290,7 @@ impl<'a> Reader<'a> {
             match self.connection.gate.unless(env.within(left, &mut ticket)).await {
                 Some(None) => {
                     let late = format!(
-                        "the client did not complete a request within {limit:?} of its \
-                                        first byte"
+                        "the client did not complete a request within {limit:?} of its first byte"
                     );
                     return Err(late.into());
                 }

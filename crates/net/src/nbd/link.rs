@@ -46,8 +46,8 @@ const REPLAY_WINDOW: usize = 16;
 const RING: &str = "unflushed/";
 
 /// Error message for another disk of the same name beside the one in use.
-const SAME_NAME: &str = "the running graph has a disk of this name on another server, and keeps its \
-                         unflushed writes. Next: give the new disk another name";
+const SAME_NAME: &str = "the running graph has a disk of this name on another server, and keeps \
+                         its unflushed writes. Next: give the new disk another name";
 
 /// How an NBD disk reaches its export, and how long it tries.
 pub(super) struct Reach {
@@ -571,8 +571,8 @@ async fn come_back(link: Rc<Link>, gone: Vec<Client>) {
     if link.short_sessions.get() > SHORT_SESSIONS_MAX {
         let why = gone.iter().find_map(Client::gone).unwrap_or_else(lost_words);
         link.out(format!(
-            "the connection was lost {SHORT_SESSIONS_MAX} times in a row within {} s of a reconnect: \
-             {}",
+            "the connection was lost {SHORT_SESSIONS_MAX} times in a row within {} s of a \
+             reconnect: {}",
             STEADY.as_secs(),
             why.message()
         ));

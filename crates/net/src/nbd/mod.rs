@@ -201,8 +201,8 @@ fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info>
     let max_transfer = facts.blocks.max_payload() - facts.blocks.max_payload() % block_size;
     if size == 0 || max_transfer == 0 {
         let words = format!(
-            "the export has {} bytes and takes {} bytes per request; a disk has at least one block of \
-             {block_size} bytes",
+            "the export has {} bytes and takes {} bytes per request; a disk has at least one block \
+             of {block_size} bytes",
             facts.size_bytes,
             facts.blocks.max_payload()
         );
@@ -233,8 +233,8 @@ fn check_connections(given: &DeviceConfig, facts: &ExportFacts) -> Result<()> {
         return Ok(());
     }
     let words = format!(
-        "connections = {wanted} needs a server whose flush covers all connections (MULTI_CONN); leave \
-         out the option connections"
+        "connections = {wanted} needs a server whose flush covers all connections (MULTI_CONN); \
+         leave out the option connections"
     );
     Err(Error::new(ErrorKind::Unsupported, words))
 }

@@ -131,10 +131,9 @@ impl Ring {
         let mut found = Found {
             lost: match head.flags {
                 flags if flags & GIVEN_UP != 0 => Some("a flush failed"),
-                flags if flags & INCOMPLETE != 0 => Some(
-                    "more unflushed bytes were outstanding than \
-                    `replay` keeps",
-                ),
+                flags if flags & INCOMPLETE != 0 => {
+                    Some("more unflushed bytes were outstanding than `replay` keeps")
+                }
                 _ => None,
             },
             ..Found::default()
@@ -163,8 +162,7 @@ impl Ring {
         let used = self.head.next.bytes - self.head.tail.bytes;
         assert!(
             used + len <= self.capacity,
-            "the log has {used} bytes in use and no room for {len} \
-                                              more of {}",
+            "the log has {used} bytes in use and no room for {len} more of {}",
             self.capacity
         );
         let header = record_header(self.head.next.records, change);
@@ -346,16 +344,10 @@ fn head_bytes(head: &Head) -> [u8; HEAD_BYTES] {
 
 fn parse_head(bytes: &[u8], capacity: u64) -> Option<Head> {
     let word = |at: usize| {
-        u64::from_be_bytes(*bytes[at..].first_chunk().expect(
-            "the head of a ring \
-        has 64 bytes",
-        ))
+        u64::from_be_bytes(*bytes[at..].first_chunk().expect("the head of a ring has 64 bytes"))
     };
     let short = |at: usize| {
-        u16::from_be_bytes(*bytes[at..].first_chunk().expect(
-            "the head of a ring \
-        has 64 bytes",
-        ))
+        u16::from_be_bytes(*bytes[at..].first_chunk().expect("the head of a ring has 64 bytes"))
     };
     let sum =
         u32::from_be_bytes(*bytes[60..].first_chunk().expect("the head of a ring has 64 bytes"));
@@ -387,22 +379,13 @@ fn record_header(number: u64, change: &Change) -> [u8; RECORD_BYTES - 4] {
 /// Parses a record. Returns its change, the length of its payload, and its checksum.
 fn parse_record(bytes: &[u8; RECORD_BYTES], number: u64) -> Option<(Change, u32, u32)> {
     let word = |at: usize| {
-        u64::from_be_bytes(*bytes[at..].first_chunk().expect(
-            "the header of a \
-        record has 48 bytes",
-        ))
+        u64::from_be_bytes(*bytes[at..].first_chunk().expect("the header of a record has 48 bytes"))
     };
     let int = |at: usize| {
-        u32::from_be_bytes(*bytes[at..].first_chunk().expect(
-            "the header of a \
-        record has 48 bytes",
-        ))
+        u32::from_be_bytes(*bytes[at..].first_chunk().expect("the header of a record has 48 bytes"))
     };
     let short = |at: usize| {
-        u16::from_be_bytes(*bytes[at..].first_chunk().expect(
-            "the header of a \
-        record has 48 bytes",
-        ))
+        u16::from_be_bytes(*bytes[at..].first_chunk().expect("the header of a record has 48 bytes"))
     };
     if int(0) != RECORD_MAGIC || word(8) != number || bytes[36..44] != [0; 8] {
         return None;

@@ -66,8 +66,8 @@ impl TlsFiles {
     /// A missing, unreadable or invalid file, with its path.
     pub fn client(&self, env: &Env) -> Result<tls::Client> {
         let ca = self.ca.as_deref().ok_or_else(|| {
-            let words = "TLS needs a trusted CA; add tls-certificates=DIR to the URI, or tls = { ca = \
-                         \"ca-cert.pem\" } to the disk";
+            let words = "TLS needs a trusted CA; add tls-certificates=DIR to the URI, or tls = { \
+                         ca = \"ca-cert.pem\" } to the disk";
             Error::new(ErrorKind::Invalid, words)
         })?;
         let authorities = Authorities::new(&Self::read(env, ca)?)?;

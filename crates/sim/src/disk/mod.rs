@@ -162,10 +162,8 @@ impl SimDisk {
     pub fn garble_reads(&self, range: ByteRange) {
         for flight in self.flights.borrow_mut().values_mut() {
             let DiskIo::Read { offset, into } = &flight.io else { continue };
-            let read = ByteRange::new(*offset, into.len() as u64).expect(
-                "a read has at least one \
-                byte",
-            );
+            let read =
+                ByteRange::new(*offset, into.len() as u64).expect("a read has at least one byte");
             flight.garbled = range.contains(read);
         }
     }
@@ -379,10 +377,8 @@ impl SimDisk {
         let fate = self.fate(flight);
         match &flight.io {
             DiskIo::Read { offset, into } => {
-                let range = ByteRange::new(*offset, into.len() as u64).expect(
-                    "a read has at least \
-                    one byte",
-                );
+                let range = ByteRange::new(*offset, into.len() as u64)
+                    .expect("a read has at least one byte");
                 self.carry_out_read(range, into, flight.key, fate)
             }
             DiskIo::Flush => self.carry_out_flush(flight.submitted, fate),

@@ -263,8 +263,7 @@ impl Model {
                 .filter(|part| range.contains(*part) && part.is_aligned(SECTOR as u32))
                 .ok_or_else(|| {
                     wrong(format!(
-                        "block status of {range} returned extents that do not \
-                                              fit: {told:?}"
+                        "block status of {range} returned extents that do not fit: {told:?}"
                     ))
                 })?;
             for sector in sectors(part).filter(|_| extent.state.is_zero()) {

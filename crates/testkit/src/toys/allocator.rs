@@ -55,8 +55,7 @@ impl Verb for Allocate {
         if runs.any(|run| run != first) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "the allocated space is not contiguous in \
-                the device above",
+                "the allocated space is not contiguous in the device above",
             ));
         }
         Ok(first)

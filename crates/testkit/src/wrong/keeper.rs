@@ -49,10 +49,8 @@ impl Stateful {
 
     async fn open(&self, formats: bool) -> Result<()> {
         if formats {
-            let range = block::ByteRange::new(0, self.lower.info().size).expect(
-                "a lower has at least \
-                one byte",
-            );
+            let range = block::ByteRange::new(0, self.lower.info().size)
+                .expect("a lower has at least one byte");
             let zeroes = Op::WriteZeroes { range, unmap: false, fua: true };
             self.lower.call(zeroes).await.result?;
         }

@@ -121,10 +121,7 @@ impl Copies {
             let mut read = Op::read(range, self.env.buf(range.len() as usize)?);
             self.read_any(&mut read, 0).await?;
             let Op::Read { into, .. } = read else {
-                unreachable!(
-                    "a read request is returned as a \
-                read"
-                )
+                unreachable!("a read request is returned as a read")
             };
             for n in 0..self.members.len() {
                 if let Err(error) = self.members[n].write(range, into.clone()).await {

@@ -117,10 +117,8 @@ impl Window {
             std::future::pending::<()>().await;
         }
         if self.has(Sin::WritesPart) && range.len() > block {
-            let first = ByteRange::new(range.start(), range.len() - block).expect(
-                "blocks of the \
-                range are left",
-            );
+            let first = ByteRange::new(range.start(), range.len() - block)
+                .expect("blocks of the range are left");
             return self.pass(&mut op.part(first)).await;
         }
         if self.has(Sin::ChangesPayload)

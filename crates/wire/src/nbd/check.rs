@@ -114,8 +114,7 @@ fn check_range(request: &RequestHeader, session: &Session) -> Result<(), Refusal
     if !request.offset.is_multiple_of(min) || !request.length.is_multiple_of(min) {
         return refusal(
             Errno::EINVAL,
-            "offset and length must be multiples of the export's minimum \
-                                       block size",
+            "offset and length must be multiples of the export's minimum block size",
         );
     }
     let has_payload = matches!(request.command, Command::Read | Command::Write);

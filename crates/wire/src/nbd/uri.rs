@@ -103,10 +103,9 @@ impl fmt::Display for UriError {
             Self::Export(len) => {
                 write!(f, "the name of the export has {len} bytes; the limit is {MAX_STRING_BYTES}")
             }
-            Self::Fragment => f.write_str(
-                "the URI of an export cannot have a fragment; write # as \
-                                           %23",
-            ),
+            Self::Fragment => {
+                f.write_str("the URI of an export cannot have a fragment; write # as %23")
+            }
         }
     }
 }

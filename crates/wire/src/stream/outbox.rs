@@ -48,8 +48,7 @@ impl Outbox {
         assert_eq!(
             (heads.len(), spare.len()),
             (HEADS_BYTES, HEADS_BYTES),
-            "both head buffers of an \
-            outbox have HEADS_BYTES bytes"
+            "both head buffers of an outbox have HEADS_BYTES bytes"
         );
         Self {
             heads,

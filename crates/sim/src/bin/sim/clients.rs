@@ -82,14 +82,12 @@ impl Clients {
         // If disks may fail, the other member may be out.
         if self.tally.injected.get() > 0 && !fail_on_purpose && !fail {
             return Err(Failure::new(
-                "a mirror returned an injected error although another member is \
-                                     in sync",
+                "a mirror returned an injected error although another member is in sync",
             ));
         }
         match &*self.tally.error.borrow() {
             Some(error) if !fail => Err(Failure::new(format!(
-                "a request failed although the graph must survive the fault: \
-                                          {error}"
+                "a request failed although the graph must survive the fault: {error}"
             ))),
             _ => Ok(()),
         }

@@ -119,10 +119,7 @@ fn shrink(seed: u64) -> ExitCode {
     println!(
         "the seed fails with {} steps: {}",
         left.len(),
-        failure.expect(
-            "the seed fails with the \
-        remaining steps"
-        )
+        failure.expect("the seed fails with the remaining steps")
     );
     left.iter().for_each(|(step, words)| println!("  {step}: {words}"));
     ExitCode::FAILURE
@@ -137,10 +134,7 @@ fn regress() -> impl Iterator<Item = u64> {
         let seed = line.split_whitespace().next().and_then(|word| word.strip_prefix("0x"));
         let seed = seed.and_then(|hex| u64::from_str_radix(hex, 16).ok());
         seed.unwrap_or_else(|| {
-            panic!(
-                "regress/seeds.txt: the line {line:?} does not begin with a \
-                                       seed 0x..."
-            )
+            panic!("regress/seeds.txt: the line {line:?} does not begin with a seed 0x...")
         })
     })
 }

@@ -214,8 +214,8 @@ impl Mirrors {
                         let name = graph.name(mirror.part);
                         let (one, two) = (&report.members[*other].name, &told.name);
                         return Err(format!(
-                            "the members {one} and {two} of mirror {name} are in sync but differ at \
-                             byte {at}"
+                            "the members {one} and {two} of mirror {name} are in sync but differ \
+                             at byte {at}"
                         ));
                     }
                 }
@@ -253,10 +253,8 @@ impl Mirrors {
         let mut all = Vec::new();
         let mut at = 0;
         while at < size {
-            let range = ByteRange::between(at, size.min(at + STEP_BYTES)).expect(
-                "bytes of the member \
-                are left",
-            );
+            let range = ByteRange::between(at, size.min(at + STEP_BYTES))
+                .expect("bytes of the member are left");
             at = range.end();
             all.push(match member.is_disk {
                 true => Some(self.disks[member.disks[0]].peek(range)),
@@ -303,7 +301,8 @@ impl Mirrors {
             let now = self.reads(mirror, *member);
             if now != *reads {
                 return Err(format!(
-                    "the member {name} of mirror {} was read {} times although it is out of service",
+                    "the member {name} of mirror {} was read {} times although it is out of \
+                     service",
                     graph.name(mirror.part),
                     now - reads
                 ));
@@ -325,8 +324,7 @@ impl Mirrors {
             let is_missed = |n: usize| report.members[n].state != IN_SYNC && !mirror.may_miss(n);
             if (0..report.members.len()).any(is_missed) {
                 return Err(format!(
-                    "members of a mirror are not in sync although all disks work: \
-                                    {report:?}"
+                    "members of a mirror are not in sync although all disks work: {report:?}"
                 ));
             }
         }

@@ -216,10 +216,9 @@ impl Running {
         }
         match world.block_on(self.live.flush())?.first() {
             None => Ok(()),
-            Some((_, error)) => Err(Failure::new(format!(
-                "a flush without other requests failed: \
-                {error}"
-            ))),
+            Some((_, error)) => {
+                Err(Failure::new(format!("a flush without other requests failed: {error}")))
+            }
         }
     }
 

@@ -358,8 +358,7 @@ impl Trial {
                 }
                 Err(error) => {
                     return Err(Failure(format!(
-                        "the graph did not open after a restart: \
-                    {error}"
+                        "the graph did not open after a restart: {error}"
                     )));
                 }
             }

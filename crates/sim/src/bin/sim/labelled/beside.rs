@@ -84,8 +84,8 @@ impl Trial {
             other => {
                 let words = other.words();
                 return Err(wrong(format!(
-                    "a start with an older image of a single disk must be \
-                                          refused as stale; got: {words}"
+                    "a start with an older image of a single disk must be refused as stale; got: \
+                     {words}"
                 )));
             }
         }

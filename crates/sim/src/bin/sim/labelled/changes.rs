@@ -118,8 +118,8 @@ impl Trial {
         }
         if !is_it(&self.shape) {
             return Err(wrong(format!(
-                "after a crash in a live change the labels match neither the old \
-                                      nor the new spec: {named:?}"
+                "after a crash in a live change the labels match neither the old nor the new spec: \
+                 {named:?}"
             )));
         }
         self.world.counters().add(Count::ChangeNotTold);
@@ -149,10 +149,9 @@ impl Trial {
             {
                 Ok(())
             }
-            Start::Refused(_, words) => Err(wrong(format!(
-                "{what} was refused for the wrong reason: \
-                {words}"
-            ))),
+            Start::Refused(_, words) => {
+                Err(wrong(format!("{what} was refused for the wrong reason: {words}")))
+            }
             Start::Up | Start::Unfinished => Err(wrong(format!("{what} was not refused"))),
         }
     }
@@ -180,8 +179,7 @@ impl Trial {
             (Ok(()), Due::Done) => return self.is_now(wish.shape),
             (Ok(()), Due::Refused(due)) => {
                 return Err(wrong(format!(
-                    "a live change to {:?} must be refused with {due} and \
-                                          succeeded",
+                    "a live change to {:?} must be refused with {due} and succeeded",
                     wish.shape
                 )));
             }
@@ -228,8 +226,7 @@ impl Trial {
         }
         let (is, would) = (&self.shape, &wish.shape);
         Err(wrong(format!(
-            "a live change from {is:?} to {would:?} failed without a valid reason: \
-                           {refusal}"
+            "a live change from {is:?} to {would:?} failed without a valid reason: {refusal}"
         )))
     }
 

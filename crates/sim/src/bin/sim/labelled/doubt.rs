@@ -149,8 +149,7 @@ impl Trial {
             Start::Refused(_, words) => words,
             Start::Unfinished => {
                 return Err(wrong(
-                    "a start over a lying disk neither succeeded nor \
-                was refused in time",
+                    "a start over a lying disk neither succeeded nor was refused in time",
                 ));
             }
         };
@@ -169,8 +168,8 @@ impl Trial {
             other => {
                 let without = other.words();
                 Err(wrong(format!(
-                    "a start without the lying disk failed ({without}) after a start \
-                                   with the disk was refused: {words}"
+                    "a start without the lying disk failed ({without}) after a start with the disk \
+                     was refused: {words}"
                 )))
             }
         }

@@ -102,8 +102,7 @@ impl Trial {
                 self.up(Ask { wipe: Some(cut), ..Ask::default() })
             }
             other => Err(wrong(format!(
-                "a start with a truncated and extended disk must succeed or be \
-                                        refused; got: {}",
+                "a start with a truncated and extended disk must succeed or be refused; got: {}",
                 other.words()
             ))),
         }
@@ -201,8 +200,7 @@ impl Trial {
                 self.up(Ask::default())
             }
             other => Err(wrong(format!(
-                "a start with an overwritten member must copy the member; got: \
-                                        {}",
+                "a start with an overwritten member must copy the member; got: {}",
                 other.words()
             ))),
         }
@@ -233,14 +231,12 @@ impl Trial {
                 Start::Refused(Some(Reason::LabelMissing), _) if !self.somebody()? => {}
                 Start::Refused(_, words) => {
                     return Err(wrong(format!(
-                        "a start without a member was refused for the wrong \
-                                              reason: {words}"
+                        "a start without a member was refused for the wrong reason: {words}"
                     )));
                 }
                 _ => {
                     return Err(wrong(
-                        "a start without a member succeeded although --degraded was not \
-                                       given",
+                        "a start without a member succeeded although --degraded was not given",
                     ));
                 }
             }
@@ -257,8 +253,7 @@ impl Trial {
                 Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {}
                 Start::Refused(_, words) => {
                     return Err(wrong(format!(
-                        "a degraded start with a member \
-                    in sync was refused: {words}"
+                        "a degraded start with a member in sync was refused: {words}"
                     )));
                 }
                 Start::Unfinished => return Err(wrong("a start did not end in time")),
@@ -305,8 +300,7 @@ impl Trial {
                 self.settle()
             }
             Start::Unfinished => Err(wrong(
-                "a start without the only member in sync neither succeeded \
-                                            nor was refused in time",
+                "a start without the only member in sync neither succeeded nor was refused in time",
             )),
         }
     }
@@ -330,8 +324,7 @@ impl Trial {
                 self.up(Ask { trust: Some(other), ..Ask::default() })
             }
             Start::Refused(_, words) => Err(wrong(format!(
-                "a start with an older image of a member \
-                was refused for the wrong reason: {words}"
+                "a start with an older image of a member was refused for the wrong reason: {words}"
             ))),
             Start::Unfinished => Err(wrong("a start did not end in time")),
         }
@@ -348,8 +341,7 @@ impl Trial {
             }
             Start::Refused(_, words) => {
                 return Err(wrong(format!(
-                    "a start with two disks of one label was refused for the \
-                                          wrong reason: {words}"
+                    "a start with two disks of one label was refused for the wrong reason: {words}"
                 )));
             }
             _ => return Err(wrong("a start with two disks of one label was not refused")),
@@ -376,8 +368,7 @@ impl Trial {
             }
             other => {
                 return Err(wrong(format!(
-                    "a degraded start with one member in sync must succeed; got: \
-                                          {}",
+                    "a degraded start with one member in sync must succeed; got: {}",
                     other.words()
                 )));
             }
@@ -405,8 +396,7 @@ impl Trial {
             }
             other => {
                 return Err(wrong(format!(
-                    "a degraded start with one member in sync must succeed; got: \
-                                          {}",
+                    "a degraded start with one member in sync must succeed; got: {}",
                     other.words()
                 )));
             }
@@ -421,8 +411,7 @@ impl Trial {
             }
             Start::Refused(_, words) => {
                 return Err(wrong(format!(
-                    "a start after a split brain was refused for the wrong \
-                                          reason: {words}"
+                    "a start after a split brain was refused for the wrong reason: {words}"
                 )));
             }
             _ => return Err(wrong("a start after a split brain was not refused")),
@@ -452,12 +441,12 @@ impl Trial {
                 self.settle()
             }
             Start::Refused(_, words) => Err(wrong(format!(
-                "a start on another machine (disks open on the first: {open}) was \
-                                   refused for the wrong reason: {words}"
+                "a start on another machine (disks open on the first: {open}) was refused for the \
+                 wrong reason: {words}"
             ))),
             _ => Err(wrong(
-                "a start on another machine succeeded although the first machine has the \
-                            disks open",
+                "a start on another machine succeeded although the first machine has the disks \
+                 open",
             )),
         }
     }

@@ -74,10 +74,7 @@ impl Trial {
             records.push((
                 n,
                 record.map_err(|why| {
-                    wrong(format!(
-                        "the mirror's record on disk d{n} is \
-                damaged: {why}"
-                    ))
+                    wrong(format!("the mirror's record on disk d{n} is damaged: {why}"))
                 })?,
             ));
         }
@@ -97,8 +94,7 @@ impl Trial {
         for (n, label) in self.labels()? {
             if label.holder.is_some() && (closed.is_ok() || self.in_sync.contains(&n)) {
                 return Err(wrong(format!(
-                    "the label of disk d{n} is not marked as closed after a \
-                                          close ({closed:?})"
+                    "the label of disk d{n} is not marked as closed after a close ({closed:?})"
                 )));
             }
         }

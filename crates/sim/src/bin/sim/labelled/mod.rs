@@ -404,8 +404,7 @@ impl Trial {
                 Ok(())
             }
             Some(error) => Err(wrong(format!(
-                "a request failed although the mirror must survive the \
-                                              fault: {error}"
+                "a request failed although the mirror must survive the fault: {error}"
             ))),
             None => Ok(()),
         }
@@ -631,8 +630,7 @@ impl Trial {
         if report.members.iter().any(|one| one.state != IN_SYNC && one.cause != Some(Cause::Absent))
         {
             return Err(wrong(format!(
-                "members of the mirror are not in sync although all disks work: \
-                                      {report:?}"
+                "members of the mirror are not in sync although all disks work: {report:?}"
             )));
         }
         if self.shape.remap {
@@ -647,10 +645,8 @@ impl Trial {
 
     /// Returns the range between the label areas of a disk.
     fn data(&self) -> ByteRange {
-        ByteRange::new(meta::DATA_START, self.shape.data_bytes()).expect(
-            "the data area has at least \
-            one byte",
-        )
+        ByteRange::new(meta::DATA_START, self.shape.data_bytes())
+            .expect("the data area has at least one byte")
     }
 
     /// Checks that members in sync are identical.

@@ -77,8 +77,8 @@ impl Trial {
         let refusing = findings.iter().find(refuses);
         match (start, refusing) {
             (Start::Up, Some(finding)) => Err(wrong(format!(
-                "a start succeeded although cairn check reports a finding that \
-                                   refuses the start: {finding:?}"
+                "a start succeeded although cairn check reports a finding that refuses the start: \
+                 {finding:?}"
             ))),
             (Start::Refused(Some(why), words), None) if is_of_labels(*why) => Err(wrong(format!(
                 "a start was refused for a reason that cairn check does not report: {words}; \

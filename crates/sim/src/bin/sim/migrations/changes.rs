@@ -112,10 +112,7 @@ impl Trial {
         let holds_all = |side: &&Side| holders == [side.top()];
         let stays = sides.into_iter().flatten().find(holds_all);
         let stays = stays.ok_or_else(|| {
-            wrong(format!(
-                "neither source nor target has all bytes after \
-            a migration: {holders:?}"
-            ))
+            wrong(format!("neither source nor target has all bytes after a migration: {holders:?}"))
         })?;
         let shape = Shape::still(stays.clone());
         Ok(Wish { shape, wipe: Vec::new(), may_be_early: false })

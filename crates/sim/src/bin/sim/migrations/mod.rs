@@ -310,10 +310,7 @@ impl Trial {
         running.quiesce(&self.world)?;
         let closed = running.close(&self.world)?;
         closed.map_err(|error| {
-            wrong(format!(
-                "closing the disks failed although all disks work: \
-                                              {error}"
-            ))
+            wrong(format!("closing the disks failed although all disks work: {error}"))
         })?;
         self.tally.killed();
         self.world.drop_tasks();
@@ -379,8 +376,7 @@ impl Trial {
                 }
                 Started::Refused(_, words) => {
                     return Err(wrong(format!(
-                        "a start of a graph with a migration was refused: \
-                                              {words}"
+                        "a start of a graph with a migration was refused: {words}"
                     )));
                 }
             }
@@ -428,8 +424,7 @@ impl Trial {
         }
         match &*self.tally.error.borrow() {
             Some(error) => Err(wrong(format!(
-                "a request failed during a migration over working disks: \
-                                              {error}"
+                "a request failed during a migration over working disks: {error}"
             ))),
             None => Ok(()),
         }
@@ -526,10 +521,7 @@ impl Trial {
                 Some(JobState::Paused) => {
                     let resumed = self.steer(Action::Resume);
                     resumed.map_err(|error| {
-                        wrong(format!(
-                            "resuming a paused migration failed: \
-                        {error}"
-                        ))
+                        wrong(format!("resuming a paused migration failed: {error}"))
                     })?;
                 }
                 Some(JobState::Running | JobState::Stopped) => {
