@@ -68,11 +68,11 @@ reasons! {
     LabelDegraded, Degraded, "label.degraded",
         "A disk is missing; the graph can be served without the disk only by an explicit decision.";
     MirrorNoCurrentMember, Degraded, "mirror.no-current-member",
-        "No member of a mirror that is in sync was found.";
+        "All members of a mirror that were found are stale.";
     MirrorSplitBrain, Degraded, "mirror.split-brain",
         "Members of a mirror were written independently of each other.";
     MirrorMemberMissing, Degraded, "mirror.member-missing",
-        "A member of a mirror that is in sync was not found.";
+        "A member in sync is missing from a mirror.";
     MirrorUnknown, Degraded, "mirror.unknown",
         "Members of a mirror had content but no state, so the members may differ.";
     MirrorFlushFailed, Degraded, "mirror.flush-failed",
