@@ -233,7 +233,7 @@ fn device(open: &Open) -> Result<Opened> {
             let holder = device_holder(&open.path);
             let (words, next) = match holder {
                 Some(holder) => (
-                    format!("is in use; {holder} has it open"),
+                    format!("is in use: {holder} has the block device open"),
                     "stop that process, or name another disk",
                 ),
                 None => (

@@ -472,7 +472,10 @@ impl World for Reactor {
         let home = Rc::new(OneShot::default());
         let tell = home.clone();
         self.workers.push(job);
-        self.spawn("a job comes home", Box::pin(async move { tell.set(ended.await) }));
+        self.spawn(
+            "the completion of a worker job",
+            Box::pin(async move { tell.set(ended.await) }),
+        );
         // A panic of the job is our error, and shows here too.
         Box::pin(async move { assert!(home.wait().await, "a job panicked on its worker thread") })
     }

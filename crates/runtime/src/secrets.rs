@@ -59,7 +59,7 @@ impl Keys {
             return Err(match wanted.source {
                 KeySource::Ask => denied("the passphrase is empty".to_owned()),
                 _ => denied(format!("key {}: the key is empty", wanted.source))
-                    .next("write the key into its source"),
+                    .next("write the key into this source"),
             });
         }
         Ok(secret)

@@ -570,14 +570,14 @@ fn cut() -> Error {
 /// Returns the error for an alert of the peer (RFC 8446, 6.2).
 fn refusal(alert: u8) -> Error {
     let why = match alert {
-        40 => "the peer supports none of our TLS parameters",
-        42 | 43 => "the peer cannot use our certificate",
-        44 => "our certificate is revoked",
-        45 => "our certificate has expired, or is not valid yet",
-        46 => "the peer does not accept our certificate",
-        48 => "the peer does not trust the authority that signed our certificate",
-        49 => "the peer denied access to our certificate",
-        51 => "the peer found our signature wrong",
+        40 => "the peer supports none of the offered TLS parameters",
+        42 | 43 => "the peer cannot use the local certificate",
+        44 => "the local certificate is revoked",
+        45 => "the local certificate has expired or is not valid yet",
+        46 => "the peer does not accept the local certificate",
+        48 => "the peer does not trust the authority that signed the local certificate",
+        49 => "the peer denied access to the local certificate",
+        51 => "the peer found the local signature wrong",
         116 => "the peer requires a client certificate; set cert and key",
         _ => return Error::new(ErrorKind::Io, format!("the peer ended TLS with alert {alert}")),
     };

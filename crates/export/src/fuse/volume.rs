@@ -126,7 +126,8 @@ impl Volume {
                 ErrorKind::Unsupported,
                 format!(
                     "{}: the export has blocks of {} bytes and transfers of up to {} bytes; a \
-                     mount needs blocks of at most {page} bytes and transfers of at least that",
+                     mount needs blocks of at most {page} bytes and transfers of {page} bytes or \
+                     more",
                     export.name(),
                     info.block_size,
                     info.max_transfer
@@ -168,7 +169,7 @@ impl Volume {
     }
 
     fn start(&self, inbox: Inbox) {
-        self.0.export.env.spawn("a volume", self.0.clone().run(inbox));
+        self.0.export.env.spawn("a mounted volume", self.0.clone().run(inbox));
     }
 
     /// Reports the present size of the export from now on, whenever the kernel asks for it. The kernel asks when a

@@ -98,7 +98,7 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
             }
             Some(Ok(live)) => {
                 world.counters().add(Count::Labelled);
-                let portal = live.portal("vol").expect("the spec exports it");
+                let portal = live.portal("vol").expect("the spec has the export vol");
                 let client = Client::of(&engine, portal.clone());
                 let (door, server) =
                     serve(&world.env(), &engine, portal, wanted.connections, *starts)?;

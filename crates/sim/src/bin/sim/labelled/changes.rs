@@ -260,7 +260,7 @@ impl Trial {
     /// Checks that an added export has the same content as the first one.
     fn check_second(&self) -> Result<(), Failure> {
         let running = self.running.as_ref().expect("the graph runs");
-        let portal = running.live.portal("second").expect("the spec has it");
+        let portal = running.live.portal("second").expect("the spec has the export second");
         let client = Door::Graph(Client::of(&running.engine, portal));
         let worker = Worker { client, ..self.worker(self.starts << 48 | 2) };
         self.world.block_on(worker.verify())?;

@@ -59,7 +59,7 @@ impl Trial {
         self.world.env().spawn("a command", async move {
             world.env().sleep(pause).await;
             let now = live.now();
-            let mirror = now.graph.member("m").expect("the spec has it");
+            let mirror = now.graph.member("m").expect("the spec has the mirror m");
             // The mirror keeps the last member in sync, and a change may have removed this one.
             if answered(now.graph.ask::<Fail>(mirror, Name { member })).is_ok() {
                 world.counters().add(Count::MemberFailed);

@@ -417,13 +417,15 @@ impl Trial {
 
     fn report(&self) -> DeviceReport {
         let now = self.now();
-        now.graph.report(now.graph.member("m").expect("the spec has it"))
+        now.graph.report(now.graph.member("m").expect("the spec has the mirror m"))
     }
 
     /// Carries out a command on the mirror.
     fn ask<V: Verb>(&self, args: V::Args) -> block::Result<V::Answer> {
         let now = self.now();
-        answered(now.graph.ask::<V>(now.graph.member("m").expect("the spec has it"), args))
+        answered(
+            now.graph.ask::<V>(now.graph.member("m").expect("the spec has the mirror m"), args),
+        )
     }
 
     fn now(&self) -> Rc<Current> {

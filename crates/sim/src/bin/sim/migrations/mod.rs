@@ -450,7 +450,7 @@ impl Trial {
     /// Changes the course of the migration.
     fn steer(&self, action: Action) -> block::Result<Nothing> {
         let now = self.running.as_ref().expect("the graph runs").live.now();
-        let moving = now.graph.member(MOVE).expect("the spec has it");
+        let moving = now.graph.member(MOVE).expect("the spec has the migrate device");
         answered(now.graph.ask::<Steer>(moving, Course { action }))
     }
 
