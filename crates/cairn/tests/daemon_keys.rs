@@ -81,7 +81,7 @@ fn one_shot_key_is_handed_to_next_worker() {
     assert_eq!(daemon.stop(), 0);
     // The next daemon has the graph, but no source for its key.
     daemon.start_again(&[]);
-    until("it says so", || daemon.log().contains("must be entered at a terminal"));
+    until("it says so", || daemon.log().contains("must be given to cairn apply"));
     let ran = dir.cairn(&["status"]);
     assert!(ran.code == 11 && ran.out.contains("cairn apply"), "{ran:?}");
     dir.text(&["stop", "home"]);

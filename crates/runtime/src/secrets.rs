@@ -40,7 +40,8 @@ impl Keys {
             }
             if !self.by_hand {
                 let why = format!(
-                    "the key of {} ({}) must be entered at a terminal, and this process has none",
+                    "the key of {} (source {}) must be given to cairn apply: this process cannot \
+                     read the source",
                     wanted.who, wanted.source
                 );
                 return Err(denied(why).next(
