@@ -115,7 +115,9 @@ impl BufPool {
         if len == 0 || len > BUF_MAX_BYTES {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("a buffer of {len} bytes; 1 to {BUF_MAX_BYTES} are possible"),
+                format!(
+                    "a buffer of {len} bytes was requested; a buffer has 1 to {BUF_MAX_BYTES} bytes"
+                ),
             ));
         }
         self.give(len, self.0.reserved_bytes.get())
@@ -128,7 +130,10 @@ impl BufPool {
         if self.0.used_bytes.get() + kept + bytes > self.0.limit_bytes {
             return Err(Error::new(
                 ErrorKind::Limit,
-                format!("{bytes} bytes more of buffers pass the limit of {}", self.0.limit_bytes),
+                format!(
+                    "the buffer pool cannot provide {bytes} more bytes: its limit is {} bytes",
+                    self.0.limit_bytes
+                ),
             ));
         }
         self.0.used_bytes.set(self.0.used_bytes.get() + bytes);
@@ -207,7 +212,8 @@ impl BufPool {
             return Ok(Reservation { pool: self.clone(), bytes });
         }
         let free = self.free_bytes();
-        let words = format!("{bytes} bytes of buffers are to be kept back, and {free} are free");
+        let words =
+            format!("the buffer pool cannot reserve {bytes} bytes: only {free} bytes are free");
         Err(Error::new(ErrorKind::Limit, words))
     }
 
@@ -238,7 +244,8 @@ fn class_bytes(class: usize) -> usize {
 
 impl Block {
     fn layout(class: usize) -> Layout {
-        Layout::from_size_align(class_bytes(class), BUF_ALIGN).expect("classes are small")
+        Layout::from_size_align(class_bytes(class), BUF_ALIGN)
+            .expect("size classes of buffers are small")
     }
 
     fn new(class: usize) -> Self {
@@ -259,7 +266,7 @@ impl Drop for Block {
 
 impl Buf {
     fn block(&self) -> &Rc<Block> {
-        self.block.as_ref().expect("a live buffer has its block")
+        self.block.as_ref().expect("a live buffer has a memory block")
     }
 
     /// Returns the length of the buffer in bytes.
@@ -275,7 +282,7 @@ impl Buf {
     pub fn slice(&self, part: Range<usize>) -> Self {
         assert!(
             part.start < part.end && part.end <= self.len(),
-            "bytes {part:?} of a buffer of {}",
+            "bytes {part:?} are outside of a buffer of {} bytes",
             self.len
         );
         Self {
@@ -293,7 +300,7 @@ impl Buf {
     pub fn read(&self) -> Ref<'_> {
         let block = self.block();
         let borrows = block.borrows.get();
-        assert!(borrows >= 0, "a buffer is read while somebody writes it");
+        assert!(borrows >= 0, "a buffer is read while a write borrow of the buffer exists");
         block.borrows.set(borrows + 1);
         Ref(self)
     }
@@ -305,7 +312,10 @@ impl Buf {
     /// If a [`Ref`] or [`RefMut`] of the same block of the pool exists.
     pub fn write(&self) -> RefMut<'_> {
         let block = self.block();
-        assert!(block.borrows.get() == 0, "a buffer is written while somebody uses it");
+        assert!(
+            block.borrows.get() == 0,
+            "a buffer is written while another borrow of the buffer exists"
+        );
         block.borrows.set(-1);
         RefMut(self)
     }
@@ -443,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "while somebody writes it")]
+    #[should_panic(expected = "while a write borrow")]
     fn buf_read_panics_during_write() {
         let pool = BufPool::new(1 << 20, 0);
         let buf = pool.take(16).unwrap();

@@ -15,10 +15,14 @@ pub fn check(info: &Info, op: &Op) -> Result<()> {
     }
     match op {
         Op::Read { into: buf, .. } | Op::Write { data: buf, .. } => {
-            assert_eq!(buf.len() as u64, range.len(), "a buffer has the length of its range");
+            assert_eq!(
+                buf.len() as u64,
+                range.len(),
+                "the buffer of a request has the length of the request's range"
+            );
             debug_assert!(
                 buf.as_ptr().addr().is_multiple_of(info.buf_align as usize),
-                "a payload begins where the device can take it"
+                "the payload of a request is aligned as its device requires"
             );
             if range.len() > u64::from(info.max_transfer) {
                 return Err(refuse(info, op));
@@ -31,13 +35,18 @@ pub fn check(info: &Info, op: &Op) -> Result<()> {
 
 #[cold]
 fn refuse(info: &Info, op: &Op) -> Error {
-    let range = op.range().expect("only ranges are refused");
+    let range = op.range().expect("only requests with a range are refused");
     let verb = op.verb();
     if range.end() > info.size {
         let kind = if op.writes() { ErrorKind::NoSpace } else { ErrorKind::OutOfRange };
         return Error::new(
             kind,
-            format!("{verb} of {} bytes at {} ends past {}", range.len(), range.start(), info.size),
+            format!(
+                "{verb} of {} bytes at {} ends past the device's size of {} bytes",
+                range.len(),
+                range.start(),
+                info.size
+            ),
         );
     }
     if op.writes() && info.read_only {
@@ -47,7 +56,7 @@ fn refuse(info: &Info, op: &Op) -> Error {
         return Error::new(
             ErrorKind::Invalid,
             format!(
-                "{verb} of {} bytes at {}: both must be multiples of {}",
+                "{verb} of {} bytes at {}: both must be multiples of the block size {}",
                 range.len(),
                 range.start(),
                 info.block_size
@@ -56,6 +65,10 @@ fn refuse(info: &Info, op: &Op) -> Error {
     }
     Error::new(
         ErrorKind::Invalid,
-        format!("{verb} of {} bytes; at most {} at once", range.len(), info.max_transfer),
+        format!(
+            "{verb} of {} bytes: one request has at most {} bytes",
+            range.len(),
+            info.max_transfer
+        ),
     )
 }

@@ -108,14 +108,15 @@ impl<F: Future + Unpin> Future for Guard<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let guard = self.get_mut();
-        let future = guard.future.as_mut().expect("not polled after its answer");
+        let future =
+            guard.future.as_mut().expect("a guarded future is not polled after its answer");
         if let Poll::Ready(output) = Pin::new(future).poll(cx) {
             guard.future = None;
             return Poll::Ready(Ok(output));
         }
         let wait = &guard.watch.waits.borrow()[guard.index];
         if guard.watch.is_overdue(wait) {
-            let late = guard.future.take().expect("polled just now");
+            let late = guard.future.take().expect("the guarded future was polled above");
             return Poll::Ready(Err(late));
         }
         wait.waiter.wake_later(cx);

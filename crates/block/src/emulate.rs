@@ -38,7 +38,8 @@ impl Emulate {
             let most = below.max_transfer.saturating_sub(2 * below.block_size);
             if most < info.block_size {
                 let words = format!(
-                    "requests of at most {} bytes leave no room for blocks of {} bytes on blocks of {}",
+                    "the lower's limit of {} bytes per request is too small for blocks of {} bytes \
+                     on blocks of {} bytes",
                     below.max_transfer, info.block_size, below.block_size
                 );
                 return Err(Error::new(ErrorKind::Limit, words));
@@ -60,7 +61,7 @@ impl Emulate {
         if range.is_aligned(block) {
             return None;
         }
-        Some(range.widen(block).expect("a device ends at a whole block, far below u64::MAX"))
+        Some(range.widen(block).expect("a device ends at a block boundary far below u64::MAX"))
     }
 
     async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
@@ -98,7 +99,7 @@ impl Emulate {
         let mut at = range.start();
         while at < range.end() {
             let piece = ByteRange::between(at, range.end().min(at + most))
-                .expect("there is something left");
+                .expect("bytes of the range are left to write");
             self.write(piece, self.zeros.slice(0..piece.len() as usize), fua).await?;
             at = piece.end();
         }
@@ -125,7 +126,9 @@ impl Emulate {
         let wide = self.widened(range).unwrap_or(range);
         let done = self.lower.call(Op::Status { range: wide, extents: Vec::new() }).await;
         done.result?;
-        let Op::Status { extents, .. } = done.op else { unreachable!("it came back as it went") };
+        let Op::Status { extents, .. } = done.op else {
+            unreachable!("a lower returns the request that it was given")
+        };
         Ok(clip_extents(&extents, range.start() - wide.start(), range.len()))
     }
 }

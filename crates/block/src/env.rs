@@ -81,7 +81,7 @@ pub trait World {
     /// `Denied`, with the next step, for every failure that a person can correct; `Unsupported` in a world without
     /// secrets.
     fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
-        let why = format!("{}: there are no secrets in this world", wanted.prompt);
+        let why = format!("{}: this environment has no keys", wanted.prompt);
         Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, why))))
     }
     /// Gives the key of the open device `who` to the supervisor, for the next process, so that no person must type the
@@ -128,7 +128,7 @@ pub trait World {
     /// `Denied` without the right to mount; `NotFound`, and other errors of the kernel; `Unsupported` where there are
     /// no mounts.
     fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
-        let why = format!("{}: nothing can be mounted here", at.display());
+        let why = format!("{}: this environment cannot mount a volume", at.display());
         Err(Error::new(ErrorKind::Unsupported, why))
     }
     /// Returns the names of all state (channels, connections, bytes) that an earlier process gave to the supervisor and
@@ -177,7 +177,7 @@ pub trait World {
     /// # Errors
     /// `Unsupported` without a supervisor; `InUse` if the memory has a user; errors of the system.
     fn persistent_memory(&self, name: &str, _bytes: u64) -> Result<PersistentMemory> {
-        let words = format!("{name}: nobody outlives this process");
+        let words = format!("{name}: no supervisor keeps memory across restarts of this process");
         Err(Error::new(ErrorKind::Unsupported, words))
     }
     /// Gives all persistent memory and the keys of open devices to the present supervisor once more.
@@ -230,11 +230,14 @@ pub trait World {
 
 /// Returns the error for state under `name` that no earlier process has given to the supervisor.
 pub fn nothing_left(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
+    Error::new(
+        ErrorKind::NotFound,
+        format!("{name}: no earlier process left this state to this process"),
+    )
 }
 
 fn no_files(path: &Path) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("{}: there are no files here", path.display()))
+    Error::new(ErrorKind::Unsupported, format!("{}: this environment has no files", path.display()))
 }
 
 /// Memory that outlives this process, and whether an earlier process left it.
@@ -506,7 +509,10 @@ pub trait Channel {
     /// # Errors
     /// Errors of the kernel.
     fn resend(&self) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "this channel cannot send again"))
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "this FUSE channel cannot request unanswered requests again",
+        ))
     }
     /// Counts one more start of the repeated request with number `number`. Returns how often that request has come
     /// again, over all processes. The count is written before this returns.
@@ -520,5 +526,5 @@ pub trait Channel {
 
 /// Returns the error for every call to a core that is going down.
 pub fn stopped() -> Error {
-    Error::new(ErrorKind::Stopped, "the graph is going down")
+    Error::new(ErrorKind::Stopped, "the graph is stopping")
 }

@@ -126,10 +126,11 @@ impl Error {
     /// Creates the error for a file whose size cannot be set to `bytes`.
     pub fn size(error: &std::io::Error, file: impl fmt::Display, bytes: u64) -> Self {
         if error.kind() != std::io::ErrorKind::FileTooLarge {
-            return Self::io(error, format_args!("{file}: making it {bytes} bytes long"));
+            return Self::io(error, format_args!("{file}: extending the file to {bytes} bytes"));
         }
-        let message = format!("{file}: this file system has no files of {bytes} bytes");
-        Self::new(ErrorKind::Unsupported, message).next("a smaller size, or a file on another one")
+        let message = format!("{file}: the file system does not support files of {bytes} bytes");
+        Self::new(ErrorKind::Unsupported, message)
+            .next("choose a smaller size, or a file on another file system")
     }
 
     /// Sets the place of the error (the name of a device, or a path) to `place`, unless it has a place already.

@@ -22,7 +22,10 @@ impl<'r, F: Future + Unpin> Fan<'r, F> {
     /// # Panics
     /// If the fan already has a future with that number, or no room for it.
     pub fn add(&mut self, index: usize, future: F) {
-        assert!(self.0[index].replace(future).is_none(), "{index} is in the fan already");
+        assert!(
+            self.0[index].replace(future).is_none(),
+            "the fan holds a future at {index} already"
+        );
     }
 
     /// Waits for the next answer of any future in the fan, and returns it with the future's number; `None` if the fan
@@ -52,7 +55,10 @@ pub async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     while let Some((index, answer)) = fan.next().await {
         answers[index] = Some(answer);
     }
-    answers.into_iter().map(|answer| answer.expect("an empty fan has answered all")).collect()
+    answers
+        .into_iter()
+        .map(|answer| answer.expect("every future of the fan has answered"))
+        .collect()
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl FlushFault {
                 // The message below explains it already.
                 ErrorKind::Faulted => error.message().to_owned(),
                 _ => format!(
-                    "an earlier flush failed ({}); what it should have kept may be lost",
+                    "an earlier flush failed ({}); unflushed writes may be lost",
                     error.message()
                 ),
             };

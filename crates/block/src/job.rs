@@ -164,7 +164,7 @@ impl Job {
             State::Paused => (JobState::Paused, String::new()),
             State::Stopped(error) => (JobState::Stopped, error.to_string()),
             State::Done if job.is_cancelled.get() => {
-                (JobState::Done, "it was ended early".to_owned())
+                (JobState::Done, "the job was cancelled".to_owned())
             }
             State::Done => (JobState::Done, String::new()),
         };
@@ -206,7 +206,7 @@ impl Job {
         match (action, W::WHEN_DONE) {
             (_, Some(words)) if is_done => return refuse(words),
             (Action::Resume, _) if is_running && !job.is_pausing.get() => {
-                return refuse("it is not paused");
+                return refuse("the job is not paused");
             }
             (Action::Resume, _) => {
                 job.is_pausing.set(false);
@@ -216,10 +216,12 @@ impl Job {
                 }
             }
             (Action::Pause, _) if job.is_pausing.get() => {
-                return refuse("it is paused already");
+                return refuse("the job is paused already");
             }
-            (Action::Pause, _) if is_stopped => return refuse("it has stopped by itself"),
-            (Action::Pause, _) if is_done => return refuse("it does not run"),
+            (Action::Pause, _) if is_stopped => {
+                return refuse("the job has stopped after an error");
+            }
+            (Action::Pause, _) if is_done => return refuse("the job is not running"),
             (Action::Pause, _) => job.is_pausing.set(true),
             (Action::Cancel, _) => match work.cancel()? {
                 Cancel::End => job.is_cancelled.set(true),

@@ -60,7 +60,7 @@ impl Done {
         match self.op {
             Op::Read { into, .. } => Ok(into),
             Op::Write { data, .. } => Ok(data),
-            other => panic!("a {} has no buffer", other.verb()),
+            other => panic!("a {} request has no buffer", other.verb()),
         }
     }
 }
@@ -165,7 +165,7 @@ impl Lower {
 }
 
 /// A request in flight on a lower. Awaiting it gives the answer. Dropping it drops the answer; the request goes on.
-#[must_use = "the answer of a child tells whether it worked"]
+#[must_use = "the answer of a child request reports whether the request succeeded"]
 pub struct Child(State);
 
 enum State {
@@ -186,7 +186,7 @@ impl Future for Child {
         }
         match std::mem::replace(&mut self.0, State::Fetched) {
             State::Done(done) => Poll::Ready(done),
-            _ => panic!("a child is not polled after its answer"),
+            _ => panic!("a child request is not polled after its answer"),
         }
     }
 }

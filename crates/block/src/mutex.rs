@@ -25,7 +25,7 @@ impl Mutex {
     }
 
     fn all() -> ByteRange {
-        ByteRange::new(0, u64::MAX).expect("all bytes are a range")
+        ByteRange::new(0, u64::MAX).expect("all addresses are one byte range")
     }
 
     /// Returns the number of tasks that hold the mutex or wait for it.

@@ -48,7 +48,9 @@ impl Queue {
     }
 
     fn find(&self, ticket: u64) -> usize {
-        self.entries.binary_search_by_key(&ticket, |e| e.ticket).expect("a held lock is queued")
+        self.entries
+            .binary_search_by_key(&ticket, |e| e.ticket)
+            .expect("a held range lock is in the queue")
     }
 }
 
@@ -94,11 +96,11 @@ impl RangeLock {
 }
 
 /// A wait for the lock on a byte range.
-#[must_use = "a lock is held only once it has been awaited"]
+#[must_use = "a range lock is held only after the wait for it"]
 pub struct Locking(Option<Locked>);
 
 /// A lock on a byte range, released when dropped.
-#[must_use = "the range is let go when this is dropped"]
+#[must_use = "the range is unlocked when the guard is dropped"]
 pub struct Locked {
     lock: Rc<RefCell<Queue>>,
     ticket: u64,
@@ -108,7 +110,10 @@ impl Future for Locking {
     type Output = Locked;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Locked> {
-        let held = self.0.as_ref().expect("not polled after it was granted");
+        let held = self
+            .0
+            .as_ref()
+            .expect("a wait for a range lock is not polled after the lock was granted");
         let queue = held.lock.borrow_mut();
         let at = queue.find(held.ticket);
         if queue.blocked(at) {
@@ -116,7 +121,7 @@ impl Future for Locking {
             return Poll::Pending;
         }
         drop(queue);
-        Poll::Ready(self.0.take().expect("looked at above"))
+        Poll::Ready(self.0.take().expect("the wait was checked above"))
     }
 }
 

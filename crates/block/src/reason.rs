@@ -44,51 +44,51 @@ macro_rules! reasons {
 
 reasons! {
     LabelUsage, Invalid, "label.usage",
-        "An option or a path cannot be used for labelled disks as it was given.";
+        "An option or a path cannot be used with labelled disks.";
     LabelNotBlank, InUse, "label.not-blank",
-        "A disk that is to be labelled holds something already.";
+        "A disk cannot be labelled because the disk holds data already.";
     LabelNewer, Unsupported, "label.newer",
         "A label was written by a newer version of Cairn.";
     LabelDamaged, Corrupt, "label.damaged",
-        "A label cannot be read, or its disk has lost bytes that it describes.";
+        "A label is damaged, or its disk is truncated.";
     LabelForeign, InUse, "label.foreign",
         "A disk belongs to another graph, or is another disk of this graph.";
     LabelDuplicate, InUse, "label.duplicate",
-        "Two disks have the same label: one is a copy.";
+        "Two disks have the same label: one is a copy of the other.";
     LabelHeldByOtherHost, InUse, "label.held-by-other-host",
-        "Another machine, or this graph, has the disk open.";
+        "The disk is open on another machine, or in this graph.";
     LabelStale, Corrupt, "label.stale",
-        "A disk is as it was at an earlier time.";
+        "A disk is older than the other disks of its graph.";
     LabelSplitBrain, Degraded, "label.split-brain",
         "Disks of one graph were changed independently of each other.";
     LabelForgotten, Invalid, "label.forgotten",
-        "The spec loses track of disks or devices that the labels name.";
+        "The spec lacks disks or devices that the labels name.";
     LabelMissing, NotFound, "label.missing",
-        "A disk is not there, and the graph cannot be served without it.";
+        "A disk is missing, and the graph cannot be served without the disk.";
     LabelDegraded, Degraded, "label.degraded",
-        "A disk is not there, and the graph can be served without it by an explicit decision.";
+        "A disk is missing; the graph can be served without the disk only by an explicit decision.";
     MirrorNoCurrentMember, Degraded, "mirror.no-current-member",
-        "No member of a mirror that has every write is there.";
+        "All members of a mirror that were found are stale.";
     MirrorSplitBrain, Degraded, "mirror.split-brain",
         "Members of a mirror were written independently of each other.";
     MirrorMemberMissing, Degraded, "mirror.member-missing",
-        "A member of a mirror that has every write is not there.";
+        "A member in sync is missing from a mirror.";
     MirrorUnknown, Degraded, "mirror.unknown",
-        "Members of a mirror had content before and no state, so that equality is unknown.";
+        "Members of a mirror had content but no state, so the members may differ.";
     MirrorFlushFailed, Degraded, "mirror.flush-failed",
         "A flush failed on every member of a mirror before it was closed.";
     ChangeOtherBytes, Unsupported, "change.other-bytes",
-        "An export would show other bytes after a live change.";
+        "An export would have other content after a live change.";
     ChangeRenamesMembers, Unsupported, "change.renames-members",
-        "A live change would rename members of a device that knows them by name.";
+        "A live change would rename members of a device that identifies its members by name.";
     ChangeOtherBlocks, Unsupported, "change.other-blocks",
-        "A live change would give clients larger blocks than they were told of.";
+        "A live change would increase the block size of an export that clients use.";
     ChangeOnRawDisks, Unsupported, "change.on-raw-disks",
-        "A live change needs labelled disks, and these are raw.";
+        "A live change needs labelled disks, and the disks of the graph have no labels.";
     CryptOtherUnits, Invalid, "crypt.other-units",
-        "The blocks beneath an encryption are larger than the data units that it was made with.";
+        "The blocks of an encrypted disk are larger than the data units of the encryption.";
     CryptNoSlots, NotFound, "crypt.no-slots",
-        "There are no key slots, and the disks are not new.";
+        "An encrypted disk has no key slots, and the disk is not new.";
 }
 
 impl Reason {

@@ -130,8 +130,8 @@ impl Op {
     /// # Panics
     /// If `part` is not inside the operation's range, or for a flush.
     pub fn part(&self, part: ByteRange) -> Self {
-        let whole = self.range().expect("a flush has no parts");
-        assert!(whole.contains(part), "part {part} of {whole}");
+        let whole = self.range().expect("a flush request has no parts");
+        assert!(whole.contains(part), "the part {part} is outside of the request's range {whole}");
         let from = (part.start() - whole.start()) as usize;
         let bytes = from..from + part.len() as usize;
         match self {
@@ -146,7 +146,7 @@ impl Op {
             }
             Self::Discard { fua, .. } => Self::Discard { range: part, fua: *fua },
             Self::Status { .. } => Self::Status { range: part, extents: Vec::new() },
-            Self::Flush => unreachable!("has no range"),
+            Self::Flush => unreachable!("a flush request has no range"),
         }
     }
 }

@@ -47,7 +47,7 @@ impl Secret {
         if at == libc::MAP_FAILED {
             return Err(refused("mapping"));
         }
-        let memory = NonNull::new(at.cast()).expect("the kernel maps nothing at zero");
+        let memory = NonNull::new(at.cast()).expect("the kernel maps no memory at address zero");
         let secret = Self { memory, len, mapped };
         // SAFETY: the mapping was made just now, with this length.
         let locked = unsafe { libc::mlock(at, mapped) };
@@ -156,7 +156,7 @@ impl Drop for Hidden {
 
 fn refused(what: &str) -> Error {
     let error = io::Error::last_os_error();
-    let words = format!("{what} memory for a key: {error}; keys are kept in locked memory only");
+    let words = format!("{what} memory for a key failed: {error}; keys must be in locked memory");
     Error::new(ErrorKind::Limit, words)
         .next("raise the limit of locked memory (ulimit -l, LimitMEMLOCK=)")
 }
@@ -167,7 +167,7 @@ impl Drop for Secret {
         self.bytes_mut().zeroize();
         // SAFETY: mapped by `zeroed` with this length, and no slice of it is left.
         let unmapped = unsafe { libc::munmap(self.memory.as_ptr().cast(), self.mapped) };
-        debug_assert_eq!(unmapped, 0, "a mapping of ours can be given back");
+        debug_assert_eq!(unmapped, 0, "a mapping of this process can be unmapped");
     }
 }
 
@@ -196,21 +196,28 @@ impl FromStr for KeySource {
     fn from_str(text: &str) -> Result<Self, String> {
         let (word, rest) = text.split_once(':').unwrap_or((text, ""));
         match word {
-            "file" if rest.is_empty() => Err("file: needs a path behind it".to_owned()),
+            "file" if rest.is_empty() => {
+                Err("the key source \"file:\" needs a path: file:PATH".to_owned())
+            }
             "file" => Ok(Self::File(rest.into())),
             "fd" => match rest.parse::<u16>() {
                 Ok(number) => Ok(Self::Fd(number.into())),
-                Err(_) => Err(format!("fd: needs a number, 0 to {}, behind it", u16::MAX)),
+                Err(_) => Err(format!(
+                    "the key source \"fd:\" needs a number from 0 to {}: fd:NUMBER",
+                    u16::MAX
+                )),
             },
             "credential" if rest.is_empty() || rest.contains('/') || rest.starts_with('.') => {
-                Err("credential: needs a name behind it, without \"/\" and no dot first".to_owned())
+                Err("the key source \"credential:\" needs a name that has no \"/\" and does not \
+                     begin with a dot"
+                    .to_owned())
             }
             "credential" => Ok(Self::Credential(rest.to_owned())),
             "ask" if text == "ask" => Ok(Self::Ask),
             // The text may contain a passphrase that was put here by mistake, so it is not repeated.
             _ => Err(
-                "a key comes from file:PATH, fd:NUMBER, credential:NAME or ask; the key itself \
-                      does not stand here"
+                "a key source is file:PATH, fd:NUMBER, credential:NAME or ask; never write the key \
+                 itself into the spec"
                     .to_owned(),
             ),
         }

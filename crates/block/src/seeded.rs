@@ -21,151 +21,151 @@ macro_rules! bugs {
 }
 
 bugs! {
-    /// 02a flush only the first child of a table
+    /// 02a a table flushes only its first lower
     FlushFirstChild = "02a",
-    /// 02b flush only the first member of a mirror
+    /// 02b a mirror flushes only its first member
     FlushFirstMember = "02b",
-    /// 04 retry a flush that failed, and say yes
+    /// 04 a device retries a failed flush and reports success
     FlushRetried = "04",
-    /// 05 an update of a label goes over the copies that count
+    /// 05 a label update overwrites the newest valid copy of the label
     LabelOverActive = "05",
-    /// 06 the newest copy of a label counts, whole or not
+    /// 06 the newest copy of a label is used although it is damaged
     LabelUnchecked = "06",
-    /// 07 a member that missed writes serves after a restart
+    /// 07 a mirror serves a stale member after a restart
     StaleServes = "07",
-    /// 08 a write is answered before a member's failure is durable
+    /// 08 a mirror acknowledges a write before the failure of a member is durable
     AnsweredEarly = "08",
-    /// 15 overlapping writes in another order on each copy
+    /// 15 a mirror sends overlapping writes to its members in different orders
     OverlapUnordered = "15",
-    /// 40 a flush covers its own connection only
+    /// 40 the server's flush covers only writes of its own connection
     FlushPerConnection = "40",
-    /// 35 one tweak for all data units of a request
+    /// 35 an encryption uses one tweak for all data units of a request
     TweakOnce = "35",
-    /// 35b a request that is split while workers are busy has the tweak of its beginning everywhere
+    /// 35b an encryption uses the first tweak for all parts of a request that it splits for busy workers
     TweakOfSplit = "35b",
-    /// 66 a write that the system carries out in part is not continued
+    /// 66 a disk does not continue a write that the kernel carried out in part
     ShortWrite = "66",
-    /// 41 a payload that came in part is written
+    /// 41 the server writes a payload that arrived only in part
     PartialPayload = "41",
-    /// 10 the tail of a vault's log moves before the pages are flushed
+    /// 10 a vault moves the tail of its log before its pages are flushed
     LogTailEarly = "10",
-    /// 10b room in a vault's log is computed without the record itself
+    /// 10b a vault computes the free space of its log without the new record
     RoomForNothing = "10b",
-    /// 03 a transaction is answered before its record is flushed
+    /// 03 a vault acknowledges a transaction before its record is flushed
     CommitBeforeFlush = "03",
-    /// 05b a vault's superblock goes over the one that counts
+    /// 05b a vault overwrites the superblock that is valid
     SuperblockOverActive = "05b",
-    /// 08b a commit is answered before the others know durably who missed it
+    /// 08b a vault acknowledges a commit before the other disks record which disk missed it
     LeftBehindLate = "08b",
-    /// 05c the epoch of a vault stays when a copy is left behind
+    /// 05c a vault does not raise its epoch when it leaves a copy behind
     EpochKept = "05c",
-    /// 23 a vault's log ends at any record that is damaged
+    /// 23 a vault ends its log at every damaged record
     LogCutAtDamage = "23",
-    /// 44 the boundary of a migration moves before what is behind it is flushed
+    /// 44 a migration moves its boundary before the moved bytes are flushed
     MoveUnflushed = "44",
     /// 44b a migration changes a window before its state is durable
     MoveUnrecorded = "44b",
-    /// 44c a migration turns round in the midst of a window
+    /// 44c a migration reverses in the middle of a window
     TurnedAtOnce = "44c",
-    /// 44d the window that a migration has moved is released before its state is durable
+    /// 44d a migration unlocks a moved window before its state is durable
     MoveReleasedEarly = "44d",
-    /// 50 a server that came back is not sent again what it was not asked to flush
+    /// 50 an NBD disk does not replay unflushed writes to a server that came back
     ReplaySkipped = "50",
-    /// 50b overlapping changes are sent again at once over several connections
+    /// 50b an NBD disk replays overlapping writes over several connections at the same time
     ReplayUnordered = "50b",
-    /// 51 a write is answered before its record is in the memory that outlives the process
+    /// 51 an NBD disk acknowledges a write before its record is in persistent memory
     AnsweredUnrecorded = "51",
-    /// 60 clients are not held while a graph changes
+    /// 60 a live change does not hold the requests of clients
     ChangeNotHeld = "60",
-    /// 61 a graph changes without a flush before
+    /// 61 a live change does not flush the old graph first
     ChangeUnflushed = "61",
-    /// 62 labels tell of a change before its devices are made
+    /// 62 labels record a live change before its devices are made
     ChangeToldEarly = "62",
-    /// 63 a new disk counts before the others are told of the change that it came with
+    /// 63 a new disk counts before the other disks record the live change that added it
     NewDiskEarly = "63",
-    /// 64 a disk of an earlier time is served beside the others
+    /// 64 a start serves a stale disk beside newer disks
     OlderServes = "64",
-    /// 64b a disk that is one round older than the others is served beside them
+    /// 64b a start serves a disk that missed the last broadcast beside the other disks
     OlderByOneServes = "64b",
-    /// 13 a copy's progress is told before what was copied is flushed
+    /// 13 a mirror records the progress of a resync before the copied bytes are flushed
     ProgressEarly = "13",
-    /// 70 a region is marked after the write to it is sent
+    /// 70 a mirror marks a region as dirty after it sent the write
     RegionMarkedLate = "70",
-    /// 70b a region leaves the map while a write there is in flight
+    /// 70b a mirror clears a region in its bitmap while a write there is in flight
     RegionLeftBusy = "70b",
-    /// 71 a region is called clean without a flush
+    /// 71 a mirror marks a region as clean without a flush
     RegionUnflushed = "71",
-    /// 72 the map of a member that comes back is ignored
+    /// 72 a mirror ignores the bitmap of a member that comes back
     MapIgnored = "72",
-    /// 73 the data that a vault's last record names are not looked at
+    /// 73 a vault does not check the data that its last record names
     DataUnverified = "73",
-    /// 74 data that a vault's last record names are changed in place all the same
+    /// 74 a vault overwrites data that its last record names
     DataNotLetGo = "74",
-    /// 12 a member that is being copied is read
+    /// 12 a mirror reads a member during its resync
     ResyncReadsTarget = "12",
-    /// 14 what a crash left different on members in sync is not made alike
+    /// 14 a mirror does not resync dirty regions of members in sync after a crash
     CrashUnreconciled = "14",
-    /// 75 a member's image from when it was in use is the source of those that were closed in order
+    /// 75 a mirror copies from an older image of a member to members that were closed in order
     ImageIsSource = "75",
-    /// 76 a copy begins before the member has a state that says so, and stays
+    /// 76 a mirror begins a resync before the member's state records it
     CopyUntold = "76",
-    /// 77 what the last member does late lands on top of what was answered since
+    /// 77 a late write of the last member lands on newer acknowledged data
     LateUnfenced = "77",
-    /// 78 a member stays although a write of a copy that was begun again since is late there
+    /// 78 a mirror keeps a member on which a write of a restarted resync is late
     LateCopyStays = "78",
-    /// 79 the block status that one copy gave before it failed stays in the answer of the next one
+    /// 79 a mirror returns the block status of a failed member with that of the next member
     StatusLeftOver = "79",
-    /// 80 bytes count that a member of a mirror gave after it was taken out
+    /// 80 a mirror returns bytes of a member that failed during the read
     FailedBelieved = "80",
-    /// 43 a change forgets a request that waits for its end
+    /// 43 a live change forgets a request that waits for the end of the change
     ChangeDropsHeld = "43",
-    /// 45 a flush counts for what was answered after it was submitted
+    /// 45 a flush covers a write that was acknowledged after the flush was submitted
     FlushJoinedLate = "45",
-    /// 45b a flush on its way does not ask a member that came in sync meanwhile
+    /// 45b a mirror's flush in flight skips a member that came in sync meanwhile
     FlushNotAskedAnew = "45b",
-    /// 52 a disk is served before its lock is had
+    /// 52 a disk is served before its lock is held
     ServedUnlocked = "52",
-    /// 53 what a client had sent that is gone is begun beside its successor's
+    /// 53 the server begins requests of a disconnected client after its next connection is served
     GoneNotClosed = "53",
-    /// 54 a disk is served after a kill before its server is flushed
+    /// 54 an NBD disk is served after a kill before its server is flushed
     KilledNotFlushed = "54",
-    /// 55 the error of one piece of a long request is forgotten
+    /// 55 the server forgets the error of one piece of a long request
     PieceErrorForgotten = "55",
-    /// 06b a disk whose label at the front was overwritten is believed
+    /// 06b a start trusts a disk whose front label was overwritten
     OverwrittenBelieved = "06b",
-    /// 07b trust in a spec brings back a member that missed writes
+    /// 07b the option trust in a spec brings a stale member in sync
     TrustOverLabels = "07b",
-    /// 37 a file that was cut short is read and written all the same
+    /// 37 a disk reads and writes a file that was truncated
     CutUnnoticed = "37",
-    /// 60b the pieces of a long request are not admitted
+    /// 60b the pieces of a long request are not admitted one by one
     PieceUnadmitted = "60b",
-    /// 85 a flush succeeds beside one that fails
+    /// 85 a flush succeeds while another flush fails
     FlushBeside = "85",
-    /// 86 a mirror that is made anew forgets the states that were sent before
+    /// 86 a mirror that a live change made again forgets states sent before
     SentForgotten = "86",
-    /// 96 a member copied as a whole proves what its former bytes had
+    /// 96 a mirror trusts the former bytes of a member that was copied completely
     RefilledProves = "96",
-    /// 98 a new label begins before one that a start which was cut short has left
+    /// 98 a new label is older than the label that an interrupted start left
     LeftLabelNewer = "98",
-    /// 91 a change reaches disks without its states together with those that have them
+    /// 91 a live change reaches disks without device states as early as disks with states
     StatelessEarly = "91",
-    /// 87 a change is undone on the disks that it removes before any other disk
+    /// 87 a live change is undone on removed disks before other disks
     UndoneOnRemovedFirst = "87",
     /// 88 a start repeats a migration that has ended
     MigrationRepeated = "88",
-    /// 89 a window is moved under sums that a power cut has made wrong
+    /// 89 a migration moves a window with checksums that a power cut invalidated
     MoveMendedUnrecorded = "89",
-    /// 90 a graph is closed in order while a request of a closed connection is under way
+    /// 90 a graph is closed while a request of a closed connection is in flight
     FlushUndrained = "90",
-    /// 92 the spec in a label is not checked against the allow list
+    /// 92 a start does not check the spec in a label against the allow list
     LabelBelieved = "92",
-    /// 93 a label holds local options, and sources of keys
+    /// 93 a label contains local options and key sources
     LabelHoldsAll = "93",
     /// 94 a removed key slot stays in the older generation of a label
     OldSlotsStay = "94",
-    /// 95 a connection whose certificate is not admitted any more stays
+    /// 95 the server keeps a connection whose certificate is no longer admitted
     BarredStays = "95",
-    /// 97 the label with the most updates counts, whatever its epoch
+    /// 97 the label with the most updates counts, even with a lower epoch
     EpochIgnored = "97",
 }
 
@@ -215,7 +215,13 @@ mod switch {
     fn chosen() -> Option<Bug> {
         let wanted = std::env::var("CAIRN_SEEDED_BUG").ok()?;
         let found = Bug::ALL.iter().find(|(number, _)| *number == wanted);
-        Some(found.unwrap_or_else(|| panic!("CAIRN_SEEDED_BUG={wanted}: there is none")).1)
+        Some(
+            found
+                .unwrap_or_else(|| {
+                    panic!("CAIRN_SEEDED_BUG={wanted}: no seeded bug has this number")
+                })
+                .1,
+        )
     }
 
     /// Marks an object, by its address, for a bug that depends on it.

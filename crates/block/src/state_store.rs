@@ -123,7 +123,12 @@ impl StateStore for NoStateStore {
     fn on_failure(&self, _: Deadline, _: OnFailure) {}
 
     fn write(&self, ports: &[usize], _: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
-        let unlabelled = || Error::new(ErrorKind::Unsupported, "its disks have no label");
+        let unlabelled = || {
+            Error::new(
+                ErrorKind::Unsupported,
+                "the disks of the device have no label for its state",
+            )
+        };
         let answers = ports.iter().map(|port| (*port, Err(unlabelled()))).collect();
         Box::pin(std::future::ready(answers))
     }

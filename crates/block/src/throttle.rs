@@ -147,7 +147,7 @@ impl Shared {
 }
 
 /// Guard of a request of a client, held until the request is answered.
-#[must_use = "a client waits as long as this is kept"]
+#[must_use = "background work yields to the client while the guard is kept"]
 pub struct ClientGuard<'p>(&'p Shared);
 
 impl Drop for ClientGuard<'_> {
@@ -158,7 +158,7 @@ impl Drop for ClientGuard<'_> {
 }
 
 /// A step of background work that may begin.
-#[must_use = "the pace is kept by what steps say when they are done"]
+#[must_use = "the throttle learns the duration of a step when the step is dropped"]
 pub struct Step {
     pace: Throttle,
     bytes: u64,

@@ -33,9 +33,11 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         Problem::NotANumber => needed.to_owned(),
         Problem::Negative => "a size is 0 or more".to_owned(),
         Problem::TooFine => {
-            "that is not a whole number of bytes; write it in a smaller unit".into()
+            "the size is not a whole number of bytes; write the size in a smaller unit".into()
         }
-        Problem::TooLarge => format!("more than {} bytes, the most that 64 bits hold", u64::MAX),
+        Problem::TooLarge => {
+            format!("the size is larger than {} bytes, the limit of 64 bits", u64::MAX)
+        }
     })
 }
 
@@ -46,10 +48,12 @@ fn size_unit(unit: &str) -> Result<u64, String> {
             return Ok(bytes);
         }
         if unit.eq_ignore_ascii_case(&format!("{letter}B")) {
-            return Err(format!("{unit} is ambiguous here; write {name} (2^{power})"));
+            return Err(format!("the unit {unit} is ambiguous; write {name} (2^{power})"));
         }
     }
-    Err(format!("no unit {unit:?}; write KiB, MiB, GiB or TiB, or no unit for bytes"))
+    Err(format!(
+        "unknown unit {unit:?} of a size; write KiB, MiB, GiB or TiB, or no unit for bytes"
+    ))
 }
 
 /// Parses a time from text such as `100us`, `5ms`, `1.5s`, `1min` or `2h`.
@@ -61,15 +65,17 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let needed = "a time is needed with its unit, such as \"100us\", \"5ms\", \"2s\" or \"1min\"";
     let nanoseconds = match (TIMES.iter().find(|(name, _)| *name == unit), unit) {
         (Some((_, nanoseconds)), _) => *nanoseconds,
-        (None, "m") => return Err("m is ambiguous here; write min or ms".into()),
+        (None, "m") => return Err("the unit m is ambiguous; write min or ms".into()),
         (None, "") => return Err(needed.into()),
-        (None, _) => return Err(format!("no unit {unit:?}; write us, ms, s, min, h or d")),
+        (None, _) => {
+            return Err(format!("unknown unit {unit:?} of a time; write us, ms, s, min, h or d"));
+        }
     };
     let count = scale(number, nanoseconds).map_err(|problem| match problem {
         Problem::NotANumber => needed.to_owned(),
         Problem::Negative => "a time is 0 or more".to_owned(),
-        Problem::TooFine => "that is not a whole number of nanoseconds".into(),
-        Problem::TooLarge => "more than 584 years".into(),
+        Problem::TooFine => "the time is not a whole number of nanoseconds".into(),
+        Problem::TooLarge => "the time is longer than 584 years".into(),
     })?;
     Ok(Duration::from_nanos(count))
 }

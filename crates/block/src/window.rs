@@ -39,7 +39,7 @@ impl<const N: usize> Window<N> {
     /// # Panics
     /// If the window is full: the caller must await [`Window::room`] before.
     pub fn start(&mut self, lower: &Lower, op: Op) {
-        assert!(self.len < N, "a window holds {N}");
+        assert!(self.len < N, "a window holds at most {N} requests");
         let into = match &op {
             Op::Read { into, .. } => Some(into.clone()),
             _ => None,
@@ -50,7 +50,7 @@ impl<const N: usize> Window<N> {
 
     /// Waits for the oldest request.
     async fn answer(&mut self) {
-        let (child, into) = self.begun[self.first].take().expect("the window has a request");
+        let (child, into) = self.begun[self.first].take().expect("the window holds a request");
         self.first = (self.first + 1) % N;
         self.len -= 1;
         let Done { op, result } = child.await;

@@ -178,7 +178,7 @@ fn connection_limit_is_reported_to_clients() {
     );
     let serve = dir.serve(&["one.toml"]);
     let _first = greeted(&serve).expect("the first one is let in");
-    let words = "the server has all of its 1 connections; try again later";
+    let words = "the server has reached its limit of 1 connections; try again later";
     // libnbd shows a server's message only with debugging on; otherwise it has its own.
     let shown = format!("LIBNBD_DEBUG=1 nbdinfo '{}'", serve.uri());
     let ran = tool(&dir, "sh", &["-c", &shown]);
@@ -269,7 +269,7 @@ fn accept_pauses_at_descriptor_limit() {
     child.kill().unwrap();
     child.wait().unwrap();
     let said = std::fs::read_to_string(dir.path("said")).unwrap();
-    let waiting = "Too many open files (os error 24); connections wait until others are closed";
+    let waiting = "Too many open files (os error 24); new connections wait until others close";
     let told = said.lines().filter(|line| line.contains("x.sock: ") && line.contains(waiting));
     assert_eq!(told.count(), 1, "{said}");
 

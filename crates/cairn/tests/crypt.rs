@@ -161,7 +161,7 @@ fn crypt_warns_of_key_file_readable_by_others() {
         fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(mode)).unwrap();
         let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
         assert_eq!(ran.code, 0, "{ran:?}");
-        ran.err.contains("warning: others may read the key in key")
+        ran.err.contains("warning: other users can read the key file key")
     };
     assert!(warned(0o644) && warned(0o640));
     assert!(!warned(0o600) && !warned(0o400));
@@ -179,7 +179,7 @@ fn plain_crypt_has_no_key_slots() {
         (&["key", "ls", "d"], 9, "d is a file and has no key slots"),
         (&["key", "ls", "other"], 4, "no device \"other\" in home"),
         (&["key", "ls", "away/safe"], 4, "no device \"away/safe\" in home"),
-        (&["key", "add", "safe", "--key", "hunter2"], 2, "a key comes from file:PATH"),
+        (&["key", "add", "safe", "--key", "hunter2"], 2, "a key source is file:PATH"),
         (&["key", "rm", "safe", "0", "--yes"], 9, "has no key slots"),
     ] {
         let ran = dir.cairn(args);

@@ -81,7 +81,7 @@ fn one_shot_key_is_handed_to_next_worker() {
     assert_eq!(daemon.stop(), 0);
     // The next daemon has the graph, but no source for its key.
     daemon.start_again(&[]);
-    until("it says so", || daemon.log().contains("nobody is there to give it"));
+    until("it says so", || daemon.log().contains("must be given to cairn apply"));
     let ran = dir.cairn(&["status"]);
     assert!(ran.code == 11 && ran.out.contains("cairn apply"), "{ran:?}");
     dir.text(&["stop", "home"]);
@@ -95,7 +95,7 @@ fn start_without_terminal_reports_missing_key() {
     let dir = keyed("ask");
     let mut daemon = Daemon::start(&dir);
     let ran = dir.cairn(&["apply", "home.toml"]);
-    assert!(ran.code == 7 && ran.err.contains("no terminal to ask at"), "{ran:?}");
+    assert!(ran.code == 7 && ran.err.contains("no terminal for the prompt"), "{ran:?}");
     assert!(daemon.view().unwrap().graphs.is_empty());
     assert_eq!(daemon.stop(), 0);
 }

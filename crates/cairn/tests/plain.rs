@@ -55,8 +55,8 @@ fn create_reports_file_size_limit() {
         let mut command = std::process::Command::new("sh");
         command.args(["-c", &limited]).current_dir(&dir.0).env("XDG_RUNTIME_DIR", dir.path("run"));
         let ran = common::Ran::of(&command.output().unwrap());
-        let why =
-            "d.img: this file system has no files of 1099511627776 bytes. Next: a smaller size";
+        let why = "d.img: the file system does not support files of 1099511627776 bytes. \
+                   Next: choose a smaller size";
         assert!(ran.code == code && ran.err.contains(why), "{args}: {ran:?}");
         assert!(!dir.path("d.img").exists());
     }

@@ -341,7 +341,12 @@ fn takeover_fails_request_present_at_every_crash() {
     assert_eq!(writer.end(), Some(1), "its write fails");
     let log = manager.log();
     assert!(log.contains("vol: request ") && log.contains("offset: 36864, size: 4096"), "{log}");
-    assert!(log.contains("3 times; it is answered with an I/O error"), "{log}");
+    assert!(
+        log.contains(
+            "in flight at 3 ends of the server in a row; the request fails with an I/O error"
+        ),
+        "{log}"
+    );
     name.detach_well();
     assert!(name.is_gone());
     assert_eq!(manager.stop(), 0);
@@ -433,7 +438,7 @@ fn takeover_continues_device_without_replay_counts() {
         let in_the_way = Path::new("/run/cairn/attach").join(format!(".{}.{what}", name.name));
         fs::create_dir(&in_the_way).unwrap();
         manager.start(&["disk.img"]);
-        until("it was told", || manager.log().matches("it is not counted").count() == round);
+        until("it was told", || manager.log().matches("are not counted").count() == round);
         let log = manager.log();
         assert_eq!(log.matches("  goes on").count(), round, "{log}");
         is_on_disk(&name, &dir.path("disk.img"), 8 << 20, round as u64);

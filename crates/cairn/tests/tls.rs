@@ -163,8 +163,8 @@ fn export_admits_only_listed_clients() {
 fn tls_refuses_client_without_valid_certificate() {
     let (dir, serve) = serve();
     let cases = [
-        ("alone", "wants a certificate"),
-        ("mixed", "does not know the authority"),
+        ("alone", "requires a client certificate"),
+        ("mixed", "does not trust the authority"),
         ("theirs", "not signed by the authority"),
         ("past", "expired on"),
         ("future", "is not valid before"),
@@ -200,7 +200,7 @@ fn tls_1_2_is_refused() {
     assert_eq!(ask(None).code, 0);
     assert_ne!(ask(Some("old.conf")).code, 0);
     let err = serve.stop().err;
-    assert!(err.contains("TLS 1.3 is the only version spoken"), "{err}");
+    assert!(err.contains("only TLS 1.3 is supported"), "{err}");
 }
 
 /// Connects, and sends the client flags of fixed newstyle negotiation.
@@ -260,8 +260,12 @@ fn tls_required_server_refuses_plain_options() {
     stream.write_all(&option(3, b"")).unwrap();
     assert!(is_closed(&mut stream), "no TLS after STARTTLS");
     let err = serve.stop().err;
-    assert!(err.contains("bytes came after STARTTLS"), "{err}");
-    assert!(err.contains("wants TLS first") && err.contains("TLS handshake:"), "{err}");
+    assert!(err.contains("bytes after STARTTLS"), "{err}");
+    assert!(
+        err.contains("requires TLS; send STARTTLS first")
+            && err.contains("the TLS handshake failed:"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -275,7 +279,7 @@ fn hanging_tls_handshake_is_closed_in_time() {
     let begun = Instant::now();
     assert!(is_closed(&mut stream));
     assert!(begun.elapsed() > Duration::from_secs(5), "{:?}", begun.elapsed());
-    assert!(serve.stop().err.contains("no handshake within 10s"));
+    assert!(serve.stop().err.contains("did not complete the handshake within 10s"));
 }
 
 /// A server of another project.
@@ -357,9 +361,12 @@ fn spec_with_wrong_certificates_is_refused_with_path() {
         ),
         (
             "{ cert = \"ours/server-key.pem\", key = \"ours/server-key.pem\" }",
-            "no certificate in it",
+            "the file has no certificate",
         ),
-        ("{ cert = \"ours/server-cert.pem\", key = \"ours/server-cert.pem\" }", "no private key"),
+        (
+            "{ cert = \"ours/server-cert.pem\", key = \"ours/server-cert.pem\" }",
+            "no unencrypted private key",
+        ),
         (
             "{ cert = \"server-past/server-cert.pem\", key = \"server-past/server-key.pem\" }",
             "expired on",
@@ -523,7 +530,7 @@ fn apply_closes_sessions_of_removed_certificates() {
     assert!(bobs.reads() && vol.reads());
     drop((alices, bobs, vol));
     let err = serve.stop().err;
-    assert!(err.contains("its certificate is not admitted to this export any more"), "{err}");
+    assert!(err.contains("certificate is no longer admitted to the export"), "{err}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub async fn in_pieces(
             return None;
         }
         let end = whole.end().min(at.saturating_add(piece_bytes));
-        let op = op_of(ByteRange::between(at, end).expect("not empty"));
+        let op = op_of(ByteRange::between(at, end).expect("a piece has bytes"));
         let done = match &unadmitted {
             Some(lower) => lower.call(op).await,
             None => export.engine.call(&export.portal, op).await,

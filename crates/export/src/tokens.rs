@@ -31,7 +31,7 @@ impl<T> Tokens<T> {
     /// If the request was removed before.
     pub fn take(&mut self, token: usize) -> T {
         self.free.push(token);
-        self.requests[token].take().expect("a token is answered once")
+        self.requests[token].take().expect("a request is answered only once")
     }
 
     /// Whether a request in flight changes bytes of `range`, or any bytes for `None`. `changes` returns the bytes that

@@ -35,8 +35,9 @@ pub fn crates() -> BTreeMap<String, PathBuf> {
 /// If a manifest cannot be read.
 pub fn manifests() -> BTreeMap<String, toml::Table> {
     let manifest = |(name, path): (String, PathBuf)| {
-        let text = std::fs::read_to_string(path.join("Cargo.toml")).expect("each crate has one");
-        (name, text.parse().expect("cargo has read it as well"))
+        let text =
+            std::fs::read_to_string(path.join("Cargo.toml")).expect("each crate has a Cargo.toml");
+        (name, text.parse().expect("the Cargo.toml of a crate is valid TOML"))
     };
     crates().into_iter().map(manifest).collect()
 }

@@ -39,7 +39,7 @@ pub fn paragraphs(path: &Path, text: &str) -> Vec<String> {
         };
         match prose.filter(|prose| !prose.is_empty()) {
             Some(prose) => {
-                let last = paragraphs.last_mut().expect("there is one");
+                let last = paragraphs.last_mut().expect("a paragraph has begun");
                 last.push_str(prose);
                 last.push(' ');
             }

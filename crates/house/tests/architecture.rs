@@ -17,7 +17,7 @@ fn text() -> String {
 /// Returns the invariants, each with its number, from the chapter of that name.
 fn invariants(text: &str) -> Vec<(usize, String)> {
     let (_, chapter) = text.split_once("\n## Invariants\n").expect("a chapter \"Invariants\"");
-    let (chapter, _) = chapter.split_once("\n##").expect("a chapter behind it");
+    let (chapter, _) = chapter.split_once("\n##").expect("a chapter after \"Invariants\"");
     let mut invariants: Vec<(usize, String)> = Vec::new();
     for line in chapter.lines() {
         let number = line.split_once(". ").and_then(|(number, _)| number.parse().ok());
@@ -33,12 +33,12 @@ fn invariants(text: &str) -> Vec<(usize, String)> {
 
 /// Returns the tests and seeded bugs that an invariant names, or the fault of its last sentence.
 fn judges(words: &str) -> Result<Vec<&str>, String> {
-    let (_, names) = words.rsplit_once(MARK).ok_or(format!("no {MARK:?}"))?;
-    let names = names.strip_suffix('.').ok_or("no dot at the end")?;
+    let (_, names) = words.rsplit_once(MARK).ok_or(format!("the invariant has no {MARK:?}"))?;
+    let names = names.strip_suffix('.').ok_or("the invariant does not end with a dot")?;
     let bare = |name: &&str| name.starts_with('`') && name.ends_with('`') && name.len() > 2;
     let names: Vec<_> = names.split(", ").collect();
     match names.iter().find(|name| !bare(name)) {
-        Some(name) => Err(format!("{name:?} is no name in backticks")),
+        Some(name) => Err(format!("the judge {name:?} is not a name in backticks")),
         None => Ok(names.into_iter().map(|name| name.trim_matches('`')).collect()),
     }
 }
@@ -47,12 +47,15 @@ fn judges(words: &str) -> Result<Vec<&str>, String> {
 fn architecture_fits_its_limit_of_lines() {
     let text = text();
     let count = text.lines().count();
-    assert!(count <= LINES_MAX, "{count} lines, at most {LINES_MAX}: move details to docs/");
+    assert!(
+        count <= LINES_MAX,
+        "ARCHITECTURE.md has {count} lines, at most {LINES_MAX}: move details to docs/"
+    );
     for (n, line) in (1..).zip(text.lines()) {
         let chars = line.chars().count();
         assert!(
             chars <= LINE_CHARS_MAX,
-            "line {n} has {chars} characters, at most {LINE_CHARS_MAX}"
+            "line {n} of ARCHITECTURE.md has {chars} characters, at most {LINE_CHARS_MAX}"
         );
     }
 }
@@ -72,7 +75,11 @@ fn architecture_names_every_crate() {
 fn invariants_are_numbered_without_gap() {
     let text = text();
     let numbers: Vec<_> = invariants(&text).iter().map(|(number, _)| *number).collect();
-    assert!(numbers.len() > 20, "only {} were found: is the search right?", numbers.len());
+    assert!(
+        numbers.len() > 20,
+        "only {} invariants were found: is the search right?",
+        numbers.len()
+    );
     assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>());
 }
 
@@ -86,7 +93,7 @@ fn invariants_name_tests_and_seeded_bugs_that_exist() {
         let names = match judges(&words) {
             Ok(names) => names,
             Err(fault) => {
-                faults.push(format!("{number}: {fault}"));
+                faults.push(format!("invariant {number}: {fault}"));
                 continue;
             }
         };
@@ -96,7 +103,7 @@ fn invariants_name_tests_and_seeded_bugs_that_exist() {
                 None => tests.contains(name),
             };
             if !exists {
-                faults.push(format!("{number}: {name} does not exist"));
+                faults.push(format!("invariant {number}: no test or seeded bug is named {name}"));
             }
         }
     }

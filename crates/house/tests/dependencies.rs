@@ -54,20 +54,22 @@ fn dependencies_are_those_of_the_table() {
     let manifests = manifests();
     for (name, manifest) in &manifests {
         let known = MAY_KNOW.iter().find(|(known, _)| known == name);
-        let (_, allowed) = known.unwrap_or_else(|| panic!("the table has no row for {name}"));
+        let (_, allowed) = known
+            .unwrap_or_else(|| panic!("the table of dependencies has no row for the crate {name}"));
         let named = manifest.get("dependencies").and_then(|table| table.as_table());
         let named = named.into_iter().flat_map(|table| table.keys());
         let ours: Vec<_> = named.filter(|name| manifests.contains_key(*name)).collect();
         for dependency in &ours {
             assert!(
                 allowed.contains(&dependency.as_str()),
-                "{name} may not depend on {dependency}; it may depend on {allowed:?}"
+                "the crate {name} may not depend on {dependency}, only on {allowed:?}"
             );
         }
         for dependency in *allowed {
             assert!(
                 ours.iter().any(|ours| ours == dependency),
-                "{name} no longer depends on {dependency}: take that out of the table"
+                "the crate {name} no longer depends on {dependency}: remove {dependency} from the \
+                 table"
             );
         }
     }

@@ -14,7 +14,7 @@ fn links(text: &str) -> Vec<String> {
             continue;
         }
         for rest in prose.split("](").skip(1) {
-            let (target, _) = rest.split_once(')').expect("a link has an end");
+            let (target, _) = rest.split_once(')').expect("a link ends with a parenthesis");
             let (path, _) = target.split_once('#').unwrap_or((target, ""));
             if !path.is_empty() && !path.contains(':') {
                 targets.push(path.to_owned());
@@ -29,7 +29,9 @@ fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {
-            Component::ParentDir => assert!(plain.pop(), "{} leads out", path.display()),
+            Component::ParentDir => {
+                assert!(plain.pop(), "the link {} leads out of the workspace", path.display())
+            }
             Component::CurDir => {}
             part => plain.push(part),
         }
@@ -58,7 +60,13 @@ fn document_links_to_glossary() {
     for (path, targets) in linked() {
         let is_exception = WITHOUT_GLOSSARY.iter().any(|name| path == Path::new(name));
         let has_link = targets.iter().any(|target| target == glossary);
-        assert_ne!(has_link, is_exception, "{}: a link to {}", path.display(), glossary.display());
+        assert_ne!(
+            has_link,
+            is_exception,
+            "{}: a document must link to {}, unless the document is an exception",
+            path.display(),
+            glossary.display()
+        );
     }
 }
 

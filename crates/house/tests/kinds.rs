@@ -37,10 +37,14 @@ fn product_code_outside_of_kinds_names_no_kind() {
     for path in house::rust_files().into_iter().filter(|path| is_judged(path)) {
         let text = std::fs::read_to_string(&path).expect("a file of this workspace");
         let names = named(&product_code(&text));
-        assert!(names.is_empty(), "{} names {names:?}: ask for a capability", path.display());
+        assert!(
+            names.is_empty(),
+            "{} names the kinds {names:?}: ask for a capability of a kind instead",
+            path.display()
+        );
         judged += 1;
     }
-    assert!(judged > 200, "{judged} files");
+    assert!(judged > 200, "only {judged} files were found: is the search right?");
 }
 
 #[test]

@@ -39,11 +39,19 @@ fn prose_uses_plain_words() {
     let worse: Vec<_> = counts.iter().filter(worse).collect();
     if std::env::var_os("UPDATE").is_some() {
         let renamed = total(&counts) <= total(&allowed) || text.is_empty();
-        assert!(renamed, "{} and not more than {}: {worse:?}", total(&counts), total(&allowed));
+        assert!(
+            renamed,
+            "the sources have {} words that are not plain, more than the recorded {}: {worse:?}",
+            total(&counts),
+            total(&allowed)
+        );
         let mut rows = String::new();
         counts.iter().for_each(|(name, count)| writeln!(rows, "{count} {name}").unwrap());
         return std::fs::write(path, rows).unwrap();
     }
-    assert!(worse.is_empty(), "more words than before that are not plain: {worse:?}");
-    assert_eq!(counts, allowed, "some files are better now: run this once with UPDATE=1");
+    assert!(worse.is_empty(), "files have more words that are not plain than recorded: {worse:?}");
+    assert_eq!(
+        counts, allowed,
+        "files have fewer words that are not plain than recorded: run this test once with UPDATE=1"
+    );
 }

@@ -16,9 +16,13 @@ fn binary_names_neither_meta_nor_labels_of_graph() {
         }
         let text = std::fs::read_to_string(&path).expect("a file of this workspace");
         for beneath in BENEATH {
-            assert!(!text.contains(beneath), "{} names {beneath}", path.display());
+            assert!(
+                !text.contains(beneath),
+                "{} uses {beneath}, which the binary must not use",
+                path.display()
+            );
         }
         judged += 1;
     }
-    assert!(judged > 50, "{judged} files");
+    assert!(judged > 50, "only {judged} files of the binary were found: is the search right?");
 }

@@ -45,7 +45,7 @@ fn wakers_are_kept_by_toolkit_and_executors_alone() {
             found.push(name.to_str().unwrap().to_owned());
         }
     }
-    assert_eq!(found, MAY_KEEP_WAKERS, "the sources that keep wakers");
+    assert_eq!(found, MAY_KEEP_WAKERS, "the list of sources that store wakers differs");
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn allocation_moves_up_and_is_refused_across_stripes() {
     let stripe = bench.add("stripe", &[("chunk", Value::Size(4096))], &[a, b]);
     let wanted = Bytes { bytes: UNIT_BYTES };
     let refused = done(bench.begin::<Allocate>(stripe, 1, range(0, 65536), wanted)).unwrap_err();
-    assert!(refused.message().contains("not one run above"), "{refused}");
+    assert!(refused.message().contains("not contiguous in the device above"), "{refused}");
     assert!(space.runs().is_empty() && other_space.runs().is_empty(), "it is taken back");
 }
 

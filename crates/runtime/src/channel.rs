@@ -77,8 +77,8 @@ pub(crate) fn take_over(
 
 fn not_counted(side: &Reactor, counts: &Path, error: &std::io::Error) {
     side.note(&format!(
-        "warning: {}: {error}: it is not counted how often requests come again. Next: \
-                         make room in /run",
+        "warning: {}: {error}: resent FUSE requests are not counted across restarts. Next: make \
+         room in /run",
         counts.display()
     ));
 }
@@ -87,8 +87,8 @@ impl Fuse {
     fn new(side: Rc<Reactor>, file: OwnedFd, at: &Path) -> Self {
         let lacks = sys::set_io_flusher().err().map(|error| {
             format!(
-                "PR_SET_IO_FLUSHER: {error}: when memory is short, writes to the device may wait for \
-                 each other"
+                "PR_SET_IO_FLUSHER: {error}: when memory is short, writes to the mounted volume \
+                 may deadlock"
             )
         });
         let file = RefCell::new(Some(Rc::new(file)));
@@ -166,8 +166,11 @@ impl Channel for Fuse {
         let mut bytes = buf.write();
         sys::lock_memory(&mut bytes).map_err(|error| {
             let len = bytes.len();
-            Error::new(ErrorKind::Limit, format!("locking {len} bytes of memory: {error}"))
-                .next("raise the limit of locked memory (ulimit -l), or give CAP_IPC_LOCK")
+            Error::new(ErrorKind::Limit, format!("cannot lock {len} bytes of memory: {error}"))
+                .next(
+                    "raise the limit of locked memory (ulimit -l), or give the process \
+                     CAP_IPC_LOCK",
+                )
         })
     }
 
@@ -203,6 +206,8 @@ impl Channel for Fuse {
     fn came_again(&self, number: u64) -> Result<u64> {
         let Some(again) = &self.again else { return Ok(1) };
         let count = again.borrow_mut().note(number);
-        count.map_err(|error| Error::io(&error, format_args!("{}: its counts", self.name)))
+        count.map_err(|error| {
+            Error::io(&error, format_args!("{}: writing the counts of resent requests", self.name))
+        })
     }
 }

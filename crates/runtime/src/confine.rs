@@ -75,7 +75,10 @@ const REFUSED: &[i64] = &[
 /// `Unsupported` if the kernel has no system call filters.
 pub fn confine() -> Result<()> {
     let failed = |error: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::Unsupported, format!("a filter of system calls: {error}"))
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("cannot install the system call filter: {error}"),
+        )
     };
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
     let rules: BTreeMap<_, _> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();

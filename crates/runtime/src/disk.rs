@@ -156,8 +156,8 @@ impl Storage for OpenDisk {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{path}: a block device, or a file system in user space, is not asked what is \
-                     allocated; treat all as data"
+                    "{path}: block status is not supported on a block device or a FUSE file \
+                     system; treat all bytes as data"
                 ),
             ));
         };
@@ -209,7 +209,7 @@ impl Disk {
         Error::new(
             ErrorKind::OutOfRange,
             format!(
-                "{}: {what} of {} bytes at {} passes the size of {}",
+                "{}: {what} of {} bytes at {} ends past the disk's size of {} bytes",
                 self.path,
                 range.len(),
                 range.start(),
@@ -228,7 +228,11 @@ impl Disk {
         let buf_range = |offset| {
             let len = buf.map_or(0, |buf| buf.len() as u64);
             ByteRange::new(offset, len).ok_or_else(|| {
-                let words = format!("{}: {} of {len} bytes at {offset}", self.path, op.name());
+                let words = format!(
+                    "{}: {} of {len} bytes at {offset}: the range is empty or ends past 2^64",
+                    self.path,
+                    op.name()
+                );
                 Error::new(ErrorKind::OutOfRange, words)
             })
         };
@@ -238,7 +242,7 @@ impl Disk {
             _ => None,
         };
         if self.read_only && !matches!(op, Op::Read { .. } | Op::Flush) {
-            let words = format!("{}: {} of a disk opened to be read", self.path, op.name());
+            let words = format!("{}: {} of a disk that is open read-only", self.path, op.name());
             return Err(Error::new(ErrorKind::ReadOnly, words));
         }
         if let Op::Flush = op
@@ -252,7 +256,7 @@ impl Disk {
         }
         if !range.is_aligned(self.block_size.get()) {
             let words = format!(
-                "{}: {} of {} bytes at {} is not in multiples of {}",
+                "{}: {} of {} bytes at {}: both must be multiples of the block size {}",
                 self.path,
                 op.name(),
                 range.len(),
@@ -310,7 +314,7 @@ impl Disk {
                 slot.moved,
                 self.size.get()
             ),
-            op => format!("{}: {} of {len} bytes stores nothing more", self.path, op.name()),
+            op => format!("{}: {} of {len} bytes: the kernel wrote 0 bytes", self.path, op.name()),
         };
         Step::Done(Err(Error::new(ErrorKind::Io, words)))
     }
@@ -341,8 +345,8 @@ impl Disk {
             *self.fault.borrow_mut() = Some(Error::new(
                 ErrorKind::Faulted,
                 format!(
-                    "{path}: an earlier flush failed ({error}), so what was written before may be \
-                     lost; check the disk and open it again"
+                    "{path}: an earlier flush failed ({error}), so unflushed writes may be lost; \
+                     check the disk and open it again"
                 ),
             ));
         }

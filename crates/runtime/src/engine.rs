@@ -42,11 +42,11 @@ pub(crate) enum Running {
 /// Starts the mechanism for a core's system calls. Returns it with a line for the log.
 pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, String)> {
     let threads = |why: &str| {
-        let words = format!("{why}; disks are served by {DISK_THREADS} threads");
+        let words = format!("{why}; {DISK_THREADS} threads do the I/O of disks");
         Ok((Running::Threads(Threads::new(queue.clone())), words))
     };
     if engine == Engine::Threads {
-        return threads("io_uring is not asked for");
+        return threads("the engine \"threads\" was chosen, so io_uring is not used");
     }
     let error = match Ring::new() {
         Ok(ring) => {
@@ -57,16 +57,19 @@ pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, Stri
     };
     match refusal(&error) {
         Some(why) if engine == Engine::Auto => threads(why),
-        _ => Err(Error::io(&error, "setting up an io_uring; the engine \"threads\" needs none")),
+        _ => Err(Error::io(
+            &error,
+            "cannot set up io_uring (the engine \"threads\" works without io_uring)",
+        )),
     }
 }
 
 /// Returns the reason if the error means that no ring can be had at all.
 fn refusal(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
-        libc::EPERM => Some("io_uring is not allowed here (EPERM)"),
-        libc::EACCES => Some("io_uring is not allowed here (EACCES)"),
-        libc::ENOSYS => Some("this kernel has no io_uring, or one older than 5.11 (ENOSYS)"),
+        libc::EPERM => Some("this process may not use io_uring (EPERM)"),
+        libc::EACCES => Some("this process may not use io_uring (EACCES)"),
+        libc::ENOSYS => Some("this kernel has no io_uring of Linux 5.11 or later (ENOSYS)"),
         _ => None,
     }
 }
@@ -126,7 +129,7 @@ mod tests {
     #[test]
     fn engine_falls_back_to_threads_only_if_banned() {
         let of = |errno| refusal(&io::Error::from_raw_os_error(errno));
-        assert_eq!(of(libc::EPERM), Some("io_uring is not allowed here (EPERM)"));
+        assert_eq!(of(libc::EPERM), Some("this process may not use io_uring (EPERM)"));
         assert!(of(libc::ENOSYS).is_some());
         assert_eq!(of(libc::ENOMEM), None);
         assert_eq!(of(libc::EMFILE), None);

@@ -179,7 +179,7 @@ struct Named(&'static str);
 impl Drop for Named {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("cairn: the panic was in the task {}", self.0);
+            eprintln!("cairn: the task \"{}\" panicked", self.0);
         }
     }
 }

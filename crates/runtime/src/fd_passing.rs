@@ -34,10 +34,13 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub fn pass_fds<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) -> Result<OwnedFd> {
     let all: Vec<_> = all.into_iter().collect();
     if all.len() > PASSED_FDS_MAX {
-        let words = format!("{} descriptors to leave; at most {PASSED_FDS_MAX}", all.len());
+        let words = format!(
+            "cannot pass {} descriptors to a program; at most {PASSED_FDS_MAX} are possible",
+            all.len()
+        );
         return Err(Error::new(ErrorKind::Limit, words));
     }
-    let failed = |error: io::Error| Error::io(&error, "leaving descriptors to a program");
+    let failed = |error: io::Error| Error::io(&error, "passing descriptors to a program");
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (ours, theirs) = pair.map_err(|error| failed(error.into()))?;
     for some in all.chunks(AT_ONCE) {
@@ -69,8 +72,10 @@ pub fn inherit_from(socket: impl AsFd) -> Result<()> {
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
         let mut with = RecvAncillaryBuffer::new(&mut room);
         let mut into = [IoSliceMut::new(&mut chunk)];
-        let got = recvmsg(&socket, &mut into, &mut with, RecvFlags::CMSG_CLOEXEC)
-            .map_err(|error| Error::io(&error.into(), "taking over descriptors"))?;
+        let got =
+            recvmsg(&socket, &mut into, &mut with, RecvFlags::CMSG_CLOEXEC).map_err(|error| {
+                Error::io(&error.into(), "receiving descriptors from the parent process")
+            })?;
         for message in with.drain() {
             if let RecvAncillaryMessage::ScmRights(some) = message {
                 files.extend(some);
@@ -84,7 +89,11 @@ pub fn inherit_from(socket: impl AsFd) -> Result<()> {
     let names = String::from_utf8_lossy(&names);
     let names: Vec<_> = names.lines().map(str::to_owned).collect();
     if names.len() != files.len() {
-        let words = format!("{} names came with {} descriptors", names.len(), files.len());
+        let words = format!(
+            "the parent process passed {} names with {} descriptors",
+            names.len(),
+            files.len()
+        );
         return Err(Error::new(ErrorKind::Invalid, words));
     }
     fdstore::leave(names.into_iter().zip(files));

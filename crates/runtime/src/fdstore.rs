@@ -133,8 +133,9 @@ pub(crate) fn is_kept() -> bool {
 /// The error of the system. The service manager itself does not reply.
 pub fn fdstore_put(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
     debug_assert!(name.len() <= NAME_MAX_BYTES && !name.contains([':', '\n']), "{name}");
-    notify(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))
-        .map_err(|error| Error::io(&error, format_args!("${MANAGER}: storing {name}")))
+    notify(&format!("FDSTORE=1\nFDNAME={name}"), Some(file)).map_err(|error| {
+        Error::io(&error, format_args!("${MANAGER}: putting {name} into the descriptor store"))
+    })
 }
 
 /// Removes the descriptors called `name` from the service manager's descriptor store; it closes them.
@@ -142,9 +143,9 @@ pub fn fdstore_put(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
 /// # Errors
 /// The error of the system.
 pub fn withdraw(name: &str) -> Result<()> {
-    notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None)
-        .map(drop)
-        .map_err(|error| Error::io(&error, format_args!("${MANAGER}: giving up {name}")))
+    notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None).map(drop).map_err(|error| {
+        Error::io(&error, format_args!("${MANAGER}: removing {name} from the descriptor store"))
+    })
 }
 
 /// Removes the descriptor `name` of a socket or state that this process takes over from the service manager's store. It
@@ -156,9 +157,10 @@ pub fn withdraw(name: &str) -> Result<()> {
 pub(crate) fn take_from_manager(name: &str) -> Result<()> {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     match notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None) {
-        Err(error) if ![ConnectionRefused, NotFound].contains(&error.kind()) => {
-            Err(Error::io(&error, format_args!("${MANAGER}: taking {name}")))
-        }
+        Err(error) if ![ConnectionRefused, NotFound].contains(&error.kind()) => Err(Error::io(
+            &error,
+            format_args!("${MANAGER}: removing inherited {name} from the descriptor store"),
+        )),
         _ => Ok(()),
     }
 }
@@ -170,7 +172,7 @@ pub(crate) fn take_from_manager(name: &str) -> Result<()> {
 pub fn tell_manager(line: &str) -> Result<()> {
     notify(line, None)
         .map(drop)
-        .map_err(|error| Error::io(&error, format_args!("${MANAGER}: {line}")))
+        .map_err(|error| Error::io(&error, format_args!("${MANAGER}: sending {line}")))
 }
 
 /// Sends the watchdog message of this process to the service manager, if there is one. Does not wait for a manager
@@ -184,7 +186,7 @@ pub fn beat() -> Result<()> {
     use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
     match send(&manager, ALIVE, None, None) {
         Err(error) if ![ConnectionRefused, NotFound, WouldBlock].contains(&error.kind()) => {
-            Err(Error::io(&error, format_args!("${MANAGER}: {ALIVE}")))
+            Err(Error::io(&error, format_args!("${MANAGER}: sending {ALIVE}")))
         }
         _ => Ok(()),
     }

@@ -103,7 +103,7 @@ impl Core {
     /// The error of the kernel when it creates a ring or an eventfd.
     pub fn new(config: Config) -> Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let bell = sys::eventfd().map_err(|error| Error::io(&error, "making an eventfd"))?;
+        let bell = sys::eventfd().map_err(|error| Error::io(&error, "creating an eventfd"))?;
         let bell_end = bell.try_clone().map_err(|error| Error::io(&error, "copying an eventfd"))?;
         let queue = Arc::new(Queue::new(bell));
         let (engine, words) = engine::start(config.engine, &queue)?;
@@ -173,7 +173,7 @@ impl Core {
                 return output;
             }
             if let Err(error) = self.side.turn(ran) {
-                panic!("the core cannot go on: {error}");
+                panic!("the I/O loop of a thread failed: {error}");
             }
         }
     }
@@ -192,7 +192,7 @@ impl Drop for Core {
     fn drop(&mut self) {
         if let Err(error) = self.side.stop(self.drain) {
             // There is no other way left to report the lost operations, and they must not go unreported.
-            eprintln!("cairn: a core was dropped: {error}");
+            eprintln!("cairn: I/O was lost when a thread ended: {error}");
         }
     }
 }

@@ -14,7 +14,12 @@ use crate::fdstore;
 /// # Errors
 /// Errors of the system.
 pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
-    let failed = |error| Error::io(&error, format_args!("{name}: {} bytes to leave", bytes.len()));
+    let failed = |error| {
+        Error::io(
+            &error,
+            format_args!("{name}: storing {} bytes for the next process", bytes.len()),
+        )
+    };
     let memory = memfd_create("cairn", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL);
     // Kernels before 6.3 do not know the second flag, and need none.
     let memory = memory.or_else(|_| memfd_create("cairn", MemfdFlags::CLOEXEC));
@@ -29,7 +34,9 @@ pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
 /// # Errors
 /// `NotFound`; `Limit` if there are more than `most` bytes; errors of the system.
 pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
-    let failed = |error| Error::io(&error, format_args!("{name}: taking what was left"));
+    let failed = |error| {
+        Error::io(&error, format_args!("{name}: reading the state of the previous process"))
+    };
     let left = fdstore::take_named(name)?;
     let mut file = File::from(left.file);
     let mut bytes = Vec::new();
@@ -39,7 +46,10 @@ pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     fdstore::take_from_manager(name)?;
     read.map_err(failed)?;
     if bytes.len() > most {
-        let words = format!("{name}: more than {most} bytes were left; they are not used");
+        let words = format!(
+            "{name}: the previous process left more than {most} bytes of state; the state is \
+             ignored"
+        );
         return Err(Error::new(ErrorKind::Limit, words));
     }
     Ok(bytes)

@@ -23,7 +23,10 @@ const PREFIX: &str = "key/";
 const MAPPED_BYTES: usize = 2 * 4096;
 const LENGTH_BYTES: usize = 4;
 
-const _: () = assert!(LENGTH_BYTES + SECRET_BYTES_MAX <= MAPPED_BYTES, "any key fits");
+const _: () = assert!(
+    LENGTH_BYTES + SECRET_BYTES_MAX <= MAPPED_BYTES,
+    "the longest key fits into the mapping"
+);
 
 /// Keys that were given to this process, by device.
 static GIVEN: Mutex<BTreeMap<String, Secret>> = Mutex::new(BTreeMap::new());
@@ -79,10 +82,12 @@ pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
     let Some(memory) = fdstore::copy_of(&format!("{PREFIX}{who}"))? else { return Ok(None) };
     let mut mapping = Mapping::of(memory.as_fd())?;
     let bytes = mapping.bytes_mut();
-    let (len, bytes) = bytes.split_first_chunk::<LENGTH_BYTES>().expect("it is longer");
+    let (len, bytes) = bytes
+        .split_first_chunk::<LENGTH_BYTES>()
+        .expect("the mapping is longer than its length field");
     let len = u32::from_be_bytes(*len) as usize;
     if len > SECRET_BYTES_MAX {
-        return Err(Error::new(ErrorKind::Corrupt, format!("the key held for {who} is none")));
+        return Err(Error::new(ErrorKind::Corrupt, format!("the key stored for {who} is damaged")));
     }
     Secret::copy_of(&bytes[..len]).map(Some)
 }
@@ -115,13 +120,11 @@ fn secret_memory(who: &str) -> Result<OwnedFd> {
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     if fd < 0 {
         let error = io::Error::last_os_error();
-        let words = format!(
-            "the key of {who} cannot be kept for the process after this one: {error} \
-                         (memfd_secret)"
-        );
+        let words =
+            format!("the key of {who} cannot be kept for the next process: {error} (memfd_secret)");
         return Err(Error::new(ErrorKind::Unsupported, words).next(
-            "start the kernel with secretmem.enable=1; or a source that can be read again, \
-                         file:PATH or credential:NAME",
+            "start the kernel with secretmem.enable=1, or set the key to file:PATH or \
+             credential:NAME",
         ));
     }
     // SAFETY: it was opened just now, and has no other owner.
@@ -134,7 +137,7 @@ fn secret_memory(who: &str) -> Result<OwnedFd> {
 }
 
 fn failed() -> Error {
-    Error::io(&io::Error::last_os_error(), "memory for a key")
+    Error::io(&io::Error::last_os_error(), "allocating or mapping memory for a key")
 }
 
 /// Such memory, mapped into this process for a moment.
@@ -145,7 +148,7 @@ impl Mapping {
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, memory.as_raw_fd());
         let len = rustix::fs::fstat(memory).map_err(|error| Error::io(&error.into(), PREFIX))?;
         if len.st_size < MAPPED_BYTES as i64 {
-            let words = format!("memory for a key with {} bytes", len.st_size);
+            let words = format!("the memory of a stored key has {} bytes: too few", len.st_size);
             return Err(Error::new(ErrorKind::Corrupt, words));
         }
         // SAFETY: a new mapping, at an address that the kernel chooses.
@@ -155,7 +158,7 @@ impl Mapping {
         if at == libc::MAP_FAILED {
             return Err(failed());
         }
-        Ok(Self(NonNull::new(at.cast()).expect("the kernel maps nothing at zero")))
+        Ok(Self(NonNull::new(at.cast()).expect("the kernel maps no memory at address zero")))
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
@@ -169,7 +172,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `of` with this length, and no slice is left.
         let unmapped = unsafe { libc::munmap(self.0.as_ptr().cast(), MAPPED_BYTES) };
-        debug_assert_eq!(unmapped, 0, "a mapping of ours can be given back");
+        debug_assert_eq!(unmapped, 0, "a mapping of this process can be unmapped");
     }
 }
 

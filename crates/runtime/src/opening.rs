@@ -54,7 +54,9 @@ impl<T, E: Into<io::Error>> Tried<T> for Result<T, E> {
         self.map_err(|error| {
             let (error, path) = (error.into(), open.path.display());
             let read_only = match error.raw_os_error() {
-                Some(libc::EROFS) => ": the file system is read-only; open it with read_only",
+                Some(libc::EROFS) => {
+                    ": the file system is read-only; set read_only = true on the disk"
+                }
                 _ => "",
             };
             Error::io(&error, format_args!("{path}: {what}{read_only}"))
@@ -76,7 +78,7 @@ fn file(open: &Open) -> Result<Opened> {
     let (file, created) = open_or_create(open)?;
     let stat = fstat(&file).tried(open, "stat")?;
     if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-        let words = "is no regular file; a block device is opened as a device";
+        let words = "is not a regular file; name a block device with path = PATH";
         return Err(refused(open, ErrorKind::Invalid, words));
     }
     lock(open, &file, &stat)?;
@@ -92,7 +94,7 @@ pub(crate) fn probe(open: &Open) -> Result<StorageFacts> {
     }
     let opened = match (sys::open(&open.path, access(open), 0), open.create) {
         (Err(error), Some(size)) if error.raw_os_error() == Some(libc::ENOENT) => {
-            let file = unnamed(open).tried(open, "looking at the directory")?;
+            let file = unnamed(open).tried(open, "checking the directory")?;
             set_len(open, &file, size)?;
             inspect(open, file, true)?
         }
@@ -123,8 +125,10 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened> {
     };
     if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
         let whole = size.next_multiple_of(block_size.into()).max(block_size.into());
-        let words = format!("has {size} bytes; it must be a multiple of {block_size} above zero");
-        let next = format!("truncate -s {whole}, or more, or name another");
+        let words = format!(
+            "has {size} bytes; a disk's size must be a multiple of {block_size} above zero"
+        );
+        let next = format!("truncate -s {whole} (or larger), or name another file");
         return Err(refused(open, ErrorKind::Invalid, words).next(next));
     }
     // A hole past the end of the file: this tests the call without writing.
@@ -141,7 +145,7 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened> {
         true => None,
         false => {
             let again = sys::open(itself.as_ref(), libc::O_RDONLY, 0);
-            Some(again.tried(open, "opening again to seek")?)
+            Some(again.tried(open, "opening the file again for block status")?)
         }
     };
     let words = match (inline, direct) {
@@ -186,7 +190,7 @@ fn open_or_create(open: &Open) -> Result<(OwnedFd, bool)> {
             return Ok((file, true));
         }
     }
-    Err(refused(open, ErrorKind::NotFound, "is not there, and cannot be made"))
+    Err(refused(open, ErrorKind::NotFound, "does not exist and cannot be created"))
 }
 
 /// Creates the file, `size` bytes long. Returns `None` if the name is taken.
@@ -221,8 +225,10 @@ fn unnamed(open: &Open) -> io::Result<OwnedFd> {
 fn set_direct(open: &Open, fd: RawFd, kind: i64) -> Result<()> {
     match sys::set_flags(fd, libc::O_DIRECT, true) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let words =
-                format!("{} has no O_DIRECT; choose cache = \"buffered\"", kind_words(kind));
+            let words = format!(
+                "{} has no O_DIRECT; set cache = \"buffered\" on the disk",
+                kind_words(kind)
+            );
             Err(refused(open, ErrorKind::Unsupported, words))
         }
         other => other.tried(open, "O_DIRECT"),
@@ -249,12 +255,13 @@ fn device(open: &Open) -> Result<Opened> {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             let holder = device_holder(&open.path);
             let (words, next) = match holder {
-                Some(holder) => {
-                    (format!("is in use; {holder} has it open"), "stop that, or name another")
-                }
+                Some(holder) => (
+                    format!("is in use: {holder} has the block device open"),
+                    "stop that process, or name another disk",
+                ),
                 None => (
-                    "is in use: it is mounted, or part of another device".to_owned(),
-                    "unmount it, or name another",
+                    "is in use: the block device is mounted, or part of another device".to_owned(),
+                    "unmount the block device, or name another disk",
                 ),
             };
             return Err(refused(open, ErrorKind::InUse, words).next(next));
@@ -269,12 +276,12 @@ fn inspect_device(open: &Open, file: OwnedFd) -> Result<Opened> {
     let invalid = |words| Err(refused(open, ErrorKind::Invalid, words));
     let stat = fstat(&file).tried(open, "stat")?;
     if stat.st_mode & libc::S_IFMT != libc::S_IFBLK {
-        return invalid("is no block device; open it as a file");
+        return invalid("is not a block device; name a regular file with file = PATH");
     }
     let sizes = sys::device_size(file.as_raw_fd());
-    let (size, logical) = sizes.tried(open, "asking for the size")?;
+    let (size, logical) = sizes.tried(open, "reading the size")?;
     if size == 0 {
-        return invalid("has no bytes: there is no medium, or it is not set up");
+        return invalid("has 0 bytes: the block device has no medium or is not set up");
     }
     let block_size = match sys::direct_align(&file) {
         Some((offset, memory)) if direct => offset.max(memory),
@@ -326,12 +333,11 @@ fn lock(open: &Open, file: &OwnedFd, stat: &Stat) -> Result<()> {
         }
         if let Some(holder) = file_holder(stat) {
             let error = refused(open, ErrorKind::InUse, format_args!("is in use by {holder}"));
-            return Err(error.next("stop that, or name another"));
+            return Err(error.next("stop that process, or name another disk"));
         }
         std::thread::sleep(LOCK_REST);
     }
-    let words = "is in use: by a request of an ended process that the kernel has not finished, or by \
-                 another machine; try again";
+    let words = "is in use by unfinished I/O of an ended process, or by another machine; try again";
     Err(refused(open, ErrorKind::InUse, words))
 }
 

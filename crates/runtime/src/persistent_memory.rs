@@ -30,7 +30,10 @@ impl PersistentMemories {
     pub(crate) fn get(&self, name: &str, bytes: u64) -> Result<PersistentMemory> {
         if let Some(known) = self.0.borrow().get(name) {
             if Rc::strong_count(known) > 1 {
-                return Err(Error::new(ErrorKind::InUse, format!("{name}: one has it at a time")));
+                return Err(Error::new(
+                    ErrorKind::InUse,
+                    format!("{name}: this persistent memory is in use already"),
+                ));
             }
             return Ok(PersistentMemory { memory: known.clone(), left: false });
         }
@@ -67,14 +70,16 @@ impl PersistentMemories {
 
 /// Makes memory whose size is sealed, and puts it into the descriptor store.
 fn make(name: &str, bytes: u64) -> Result<File> {
-    let failed = |error: std::io::Error| Error::io(&error, format_args!("{name}: {bytes} bytes"));
+    let failed = |error: std::io::Error| {
+        Error::io(&error, format_args!("{name}: creating {bytes} bytes of persistent memory"))
+    };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("cairn", flags).map_err(|error| failed(error.into()))?);
     file.set_len(bytes).map_err(failed)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(|error| failed(error.into()))?;
     if !fdstore::fdstore_put(name, file.as_fd())? {
-        let words = format!("{name}: nobody outlives this process");
+        let words = format!("{name}: no supervisor keeps memory across restarts of this process");
         return Err(Error::new(ErrorKind::Unsupported, words));
     }
     Ok(file)
@@ -85,7 +90,10 @@ impl Memory {
         match at.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(()),
             _ => {
-                let words = format!("{}: {len} bytes at {at} of {}", self.name, self.len);
+                let words = format!(
+                    "{}: {len} bytes at {at} end past the memory's {} bytes",
+                    self.name, self.len
+                );
                 Err(Error::new(ErrorKind::Invalid, words))
             }
         }

@@ -111,7 +111,7 @@ impl Reactor {
     }
 
     fn me(&self) -> Rc<Self> {
-        self.me.upgrade().expect("a side at work is alive")
+        self.me.upgrade().expect("the reactor lives while its operations run")
     }
 
     /// Whether sockets of the core must be nonblocking.
@@ -242,7 +242,7 @@ impl Reactor {
         }
         self.answers.replace(answers);
         self.fire();
-        entered.map_err(|error| Error::io(&error, "waiting for the kernel"))
+        entered.map_err(|error| Error::io(&error, "waiting for completions from the kernel"))
     }
 
     /// Reads the clock anew: the owner of this core may have been busy elsewhere for long since it ran.
@@ -332,7 +332,7 @@ impl Reactor {
             0 => Ok(()),
             jobs => Err(Error::new(
                 ErrorKind::TimedOut,
-                format!("{jobs} jobs of worker threads have not ended within {limit:?}"),
+                format!("{jobs} jobs of worker threads did not end within {limit:?}"),
             )),
         }
     }
@@ -369,7 +369,7 @@ impl Reactor {
                 self.submit(id, call);
             }
         }
-        entered.map_err(|error| Error::io(&error, "waiting for what is in flight"))
+        entered.map_err(|error| Error::io(&error, "waiting for operations in flight"))
     }
 
     fn give_up(&self, limit: Duration) -> Error {
@@ -384,7 +384,7 @@ impl Reactor {
         Error::new(
             ErrorKind::TimedOut,
             format!(
-                "still in flight after {limit:?}: {}; their buffers are left to the kernel",
+                "operations still in flight after {limit:?}: {}; their buffers are never freed",
                 words.join(", ")
             ),
         )
@@ -457,7 +457,7 @@ impl World for Reactor {
             sys::random_bytes(bytes.as_flattened_mut());
             batch.extend(bytes.map(u64::from_ne_bytes));
         }
-        batch.pop().expect("a batch was just made")
+        batch.pop().expect("the batch was created above")
     }
 
     fn spawn(&self, name: &'static str, task: LocalFuture<()>) {
@@ -472,7 +472,10 @@ impl World for Reactor {
         let home = Rc::new(OneShot::default());
         let tell = home.clone();
         self.workers.push(job);
-        self.spawn("a job comes home", Box::pin(async move { tell.set(ended.await) }));
+        self.spawn(
+            "the completion of a worker job",
+            Box::pin(async move { tell.set(ended.await) }),
+        );
         // A panic of the job is our error, and shows here too.
         Box::pin(async move { assert!(home.wait().await, "a job panicked on its worker thread") })
     }
@@ -517,7 +520,8 @@ impl World for Reactor {
         let file = std::fs::File::open(path).map_err(failed)?;
         file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() > most {
-            let words = format!("{}: longer than {most} bytes", path.display());
+            let words =
+                format!("{}: the file is longer than the limit of {most} bytes", path.display());
             return Err(Error::new(ErrorKind::Limit, words));
         }
         Ok(bytes)

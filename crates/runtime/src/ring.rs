@@ -72,9 +72,9 @@ impl Ring {
     /// Returns a line for the log about the features of the io_uring.
     pub(crate) fn words(&self) -> &'static str {
         if self.task_run_flag {
-            "io_uring, one issuer, deferred task work"
+            "io_uring with one issuer and deferred task work"
         } else {
-            "io_uring, plain: this kernel does not know deferred task work"
+            "io_uring without deferred task work, which this kernel lacks"
         }
     }
 

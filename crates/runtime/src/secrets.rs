@@ -40,12 +40,13 @@ impl Keys {
             }
             if !self.by_hand {
                 let why = format!(
-                    "the key of {} was to be given by hand ({}), and nobody is there to give it",
+                    "the key of {} (source {}) must be given to cairn apply: this process cannot \
+                     read the source",
                     wanted.who, wanted.source
                 );
                 return Err(denied(why).next(
-                    "cairn stop and cairn apply, which asks for it; or a source that can be read \
-                         at each start, file:PATH or credential:NAME",
+                    "run cairn stop, then cairn apply, which asks for the key; or set the key to \
+                     file:PATH or credential:NAME",
                 ));
             }
         }
@@ -57,9 +58,9 @@ impl Keys {
         }?;
         if secret.bytes().is_empty() {
             return Err(match wanted.source {
-                KeySource::Ask => denied("an empty passphrase is refused".to_owned()),
-                _ => denied(format!("key {}: it is empty", wanted.source))
-                    .next("write the key into it"),
+                KeySource::Ask => denied("the passphrase is empty".to_owned()),
+                _ => denied(format!("key {}: the key is empty", wanted.source))
+                    .next("write the key into this source"),
             });
         }
         Ok(secret)
@@ -70,8 +71,8 @@ impl Keys {
         let Some(directory) = &self.credentials else {
             let why = format!("key {source}: $CREDENTIALS_DIRECTORY is not set");
             return Err(denied(why).next(format!(
-                "LoadCredential={name}:PATH in the unit that starts this, or key = \
-                         \"file:PATH\""
+                "set LoadCredential={name}:PATH in the systemd unit of this process, or key = \
+                 \"file:PATH\""
             )));
         };
         file(&PathBuf::from(directory).join(name), &source, |_| {})
@@ -82,10 +83,12 @@ impl Keys {
 pub(crate) fn file(path: &Path, source: &KeySource, note: fn(&str)) -> Result<Secret> {
     let refuse = |error: io::Error| {
         let next = match error.kind() {
-            io::ErrorKind::NotFound => "make it, or name another",
-            io::ErrorKind::PermissionDenied => "run as a user who may, or name another",
-            io::ErrorKind::WouldBlock => "write the key into it first",
-            _ => "name another",
+            io::ErrorKind::NotFound => "create the key file, or name another",
+            io::ErrorKind::PermissionDenied => {
+                "run as a user that may read the key file, or name another"
+            }
+            io::ErrorKind::WouldBlock => "write the key into the pipe first",
+            _ => "name another key source",
         };
         denied(format!("key {source}: {error}")).next(next.to_string())
     };
@@ -98,13 +101,13 @@ pub(crate) fn file(path: &Path, source: &KeySource, note: fn(&str)) -> Result<Se
         .map_err(refuse)?;
     let about = file.metadata().map_err(refuse)?;
     if about.is_dir() {
-        let why = format!("key {source}: this is a directory");
-        return Err(denied(why).next("name a file in it"));
+        let why = format!("key {source}: the path is a directory");
+        return Err(denied(why).next("name a file in the directory"));
     }
     let (mode, shown) = (about.mode() & 0o777, path.display());
     if about.is_file() && mode & 0o044 != 0 {
         note(&format!(
-            "warning: others may read the key in {shown} (mode {mode:03o}). Next: chmod 600 \
+            "warning: other users can read the key file {shown} (mode {mode:03o}). Next: chmod 600 \
              {shown}"
         ));
     }
@@ -131,7 +134,8 @@ pub fn read(path: &Path, most: usize) -> Result<Secret> {
     let mut secret = Secret::zeroed(room)?;
     let len = read_all(&mut file, secret.bytes_mut()).map_err(failed)?;
     if len == room {
-        let words = format!("{}: longer than {} bytes", path.display(), room - 1);
+        let words =
+            format!("{}: the file is longer than the limit of {} bytes", path.display(), room - 1);
         return Err(Error::new(ErrorKind::Limit, words));
     }
     secret.truncate(len);
@@ -156,8 +160,8 @@ fn read_all(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
 fn cut(mut secret: Secret, len: usize, source: &KeySource) -> Result<Secret> {
     if len > SECRET_BYTES_MAX {
         let why =
-            format!("key {source}: more than {SECRET_BYTES_MAX} bytes, and no key is so long");
-        return Err(denied(why).next("name the file that holds the key alone"));
+            format!("key {source}: the key is longer than the limit of {SECRET_BYTES_MAX} bytes");
+        return Err(denied(why).next("name a file that holds only the key"));
     }
     secret.truncate(len);
     Ok(secret)
@@ -168,9 +172,9 @@ fn descriptor(number: RawFd) -> Result<Secret> {
     let refuse = |error: io::Error| {
         let next = match error.raw_os_error() {
             Some(libc::EBADF) => {
-                format!("start this with the key on descriptor {number}: {number}<FILE")
+                format!("start this process with the key on descriptor {number}: {number}<FILE")
             }
-            _ => "name another".to_owned(),
+            _ => "name another key source".to_owned(),
         };
         denied(format!("key {source}: {error}")).next(next.to_string())
     };
@@ -191,10 +195,10 @@ fn next_bytes(fd: RawFd, into: &mut [u8], limit: Duration) -> io::Result<usize> 
     let begun = Instant::now();
     while !sys::readable(fd, LOOK)? {
         if sys::told_to_stop() {
-            return Err(io::Error::other("broken off"));
+            return Err(io::Error::other("reading the key was interrupted by a stop signal"));
         }
         if begun.elapsed() > limit {
-            let why = format!("nothing came within {} s", limit.as_secs());
+            let why = format!("no bytes arrived within {} s", limit.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, why));
         }
     }
@@ -203,9 +207,9 @@ fn next_bytes(fd: RawFd, into: &mut [u8], limit: Duration) -> io::Result<usize> 
 
 fn ask(wanted: &Wanted) -> Result<Secret> {
     let Some(_quiet) = sys::Quiet::terminal() else {
-        let why = format!("{}: there is no terminal to ask at", wanted.prompt);
+        let why = format!("{}: this process has no terminal for the prompt", wanted.prompt);
         return Err(
-            denied(why).next("another source, \"file:PATH\", \"fd:NUMBER\" or \"credential:NAME\"")
+            denied(why).next("set the key to \"file:PATH\", \"fd:NUMBER\" or \"credential:NAME\"")
         );
     };
     let once = line(&wanted.prompt)?;
@@ -214,13 +218,13 @@ fn ask(wanted: &Wanted) -> Result<Secret> {
     }
     let mut one = once;
     for _ in 0..TWICE_TRIES {
-        if one.same(&line("the same again")?) {
+        if one.same(&line("repeat the passphrase")?) {
             return Ok(one);
         }
-        eprintln!("these two differ");
+        eprintln!("the two passphrases differ; enter the new passphrase again");
         one = line(&wanted.prompt)?;
     }
-    Err(denied("the passphrase was not typed alike twice; nothing was done"))
+    Err(denied("the repeated passphrases differed each time; nothing was changed"))
 }
 
 /// Reads a line of the terminal, without its end.

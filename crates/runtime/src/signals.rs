@@ -37,7 +37,7 @@ impl Signals {
     pub(crate) fn new(side: Rc<Reactor>, kept: bool) -> Result<Self> {
         let others: &[i32] = if kept { &OF_A_KEEPER } else { &[] };
         let file = sys::signalfd(&[&SIGNALS, others].concat())
-            .map_err(|error| Error::io(&error, "taking over the signals"))?;
+            .map_err(|error| Error::io(&error, "setting up the signal descriptor"))?;
         Ok(Self { side, file: Rc::new(file), ticket: None })
     }
 

@@ -162,7 +162,7 @@ impl Slot {
         let moved = self.moved;
         let apart = held.disk.as_ref().is_some_and(|disk| disk.is_foreign());
         let rest = |range: ByteRange| (range.start() + moved, range.len() - moved);
-        let buf = || held.buf.as_ref().expect("a transfer has its buffer");
+        let buf = || held.buf.as_ref().expect("a transfer in flight has a buffer");
         match held.op {
             Op::Read { offset } => {
                 let (ptr, len) = tail(buf(), moved);
@@ -201,7 +201,7 @@ impl Slot {
             }
             Op::Accept => Call::Accept { fd },
             Op::Connect => {
-                let addr = held.peer.as_deref().expect("a connect has its address");
+                let addr = held.peer.as_deref().expect("a connect in flight has an address");
                 Call::Connect { fd, addr }
             }
             Op::Next => Call::Next { fd, ptr: self.small.0.as_mut_ptr(), len: SMALL_BYTES as u32 },
@@ -272,8 +272,8 @@ impl Slab {
     /// # Panics
     /// If no such operation is in flight: the kernel completes each operation once.
     pub(crate) fn flying(&mut self, id: u64) -> &mut Slot {
-        let slot = self.find(id).expect("the kernel answers what is in flight");
-        assert!(matches!(slot.phase, Phase::Flying), "the kernel answered an operation twice");
+        let slot = self.find(id).expect("the kernel completes operations in flight only");
+        assert!(matches!(slot.phase, Phase::Flying), "the kernel completed an operation twice");
         slot
     }
 
@@ -295,7 +295,7 @@ impl Slab {
         slot.phase = Phase::Free;
         slot.generation = slot.generation.wrapping_add(1);
         slot.parts.clear();
-        let held = slot.held.take().expect("a slot is freed once");
+        let held = slot.held.take().expect("an I/O slot is freed only once");
         self.free.push(id as u32);
         held
     }
@@ -303,7 +303,7 @@ impl Slab {
     /// Returns the outcome of the operation `id` and frees its slot, or keeps `waker`. The previous waker is returned,
     /// to be dropped without a borrow.
     pub(crate) fn poll(&mut self, id: u64, waker: &Waker) -> (Polled, Option<Waker>) {
-        let slot = self.find(id).expect("a ticket is polled until its outcome, not longer");
+        let slot = self.find(id).expect("a ticket is not polled after its outcome");
         if matches!(slot.phase, Phase::Flying) {
             let old = match &slot.waker {
                 Some(old) if old.will_wake(waker) => None,
@@ -312,7 +312,7 @@ impl Slab {
             return (Polled::Pending, old);
         }
         let Phase::Done(result) = std::mem::replace(&mut slot.phase, Phase::Free) else {
-            unreachable!("a held slot is flying or done")
+            unreachable!("an occupied I/O slot is in flight or done")
         };
         let parts = std::mem::take(&mut slot.parts);
         let held = self.free(id);

@@ -119,7 +119,7 @@ fn stream(family: AddressFamily, nonblocking: bool, at: &Address) -> Result<Owne
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, nonblocking);
     socket_with(family, SocketType::STREAM, flags, None)
-        .map_err(|error| failed(at, "making a socket", error))
+        .map_err(|error| failed(at, "creating a socket", error))
 }
 
 /// Ends both directions of a socket. It is no error if it has ended already.
@@ -136,7 +136,8 @@ fn unix_peer(path: &Path) -> Result<SocketAddrAny> {
     let peer = SocketAddrUnix::new(path).ok().filter(|_| (1..=UNIX_PATH_MAX).contains(&len));
     peer.map(Into::into).ok_or_else(|| {
         let words = format!(
-            "unix:{}: a path of {len} bytes; a socket's has 1 to {UNIX_PATH_MAX}: choose a shorter one",
+            "unix:{}: the socket path has {len} bytes, the limit is {UNIX_PATH_MAX}; choose a \
+             shorter path",
             path.display()
         );
         Error::new(ErrorKind::Invalid, words)
@@ -165,7 +166,7 @@ pub(crate) async fn connect(side: Rc<Reactor>, to: Address) -> Result<Rc<dyn Soc
         }
     }
     Err(failed.unwrap_or_else(|| {
-        Error::new(ErrorKind::NotFound, format!("{to}: the host has no address"))
+        Error::new(ErrorKind::NotFound, format!("{to}: the host name has no address"))
     }))
 }
 
@@ -183,11 +184,11 @@ async fn resolve(side: &Rc<Reactor>, host: &str, port: u16) -> Result<Vec<Socket
     .await;
     let addresses: Option<io::Result<Vec<SocketAddr>>> =
         found.lock().unwrap_or_else(PoisonError::into_inner).take();
-    addresses.expect("the job has run").map_err(|error| no_address(host, &error))
+    addresses.expect("the name lookup has run").map_err(|error| no_address(host, &error))
 }
 
 fn no_address(host: &str, error: &io::Error) -> Error {
-    Error::new(ErrorKind::NotFound, format!("the host name {host}: {error}"))
+    Error::new(ErrorKind::NotFound, format!("cannot resolve the host name {host}: {error}"))
 }
 
 struct Listening {
@@ -228,7 +229,7 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
                 .to_socket_addrs()
                 .map_err(|error| no_address(host, &error))?;
             let first = found.next().ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, format!("{at}: the host has no address"))
+                Error::new(ErrorKind::NotFound, format!("{at}: the host name has no address"))
             })?;
             first.into()
         }
@@ -248,7 +249,10 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
     bound.and_then(|()| bind(&file, &peer)).map_err(|error| match error {
         Errno::ADDRINUSE => Error::new(
             ErrorKind::InUse,
-            format!("{at}: somebody listens there already; stop it or choose another address"),
+            format!(
+                "{at}: another process listens at this address; stop that process or choose \
+                 another address"
+            ),
         ),
         _ => failed(at, "bind", error),
     })?;
@@ -318,18 +322,20 @@ fn clear_stale(path: &Path, peer: &SocketAddrAny, at: &Address) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let in_use = |words: &str| Error::new(ErrorKind::InUse, format!("{at}: {words}"));
     if !found.file_type().is_socket() {
-        return Err(in_use("the path exists and is no socket; remove it or choose another"));
+        return Err(in_use(
+            "the path exists and is not a socket; remove that file or choose another path",
+        ));
     }
     let probe = stream(AddressFamily::UNIX, true, at)?;
     match rustix::net::connect(&probe, peer) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path)
-            .map_err(|error| failed(at, "removing the socket of an ended process", error)),
+            .map_err(|error| failed(at, "removing the socket file of an ended process", error)),
         Err(Errno::NOENT) => Ok(()),
         // Connected, or the backlog is full: either way there is a listener.
-        Ok(()) | Err(Errno::AGAIN) => {
-            Err(in_use("somebody listens there already; stop it or choose another path"))
-        }
-        Err(error) => Err(failed(at, "asking whether somebody listens there", error)),
+        Ok(()) | Err(Errno::AGAIN) => Err(in_use(
+            "another process listens at this path; stop that process or choose another path",
+        )),
+        Err(error) => Err(failed(at, "checking for another listener at this path", error)),
     }
 }
 
@@ -416,7 +422,8 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
         let ticket = Some(left.unwrap_or_else(|| listening.begin()));
         let mut accepting = Accepting { listening: &listening, ticket };
         let outcome = poll_fn(|cx| {
-            let ticket = accepting.ticket.as_mut().expect("taken after the outcome only");
+            let ticket =
+                accepting.ticket.as_mut().expect("an accept keeps its ticket until the outcome");
             Pin::new(ticket).poll(cx)
         })
         .await;
@@ -445,8 +452,8 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
             Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
                 if !listening.told.replace(true) {
                     listening.side.note(&format!(
-                        "warning: {error}; connections wait until others are closed. Next: ulimit -n, or \
-                         LimitNOFILE= of the service (said once)"
+                        "warning: {error}; new connections wait until others close (logged once). \
+                         Next: raise ulimit -n, or LimitNOFILE= of the service"
                     ));
                 }
                 env.sleep(ACCEPT_REST).await;
@@ -468,6 +475,6 @@ fn describe(file: &OwnedFd) -> String {
             let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             format!("process {pid} ({}) of user {user}", comm.trim())
         }
-        Err(_) => "somebody who has gone".to_owned(),
+        Err(_) => "a process that has ended".to_owned(),
     }
 }

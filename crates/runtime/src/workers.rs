@@ -69,7 +69,11 @@ impl<J: Send + 'static> Workers<J> {
         match started {
             Ok(_) => self.started.set(self.started.get() + 1),
             // Fewer threads are enough as long as there is one.
-            Err(error) => assert!(self.started.get() > 0, "no thread for {}: {error}", self.name),
+            Err(error) => assert!(
+                self.started.get() > 0,
+                "cannot start the first thread of {}: {error}",
+                self.name
+            ),
         }
     }
 

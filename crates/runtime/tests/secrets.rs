@@ -32,7 +32,7 @@ fn key_files_are_read_unchanged() {
             assert_eq!(get(core, &source).unwrap(), bytes);
         }
         for (bytes, words) in
-            [(vec![], "it is empty"), (vec![7; SECRET_BYTES_MAX + 1], "more than")]
+            [(vec![], "the key is empty"), (vec![7; SECRET_BYTES_MAX + 1], "longer than")]
         {
             std::fs::write(place.path(), bytes).unwrap();
             let error = get(core, &source).unwrap_err();
@@ -50,7 +50,7 @@ fn key_pipe_is_read_without_waiting() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let source = format!("file:/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
     let error = get(&core, &source).unwrap_err();
-    assert!(error.to_string().contains("write the key into it first"), "{error}");
+    assert!(error.to_string().contains("write the key into the pipe first"), "{error}");
     writer.write_all(b"hunter2").unwrap();
     assert_eq!(get(&core, &source).unwrap(), b"hunter2");
     drop(writer);
@@ -103,8 +103,11 @@ fn passphrase_is_asked_at_terminal() {
     assert!(seen.contains("got [hunter2]"), "{seen}");
     assert_eq!(seen.matches("hunter2").count(), 1, "nothing is echoed: {seen}");
     let seen = terminal("twice", &["hunter2", "hunter3", "correct", "correct"]);
-    assert!(seen.contains("these two differ") && seen.contains("got [correct]"), "{seen}");
-    assert!(terminal("once", &[""]).contains("refused [an empty passphrase is refused]"));
+    assert!(
+        seen.contains("the two passphrases differ") && seen.contains("got [correct]"),
+        "{seen}"
+    );
+    assert!(terminal("once", &[""]).contains("refused [the passphrase is empty]"));
 }
 
 #[test]
@@ -117,5 +120,8 @@ fn passphrase_without_terminal_is_refused() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(said.contains("there is no terminal to ask at. Next: another source"), "{said}");
+    assert!(
+        said.contains("this process has no terminal for the prompt. Next: set the key"),
+        "{said}"
+    );
 }

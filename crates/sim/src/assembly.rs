@@ -223,7 +223,7 @@ impl Assembly {
     /// # Errors
     /// The error of planning or making it; `NotFound` if the registry lacks the kind.
     pub fn add(&mut self, kind: &str, options: Options<'_>, on: &[PartId]) -> Result<PartId> {
-        let unknown = || Error::new(ErrorKind::NotFound, format!("no kind is called {kind}"));
+        let unknown = || Error::new(ErrorKind::NotFound, format!("unknown kind {kind}"));
         let kind = self.registry.find(kind).ok_or_else(unknown)?;
         let name = format!("{}{}", kind.name, self.parts.len());
         let (graph, options) = ("sim".to_owned(), options.to_vec());
@@ -346,7 +346,9 @@ impl Assembly {
 pub fn answered<T>(mut answer: LocalFuture<Result<T>>) -> Result<T> {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
-        Poll::Pending => Err(Error::new(ErrorKind::TimedOut, "no answer at once")),
+        Poll::Pending => {
+            Err(Error::new(ErrorKind::TimedOut, "the device did not answer without waiting"))
+        }
     }
 }
 
@@ -354,7 +356,7 @@ pub fn answered<T>(mut answer: LocalFuture<Result<T>>) -> Result<T> {
 fn at_once<T>(mut answer: LocalFuture<T>) -> T {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("a disk of this world opens at once"),
+        Poll::Pending => unreachable!("a simulated disk opens without waiting"),
     }
 }
 

@@ -74,7 +74,7 @@ impl Client {
             Err(error) => Some((op, error)),
             Ok(()) => match self.engine.submit(&self.portal, op, self.calls.clone(), token) {
                 Ok(()) => None,
-                Err(op) => Some((op, Error::new(ErrorKind::Limit, "no slot is free"))),
+                Err(op) => Some((op, Error::new(ErrorKind::Limit, "no request slot is free"))),
             },
         };
         if let Some((op, error)) = refused {
@@ -99,13 +99,13 @@ impl Sink for Calls {
                 drop(open);
                 drop(dropped);
             }
-            Some(Wait::Done(_)) | None => panic!("request {token} completed twice"),
+            Some(Wait::Done(_)) | None => panic!("the request {token} completed twice"),
         }
     }
 }
 
 /// A wait for an answer.
-#[must_use = "an answer tells whether it worked"]
+#[must_use = "the answer reports whether the request succeeded"]
 pub struct Call {
     calls: Rc<Calls>,
     token: u64,
@@ -123,7 +123,7 @@ impl Future for Call {
         match open.remove(&self.token) {
             Some(Wait::Done(answer)) => Poll::Ready(answer),
             Some(Wait::For(_) | Wait::Abandoned) | None => {
-                panic!("a call is not polled after its answer")
+                panic!("a request is not polled after its answer")
             }
         }
     }

@@ -195,7 +195,8 @@ impl Remote {
             *extents = connection.status(range.start(), range.len()).await?;
             return Ok(());
         }
-        let sent = Sent::of(op, connection).expect("all but status is one command");
+        let sent =
+            Sent::of(op, connection).expect("every request except block status is one NBD command");
         let outcome = sent.start(connection).await;
         outcome.result?;
         if let (Op::Read { into, .. }, Some(buf)) = (op, outcome.buf) {

@@ -67,7 +67,7 @@ impl AllMemory {
     /// `Unsupported` if no memory outlives processes in this world; `InUse` if `process` has it already.
     pub fn get(&self, name: &str, bytes: u64, process: ProcessId) -> Result<PersistentMemory> {
         if !self.is_kept() {
-            let words = format!("{name}: nobody outlives a process of this world");
+            let words = format!("{name}: this simulated machine has no supervisor");
             return Err(Error::new(ErrorKind::Unsupported, words));
         }
         let mut all = self.held.borrow_mut();
@@ -78,7 +78,10 @@ impl AllMemory {
         });
         let left = known && held.owner.replace(process) != process;
         if !left && held.had.borrow().strong_count() > 0 {
-            return Err(Error::new(ErrorKind::InUse, format!("{name}: one has it at a time")));
+            return Err(Error::new(
+                ErrorKind::InUse,
+                format!("{name}: this persistent memory is in use already"),
+            ));
         }
         let memory = Rc::new(Memory { bytes: held.bytes.clone(), death: self.death.clone() });
         *held.had.borrow_mut() = Rc::downgrade(&memory);
@@ -133,5 +136,5 @@ impl Lasting for Memory {
 }
 
 fn past_end(at: u64, len: usize) -> Error {
-    Error::new(ErrorKind::Invalid, format!("{len} bytes at {at} are not all in the memory"))
+    Error::new(ErrorKind::Invalid, format!("{len} bytes at {at} end past the persistent memory"))
 }

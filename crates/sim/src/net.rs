@@ -91,7 +91,10 @@ impl Network {
     pub fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {
         let mut listeners = self.listeners.borrow_mut();
         if listeners.get(at).is_some_and(|listening| !listening.closed.get()) {
-            return Err(Error::new(ErrorKind::InUse, format!("{at}: somebody listens there")));
+            return Err(Error::new(
+                ErrorKind::InUse,
+                format!("{at}: another process listens at this address"),
+            ));
         }
         let listening = Rc::new(Listening {
             address: at.clone(),
@@ -132,9 +135,10 @@ impl Network {
                     listening.waiting.wake();
                     Ok(Rc::new(Held { pair, side: CALLER }) as Rc<dyn Socket>)
                 }
-                None => {
-                    Err(Error::new(ErrorKind::NotFound, format!("{}: nobody listens", pair.name)))
-                }
+                None => Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("{}: no process listens at this address", pair.name),
+                )),
             }
         })
     }
@@ -231,7 +235,7 @@ impl Pair {
         if let Some(transfer) = self.ends[side].borrow_mut().open.get_mut(&id)
             && !std::mem::replace(&mut transfer.set, true)
         {
-            let me = self.me.upgrade().expect("it is being called");
+            let me = self.me.upgrade().expect("the network lives while its connections run");
             let delay = Duration::from_nanos(self.draw.within(1_000, 60_000));
             self.clock.schedule(self.clock.now().after(delay), Event::Fire(me, id));
         }
@@ -281,7 +285,7 @@ impl Pair {
                 Some(Ok(count))
             }
             Io::Send(_) if own.closed || other.closed => {
-                Some(Err(self.error("the other end has gone")))
+                Some(Err(self.error("the other end closed the connection")))
             }
             Io::Send(parts) => {
                 let total: usize = parts.iter().map(Buf::len).sum();
@@ -310,7 +314,7 @@ impl Pair {
         let receives: Vec<u64> = end.open.iter().filter_map(is_receive).collect();
         drop(end);
         for id in receives {
-            self.answer(side, id, Err(self.error("the receive was called off")));
+            self.answer(side, id, Err(self.error("the receive was cancelled")));
         }
     }
 

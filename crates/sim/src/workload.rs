@@ -183,7 +183,7 @@ impl Worker {
             drawn = drawn.saturating_sub(*weight);
             here
         });
-        match choice.expect("below the sum of all") {
+        match choice.expect("the drawn number is below the sum of all weights") {
             0 => self.read(self.range()).await,
             1 => self.change(Change::Write).await,
             2 => self.change(Change::Zero).await,
@@ -217,7 +217,7 @@ impl Worker {
             2 => self.draw.below(room),
             _ => (hot + self.draw.below(HOT_BLOCKS)) % room,
         };
-        ByteRange::new(start * block, len * block).expect("some blocks")
+        ByteRange::new(start * block, len * block).expect("the range has at least one block")
     }
 
     fn is_abandoned(&self) -> bool {
@@ -308,7 +308,7 @@ impl Worker {
         let step = (step - step % block).max(block) as usize;
         for at in (0..info.size).step_by(step) {
             let end = info.size.min(at + step as u64);
-            let range = ByteRange::between(at, end).expect("some are left");
+            let range = ByteRange::between(at, end).expect("blocks of the volume are left");
             for _ in 0..LEARN_TRIES {
                 let Ok(into) = self.env.buf(range.len() as usize) else { return };
                 let answer = self.client.send(Op::read(range, into)).await.answer;
@@ -331,8 +331,8 @@ impl Worker {
         for round in 0..3 {
             let mut at = 0;
             while at < info.size && self.tally.wrong.borrow().is_none() {
-                let range =
-                    ByteRange::between(at, info.size.min(at + step)).expect("some are left");
+                let range = ByteRange::between(at, info.size.min(at + step))
+                    .expect("blocks of the volume are left");
                 match round {
                     1 => self.status(range).await,
                     _ => self.read(range).await,

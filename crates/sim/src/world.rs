@@ -76,14 +76,16 @@ struct TaskWaker {
 
 impl Ready {
     fn push(&self, task: usize) {
-        let mut woken = self.0.lock().expect("nobody panics while holding it");
+        let mut woken =
+            self.0.lock().expect("no task panics while it holds the list of woken tasks");
         if !woken.contains(&task) {
             woken.push(task);
         }
     }
 
     fn take(&self, draw: &Stream) -> Option<usize> {
-        let mut woken = self.0.lock().expect("nobody panics while holding it");
+        let mut woken =
+            self.0.lock().expect("no task panics while it holds the list of woken tasks");
         match woken.len() {
             0 => None,
             1 => woken.pop(),
@@ -211,7 +213,7 @@ impl SimWorld {
             done.is_some()
         });
         ended.map_err(|why| self.stuck(why))?;
-        Ok(done.expect("the run ended because it was there"))
+        Ok(done.expect("the run ended because the result was ready"))
     }
 
     /// Runs all events up to `until`, and advances the clock to it.
@@ -228,7 +230,10 @@ impl SimWorld {
     /// # Panics
     /// If it is called from a task of the world.
     pub fn settle(&self) {
-        assert!(!self.0.running.replace(true), "a world is driven from one place");
+        assert!(
+            !self.0.running.replace(true),
+            "a simulated world is driven by one caller at a time"
+        );
         while let Some(task) = self.0.ready.take(&self.0.schedule.borrow()) {
             self.0.poll(task);
         }
@@ -315,7 +320,12 @@ impl SimWorld {
         drop(tasks);
         self.0.network.clear();
         // Old wakers hold task numbers that new tasks will reuse.
-        self.0.ready.0.lock().expect("nobody panics while holding it").clear();
+        self.0
+            .ready
+            .0
+            .lock()
+            .expect("no task panics while it holds the list of woken tasks")
+            .clear();
     }
 
     fn stuck(&self, why: &'static str) -> Stuck {
@@ -341,7 +351,7 @@ impl Inner {
 
     /// Runs until `main` returns `true`.
     fn run(&self, mut main: impl FnMut() -> bool) -> Result<(), &'static str> {
-        assert!(!self.running.replace(true), "a world is driven from one place");
+        assert!(!self.running.replace(true), "a simulated world is driven by one caller at a time");
         let mut events = 0;
         let ended = loop {
             match self.ready.take(&self.schedule.borrow()) {
@@ -352,10 +362,10 @@ impl Inner {
                 }
                 Some(task) => self.poll(task),
                 None if self.clock.step() => events += 1,
-                None => break Err("nothing is left that could wake anybody"),
+                None => break Err("no event is left that could wake a task"),
             }
             if events > EVENTS_MAX {
-                break Err("it goes in circles");
+                break Err("the tasks wake each other without an end");
             }
         };
         self.running.set(false);
@@ -408,7 +418,7 @@ impl Inner {
 impl Inner {
     /// Creates the disk that represents a file created by an open. It has no faults.
     fn file(&self, size: u64) -> Rc<SimDisk> {
-        let world = SimWorld(self.me.upgrade().expect("it is being called"));
+        let world = SimWorld(self.me.upgrade().expect("the world lives while its calls run"));
         let number = FILES + self.disks.len() as u64;
         SimDisk::new(&world, number, DiskConfig::new(size, Profile::Native512))
     }
@@ -472,7 +482,7 @@ impl World for Inner {
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
         self.clock.counters.add(Count::Work);
         let delay = Duration::from_nanos(self.work.borrow().within(10_000, 5_000_000));
-        let me = self.me.upgrade().expect("it is being called");
+        let me = self.me.upgrade().expect("the world lives while its calls run");
         Box::pin(async move {
             Env::new(me).sleep(delay).await;
             job();
@@ -517,7 +527,7 @@ impl World for Inner {
     }
 
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {
-        let me = self.me.upgrade().expect("it is being called");
+        let me = self.me.upgrade().expect("the world lives while its calls run");
         self.network.connect(Env::new(me), to)
     }
 }

@@ -342,7 +342,7 @@ fn change_calls_hook_before_requests_of_clients() {
     rig.world.block_on(changing).unwrap().unwrap();
     let early = rig.world.block_on(early.take().expect("it was called")).unwrap();
     let error = early.result.expect_err("no client's request begins");
-    assert!(error.to_string().contains("no slot is free"), "{error}");
+    assert!(error.to_string().contains("no request slot is free"), "{error}");
     rig.fill(&client, 0x5a);
     assert!(rig.holds(&client, 0x5a));
 }

@@ -103,7 +103,7 @@ impl Passed {
             for at in (0..calls).step_by(calls.div_ceil(POINTS).max(1) as usize) {
                 for sticky in [false, true] {
                     let inject = Inject { at, sticky };
-                    let part = format!("{inject:?} of lower {lower}");
+                    let part = format!("injected error {inject:?} on lower {lower}");
                     let seed = if sticky { at } else { 0 };
                     self.run(subject, &part, seed, fuse, |bench| errors(bench, lower, inject))?;
                 }
@@ -262,7 +262,8 @@ fn errors(bench: &mut Bench, lower: usize, inject: Inject) -> Result<(), Refusal
     bench.settle()?;
     let (injected, failed) = (watch.injected.get(), bench.tally.failed.get());
     if injected > 0 && bench.redundancy() == 0 && failed == 0 && bench.is_well() {
-        let words = format!("{injected} errors below, and none is reported");
+        let words =
+            format!("lowers returned {injected} injected errors, and the device reported no error");
         return Err(Refusal::new(Broken::Errors, words));
     }
     bench.masked()?;
@@ -274,5 +275,5 @@ fn errors(bench: &mut Bench, lower: usize, inject: Inject) -> Result<(), Refusal
 fn words_of(panic: &dyn std::any::Any) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without words").to_owned()
+    text.unwrap_or("a panic without a message").to_owned()
 }

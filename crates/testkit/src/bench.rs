@@ -89,7 +89,7 @@ impl<'s> Bench<'s> {
     }
 
     fn running(&self) -> &Running {
-        self.running.as_ref().expect("it runs between its start and its end")
+        self.running.as_ref().expect("the device runs between its start and its close")
     }
 
     /// Builds the subject over its lowers.
@@ -196,7 +196,10 @@ impl<'s> Bench<'s> {
         }
         let injected: u64 = self.members.iter().map(|member| member.watch.injected.get()).sum();
         if let (Some(error), 0) = (&*self.tally.error.borrow(), injected) {
-            return Err(Refusal::new(Broken::Errors, format_args!("nothing failed, but: {error}")));
+            return Err(Refusal::new(
+                Broken::Errors,
+                format_args!("a request failed although no error was injected: {error}"),
+            ));
         }
         Ok(())
     }
@@ -207,7 +210,8 @@ impl<'s> Bench<'s> {
         if self.redundancy() > 0
             && let Some(error) = &*self.tally.error.borrow()
         {
-            let words = format!("one lower failed, which should be masked, but: {error}");
+            let words =
+                format!("a request failed although redundancy masks the failed lower: {error}");
             return Err(Refusal::new(Broken::Errors, words));
         }
         Ok(())
@@ -219,12 +223,14 @@ impl<'s> Bench<'s> {
         let running = self.running();
         let (open, in_flight) = (running.client.open(), running.graph.engine.in_flight());
         if open > 0 || in_flight > 0 {
-            let words = format!("{open} requests without an answer, {in_flight} in flight");
+            let words =
+                format!("{open} requests got no answer, and {in_flight} are still in flight");
             return Err(Refusal::new(Broken::Completes, words));
         }
         let used = self.world.env().pool().used_bytes();
         if used > running.kept_bytes {
-            let words = format!("{} bytes of buffers are missing", used - running.kept_bytes);
+            let words =
+                format!("the device did not return {} bytes of buffers", used - running.kept_bytes);
             return Err(Refusal::new(Broken::Returns, words));
         }
         self.judge()
@@ -360,15 +366,21 @@ impl<'s> Bench<'s> {
         let changed = self.peek() != before;
         match (refused || self.subject.adopts, changed && !self.subject.adopts) {
             (true, false) => Ok(()),
-            (false, _) => Err(Refusal::new(Broken::Foreign, "it has started")),
-            (_, true) => Err(Refusal::new(Broken::Foreign, "it has changed their bytes")),
+            (false, _) => Err(Refusal::new(
+                Broken::Foreign,
+                "the device started over used disks without a state",
+            )),
+            (_, true) => Err(Refusal::new(
+                Broken::Foreign,
+                "the device changed bytes of used disks without a state",
+            )),
         }
     }
 
     /// Returns the bytes of all lowers.
     fn peek(&self) -> Vec<Vec<u8>> {
         let lowers = self.members.iter().zip(&self.subject.lowers);
-        let whole = |size| ByteRange::new(0, size).expect("a lower has bytes");
+        let whole = |size| ByteRange::new(0, size).expect("a lower has at least one byte");
         lowers.map(|(member, lower)| member.disk.peek(whole(lower.size))).collect()
     }
 

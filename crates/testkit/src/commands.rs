@@ -45,7 +45,7 @@ pub fn commands(bench: &mut Bench<'_>) -> Result<(), Refusal> {
     bench.settle()?;
     let declared = bench.registry().verbs();
     match verbs.iter().find(|verb| declared.iter().all(|known| known.name != verb.name)) {
-        Some(verb) => Err(refuse(verb, "no kind declares it")),
+        Some(verb) => Err(refuse(verb, "no kind declares this command")),
         None => Ok(()),
     }
 }
@@ -55,7 +55,10 @@ fn send(bench: &Bench<'_>, verb: &'static VerbInfo, args: &str) -> Result<(), Re
     let sent = command.encode_args();
     let received = Command::decode(verb, &sent).map_err(|error| refuse(verb, error))?;
     if received.encode_args() != sent {
-        return Err(refuse(verb, "its arguments change on their way to another process"));
+        return Err(refuse(
+            verb,
+            "the arguments of the command change when they are encoded and decoded",
+        ));
     }
     let ((graph, top), env) = (bench.top(), bench.world.env());
     let answer = graph.command(top, received);
@@ -64,7 +67,10 @@ fn send(bench: &Bench<'_>, verb: &'static VerbInfo, args: &str) -> Result<(), Re
     let sent = answer.encode(verb);
     let received = Reply::decode(verb, &sent).map_err(|error| refuse(verb, error))?;
     if received.encode(verb) != sent {
-        return Err(refuse(verb, "its answer changes on its way to another process"));
+        return Err(refuse(
+            verb,
+            "the answer of the command changes when it is encoded and decoded",
+        ));
     }
     Ok(())
 }

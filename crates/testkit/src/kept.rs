@@ -234,7 +234,11 @@ impl StateStore for Look {
     }
 
     fn write(&self, ports: &[usize], bytes: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
-        assert!(bytes.len() <= STATE_BYTES_MAX, "{} bytes are too many", bytes.len());
+        assert!(
+            bytes.len() <= STATE_BYTES_MAX,
+            "the state of {} bytes is longer than the limit",
+            bytes.len()
+        );
         let (shelf, device) = (self.shelf.clone(), self.device.clone());
         let (turn, sequence) = (self.turn.clone(), self.sequence.clone());
         let told = self.on_failure.borrow().clone();

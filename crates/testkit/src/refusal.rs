@@ -58,23 +58,25 @@ impl fmt::Display for Broken {
         f.write_str(match self {
             Self::Bytes(rule) => return rule.fmt(f),
             Self::Completes => "every request completes",
-            Self::Returns => "buffers and slots come back",
-            Self::Errors => "an error below is reported, or masked by redundancy",
-            Self::Seam => "requests below keep to what the lower says of itself",
-            Self::Payload => "a payload is not changed on its way",
-            Self::Copies => "copies are alike when all is quiet",
-            Self::Facts => "size, block size and limits hold together",
-            Self::Panic => "nothing panics",
-            Self::Builds => "it can be built",
-            Self::Foreign => "used disks without a state are refused, and keep their bytes",
-            Self::Promise => "what a report says outlives a crash as its kind promises",
-            Self::Commands => "commands are declared, and cross to other processes unchanged",
+            Self::Returns => "the device returns all buffers and slots",
+            Self::Errors => "the device reports an error of a lower, or masks it by redundancy",
+            Self::Seam => "requests to a lower obey the lower's limits",
+            Self::Payload => "the payload of a write is not changed in flight",
+            Self::Copies => "all copies are equal when no request is in flight",
+            Self::Facts => "the device's size, block size and limits are consistent",
+            Self::Panic => "the device does not panic",
+            Self::Builds => "the device can be opened",
+            Self::Foreign => {
+                "the device refuses used disks without a state, and does not change them"
+            }
+            Self::Promise => "the state in a report survives a crash as the kind promises",
+            Self::Commands => "every command is declared and can be encoded and decoded unchanged",
         })
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: breaks \"{}\": {}", self.place, self.broken, self.words)
+        write!(f, "{}: the device breaks the rule \"{}\": {}", self.place, self.broken, self.words)
     }
 }

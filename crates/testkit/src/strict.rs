@@ -103,7 +103,7 @@ impl Strict {
 
     async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
         if self.reading.borrow().iter().any(|other| overlap(other, into)) {
-            let words = format!("two reads at once into one buffer, one of {range}");
+            let words = format!("two reads in flight use the same buffer; one reads {range}");
             self.watch.accuse(Broken::Seam, words);
         }
         into.write().fill(JUNK);
@@ -113,7 +113,7 @@ impl Strict {
         let outcome = self.storage.start(DiskIo::Read { offset: range.start(), into: to }).await;
         self.reading.borrow_mut().retain(|other| !other.same(into));
         outcome.result?;
-        *into = outcome.buf.expect("a read brings its buffer back");
+        *into = outcome.buf.expect("a read returns its buffer");
         Ok(())
     }
 

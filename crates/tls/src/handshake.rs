@@ -147,7 +147,7 @@ impl Client {
     ) -> Result<Self> {
         let clock = Arc::<Clock>::default();
         let name = ServerName::try_from(hostname.to_owned()).map_err(|_| {
-            let words = format!("{hostname:?} is no host name that a certificate could have");
+            let words = format!("{hostname:?} is not a valid host name for a certificate");
             Error::new(ErrorKind::Invalid, words)
         })?;
         let builder = ClientConfig::builder_with_details(provider(), clock.clone());
@@ -354,12 +354,15 @@ impl<C: Connection> Shaking<'_, C> {
                 return Ok(());
             }
             if self.end == BATCH_BYTES {
-                return Err(Error::new(ErrorKind::Io, "a TLS handshake without end"));
+                return Err(Error::new(
+                    ErrorKind::Io,
+                    "the peer's TLS handshake is longer than the limit",
+                ));
             }
             let outcome = self.socket.recv(self.buf.slice(self.end..BATCH_BYTES)).await;
             match outcome.result? {
                 0 => {
-                    let words = "the peer closed the connection in the TLS handshake";
+                    let words = "the peer closed the connection during the TLS handshake";
                     return Err(Error::new(ErrorKind::Io, words));
                 }
                 n => self.end += n,
@@ -374,7 +377,12 @@ impl<C: Connection> Shaking<'_, C> {
             let buf = self.memory.buf(self.env.pool(), len).await?;
             buf.write().copy_from_slice(&rest[..buf.len()]);
             match self.socket.send(vec![buf]).await.result? {
-                0 => return Err(Error::new(ErrorKind::Io, "the peer takes no more")),
+                0 => {
+                    return Err(Error::new(
+                        ErrorKind::Io,
+                        "the peer closed the connection during the TLS handshake",
+                    ));
+                }
                 n => rest = &rest[n..],
             }
         }
@@ -425,20 +433,21 @@ fn failed(error: &rustls::Error) -> Error {
     let (kind, why) = match error {
         rustls::Error::InvalidCertificate(why) => (ErrorKind::Denied, untrusted(why)),
         rustls::Error::NoCertificatesPresented => {
-            (ErrorKind::Denied, "the peer shows no certificate".to_owned())
+            (ErrorKind::Denied, "the peer sent no certificate".to_owned())
         }
         rustls::Error::PeerIncompatible(_) => {
-            (ErrorKind::Unsupported, format!("{error}; TLS 1.3 is the only version spoken"))
+            (ErrorKind::Unsupported, format!("{error}; only TLS 1.3 is supported"))
         }
         error => (ErrorKind::Io, error.to_string()),
     };
-    Error::new(kind, format!("TLS handshake: {why}"))
+    Error::new(kind, format!("the TLS handshake failed: {why}"))
 }
 
 fn untrusted(why: &CertificateError) -> String {
     match why {
         CertificateError::UnknownIssuer => {
-            "the peer's certificate is not signed by the authority that was given".to_owned()
+            "the peer's certificate is not signed by the authority in the configured CA file"
+                .to_owned()
         }
         CertificateError::Revoked => "the peer's certificate is revoked".to_owned(),
         other => format!("the peer's certificate: {other}"),

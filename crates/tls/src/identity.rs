@@ -56,9 +56,10 @@ fn wrong(path: &str, why: impl std::fmt::Display) -> Error {
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem.bytes).collect();
-    let all = all.map_err(|error| wrong(&pem.path, format!("no PEM: {error}")))?;
+    let all =
+        all.map_err(|error| wrong(&pem.path, format!("the file is not valid PEM: {error}")))?;
     if all.is_empty() {
-        return Err(wrong(&pem.path, "no certificate in it (-----BEGIN CERTIFICATE-----)"));
+        return Err(wrong(&pem.path, "the file has no certificate (-----BEGIN CERTIFICATE-----)"));
     }
     Ok(all)
 }
@@ -74,7 +75,7 @@ impl Identity {
         let key_der = PrivateKeyDer::from_pem_slice(key.bytes.bytes()).map_err(|_| {
             wrong(
                 &key.path,
-                "no private key in it that needs no passphrase (-----BEGIN PRIVATE KEY-----)",
+                "the file has no unencrypted private key (-----BEGIN PRIVATE KEY-----)",
             )
         })?;
         let signing = any_supported_type(&key_der);
@@ -102,13 +103,14 @@ impl Identity {
     /// # Errors
     /// `Denied`: the certificate has expired, or is not valid yet.
     pub fn check_time(&self, wall: Duration) -> Result<()> {
-        let cert = parse(&self.certified.cert[0]).expect("it was parsed before");
+        let cert =
+            parse(&self.certified.cert[0]).expect("the certificate was parsed when it was read");
         let (now, validity) = (wall.as_secs().cast_signed(), cert.validity());
         let denied =
             |why: String| Err(Error::new(ErrorKind::Denied, format!("{}: {why}", self.path)));
         if now > validity.not_after.timestamp() {
             return denied(format!(
-                "the certificate expired on {}; make a new one",
+                "the certificate expired on {}; create a new certificate",
                 validity.not_after
             ));
         }
@@ -141,13 +143,18 @@ impl Revoked {
     pub fn new(pem: &Pem) -> Result<Self> {
         let all: Result<Vec<_>, _> =
             CertificateRevocationListDer::pem_slice_iter(&pem.bytes).collect();
-        let all = all.map_err(|error| wrong(&pem.path, format!("no PEM: {error}")))?;
+        let all =
+            all.map_err(|error| wrong(&pem.path, format!("the file is not valid PEM: {error}")))?;
         if all.is_empty() {
-            return Err(wrong(&pem.path, "no revocation list in it (-----BEGIN X509 CRL-----)"));
+            return Err(wrong(
+                &pem.path,
+                "the file has no revocation list (-----BEGIN X509 CRL-----)",
+            ));
         }
         for list in &all {
-            CertificateRevocationList::from_der(list)
-                .map_err(|error| wrong(&pem.path, format!("no revocation list: {error}")))?;
+            CertificateRevocationList::from_der(list).map_err(|error| {
+                wrong(&pem.path, format!("the file has an invalid revocation list: {error}"))
+            })?;
         }
         Ok(Self(all))
     }
@@ -156,7 +163,7 @@ impl Revoked {
 fn parse<'a>(cert: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
     X509Certificate::from_der(cert)
         .map(|(_, cert)| cert)
-        .map_err(|error| format!("no X.509: {error}"))
+        .map_err(|error| format!("the certificate is not valid X.509: {error}"))
 }
 
 /// Returns the names in a certificate: its common name, and its alternative DNS names, mail addresses and URIs.

@@ -52,9 +52,15 @@ impl Half {
             Secrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
             Secrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
             Secrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
-            _ => return Err(Error::new(ErrorKind::Unsupported, "TLS with an unknown cipher")),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "the TLS handshake chose an unsupported cipher",
+                ));
+            }
         };
-        let key = UnboundKey::new(algorithm, key.as_ref()).expect("rustls gives whole keys");
+        let key = UnboundKey::new(algorithm, key.as_ref())
+            .expect("rustls returns keys of the cipher's length");
         let iv = iv.as_ref().try_into().expect("an IV is as long as a nonce");
         Ok(Self { key: LessSafeKey::new(key), iv, sequence })
     }
@@ -71,7 +77,10 @@ impl Half {
         for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.sequence.to_be_bytes()) {
             *byte ^= number;
         }
-        self.sequence = self.sequence.checked_add(1).expect("keys were renewed before");
+        self.sequence = self
+            .sequence
+            .checked_add(1)
+            .expect("keys are renewed before the record counter overflows");
         Nonce::assume_unique_for_key(nonce)
     }
 
@@ -81,7 +90,7 @@ impl Half {
     /// # Panics
     /// If `plain` is more than [`PLAIN_MAX_BYTES`], or `into` has no space for the [`OVERHEAD_BYTES`].
     pub fn seal(&mut self, into: &mut [u8], plain: usize, content: Content) -> usize {
-        assert!(plain <= PLAIN_MAX_BYTES, "a record of {plain} bytes");
+        assert!(plain <= PLAIN_MAX_BYTES, "a TLS record of {plain} bytes is longer than the limit");
         into[HEADER_BYTES + plain] = content as u8;
         self.seal_inner(into, plain + 1)
     }
@@ -93,13 +102,16 @@ impl Half {
     /// If the length does not fit the header, or `into` has no space for the header and the tag.
     pub fn seal_inner(&mut self, into: &mut [u8], inner: usize) -> usize {
         let sealed = inner + TAG_BYTES;
-        assert!(sealed <= usize::from(u16::MAX), "a record of {inner} bytes");
+        assert!(
+            sealed <= usize::from(u16::MAX),
+            "a TLS record of {inner} bytes is longer than the limit"
+        );
         let (header, rest) = into.split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&head(sealed));
         let (text, tail) = rest.split_at_mut(inner);
         let nonce = self.nonce();
         let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(&*header), text);
-        let tag = tag.expect("a record is far below what a cipher can seal");
+        let tag = tag.expect("a TLS record is shorter than the cipher's limit");
         tail[..TAG_BYTES].copy_from_slice(tag.as_ref());
         HEADER_BYTES + sealed
     }
@@ -110,7 +122,11 @@ impl Half {
     /// # Panics
     /// As [`Half::seal`].
     pub fn seal_from(&mut self, plain: &[u8], into: &mut [u8], content: Content) -> usize {
-        assert!(plain.len() <= PLAIN_MAX_BYTES, "a record of {} bytes", plain.len());
+        assert!(
+            plain.len() <= PLAIN_MAX_BYTES,
+            "a TLS record of {} bytes is longer than the limit",
+            plain.len()
+        );
         let sealed = plain.len() + 1 + TAG_BYTES;
         let (header, rest) = into[..HEADER_BYTES + sealed].split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&head(sealed));
@@ -118,7 +134,7 @@ impl Half {
         let (nonce, aad) = (self.nonce(), Aad::from(&*header));
         let done =
             self.key.seal_out_of_place_scatter(nonce, aad, plain, text, &[content as u8], tail);
-        done.expect("a record is far below what a cipher can seal");
+        done.expect("a TLS record is shorter than the cipher's limit");
         HEADER_BYTES + sealed
     }
 
@@ -130,11 +146,10 @@ impl Half {
         let (header, sealed) = record.split_at_mut(HEADER_BYTES);
         let nonce = self.nonce();
         let opened = self.key.open_in_place(nonce, Aad::from(&*header), sealed);
-        let opened =
-            opened.map_err(|_| Broken::new(BAD_RECORD_MAC, "a record was tampered with"))?;
+        let opened = opened
+            .map_err(|_| Broken::new(BAD_RECORD_MAC, "a record that fails authentication"))?;
         let last = opened.iter().rposition(|byte| *byte != 0);
-        let last =
-            last.ok_or(Broken::new(UNEXPECTED_MESSAGE, "a record is nothing but padding"))?;
+        let last = last.ok_or(Broken::new(UNEXPECTED_MESSAGE, "a record that has only padding"))?;
         let content = match opened[last] {
             21 => Content::Alert,
             22 => Content::Handshake,
@@ -161,13 +176,13 @@ pub fn record_len(bytes: &[u8]) -> Result<Option<usize>, Broken> {
     let Some(header) = bytes.get(..HEADER_BYTES) else { return Ok(None) };
     let len = usize::from(header[3]) << 8 | usize::from(header[4]);
     if header[0] != Content::Data as u8 || header[1] != 3 {
-        return Err(Broken::new(UNEXPECTED_MESSAGE, "bytes that are no sealed record"));
+        return Err(Broken::new(UNEXPECTED_MESSAGE, "bytes that are not an encrypted record"));
     }
     if len > SEALED_MAX_BYTES {
         return Err(Broken::new(RECORD_OVERFLOW, "a record longer than 16640 bytes"));
     }
     if len <= TAG_BYTES {
-        return Err(Broken::new(BAD_RECORD_MAC, "a record too short to be sealed"));
+        return Err(Broken::new(BAD_RECORD_MAC, "an encrypted record that is too short"));
     }
     Ok(Some(HEADER_BYTES + len))
 }

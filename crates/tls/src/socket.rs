@@ -395,7 +395,7 @@ impl Inner {
         while let [kind, a, b, c, rest @ ..] = &incoming.message[..] {
             let len = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
             if len > MESSAGE_MAX_BYTES {
-                return Err(Broken::new(DECODE_ERROR, "a handshake message that is too long"));
+                return Err(Broken::new(DECODE_ERROR, "a handshake message longer than the limit"));
             }
             let Some(body) = rest.get(..len) else { return Ok(()) };
             match (*kind, body) {
@@ -404,10 +404,10 @@ impl Inner {
                 (KEY_UPDATE, [asked @ (0 | 1)]) if rest.len() == len => {
                     incoming.updates += 1;
                     if incoming.updates > UPDATES_MAX {
-                        let words = "more than 32 updates of its keys without data between them";
+                        let words = "more than 32 key updates without data between them";
                         return Err(Broken::new(UNEXPECTED_MESSAGE, words));
                     }
-                    let failed = Broken::new(INTERNAL_ERROR, "an update of keys that failed");
+                    let failed = Broken::new(INTERNAL_ERROR, "a key update that failed");
                     let next = self.keys.borrow_mut().next_opening().and_then(Half::new);
                     incoming.half = next.map_err(|_| failed)?;
                     self.owes_update.set(self.owes_update.get() || *asked == 1);
@@ -564,21 +564,21 @@ fn make_room(buf: &Buf, sealed: &mut Range<usize>) -> Buf {
 }
 
 fn cut() -> Error {
-    Error::new(ErrorKind::Io, "the connection was cut inside a TLS record")
+    Error::new(ErrorKind::Io, "the peer closed the connection inside a TLS record")
 }
 
 /// Returns the error for an alert of the peer (RFC 8446, 6.2).
 fn refusal(alert: u8) -> Error {
     let why = match alert {
-        40 => "it finds nothing in common with us",
-        42 | 43 => "it cannot use our certificate",
-        44 => "our certificate is revoked",
-        45 => "our certificate has expired, or is not valid yet",
-        46 => "it does not take our certificate",
-        48 => "it does not know the authority that signed our certificate",
-        49 => "our certificate gives no access",
-        51 => "our signature is wrong",
-        116 => "it wants a certificate of us; give cert and key",
+        40 => "the peer supports none of the offered TLS parameters",
+        42 | 43 => "the peer cannot use the local certificate",
+        44 => "the local certificate is revoked",
+        45 => "the local certificate has expired or is not valid yet",
+        46 => "the peer does not accept the local certificate",
+        48 => "the peer does not trust the authority that signed the local certificate",
+        49 => "the peer denied access to the local certificate",
+        51 => "the peer found the local signature wrong",
+        116 => "the peer requires a client certificate; set cert and key",
         _ => return Error::new(ErrorKind::Io, format!("the peer ended TLS with alert {alert}")),
     };
     Error::new(ErrorKind::Denied, format!("the peer ended TLS: {why}"))

@@ -47,7 +47,7 @@ pub mod member {
     impl Verb for Resync {
         const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
             "member.resync",
-            "copy to a member the bytes that it missed",
+            "copy to a stale member the writes that the member missed",
             "members",
             Reach::Here,
         );
@@ -74,7 +74,7 @@ pub mod copies {
     impl Verb for Scrub {
         const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
             "copies.scrub",
-            "compare all copies, and make them alike",
+            "compare all copies, and repair differences",
             "copies to compare",
             Reach::Here,
         );
@@ -125,7 +125,7 @@ pub mod job {
 
     impl Verb for Wait {
         const INFO: &'static VerbInfo =
-            &VerbInfo::new::<Self>("job.wait", "wait until the job is over", "job", Reach::Here);
+            &VerbInfo::new::<Self>("job.wait", "wait until the job has ended", "job", Reach::Here);
         type Args = Nothing;
         type Answer = Nothing;
     }
@@ -152,7 +152,7 @@ pub mod state {
     impl Verb for Check {
         const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
             "state.check",
-            "check the state below beside data",
+            "check the stored state of the device, but not its data",
             "state to check",
             Reach::Here,
         );

@@ -45,11 +45,15 @@ pub trait Verb: 'static {
 /// `Unsupported` if no device answered, or several.
 pub fn only_one<A>(mut parts: Vec<Part<A>>) -> Result<A> {
     if parts.len() > 1 {
-        let words = format!("{} places answered, and their answers cannot be merged", parts.len());
+        let words = format!(
+            "{} devices answered the command, and their answers cannot be merged",
+            parts.len()
+        );
         return Err(Error::new(ErrorKind::Unsupported, words));
     }
-    let part =
-        parts.pop().ok_or_else(|| Error::new(ErrorKind::Unsupported, "no place answered"))?;
+    let part = parts
+        .pop()
+        .ok_or_else(|| Error::new(ErrorKind::Unsupported, "no device answered the command"))?;
     Ok(part.answer)
 }
 
@@ -124,14 +128,16 @@ impl Codec {
 }
 
 fn encode<M: Message>(message: &dyn Any) -> Vec<u8> {
-    let message =
-        message.downcast_ref::<M>().expect("a verb has one type of arguments and answers");
-    serde_json::to_vec(message).expect("messages have string keys")
+    let message = message
+        .downcast_ref::<M>()
+        .expect("a command has one type of arguments and one of answers");
+    serde_json::to_vec(message).expect("the maps in a command's message have string keys")
 }
 
 fn decode<M: Message>(bytes: &[u8]) -> Result<Rc<dyn Any>> {
-    let message: M = serde_json::from_slice(bytes)
-        .map_err(|why| Error::new(ErrorKind::Invalid, format!("not the expected form: {why}")))?;
+    let message: M = serde_json::from_slice(bytes).map_err(|why| {
+        Error::new(ErrorKind::Invalid, format!("the message of a command has a wrong form: {why}"))
+    })?;
     Ok(Rc::new(message))
 }
 
@@ -201,8 +207,9 @@ impl Command {
     /// # Errors
     /// `Invalid` if `args` are not arguments of the verb.
     pub fn decode(verb: &'static VerbInfo, args: &[u8]) -> Result<Self> {
-        let args = (verb.codec.decode_args)(args)
-            .map_err(|why| Error::new(why.kind(), format!("arguments of {}: {why}", verb.name)))?;
+        let args = (verb.codec.decode_args)(args).map_err(|why| {
+            Error::new(why.kind(), format!("the arguments of {}: {why}", verb.name))
+        })?;
         Ok(Self { id: 0, origin: 0, range: None, limit: WAIT, verb, args })
     }
 
@@ -222,7 +229,7 @@ impl Command {
     /// Returns the error of the device with that name, which does not know the command.
     pub fn unknown_to(&self, device: &str) -> Error {
         let VerbInfo { name, needs, .. } = self.verb;
-        let words = format!("{device} has no {needs}, so it does not take {name}");
+        let words = format!("{device} has no {needs} and does not support the command {name}");
         Error::new(ErrorKind::Unsupported, words)
     }
 }
@@ -245,7 +252,10 @@ pub fn find_verb(
     found.ok_or_else(|| {
         let names: Vec<_> = known.into_iter().map(|verb| verb.name).collect();
         let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        Error::new(ErrorKind::Unsupported, format!("no command {name:?}; known: {names}"))
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("unknown command {name:?}; known commands: {names}"),
+        )
     })
 }
 
@@ -265,7 +275,10 @@ impl Reply {
     /// `Invalid` if the answer is that of another verb than `V`.
     pub fn answer<V: Verb>(self) -> Result<V::Answer> {
         let answer = self.0.downcast::<V::Answer>().map_err(|_| {
-            Error::new(ErrorKind::Invalid, format!("not an answer to {}", V::INFO.name))
+            Error::new(
+                ErrorKind::Invalid,
+                format!("the answer has another type than the answer to {}", V::INFO.name),
+            )
         })?;
         Ok(Rc::unwrap_or_clone(answer))
     }

@@ -35,7 +35,7 @@ impl Outcome {
 }
 
 /// A handle to an operation in flight. Awaiting it gives the outcome; dropping it ends only the wait.
-#[must_use = "the outcome tells whether it worked"]
+#[must_use = "the outcome reports whether the operation succeeded"]
 pub struct Ticket {
     owner: Option<Rc<dyn Tickets>>,
     id: u64,

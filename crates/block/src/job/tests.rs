@@ -157,12 +157,12 @@ fn job_settles_before_it_pauses_and_goes_on_when_resumed() {
     let (world, work) = work(9);
     Job::begin(&work);
     Job::steer(&work, Action::Pause).unwrap();
-    assert_eq!(refusal(&work, Action::Pause), "it is paused already");
+    assert_eq!(refusal(&work, Action::Pause), "the job is paused already");
     world.run();
     assert_eq!(Job::report(&*work).state, JobState::Paused);
     assert_eq!(work.done.get(), work.recorded.get());
     Job::steer(&work, Action::Resume).unwrap();
-    assert_eq!(refusal(&work, Action::Resume), "it is not paused");
+    assert_eq!(refusal(&work, Action::Resume), "the job is not paused");
     world.run();
     assert_eq!(Job::report(&*work).progress.done_bytes, 9);
 }
@@ -175,7 +175,7 @@ fn job_tries_again_after_it_has_stopped() {
     world.run();
     let report = Job::report(&*work);
     assert_eq!((report.state, report.detail.as_str()), (JobState::Stopped, "broken"));
-    assert_eq!(refusal(&work, Action::Pause), "it has stopped by itself");
+    assert_eq!(refusal(&work, Action::Pause), "the job has stopped after an error");
     work.fails.set(false);
     world.advance(Duration::from_secs(31));
     assert!(work.job.is_done());

@@ -76,7 +76,10 @@ mod tests {
             "0+4096 linear p0 4096"
         );
         let error = Table::linear(P0, 8192, 4096, 4097).unwrap_err();
-        assert_eq!(error.to_string(), "byte 8193 is beyond the end of p0, which has 8192 bytes");
+        assert_eq!(
+            error.to_string(),
+            "a segment ends at byte 8193, past the end of p0 at byte 8192"
+        );
         assert_eq!(Table::linear(P0, 8192, 0, 0), Err(TableError::Empty));
         assert_eq!(Table::linear(P0, 8192, u64::MAX, 1), Err(TableError::TooLarge));
     }
@@ -115,11 +118,14 @@ mod tests {
     #[test]
     fn stripe_rejects_columns_and_sizes_out_of_bounds() {
         let error = |lowers: &[(Port, u64)], chunk| Table::stripe(lowers, chunk).unwrap_err();
-        assert_eq!(error(&[], 512).to_string(), "0 columns; 2 to 64 are allowed");
+        assert_eq!(error(&[], 512).to_string(), "the stripe has 0 columns; 2 to 64 are allowed");
         let many: Vec<_> = (0..65).map(|port| (Port(port), 4096)).collect();
-        assert_eq!(error(&many, 512).to_string(), "65 columns; 2 to 64 are allowed");
+        assert_eq!(error(&many, 512).to_string(), "the stripe has 65 columns; 2 to 64 are allowed");
         let small = [(P0, 4096), (P1, 511)];
-        assert_eq!(error(&small, 512).to_string(), "p1 has 511 bytes; one chunk is 512");
+        assert_eq!(
+            error(&small, 512).to_string(),
+            "p1 has 511 bytes, less than one chunk of 512 bytes"
+        );
         let huge = [(P0, u64::MAX), (P1, u64::MAX)];
         assert_eq!(error(&huge, 512), TableError::TooLarge);
     }
@@ -127,10 +133,10 @@ mod tests {
     #[test]
     fn table_rejects_too_many_ports_or_segments() {
         let error = Table::linear(Port(1024), 10, 0, 10).unwrap_err();
-        assert_eq!(error.to_string(), "port p1024; the highest is p1023");
+        assert_eq!(error.to_string(), "the port number is p1024; the highest is p1023");
         let row = |number: u64| linear_row(P0, (4096 - number) * 2, 1);
         assert!(Table::from_rows((0..4096).map(row)).is_ok());
         let error = Table::from_rows((0..4097).map(row)).unwrap_err();
-        assert_eq!(error.to_string(), "4097 segments; at most 4096 are allowed");
+        assert_eq!(error.to_string(), "the table has 4097 segments; at most 4096 are allowed");
     }
 }

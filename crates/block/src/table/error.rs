@@ -62,34 +62,37 @@ pub enum TableError {
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => write!(f, "a length of 0 bytes; at least 1 is needed"),
-            Self::TooLarge => write!(f, "an address passes {}", u64::MAX),
+            Self::Empty => write!(f, "the length is 0 bytes; at least 1 byte is needed"),
+            Self::TooLarge => write!(f, "an address is larger than {}", u64::MAX),
             Self::Segments(count) => {
                 let max = Table::MAX_SEGMENTS;
-                write!(f, "{count} segments; at most {max} are allowed")
+                write!(f, "the table has {count} segments; at most {max} are allowed")
             }
             Self::Ports(port) => {
-                write!(f, "port {port}; the highest is p{}", Table::MAX_PORTS - 1)
+                write!(f, "the port number is {port}; the highest is p{}", Table::MAX_PORTS - 1)
             }
             Self::Columns(count) => {
                 let (min, max) = (Stripe::MIN_COLUMNS, Stripe::MAX_COLUMNS);
-                write!(f, "{count} columns; {min} to {max} are allowed")
+                write!(f, "the stripe has {count} columns; {min} to {max} are allowed")
             }
             Self::Chunk(bytes) => {
                 let (unit, max) = (Stripe::CHUNK_UNIT_BYTES, Stripe::MAX_CHUNK_BYTES);
-                write!(f, "a chunk of {bytes} bytes; it is a multiple of {unit} up to {max}")
+                write!(
+                    f,
+                    "the chunk has {bytes} bytes; a chunk must be a multiple of {unit} up to {max}"
+                )
             }
             Self::SmallerThanChunk { port, size, chunk } => {
-                write!(f, "{port} has {size} bytes; one chunk is {chunk}")
+                write!(f, "{port} has {size} bytes, less than one chunk of {chunk} bytes")
             }
             Self::BeyondLower { port, end, size } => {
-                write!(f, "byte {end} is beyond the end of {port}, which has {size} bytes")
+                write!(f, "a segment ends at byte {end}, past the end of {port} at byte {size}")
             }
             Self::Overlap { port, first, second } => {
                 write!(f, "bytes {first} and {second} of {port} overlap")
             }
             Self::Misaligned { segment, bytes, block } => {
-                write!(f, "segment {segment}: {bytes} is not a multiple of {block}")
+                write!(f, "segment {segment}: {bytes} is not a multiple of the block size {block}")
             }
         }
     }

@@ -145,7 +145,7 @@ impl Fuser<'_> {
             rows.push(Row { len, place });
             return;
         };
-        let range = ByteRange::new(origin.start, len).expect("segments end within u64");
+        let range = ByteRange::new(origin.start, len).expect("a segment ends within u64");
         for (index, part) in lower.segments_within(range) {
             let skipped = part.start() - lower.bounds[index];
             let place = lower.places[index].advanced(skipped);
@@ -164,7 +164,9 @@ impl Fuser<'_> {
             let Some(lower) = self.lowers[usize::from(origin.port.0)] else {
                 return self.unfused(origin);
             };
-            let below = lower.column(origin, extent).expect("chosen for being foldable");
+            let below = lower
+                .column(origin, extent)
+                .expect("the column was chosen because it can be folded");
             Origin { port: self.ports.number(origin.port, Some(below.port)), ..below }
         });
         Row { len, place }
@@ -291,7 +293,7 @@ mod tests {
         let upper = Table::linear(P0, 300, 50, 200).unwrap();
         let lower = Table::linear(P0, 249, 0, 249).unwrap();
         let error = upper.fuse(&[Some(&lower)]).unwrap_err();
-        assert_eq!(error.to_string(), "byte 250 is beyond the end of p0, which has 249 bytes");
+        assert_eq!(error.to_string(), "a segment ends at byte 250, past the end of p0 at byte 249");
     }
 
     #[test]

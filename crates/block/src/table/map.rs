@@ -63,7 +63,7 @@ impl Table {
     /// If `range` passes the end of the table; requests are checked before they are mapped.
     pub fn map(&self, range: ByteRange) -> Runs<'_> {
         let size = self.size();
-        assert!(range.end() <= size, "{range} passes the end of a table of {size} bytes");
+        assert!(range.end() <= size, "{range} ends past the end of a table of {size} bytes");
         let segment = self.segment_at(range.start());
         Runs { table: self, segment, at: range.start(), end: range.end(), ahead: None }
     }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "100+51 passes the end of a table of 150 bytes")]
+    #[should_panic(expected = "100+51 ends past the end of a table of 150 bytes")]
     fn map_panics_past_end_of_table() {
         Table::concat(&[(P0, 100), (P1, 50)]).unwrap().map(range(100, 51));
     }

@@ -344,15 +344,15 @@ mod tests {
         let unaligned =
             |text: &str, block| table(text).check_block_size(block).unwrap_err().to_string();
         let end = unaligned("0+4096 linear p0 0\n4096+1536 linear p1 0", 4096);
-        assert_eq!(end, "segment 1: 5632 is not a multiple of 4096");
+        assert_eq!(end, "segment 1: 5632 is not a multiple of the block size 4096");
         let start = unaligned("0+4096 linear p0 512", 4096);
-        assert_eq!(start, "segment 0: 512 is not a multiple of 4096");
+        assert_eq!(start, "segment 0: 512 is not a multiple of the block size 4096");
         let chunk = unaligned("0+4096 striped 1536 skip 0 p0:0 p1:0", 1024);
-        assert_eq!(chunk, "segment 0: 1536 is not a multiple of 1024");
+        assert_eq!(chunk, "segment 0: 1536 is not a multiple of the block size 1024");
         let skip = unaligned("0+4096 striped 4096 skip 512 p0:0 p1:0", 4096);
-        assert_eq!(skip, "segment 0: 512 is not a multiple of 4096");
+        assert_eq!(skip, "segment 0: 512 is not a multiple of the block size 4096");
         let column = unaligned("0+4096 striped 4096 skip 0 p0:0 p1:1024", 4096);
-        assert_eq!(column, "segment 0: 1024 is not a multiple of 4096");
+        assert_eq!(column, "segment 0: 1024 is not a multiple of the block size 4096");
     }
 
     #[test]

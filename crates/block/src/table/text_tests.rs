@@ -48,9 +48,9 @@ fn table_prints_its_segments() {
 #[test]
 fn table_rejects_rows_without_bytes_and_bytes_reached_twice() {
     let error = |text| try_table(text).unwrap_err().to_string();
-    assert_eq!(error(""), "a length of 0 bytes; at least 1 is needed");
-    assert_eq!(error("0+0 linear p0 0"), "a length of 0 bytes; at least 1 is needed");
-    assert_eq!(error("0+5 linear p1024 0"), "port p1024; the highest is p1023");
+    assert_eq!(error(""), "the length is 0 bytes; at least 1 byte is needed");
+    assert_eq!(error("0+0 linear p0 0"), "the length is 0 bytes; at least 1 byte is needed");
+    assert_eq!(error("0+5 linear p1024 0"), "the port number is p1024; the highest is p1023");
     let overlap = "0+5 linear p0 0\n5+5 linear p0 4";
     assert_eq!(error(overlap), "bytes 0+5 and 4+5 of p0 overlap");
 }

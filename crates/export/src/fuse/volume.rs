@@ -102,7 +102,8 @@ impl Volume {
         let most = Self::most_bytes(export)?;
         if max_bytes > most || max_bytes == 0 {
             let why = format!(
-                "{}: transfers of up to {most} bytes, and its mount was promised {max_bytes}",
+                "{}: the export takes transfers of up to {most} bytes, but its existing mount \
+                 needs {max_bytes} bytes",
                 export.name()
             );
             return Err(Error::new(ErrorKind::Unsupported, why));
@@ -124,8 +125,9 @@ impl Volume {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{}: blocks of {} and transfers of up to {} bytes; a block device of this machine \
-                     needs blocks of at most {page}, and transfers of as much",
+                    "{}: the export has blocks of {} bytes and transfers of up to {} bytes; a \
+                     mount needs blocks of at most {page} bytes and transfers of {page} bytes or \
+                     more",
                     export.name(),
                     info.block_size,
                     info.max_transfer
@@ -167,7 +169,7 @@ impl Volume {
     }
 
     fn start(&self, inbox: Inbox) {
-        self.0.export.env.spawn("a volume", self.0.clone().run(inbox));
+        self.0.export.env.spawn("a mounted volume", self.0.clone().run(inbox));
     }
 
     /// Reports the present size of the export from now on, whenever the kernel asks for it. The kernel asks when a
@@ -185,11 +187,11 @@ impl Volume {
         let inner = &self.0;
         let greeted = inner.waiting.until(|| inner.agreed.get().is_some() || inner.over.get());
         let Some(()) = inner.export.env.within(GREETING, greeted).await else {
-            let why = format!("the kernel has not greeted within {GREETING:?}");
+            let why = format!("the kernel did not send FUSE_INIT within {GREETING:?}");
             return Err(Error::new(ErrorKind::TimedOut, why));
         };
         inner.agreed.get().ok_or_else(|| {
-            let why = "this kernel's FUSE is older than 7.28 (Linux 4.20)";
+            let why = "the kernel's FUSE is older than version 7.28 (Linux 4.20)";
             Error::new(ErrorKind::Unsupported, why)
         })
     }
@@ -314,8 +316,8 @@ impl Inner {
             return next;
         }
         (self.log)(&format!(
-            "{}: request {number} ({:?}) was on its way each time that the server ended, {count} times; \
-             it is answered with an I/O error",
+            "{}: request {number} ({:?}) was in flight at {count} ends of the server in a row; the \
+             request fails with an I/O error",
             self.export.name(),
             request.call
         ));
@@ -415,7 +417,7 @@ impl Inner {
         }
         let changes = op.range().filter(|_| op.writes());
         let token = self.note(Asked { unique, changes });
-        let me = self.me.upgrade().expect("it runs");
+        let me = self.me.upgrade().expect("the volume lives while its requests run");
         if let Op::WriteZeroes { range, unmap, .. } = op
             && range.len() > PIECE_BYTES
         {
@@ -488,7 +490,10 @@ impl Inner {
         match sent {
             // No program waits for this reply any more, or the mount has ended.
             Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stopped) => {
-                (self.log)(&format!("{}: an answer was not taken: {error}", self.export.name()));
+                (self.log)(&format!(
+                    "{}: the kernel did not accept a FUSE reply: {error}",
+                    self.export.name()
+                ));
             }
             _ => {}
         }

@@ -11,7 +11,8 @@ pub const PREFETCH_BYTES: u64 = 1 << 20;
 /// # Panics
 /// If the request has not been checked.
 pub fn range_of(header: &RequestHeader) -> ByteRange {
-    ByteRange::new(header.offset, header.length).expect("checked: not empty, within 64 bits")
+    ByteRange::new(header.offset, header.length)
+        .expect("the range of a checked request is not empty and within 64 bits")
 }
 
 /// Returns the operation of a checked NBD request. `buf` is the buffer of a read or a write.
@@ -20,7 +21,7 @@ pub fn range_of(header: &RequestHeader) -> ByteRange {
 /// If the command has no single operation, or the buffer is missing.
 pub fn op_of(header: &RequestHeader, buf: Option<Buf>) -> Op {
     let fua = header.flags.has(CommandFlags::FUA);
-    let buf = || buf.expect("reads and writes bring their buffer");
+    let buf = || buf.expect("a read or write has a buffer");
     match header.command {
         Command::Read => Op::Read { range: range_of(header), into: buf(), avoid: Copies::NONE },
         Command::Write => Op::Write { range: range_of(header), data: buf(), fua },
@@ -28,7 +29,7 @@ pub fn op_of(header: &RequestHeader, buf: Option<Buf>) -> Op {
         Command::BlockStatus => Op::Status { range: range_of(header), extents: Vec::new() },
         Command::Trim | Command::WriteZeroes => zeroing(header, range_of(header)),
         Command::Cache | Command::Disconnect | Command::Unknown(_) => {
-            unreachable!("{:?} is not one operation", header.command)
+            unreachable!("the command {:?} is not one operation", header.command)
         }
     }
 }

@@ -30,7 +30,9 @@ pub struct ListenerPolicy<'a> {
 impl ListenerPolicy<'_> {
     /// Returns the reply to a client beyond the server's limit of connections.
     pub fn refusal(&self) -> Option<String> {
-        let all = |most| format!("the server has all of its {most} connections; try again later");
+        let all = |most| {
+            format!("the server has reached its limit of {most} connections; try again later")
+        };
         self.full.map(all)
     }
 
@@ -70,7 +72,7 @@ impl Exports for Offer<'_> {
         while !self.page(&mut all, PAGE).await? {
             if all.len() >= LISTED_MAX {
                 return Err(format!(
-                    "more than {LISTED_MAX} volumes cannot be listed; ask for one by its name"
+                    "the server lists at most {LISTED_MAX} exports; open an export by its name"
                 ));
             }
         }
@@ -130,7 +132,8 @@ pub async fn negotiate(
         match progress {
             ServerProgress::Ready(session) => {
                 send(env, &**socket, &mut out).await?;
-                let export = found.take().expect("the codec agrees on an export that was found");
+                let export =
+                    found.take().expect("the handshake agrees only on an export that was found");
                 let (socket, session, unread) = (socket.clone(), *session, Vec::new());
                 return Ok(Some(Paused { export, socket, session, names, unread }));
             }
@@ -141,10 +144,14 @@ pub async fn negotiate(
             ServerProgress::StartTls => {
                 // An attacker in between could have inserted these bytes, to be taken for the client's.
                 if !inbox.is_empty() {
-                    return Err("bytes came after STARTTLS before it was answered".to_owned());
+                    return Err(
+                        "the client sent bytes after STARTTLS before the reply to STARTTLS"
+                            .to_owned(),
+                    );
                 }
                 send(env, &**socket, &mut out).await?;
-                let tls = policy.tls.expect("the codec agrees to it only where it is required");
+                let tls =
+                    policy.tls.expect("the handshake agrees to TLS only on an address with TLS");
                 let secured = tls.accept(env, socket.clone()).await;
                 let secured = secured.map_err(|error| error.to_string())?;
                 (*socket, names) = (secured.socket, secured.names);
@@ -169,7 +176,7 @@ async fn send(env: &Env, socket: &dyn Socket, out: &mut Vec<u8>) -> Result<(), S
         buf.write().copy_from_slice(&rest[..buf.len()]);
         let sent = socket.send(vec![buf]).await.result.map_err(|error| error.to_string())?;
         if sent == 0 {
-            return Err("the client takes no more".to_owned());
+            return Err("the client closed the connection in the handshake".to_owned());
         }
         rest = &rest[sent..];
     }

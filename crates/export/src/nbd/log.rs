@@ -32,7 +32,9 @@ impl Log {
         if now.since(self.since.get()) >= WINDOW {
             let passed_over = self.lines.get().saturating_sub(LINES);
             if passed_over > 0 {
-                (self.write)(&format!("{passed_over} more connections were closed"));
+                (self.write)(&format!(
+                    "{passed_over} more connections were closed without a log line each"
+                ));
             }
             self.since.set(now);
             self.lines.set(0);

@@ -98,11 +98,13 @@ impl Server {
         let shows = |facts| Shown::of(&facts) == one.shown && one.identity == identity;
         let taken = match found {
             Err(error) => Err(error.to_string()),
-            Ok(None) => Err(format!("{name} is not offered any more")),
+            Ok(None) => Err(format!("the export {name} no longer exists")),
             Ok(Some(export)) if !export.is_for_all() => {
-                Err(format!("{name} is not for everybody now"))
+                Err(format!("the export {name} is now restricted to certain clients"))
             }
-            Ok(Some(export)) if !shows(export.facts()) => Err(format!("{name} is not what it was")),
+            Ok(Some(export)) if !shows(export.facts()) => {
+                Err(format!("the device, size or flags of the export {name} have changed"))
+            }
             Ok(Some(export)) => Ok(export),
         };
         match taken {

@@ -61,7 +61,7 @@ pub async fn read(
     let left = match ended {
         Ok(()) => Ok(None),
         Err(End::Over) => Ok(connection.is_leaving().then(|| reader.unread())),
-        Err(End::Gone) => unreachable!("the last requests are not interrupted"),
+        Err(End::Gone) => unreachable!("reading the last requests is never interrupted"),
         Err(End::Broken(why)) => {
             connection.close();
             Err(why)
@@ -147,7 +147,9 @@ impl<'a> Reader<'a> {
     async fn run_last(&mut self) -> Step {
         let stream = self.rest().await?;
         if !ends_in_order(&stream, self.connection.session.style) {
-            return Err("the client left before its last requests were begun".to_owned().into());
+            return Err("the client disconnected before the server had read all of its requests"
+                .to_owned()
+                .into());
         }
         self.early = Early { bytes: stream, taken: 0 };
         self.is_last = true;
@@ -163,7 +165,11 @@ impl<'a> Reader<'a> {
             rest.extend_from_slice(&self.inbox.bytes());
             self.inbox.take(self.inbox.len());
             if rest.len() > self.connection.limits.held_bytes {
-                return Err("the client left, and too much of it was not begun".to_owned().into());
+                return Err(
+                    "the client disconnected with more unread requests than the server holds"
+                        .to_owned()
+                        .into(),
+                );
             }
         }
         Ok(rest)
@@ -238,7 +244,9 @@ impl<'a> Reader<'a> {
     async fn receive(&mut self) -> Step<bool> {
         let begun = !self.inbox.is_empty();
         match self.more(begun).await? {
-            0 if begun => Err("the connection ended inside a request".to_owned().into()),
+            0 if begun => {
+                Err("the client closed the connection inside a request".to_owned().into())
+            }
             n => Ok(n > 0),
         }
     }
@@ -281,7 +289,9 @@ impl<'a> Reader<'a> {
             let left = limit.saturating_sub(env.now().since(since));
             match self.connection.gate.unless(env.within(left, &mut ticket)).await {
                 Some(None) => {
-                    let late = format!("a request was not complete {limit:?} after its first byte");
+                    let late = format!(
+                        "the client did not complete a request within {limit:?} of its first byte"
+                    );
                     return Err(late.into());
                 }
                 waited => waited.flatten(),
@@ -336,7 +346,7 @@ impl<'a> Reader<'a> {
             }
             return Err(end);
         }
-        let head = self.head.take().expect("it was taken off the stream for this request");
+        let head = self.head.take().expect("the header of the request was read from the stream");
         let token = self.connection.begin(header, held);
         self.begin(header, head, token, buf).await;
         self.in_place &= !self.inbox.is_held();
@@ -365,7 +375,9 @@ impl<'a> Reader<'a> {
             let Some(outcome) = heard else { return Ok(()) };
             self.pending_recv = None;
             match outcome.result.map_err(|error| error.to_string())? {
-                0 => return Err("the client left while a request waited".to_owned().into()),
+                0 => {
+                    return Err("the client disconnected while a request waited".to_owned().into());
+                }
                 n => self.inbox.arrived(n),
             }
         }
@@ -416,7 +428,11 @@ impl<'a> Reader<'a> {
         while have < buf.len() {
             match self.fill_more(buf.slice(have..buf.len())).await {
                 Ok(0) if seeded::on(Bug::PartialPayload) => return Ok(()),
-                Ok(0) => return Err("the connection ended inside a payload".to_owned().into()),
+                Ok(0) => {
+                    return Err("the client closed the connection inside a payload"
+                        .to_owned()
+                        .into());
+                }
                 Ok(n) => have += n,
                 Err(end) => {
                     self.unread = buf.read()[..have].to_vec();
@@ -446,7 +462,11 @@ impl<'a> Reader<'a> {
                 return Ok(());
             }
             match self.more(true).await {
-                Ok(0) => return Err("the connection ended inside a payload".to_owned().into()),
+                Ok(0) => {
+                    return Err("the client closed the connection inside a payload"
+                        .to_owned()
+                        .into());
+                }
                 Ok(_) => {}
                 Err(end) => {
                     // The next server refuses the request too, so these bytes are not used.
@@ -474,7 +494,7 @@ impl<'a> Reader<'a> {
                 connection.end(token, None, Ok(()));
             }
             Command::WriteZeroes if slow_zeroes => {
-                let words = "zeroing is no faster than writing here";
+                let words = "the export zeroes no faster than it writes";
                 connection.end(token, None, Err(Error::new(ErrorKind::Unsupported, words)));
             }
             _ if is_long => {

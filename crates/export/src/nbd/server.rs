@@ -25,7 +25,7 @@ const REST: Duration = Duration::from_millis(100);
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The reason for closing a connection after its certificate was removed from `clients`.
-const NOT_ADMITTED: &str = "its certificate is not admitted to this export any more";
+const NOT_ADMITTED: &str = "the client's certificate is no longer admitted to the export";
 
 /// Function that returns the server's present side of TLS. Each handshake calls it again.
 pub type CurrentTls = Rc<dyn Fn() -> Rc<tls::Server>>;
@@ -296,7 +296,7 @@ impl Server {
         }
         if connection.cut.get() {
             return Err(format!(
-                "it took none of its answers for {:?}, and others wait for memory",
+                "the client read no reply for {:?} while other clients waited for memory",
                 limits.request
             ));
         }
@@ -324,7 +324,7 @@ impl Server {
             let name = negotiated.export.name();
             let now = inner.catalog.find(name).await.map_err(|error| error.to_string())?;
             if !now.is_some_and(|now| Rc::ptr_eq(&now, &negotiated.export)) {
-                return Err(format!("{name} is not offered any more"));
+                return Err(format!("the export {name} no longer exists"));
             }
             Ok(Some((negotiated, inbox)))
         };
@@ -335,7 +335,9 @@ impl Server {
         match (policy.refusal(), negotiated) {
             (Some(why), _) => Err(why),
             (None, Some(negotiated)) => negotiated,
-            (None, None) => Err(format!("no handshake within {limit:?}")),
+            (None, None) => {
+                Err(format!("the client did not complete the handshake within {limit:?}"))
+            }
         }
     }
 }

@@ -91,7 +91,7 @@ fn idle_and_slow_handshakes_have_deadline() {
     }
     assert!(idle.is_closed() && slow.is_closed());
     assert!(begun.elapsed() >= SHORT.handshake, "{:?}", begun.elapsed());
-    world.logs("no handshake within 300ms");
+    world.logs("did not complete the handshake within 300ms");
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn client_beyond_connection_limit_is_refused_and_closed() {
     let told = late.go("vol");
     assert_eq!(told[0].0, POLICY);
     let words = String::from_utf8(told[0].1.clone()).unwrap();
-    assert_eq!(words, "the server has all of its 4 connections; try again later");
+    assert_eq!(words, "the server has reached its limit of 4 connections; try again later");
     assert!(late.is_closed());
-    world.logs("all of its 4 connections");
+    world.logs("its limit of 4 connections");
     for client in &mut served {
         client.read(0, 512);
     }

@@ -148,7 +148,7 @@ fn handover_closes_connection_to_changed_device() {
     assert_eq!(client.ask(WRITE, 0, 0, 512, &[1; 512]), 0);
     world.next(IDENTITY + 1);
     assert!(client.is_closed());
-    assert_eq!(world.log(), ["vol is not what it was"]);
+    assert_eq!(world.log(), ["the device, size or flags of the export vol have changed"]);
     assert_eq!(Client::new(&world).read(0, 512), [1; 512]);
 }
 

@@ -83,7 +83,10 @@ impl Client {
             Ok::<_, Error>((socket, session, inbox, outbox))
         };
         let Some(connected) = env.within(HANDSHAKE, connecting).await else {
-            let words = format!("no handshake within {} s", HANDSHAKE.as_secs());
+            let words = format!(
+                "the server did not complete the handshake within {} s",
+                HANDSHAKE.as_secs()
+            );
             return Err(Error::new(ErrorKind::TimedOut, words).at(to));
         };
         let (socket, session, inbox, outbox) = connected?;
@@ -151,7 +154,7 @@ impl Client {
     /// Errors of the server; `Unsupported` if the server has no `base:allocation`.
     pub async fn status(&self, offset: u64, length: u64) -> Result<Vec<Extent>> {
         if self.0.session.contexts.is_empty() {
-            let words = "the server does not say what is allocated";
+            let words = "the server does not support block status";
             return Err(Error::new(ErrorKind::Unsupported, words));
         }
         let cookie = self.0.begin(Command::BlockStatus, offset, None);
@@ -202,7 +205,7 @@ impl Inner {
     fn put(&self, outbox: &mut Outbox, header: RequestHeader, payload: Option<Buf>) {
         let mut bytes = [0; EXTENDED_REQUEST_BYTES];
         let encoded = header.encode(self.session.style, &mut bytes);
-        let len = encoded.expect("lengths were checked against the export's limits");
+        let len = encoded.expect("the length of a request was checked against the export's limits");
         outbox.bytes(&bytes[..len]);
         if let Some(payload) = payload {
             outbox.payload(payload);
@@ -268,7 +271,7 @@ async fn negotiate(
     memory: Memory,
 ) -> Result<Session> {
     let broken = |error: wire::nbd::ProtocolError| {
-        Error::new(ErrorKind::Unsupported, format!("the handshake failed: {error}"))
+        Error::new(ErrorKind::Unsupported, format!("the handshake with the server failed: {error}"))
     };
     let mut handshake = ClientHandshake::new(config).map_err(broken)?;
     let mut out = Vec::new();
@@ -315,7 +318,7 @@ async fn receive(socket: &dyn Socket, inbox: &mut Inbox) -> Result<()> {
 }
 
 fn ended() -> Error {
-    Error::new(ErrorKind::Io, "the server has closed the connection")
+    Error::new(ErrorKind::Io, "the server closed the connection")
 }
 
 async fn write(inner: Rc<Inner>) {

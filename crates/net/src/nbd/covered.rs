@@ -24,7 +24,7 @@ impl Covered {
     /// # Errors
     /// A message, if some bytes of the part were answered before, or there are too many separate parts.
     pub fn add(&mut self, part: Range<usize>) -> Result<(), &'static str> {
-        const TWICE: &str = "some of it came before";
+        const TWICE: &str = "some of these bytes arrived before";
         if part.start < self.to {
             return Err(TWICE);
         }
@@ -45,7 +45,7 @@ impl Covered {
         } else if self.apart.len() < APART_MAX {
             self.apart.insert(at, part.start..end);
         } else {
-            return Err("it comes in too many parts at once");
+            return Err("the reply has too many separate parts");
         }
         Ok(())
     }

@@ -46,8 +46,8 @@ const REPLAY_WINDOW: usize = 16;
 const RING: &str = "unflushed/";
 
 /// Error message for another disk of the same name beside the one in use.
-const SAME_NAME: &str = "the running graph has a disk of this name on another server, and what that one has not \
-                         flushed outlives this process. Next: give the new disk another name";
+const SAME_NAME: &str = "the running graph has a disk of this name on another server, and keeps \
+                         its unflushed writes. Next: give the new disk another name";
 
 /// How an NBD disk reaches its export, and how long it tries.
 pub(super) struct Reach {
@@ -254,10 +254,8 @@ impl Link {
             State::Replaying(_) | State::Away(_) | State::Out(_) => return,
         };
         if self.target.hold.is_zero() {
-            let words = format!(
-                "the connection is gone: {}. What was not flushed may be lost",
-                why.message()
-            );
+            let words =
+                format!("the connection was lost: {}. Unflushed writes may be lost", why.message());
             self.out(words);
             return;
         }
@@ -276,7 +274,7 @@ impl Link {
         }
         *self.state.borrow_mut() = State::Away(why.clone());
         clients.iter().for_each(Client::close);
-        let link = self.me.upgrade().expect("it is being called");
+        let link = self.me.upgrade().expect("the link lives while its connections run");
         self.env.spawn("an NBD disk's reconnect", come_back(link, clients));
     }
 
@@ -307,7 +305,7 @@ impl Link {
     }
 
     fn forgot(&self) {
-        let words = "the connection was lost with more unflushed than `replay` keeps";
+        let words = "the connection was lost with more unflushed bytes than `replay` keeps";
         self.flush_failed(&Error::new(ErrorKind::Io, words));
     }
 
@@ -320,11 +318,14 @@ impl Link {
             State::Up(_) => None,
             State::Away(why) => Some((
                 true,
-                format!("the server is away for {away} s, {hold} s at most; {}", why.message()),
+                format!(
+                    "the server is unreachable for {away} s, requests wait up to {hold} s; {}",
+                    why.message()
+                ),
             )),
             State::Replaying(_) | State::Resending(_) => Some((
                 true,
-                format!("the server is back after {away} s; sending again what was not flushed"),
+                format!("the server is back after {away} s; the disk replays unflushed writes"),
             )),
             State::Out(error) => Some((false, error.message().to_owned())),
         }
@@ -399,7 +400,10 @@ impl Link {
     async fn go_on(&self, before: Before, clients: &[Client]) -> Result<(), Refusal> {
         self.replay(clients).await?;
         if let Some(why) = before.lost {
-            self.flush_failed(&Error::new(ErrorKind::Io, format!("before this process, {why}")));
+            self.flush_failed(&Error::new(
+                ErrorKind::Io,
+                format!("in the previous process, {why}"),
+            ));
             return Ok(());
         }
         let (client, stamp) = (&clients[0], self.log.stamp());
@@ -459,7 +463,7 @@ impl Link {
     /// Returns the message for a request that the server does not answer in time.
     pub fn overdue(&self) -> String {
         format!(
-            "no answer within {} s. What was not flushed may be lost",
+            "the server did not answer within {} s. Unflushed writes may be lost",
             self.deadline.limit().as_secs_f64()
         )
     }
@@ -503,14 +507,14 @@ fn least_busy(clients: &[Client]) -> Client {
 }
 
 fn lost_words() -> Error {
-    Error::new(ErrorKind::Io, "not connected yet")
+    Error::new(ErrorKind::Io, "the disk is not connected to its server yet")
 }
 
 fn replay_refused(client: &Client, range: ByteRange, error: Error) -> Refusal {
     match client.gone() {
         Some(gone) => Refusal::Now(gone),
         None => Refusal::Ever(format!(
-            "the server came back and refused to write again {} bytes at {} that were not flushed: {}",
+            "the server came back and refused the replay of {} unflushed bytes at {}: {}",
             range.len(),
             range.start(),
             error.message()
@@ -549,16 +553,16 @@ fn differs(was: &ExportFacts, is: &ExportFacts) -> Option<String> {
     let sizes =
         |facts: &ExportFacts| (facts.blocks.min(), facts.blocks.preferred(), facts.blocks.max());
     let what = if was.size_bytes != is.size_bytes {
-        format!("{} bytes, before it were {}", is.size_bytes, was.size_bytes)
+        format!("{} bytes instead of {}", is.size_bytes, was.size_bytes)
     } else if was.flags != is.flags {
-        format!("the flags {:#06x}, before it were {:#06x}", is.flags.0, was.flags.0)
+        format!("the flags {:#06x} instead of {:#06x}", is.flags.0, was.flags.0)
     } else if sizes(was) != sizes(is) {
-        format!("the block sizes {:?}, before it were {:?}", sizes(is), sizes(was))
+        format!("the block sizes {:?} instead of {:?}", sizes(is), sizes(was))
     } else {
         return None;
     };
     Some(format!(
-        "the server came back with another export: it has {what}. What was not flushed may be lost"
+        "the server came back with another export, which has {what}. Unflushed writes may be lost"
     ))
 }
 
@@ -567,7 +571,8 @@ async fn come_back(link: Rc<Link>, gone: Vec<Client>) {
     if link.short_sessions.get() > SHORT_SESSIONS_MAX {
         let why = gone.iter().find_map(Client::gone).unwrap_or_else(lost_words);
         link.out(format!(
-            "the connection was lost {SHORT_SESSIONS_MAX} times in a row within {} s of coming back: {}",
+            "the connection was lost {SHORT_SESSIONS_MAX} times in a row within {} s of a \
+             reconnect: {}",
             STEADY.as_secs(),
             why.message()
         ));
@@ -627,11 +632,11 @@ impl Link {
     fn give_up(&self) {
         let why = match &*self.state.borrow() {
             State::Away(why) => why.message().to_owned(),
-            _ => "it did not take what had to be sent again".to_owned(),
+            _ => "the server did not complete the replay of unflushed writes".to_owned(),
         };
         let hold = self.target.hold.as_secs_f64();
         self.out(format!(
-            "the server has been away for {hold} s ({why}). What was not flushed may be lost"
+            "the server was unreachable for {hold} s ({why}). Unflushed writes may be lost"
         ));
     }
 }

@@ -47,7 +47,7 @@ pub use target::{PEM_MAX_BYTES, Target, TlsFiles, secure};
 /// The kind `nbd`: a disk that is an export of another server.
 pub const KIND: Kind = Kind {
     name: "nbd",
-    summary: "another server's export",
+    summary: "an export of another server, over NBD",
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
     options: &[URI, TLS, TIMEOUT, RECONNECT, REPLAY, CONNECTIONS, UNSAFE_REPLICA],
@@ -65,7 +65,7 @@ const URI: OptionSpec = OptionSpec {
     required: true,
     effect: Effect::Bytes,
     scope: Scope::Local,
-    help: "where: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; nbds for TLS",
+    help: "the export: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; nbds for TLS",
 };
 
 const TLS: OptionSpec = OptionSpec {
@@ -74,7 +74,7 @@ const TLS: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "for nbds: whom to trust, our certificate and its key, the server's name",
+    help: "for nbds: the trusted CA, the disk's own certificate and key, the server's name",
 };
 
 const TIMEOUT: OptionSpec = OptionSpec {
@@ -83,7 +83,7 @@ const TIMEOUT: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "after this long without an answer the disk is out of service; 30s if not set",
+    help: "a request unanswered for this time takes the disk out of service; 30s if not set",
 };
 
 const RECONNECT: OptionSpec = OptionSpec {
@@ -92,8 +92,8 @@ const RECONNECT: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "how long requests are held while the server is away; then, or at once with 0s, the \
-           disk is out of service; 30s if not set",
+    help: "the time that requests wait for an unreachable server before the disk is out of service \
+           (0s: at once); 30s if not set",
 };
 
 const REPLAY: OptionSpec = OptionSpec {
@@ -102,7 +102,7 @@ const REPLAY: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "how many bytes of answered, unflushed writes are kept to be sent again after a lost \
+    help: "the bytes of acknowledged, unflushed writes that are kept for a replay after a lost \
            connection; 64MiB if not set",
 };
 
@@ -112,7 +112,7 @@ const CONNECTIONS: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "how many connections share the requests; 1 if not set",
+    help: "the number of connections that share the disk's requests; 1 if not set",
 };
 
 const UNSAFE_REPLICA: OptionSpec = OptionSpec {
@@ -121,7 +121,7 @@ const UNSAFE_REPLICA: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "let it be a member of a mirror although it is reached over TCP",
+    help: "allow the disk as a member of a mirror although its server is reached over TCP",
 };
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -152,7 +152,8 @@ fn target(given: &DeviceConfig) -> Result<Target> {
             files.hostname = text("hostname").map_or(files.hostname.clone(), str::to_owned);
         }
         None if given.is_set(&TLS) => {
-            let words = "tls is set, and the URI is for a connection without it; use nbds:// or nbds+unix://";
+            let words = "tls is set, but the URI is for a connection without TLS; use nbds:// or \
+                         nbds+unix://";
             return Err(Error::new(ErrorKind::Invalid, words));
         }
         None => {}
@@ -200,7 +201,8 @@ fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info>
     let max_transfer = facts.blocks.max_payload() - facts.blocks.max_payload() % block_size;
     if size == 0 || max_transfer == 0 {
         let words = format!(
-            "the export has {} bytes and takes {} at once; a disk has at least one block of {block_size}",
+            "the export has {} bytes and takes {} bytes per request; a disk has at least one block \
+             of {block_size} bytes",
             facts.size_bytes,
             facts.blocks.max_payload()
         );
@@ -231,8 +233,8 @@ fn check_connections(given: &DeviceConfig, facts: &ExportFacts) -> Result<()> {
         return Ok(());
     }
     let words = format!(
-        "{wanted} connections, but this server does not promise that a flush on one covers the others; \
-         leave connections away"
+        "connections = {wanted} needs a server whose flush covers all connections (MULTI_CONN); \
+         leave out the option connections"
     );
     Err(Error::new(ErrorKind::Unsupported, words))
 }

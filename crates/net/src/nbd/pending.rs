@@ -75,17 +75,19 @@ impl Pending {
         let slot = self.slots.get_mut(place_of(cookie));
         let open = |slot: &&mut Slot| slot.busy && !slot.done && slot.turn == turn_of(cookie);
         let Some(slot) = slot.filter(open) else {
-            return Err(nonsense(format!("request {cookie:#x} is not in flight, or answered")));
+            return Err(nonsense(format!("reply to request {cookie:#x}, which is not in flight")));
         };
         if message.offset.is_some_and(|offset| offset != slot.offset) {
-            return Err(nonsense(format!("{cookie:#x} is of another offset")));
+            return Err(nonsense(format!("reply to request {cookie:#x} with the wrong offset")));
         }
         match &message.body {
             Body::Simple if slot.command == Some(Command::Read) => {
                 if style != ReplyStyle::Simple {
-                    return Err(nonsense("a simple reply to a read".to_owned()));
+                    return Err(nonsense(
+                        "simple reply to a read although structured replies were agreed".to_owned(),
+                    ));
                 }
-                let whole = slot.buf.as_ref().expect("a read has its buffer").len();
+                let whole = slot.buf.as_ref().expect("a read in flight has a buffer").len();
                 let into = slot.place(slot.offset, whole as u64)?;
                 return Ok(Some(Follows { cookie, what: Rest::Data(into), last: true }));
             }
@@ -105,7 +107,7 @@ impl Pending {
                 }
             }
             Body::Error { errno, message, .. } => {
-                let words = if message.is_empty() { "the server says so" } else { message };
+                let words = if message.is_empty() { "the server gave no reason" } else { message };
                 slot.failed = Some(Error::os(errno.to_wire() as i32, words));
             }
         }
@@ -120,7 +122,7 @@ impl Pending {
         let slot = &mut self.slots[place_of(cookie)];
         let missing = slot.buf.as_ref().is_some_and(|buf| slot.covered.len() < buf.len());
         if slot.command == Some(Command::Read) && slot.failed.is_none() && missing {
-            slot.failed = Some(nonsense("a read was answered in part".to_owned()));
+            slot.failed = Some(nonsense("reply to a read without all of its bytes".to_owned()));
         }
         slot.done = true;
         if slot.abandoned {
@@ -135,8 +137,8 @@ impl Slot {
     /// Returns the part of the buffer for `len` bytes from `offset` on. Fails if one of them was not asked for or came
     /// before.
     fn place(&mut self, offset: u64, len: u64) -> Result<Buf> {
-        let wrong = |why: &str| nonsense(format!("{len} bytes at {offset}: {why}"));
-        let asked = || wrong("they were not asked for");
+        let wrong = |why: &str| nonsense(format!("reply with {len} bytes at {offset}: {why}"));
+        let asked = || wrong("the read does not have these bytes");
         let buf = self.buf.as_ref().filter(|_| self.command == Some(Command::Read));
         let buf = buf.ok_or_else(asked)?;
         let from = offset.checked_sub(self.offset).ok_or_else(asked)?;
@@ -163,7 +165,7 @@ fn states(extents: &Extents<'_>) -> Vec<Extent> {
 }
 
 pub(super) fn nonsense(words: String) -> Error {
-    Error::new(ErrorKind::Io, format!("the server answers nonsense: {words}"))
+    Error::new(ErrorKind::Io, format!("the server broke the NBD protocol: {words}"))
 }
 
 #[cfg(test)]

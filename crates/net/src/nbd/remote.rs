@@ -102,7 +102,7 @@ impl Inner {
         let (command, flags) = (Command::Read, CommandFlags::NONE);
         let outcome =
             self.exchange(&Change { command, flags, range, data: Some(into.clone()) }).await?;
-        *into = outcome.buf.expect("a read comes back with its buffer");
+        *into = outcome.buf.expect("a read returns its buffer");
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl Inner {
         (0..whole.len().div_ceil(most)).map(move |n| {
             let start = whole.start() + n * most;
             let range = ByteRange::between(start, whole.end().min(start + most));
-            Change { range: range.expect("there is something left"), ..change.clone() }
+            Change { range: range.expect("bytes of the change are left"), ..change.clone() }
         })
     }
 

@@ -86,7 +86,10 @@ impl Ring {
     pub fn new(memory: Rc<dyn Lasting>, identity: u64) -> Result<Self> {
         let capacity = memory.len().saturating_sub(HEADS_BYTES);
         if capacity < RECORD_BYTES as u64 {
-            let words = format!("a ring in {} bytes of memory", memory.len());
+            let words = format!(
+                "memory of {} bytes is too small for the log of unflushed writes",
+                memory.len()
+            );
             return Err(Error::new(ErrorKind::Invalid, words));
         }
         let before = newest(&*memory)?.map_or(0, |head| head.generation);
@@ -109,7 +112,7 @@ impl Ring {
         mut buf: impl FnMut(usize) -> Result<Buf>,
     ) -> Result<(Self, Found)> {
         let Some(head) = newest(&*memory)? else {
-            let lost = (!is_unmade(&*memory)?).then_some("what it kept is damaged");
+            let lost = (!is_unmade(&*memory)?).then_some("the log of unflushed writes was damaged");
             return Ok((Self::new(memory, identity)?, Found { lost, ..Found::default() }));
         };
         let is_empty = head.tail == head.next && head.flags == 0;
@@ -117,24 +120,26 @@ impl Ring {
             if is_empty {
                 return Ok((Self::new(memory, identity)?, Found::default()));
             }
-            let words = "what the process before had not flushed is of another export";
+            let words = "the unflushed writes of the previous process belong to another export";
             return Err(Error::new(ErrorKind::InUse, words).next(
-                "bring the old spec up once more and stop it; or stop the graph, which gives \
-                         it up",
+                "start the graph with its old spec and stop it to flush these writes; or stop the \
+                 graph now to drop the writes",
             ));
         }
         let capacity = memory.len().saturating_sub(HEADS_BYTES);
         let mut ring = Self { memory, capacity, head, lengths: VecDeque::new() };
         let mut found = Found {
             lost: match head.flags {
-                flags if flags & GIVEN_UP != 0 => Some("a flush had failed before"),
-                flags if flags & INCOMPLETE != 0 => Some("it had more unflushed than it keeps"),
+                flags if flags & GIVEN_UP != 0 => Some("a flush failed"),
+                flags if flags & INCOMPLETE != 0 => {
+                    Some("more unflushed bytes were outstanding than `replay` keeps")
+                }
                 _ => None,
             },
             ..Found::default()
         };
         if head.flags & GIVEN_UP == 0 && !ring.read_all(&mut found.changes, &mut buf)? {
-            found.lost = Some("what it kept is damaged");
+            found.lost = Some("the log of unflushed writes was damaged");
         }
         Ok((ring, found))
     }
@@ -155,7 +160,11 @@ impl Ring {
         let payload = change.data.as_ref().map_or(0, Buf::len);
         let len = (RECORD_BYTES + payload) as u64;
         let used = self.head.next.bytes - self.head.tail.bytes;
-        assert!(used + len <= self.capacity, "{used} and {len} bytes of {}", self.capacity);
+        assert!(
+            used + len <= self.capacity,
+            "the log has {used} bytes in use and no room for {len} more of {}",
+            self.capacity
+        );
         let header = record_header(self.head.next.records, change);
         let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
         digest.update(&header);
@@ -334,9 +343,14 @@ fn head_bytes(head: &Head) -> [u8; HEAD_BYTES] {
 }
 
 fn parse_head(bytes: &[u8], capacity: u64) -> Option<Head> {
-    let word = |at: usize| u64::from_be_bytes(*bytes[at..].first_chunk().expect("64 bytes"));
-    let short = |at: usize| u16::from_be_bytes(*bytes[at..].first_chunk().expect("64 bytes"));
-    let sum = u32::from_be_bytes(*bytes[60..].first_chunk().expect("64 bytes"));
+    let word = |at: usize| {
+        u64::from_be_bytes(*bytes[at..].first_chunk().expect("the head of a ring has 64 bytes"))
+    };
+    let short = |at: usize| {
+        u16::from_be_bytes(*bytes[at..].first_chunk().expect("the head of a ring has 64 bytes"))
+    };
+    let sum =
+        u32::from_be_bytes(*bytes[60..].first_chunk().expect("the head of a ring has 64 bytes"));
     let good = bytes[..8] == *HEAD_MAGIC
         && short(8) == VERSION
         && sum == checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..60]) as u32;
@@ -364,9 +378,15 @@ fn record_header(number: u64, change: &Change) -> [u8; RECORD_BYTES - 4] {
 
 /// Parses a record. Returns its change, the length of its payload, and its checksum.
 fn parse_record(bytes: &[u8; RECORD_BYTES], number: u64) -> Option<(Change, u32, u32)> {
-    let word = |at: usize| u64::from_be_bytes(*bytes[at..].first_chunk().expect("48 bytes"));
-    let int = |at: usize| u32::from_be_bytes(*bytes[at..].first_chunk().expect("48 bytes"));
-    let short = |at: usize| u16::from_be_bytes(*bytes[at..].first_chunk().expect("48 bytes"));
+    let word = |at: usize| {
+        u64::from_be_bytes(*bytes[at..].first_chunk().expect("the header of a record has 48 bytes"))
+    };
+    let int = |at: usize| {
+        u32::from_be_bytes(*bytes[at..].first_chunk().expect("the header of a record has 48 bytes"))
+    };
+    let short = |at: usize| {
+        u16::from_be_bytes(*bytes[at..].first_chunk().expect("the header of a record has 48 bytes"))
+    };
     if int(0) != RECORD_MAGIC || word(8) != number || bytes[36..44] != [0; 8] {
         return None;
     }
@@ -480,7 +500,7 @@ mod tests {
         assert_eq!(found(&memory, &pool), (vec![], None));
         ring.append(&zeros(0, 512)).unwrap();
         ring.give_up().unwrap();
-        assert!(found(&memory, &pool).1.unwrap().contains("flush had failed"));
+        assert!(found(&memory, &pool).1.unwrap().contains("a flush failed"));
     }
 
     #[test]

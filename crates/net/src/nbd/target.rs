@@ -66,8 +66,8 @@ impl TlsFiles {
     /// A missing, unreadable or invalid file, with its path.
     pub fn client(&self, env: &Env) -> Result<tls::Client> {
         let ca = self.ca.as_deref().ok_or_else(|| {
-            let words = "TLS needs to know whom to trust; add tls-certificates=DIR to the URI, or \
-                         tls = { ca = \"ca-cert.pem\" } to the disk";
+            let words = "TLS needs a trusted CA; add tls-certificates=DIR to the URI, or tls = { \
+                         ca = \"ca-cert.pem\" } to the disk";
             Error::new(ErrorKind::Invalid, words)
         })?;
         let authorities = Authorities::new(&Self::read(env, ca)?)?;
@@ -81,7 +81,7 @@ impl TlsFiles {
             (Some(cert), Some(key)) => (cert, key),
             (cert, _) => {
                 let (have, lack) = if cert.is_some() { ("cert", "key") } else { ("key", "cert") };
-                let words = format!("TLS has a {have} of ours and no {lack}; give both or none");
+                let words = format!("the disk's tls has a {have} but no {lack}; set both or none");
                 return Err(Error::new(ErrorKind::Invalid, words));
             }
         };
@@ -148,7 +148,7 @@ pub async fn secure(
     memory: Memory,
 ) -> Result<Rc<dyn Socket>> {
     let Some(tls) = tls.filter(|_| left == 0) else {
-        let words = "bytes came after the answer to STARTTLS, before TLS";
+        let words = "the server sent bytes between its reply to STARTTLS and TLS";
         return Err(Error::new(ErrorKind::Io, words));
     };
     let Secured { socket, .. } = tls.connect(env, socket.clone(), memory).await?;

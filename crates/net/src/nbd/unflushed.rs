@@ -19,7 +19,7 @@ use super::ring::{RECORD_BYTES, Ring};
 const ENTRY_BYTES: u64 = 256;
 
 const _: () =
-    assert!(RECORD_BYTES as u64 <= ENTRY_BYTES, "a ring of the log's limit holds the log");
+    assert!(RECORD_BYTES as u64 <= ENTRY_BYTES, "a ring as large as the log's limit holds the log");
 
 /// The log is flushed early while less than one part in this many of the pool is free,
 const POOL_SHORT: usize = 4;
@@ -135,7 +135,7 @@ impl Unflushed {
         let mut entries = self.entries.borrow_mut();
         let mut count = 0;
         while entries.front().is_some_and(|(number, _)| *number < stamp) {
-            let (_, change) = entries.pop_front().expect("looked at above");
+            let (_, change) = entries.pop_front().expect("the log has an entry, as checked above");
             self.kept_bytes.set(self.kept_bytes.get() - change.cost());
             self.used_bytes.set(self.used_bytes.get() - change.cost());
             count += 1;

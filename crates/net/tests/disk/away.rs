@@ -28,7 +28,10 @@ fn requests_are_held_until_reconnect() {
     volume.pass(Duration::from_millis(300));
     let report = volume.report();
     assert_eq!(report.health, Health::Degraded);
-    assert!(report.summary.starts_with("the server is away for 0 s, 30 s at most; "), "{report:?}");
+    assert!(
+        report.summary.starts_with("the server is unreachable for 0 s, requests wait up to 30 s; "),
+        "{report:?}"
+    );
     fake.seen().shut = false;
     let answer = volume.core.block_on(held);
     answer.result.unwrap();
@@ -54,14 +57,14 @@ fn requests_fail_when_server_is_away_too_long() {
     volume.write(0, 512, 5, false).unwrap();
     fake.seen().shut = true;
     let begun = Instant::now();
-    says(volume.read(0, 512), "far: out of service: the server has been away for 0.4 s (");
+    says(volume.read(0, 512), "far: out of service: the server was unreachable for 0.4 s (");
     let took = begun.elapsed();
     assert!(took >= hold && took < hold + Duration::from_secs(5), "{took:?}");
     // The server refuses the last attempt that was already under way, too.
     volume.pass(Duration::from_millis(100));
     fake.seen().shut = false;
     volume.pass(Duration::from_millis(100));
-    says(volume.flush(), "What was not flushed may be lost");
+    says(volume.flush(), "Unflushed writes may be lost");
     assert_eq!(fake.seen().connections, 1, "nobody asks it any more");
     assert_eq!(volume.report().health, Health::Failed);
 }
@@ -71,7 +74,7 @@ fn disk_without_reconnect_fails_at_once() {
     let fake = loses_one();
     let volume = Volume::new(&fake.uri(), &[("reconnect", time(Duration::ZERO))]);
     let begun = Instant::now();
-    says(volume.read(0, 512), "the connection is gone: the server has closed the connection");
+    says(volume.read(0, 512), "the connection was lost: the server closed the connection");
     assert!(begun.elapsed() < Duration::from_secs(5));
     assert_eq!(fake.seen().connections, 1);
 }

@@ -167,9 +167,9 @@ fn disk_fails_when_server_stops_answering() {
     });
     let volume = Volume::new(&fake.uri(), &[("timeout", time(Duration::from_millis(200)))]);
     volume.read(0, 512).unwrap();
-    says(volume.write(0, 512, 1, false), "no answer within 0.2 s");
-    says(volume.read(0, 512), "no answer within 0.2 s");
-    says(volume.flush(), "no answer within 0.2 s");
+    says(volume.write(0, 512, 1, false), "the server did not answer within 0.2 s");
+    says(volume.read(0, 512), "the server did not answer within 0.2 s");
+    says(volume.flush(), "the server did not answer within 0.2 s");
     assert_eq!(volume.report().health, block::Health::Failed);
 }
 
@@ -207,10 +207,13 @@ fn reconnect_refuses_changed_export() {
     let claims: [(Claim, &str); 3] = [
         (
             |n| (if n == 1 { 1 << 20 } else { 1 << 19 }, FLAGS),
-            "it has 524288 bytes, before it were 1048576",
+            "which has 524288 bytes instead of 1048576",
         ),
-        (|n| (1 << 20, if n == 1 { FLAGS } else { FLAGS | READ_ONLY }), "it has the flags 0x006f"),
-        (|n| (if n == 1 { 1 << 20 } else { 0 }, FLAGS), "it has 0 bytes"),
+        (
+            |n| (1 << 20, if n == 1 { FLAGS } else { FLAGS | READ_ONLY }),
+            "which has the flags 0x006f",
+        ),
+        (|n| (if n == 1 { 1 << 20 } else { 0 }, FLAGS), "which has 0 bytes"),
     ];
     for (claim, words) in claims {
         let fake = Fake::new(claim, |asked| match asked.connection {
@@ -245,7 +248,7 @@ fn connections_are_shared_only_with_multi_conn() {
     assert!((1..=4).all(|n| by(n) >= 6), "{:?}", [by(1), by(2), by(3), by(4)]);
     let fake = Fake::new(good, |_| Act::Serve);
     let refused = Volume::try_new(&fake.uri(), &four).map(drop);
-    says(refused, "does not promise that a flush on one covers the others");
+    says(refused, "needs a server whose flush covers all connections");
 }
 
 #[test]

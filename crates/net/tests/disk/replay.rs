@@ -124,7 +124,7 @@ fn flush_fails_after_loss_of_changes_not_kept() {
     volume.write(0, 64 << 10, 1, false).unwrap();
     armed.store(true, Ordering::Relaxed);
     assert!(volume.read(0, 512).unwrap() == [0; 512], "it was lost");
-    says(volume.flush(), "more unflushed than `replay` keeps");
+    says(volume.flush(), "more unflushed bytes than `replay` keeps");
     says(volume.flush(), "an earlier flush failed");
     assert!(volume.report().summary.contains("`replay`"), "{:?}", volume.report());
     volume.write(0, 512, 2, false).unwrap();

@@ -162,7 +162,8 @@ impl SimDisk {
     pub fn garble_reads(&self, range: ByteRange) {
         for flight in self.flights.borrow_mut().values_mut() {
             let DiskIo::Read { offset, into } = &flight.io else { continue };
-            let read = ByteRange::new(*offset, into.len() as u64).expect("a read has bytes");
+            let read =
+                ByteRange::new(*offset, into.len() as u64).expect("a read has at least one byte");
             flight.garbled = range.contains(read);
         }
     }
@@ -237,7 +238,7 @@ impl SimDisk {
             assert!(
                 range.end() <= self.config.size
                     && range.is_aligned(self.config.profile.block_size()),
-                "{}: {io:?} of {} bytes in all",
+                "{}: {io:?} of {} bytes is not aligned or ends past the disk",
                 self.name,
                 self.config.size
             );
@@ -246,7 +247,7 @@ impl SimDisk {
                 self.count(Count::Overlap);
             }
         }
-        let me: Rc<Self> = self.me.upgrade().expect("it is being called");
+        let me: Rc<Self> = self.me.upgrade().expect("the disk lives while its operations run");
         let faults = self.faults.get();
         let hung = self.strikes(key, "hang", faults.hang);
         let flight = Flight {
@@ -274,7 +275,7 @@ impl SimDisk {
     }
 
     fn schedule(&self, id: u64, flight: &Flight) {
-        let me: Rc<Self> = self.me.upgrade().expect("it is being called");
+        let me: Rc<Self> = self.me.upgrade().expect("the disk lives while its operations run");
         let span = self.config.most_ns - self.config.least_ns + 1;
         let mut delay = self.config.least_ns + self.draw(flight.key, "delay") % span;
         let faults = self.faults.get();
@@ -319,7 +320,7 @@ impl SimDisk {
         flight.half = true;
         self.count(Count::TwoSteps);
         let half = self.draw(flight.key, "half");
-        let pending = self.pending(id, flight).expect("only writes have two steps");
+        let pending = self.pending(id, flight).expect("only a write takes effect in two steps");
         self.store.borrow_mut().apply(&pending, |sector| self.is_in_half(half, sector));
     }
 
@@ -376,7 +377,8 @@ impl SimDisk {
         let fate = self.fate(flight);
         match &flight.io {
             DiskIo::Read { offset, into } => {
-                let range = ByteRange::new(*offset, into.len() as u64).expect("a read has bytes");
+                let range = ByteRange::new(*offset, into.len() as u64)
+                    .expect("a read has at least one byte");
                 self.carry_out_read(range, into, flight.key, fate)
             }
             DiskIo::Flush => self.carry_out_flush(flight.submitted, fate),
@@ -424,7 +426,7 @@ impl SimDisk {
     }
 
     fn carry_out_write(&self, id: u64, flight: &Flight, fua: bool, fate: Fate) -> Result<usize> {
-        let mut pending = self.pending(id, flight).expect("it writes");
+        let mut pending = self.pending(id, flight).expect("the operation is a write");
         let len = (pending.sectors.end - pending.sectors.start) * SECTOR;
         // A failed write may leave sectors in the cache. The next flush covers them.
         if let Profile::Thin(space) = self.config.profile
@@ -474,7 +476,7 @@ impl SimDisk {
 
     /// Carries out a discard. A disk that does not promise zeros applies it to any subset of its sectors.
     fn carry_out_discard(&self, id: u64, flight: &Flight) -> Result<usize> {
-        let pending = self.pending(id, flight).expect("it writes");
+        let pending = self.pending(id, flight).expect("the operation is a write");
         let half = self.draw(flight.key, "half");
         let mut store = self.store.borrow_mut();
         store.apply(&pending, |sector| self.config.discard_zeroes || self.is_in_half(half, sector));
@@ -521,7 +523,11 @@ impl SimDisk {
         store.cut(&cut, &in_flight, is_open, &self.clock.counters);
         drop(store);
         for (id, flight) in flights {
-            self.answer(id, flight, Err(Error::new(ErrorKind::Io, "the power is gone")));
+            self.answer(
+                id,
+                flight,
+                Err(Error::new(ErrorKind::Io, "the power of the machine was cut")),
+            );
         }
         self.openers.close_all();
     }
@@ -548,8 +554,8 @@ impl SimDisk {
         drop(flights);
         for (id, flight) in hung {
             self.count(Count::Released);
-            let flight = flight.expect("found above");
-            self.answer(id, flight, Err(Error::new(ErrorKind::Io, "the cable is pulled")));
+            let flight = flight.expect("the hung operation was found above");
+            self.answer(id, flight, Err(Error::new(ErrorKind::Io, "the disk was unplugged")));
         }
     }
 

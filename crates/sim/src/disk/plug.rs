@@ -27,7 +27,10 @@ impl Disks {
 
     pub fn find(&self, open: &Open) -> Result<Rc<SimDisk>> {
         self.0.borrow().get(&open.path).cloned().ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("{}: no such disk", open.path.display()))
+            Error::new(
+                ErrorKind::NotFound,
+                format!("{}: no simulated disk is plugged in at this path", open.path.display()),
+            )
         })
     }
 
@@ -84,7 +87,7 @@ impl SimDisk {
         let is_locked = !seeded::on(Bug::ServedUnlocked) && !self.flights.borrow().is_empty();
         if !(shared || free && !is_locked) {
             self.count(Count::Locked);
-            let words = format!("{}: somebody else has it open", open.path.display());
+            let words = format!("{}: another process has the disk open", open.path.display());
             return Err(Error::new(ErrorKind::InUse, words));
         }
         let side = openers.side(open.read_only);

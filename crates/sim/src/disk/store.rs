@@ -123,7 +123,8 @@ impl Store {
     /// Puts the `n`-th cached version of a sector onto the medium. Earlier versions are dropped.
     fn persist(&mut self, sector: u64, n: usize) {
         let Some(versions) = self.cache.get_mut(&sector) else { return };
-        let version = versions.drain(..=n).next_back().expect("the range is not empty");
+        let version =
+            versions.drain(..=n).next_back().expect("the sector has at least one older version");
         if versions.is_empty() {
             self.cache.remove(&sector);
         }

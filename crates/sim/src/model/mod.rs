@@ -59,11 +59,11 @@ pub enum Rule {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Order => "every sector behaves as if requests came one after the other",
-            Self::Place => "a sector holds what was written there",
-            Self::Whole => "a sector is written wholly or not at all",
-            Self::Durable => "what was made durable survives a power cut",
-            Self::Status => "status says zero of zeros only",
+            Self::Order => "the reads of a sector match some order of its writes",
+            Self::Place => "a sector holds bytes that were written to this sector",
+            Self::Whole => "a write changes a sector completely or not at all",
+            Self::Durable => "durable writes survive a power cut",
+            Self::Status => "block status reports zeros only for sectors that read as zeros",
             Self::Sticky => "after a failed flush every later flush fails",
         })
     }
@@ -80,7 +80,7 @@ pub struct Wrong {
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.rule, self.words)
+        write!(f, "the rule \"{}\" is broken: {}", self.rule, self.words)
     }
 }
 
@@ -208,7 +208,7 @@ impl Model {
         };
         let sectors = self.changes.borrow_mut().remove(&changing.0);
         let mut registers = self.registers.borrow_mut();
-        for sector in sectors.expect("a change ends once") {
+        for sector in sectors.expect("a write ends only once") {
             registers[sector as usize].end(changing.0, end, at);
         }
     }
@@ -219,7 +219,7 @@ impl Model {
         let at = self.tick();
         let sectors = self.changes.borrow_mut().remove(&changing.0);
         let mut registers = self.registers.borrow_mut();
-        for sector in sectors.expect("a change ends once") {
+        for sector in sectors.expect("a write ends only once") {
             registers[sector as usize].end(changing.0, End::Lost, at);
         }
     }
@@ -261,15 +261,20 @@ impl Model {
         for extent in told {
             let part = ByteRange::new(at, extent.len)
                 .filter(|part| range.contains(*part) && part.is_aligned(SECTOR as u32))
-                .ok_or_else(|| wrong(format!("{range} was asked for, {told:?} is the answer")))?;
+                .ok_or_else(|| {
+                    wrong(format!(
+                        "block status of {range} returned extents that do not fit: {told:?}"
+                    ))
+                })?;
             for sector in sectors(part).filter(|_| extent.state.is_zero()) {
-                self.judge(sector, Content::Zero, looking.0, end)
-                    .map_err(|flaw| wrong(format!("it says {:?}; {}", extent.state, flaw.words)))?;
+                self.judge(sector, Content::Zero, looking.0, end).map_err(|flaw| {
+                    wrong(format!("block status reported {:?}; {}", extent.state, flaw.words))
+                })?;
             }
             at = part.end();
         }
         if at == range.start() {
-            return Err(wrong(format!("nothing is said about {range}")));
+            return Err(wrong(format!("block status of {range} returned no extent")));
         }
         Ok(())
     }
@@ -289,7 +294,7 @@ impl Model {
             return Ok(());
         }
         if self.flush_failed.get().is_some_and(|failed| failed < flush.0) {
-            let words = "it succeeded".to_owned();
+            let words = "a later flush succeeded".to_owned();
             return Err(Wrong { rule: Rule::Sticky, words });
         }
         self.flushed.set(self.flushed.get().max(flush.0));
@@ -326,7 +331,7 @@ impl Model {
             return Ok(());
         }
         let wrong = |rule, words: &str| {
-            Err(Wrong { rule, words: format!("sector {sector} holds {content}{words}") })
+            Err(Wrong { rule, words: format!("sector {sector} read as {content}{words}") })
         };
         let register = &mut self.registers.borrow_mut()[sector as usize];
         let seen = match content {
@@ -348,11 +353,13 @@ impl Model {
         };
         match seen {
             Ok(()) => Ok(()),
-            Err(Flaw::Undone) => wrong(Rule::Durable, ", which a durable one had replaced"),
+            Err(Flaw::Undone) => wrong(Rule::Durable, ", which a durable write had replaced"),
             Err(Flaw::Replaced(by)) => {
                 wrong(Rule::Order, &format!(", which write {by} had replaced"))
             }
-            Err(Flaw::Unknown) => wrong(Rule::Order, ", which was replaced, or never written"),
+            Err(Flaw::Unknown) => {
+                wrong(Rule::Order, ", which was replaced earlier or never written")
+            }
         }
     }
 }

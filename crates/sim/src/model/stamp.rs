@@ -83,10 +83,10 @@ impl fmt::Display for Content {
         match self {
             Self::Zero => f.write_str("zeros"),
             Self::Stamp(stamp) => write!(f, "{stamp}"),
-            Self::First => f.write_str("what was there at first"),
-            Self::Mixture(stamp) => write!(f, "a mixture that begins as {stamp}"),
-            Self::Damage => f.write_str("what a torn write left"),
-            Self::Junk => f.write_str("bytes that nobody wrote"),
+            Self::First => f.write_str("its first content"),
+            Self::Mixture(stamp) => write!(f, "a mixture that begins with {stamp}"),
+            Self::Damage => f.write_str("the rest of a torn write"),
+            Self::Junk => f.write_str("bytes that no write wrote"),
         }
     }
 }

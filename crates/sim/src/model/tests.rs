@@ -219,7 +219,7 @@ fn misplaced_and_mixed_sectors_are_identified() {
     let swapped = [&bytes[512..], &bytes[..512]].concat();
     let wrong = model.saw(model.look(), range, &swapped).unwrap_err();
     assert_eq!(wrong.rule, Rule::Place);
-    assert!(wrong.words.contains("sector 0 holds write 1 to sector 1 of volume 1"), "{wrong}");
+    assert!(wrong.words.contains("sector 0 read as write 1 to sector 1 of volume 1"), "{wrong}");
     bytes[100] ^= 1;
     assert_eq!(model.saw(model.look(), range, &bytes).unwrap_err().rule, Rule::Whole);
 }

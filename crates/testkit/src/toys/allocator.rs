@@ -51,9 +51,12 @@ impl Verb for Allocate {
             ..answer
         };
         let mut runs = parts.into_iter().map(above);
-        let first = runs.next().expect("a command has a place");
+        let first = runs.next().expect("a command reaches at least one device");
         if runs.any(|run| run != first) {
-            return Err(Error::new(ErrorKind::Unsupported, "the space is not one run above"));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "the allocated space is not contiguous in the device above",
+            ));
         }
         Ok(first)
     }
@@ -107,7 +110,7 @@ impl Allocator {
         if start + bytes > range.end() {
             return Err(Error::new(
                 ErrorKind::NoSpace,
-                format!("no {bytes} bytes free in {range}"),
+                format!("the allocator has no {bytes} free bytes in {range}"),
             ));
         }
         let run = Allocated { start, bytes };

@@ -49,7 +49,8 @@ impl Stateful {
 
     async fn open(&self, formats: bool) -> Result<()> {
         if formats {
-            let range = block::ByteRange::new(0, self.lower.info().size).expect("it has bytes");
+            let range = block::ByteRange::new(0, self.lower.info().size)
+                .expect("a lower has at least one byte");
             let zeroes = Op::WriteZeroes { range, unmap: false, fua: true };
             self.lower.call(zeroes).await.result?;
         }
@@ -78,7 +79,7 @@ impl Device for Stateful {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         self.waiting.until(|| self.opened.borrow().is_some()).await;
-        self.opened.borrow().clone().expect("it was just there")?;
+        self.opened.borrow().clone().expect("the result of the opening was stored")?;
         self.lower.forward(&mut request.op).await
     }
 

@@ -45,7 +45,7 @@ impl Copies {
         let newest = states.max_by_key(|state| state.sequence);
         let newest = newest.filter(|_| sin != Some(Sin::ForgetsStale));
         let has_failed = |n: usize| newest.is_some_and(|state| state.bytes[n] != 0);
-        let info = Info::over(members.iter().map(Lower::info)).expect("there are members");
+        let info = Info::over(members.iter().map(Lower::info)).expect("the mirror has members");
         Ok(Self {
             info: Info { size: members[0].info().size, ..info },
             failed: (0..members.len()).map(|n| Cell::new(has_failed(n))).collect(),
@@ -67,7 +67,7 @@ impl Copies {
     }
 
     fn whole(&self) -> ByteRange {
-        ByteRange::new(0, self.info.size).expect("a device has bytes")
+        ByteRange::new(0, self.info.size).expect("a device has at least one byte")
     }
 
     fn live(&self) -> impl Iterator<Item = usize> {
@@ -120,7 +120,9 @@ impl Copies {
         while let Some(range) = ByteRange::between(at, self.info.size.min(at + step)) {
             let mut read = Op::read(range, self.env.buf(range.len() as usize)?);
             self.read_any(&mut read, 0).await?;
-            let Op::Read { into, .. } = read else { unreachable!("a read comes back as one") };
+            let Op::Read { into, .. } = read else {
+                unreachable!("a read request is returned as a read")
+            };
             for n in 0..self.members.len() {
                 if let Err(error) = self.members[n].write(range, into.clone()).await {
                     self.eject(n, error)?;

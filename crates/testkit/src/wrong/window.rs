@@ -58,7 +58,7 @@ impl Window {
     async fn pass(&self, op: &mut Op) -> Result<()> {
         let result = self.lower.forward(op).await;
         if self.has(Sin::Panics) {
-            assert!(result.is_ok(), "what could go wrong?");
+            assert!(result.is_ok(), "the seeded panic on an error of the lower");
         }
         result
     }
@@ -77,7 +77,9 @@ impl Window {
         }
         self.pass(op).await?;
         op.set_range(range);
-        let Op::Read { into, .. } = op else { unreachable!("a read comes back as one") };
+        let Op::Read { into, .. } = op else {
+            unreachable!("a read request is returned as a read")
+        };
         if self.has(Sin::JunkAtEdge) && into.len() as u64 > block {
             into.write()[(range.len() - block) as usize..].fill(0x55);
         }
@@ -115,7 +117,8 @@ impl Window {
             std::future::pending::<()>().await;
         }
         if self.has(Sin::WritesPart) && range.len() > block {
-            let first = ByteRange::new(range.start(), range.len() - block).expect("some are left");
+            let first = ByteRange::new(range.start(), range.len() - block)
+                .expect("blocks of the range are left");
             return self.pass(&mut op.part(first)).await;
         }
         if self.has(Sin::ChangesPayload)
@@ -155,7 +158,7 @@ impl Device for Window {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         if self.has(Sin::FailsAtRandom) && self.env.random("whim").is_multiple_of(100) {
-            return Err(Error::new(ErrorKind::Io, "no reason"));
+            return Err(Error::new(ErrorKind::Io, "an error without a cause"));
         }
         let op = &mut request.op;
         let Some(range) = op.range() else { return self.flush(op).await };
@@ -180,8 +183,8 @@ impl Device for Window {
     }
 
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
-        let name = &command.args::<Fail>().expect("it knows no other command").member;
-        assert!(self.has(Sin::HidesCommand), "there is no member {name}");
+        let name = &command.args::<Fail>().expect("the device declares no other command").member;
+        assert!(self.has(Sin::HidesCommand), "the device has no member {name}");
         command.done(Ok(()))
     }
 }

@@ -79,7 +79,7 @@ impl Reply {
     /// If `max_bytes` is less than a page.
     pub fn init(unique: u64, init: &Init, max_bytes: u32) -> Option<Self> {
         let pages = max_bytes.min(MAX_WRITE_BYTES) as usize / PAGE_BYTES;
-        assert!(pages > 0, "{max_bytes} bytes are less than a page");
+        assert!(pages > 0, "the limit of {max_bytes} bytes for FUSE transfers is less than a page");
         if init.major != MAJOR || init.minor < MINOR_MIN {
             return None;
         }

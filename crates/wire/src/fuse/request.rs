@@ -110,7 +110,11 @@ pub struct Malformed {
 
 impl std::fmt::Display for Malformed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a message of {} bytes is none of the FUSE protocol", self.came_bytes)
+        write!(
+            f,
+            "the kernel sent a message of {} bytes that is not a FUSE request",
+            self.came_bytes
+        )
     }
 }
 

@@ -31,7 +31,7 @@ pub fn check(request: &RequestHeader, session: &Session) -> Result<(), Refusal> 
     if request.command == Command::Flush {
         // These fields are reserved and must be zero (section "Request types").
         if request.offset != 0 || request.length != 0 {
-            return refusal(Errno::EINVAL, "a flush has no offset and no length");
+            return refusal(Errno::EINVAL, "a flush must have offset 0 and length 0");
         }
         return Ok(());
     }
@@ -56,7 +56,9 @@ fn check_offered(command: Command, session: &Session) -> Result<(), Refusal> {
             }
             true
         }
-        Command::Unknown(_) => return refusal(Errno::EINVAL, "the command is not known"),
+        Command::Unknown(_) => {
+            return refusal(Errno::EINVAL, "the server does not know the command");
+        }
     };
     if !offered {
         return refusal(Errno::EINVAL, "the export does not offer the command");
@@ -95,7 +97,10 @@ fn check_range(request: &RequestHeader, session: &Session) -> Result<(), Refusal
         return refusal(Errno::EINVAL, "the length is zero");
     }
     let Some(end) = request.offset.checked_add(request.length) else {
-        return refusal(Errno::EINVAL, "offset and length together pass 64 bits");
+        return refusal(
+            Errno::EINVAL,
+            "the end of the range (offset + length) is larger than 64 bits",
+        );
     };
     if end > facts.size_bytes {
         // ENOSPC for writes, EINVAL for the rest (section "Error values").
@@ -103,15 +108,18 @@ fn check_range(request: &RequestHeader, session: &Session) -> Result<(), Refusal
             Command::Write | Command::WriteZeroes => Errno::ENOSPC,
             _ => Errno::EINVAL,
         };
-        return refusal(errno, "the range passes the end of the export");
+        return refusal(errno, "the range ends past the end of the export");
     }
     let min = u64::from(facts.blocks.min());
     if !request.offset.is_multiple_of(min) || !request.length.is_multiple_of(min) {
-        return refusal(Errno::EINVAL, "offset or length is no multiple of the minimum block size");
+        return refusal(
+            Errno::EINVAL,
+            "offset and length must be multiples of the export's minimum block size",
+        );
     }
     let has_payload = matches!(request.command, Command::Read | Command::Write);
     if has_payload && request.length > u64::from(facts.blocks.max_payload()) {
-        return refusal(Errno::EINVAL, "the length is over the maximum block size");
+        return refusal(Errno::EINVAL, "the length is larger than the export's maximum block size");
     }
     Ok(())
 }

@@ -169,7 +169,7 @@ impl ClientHandshake {
     /// # Panics
     /// If the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
-        assert!(matches!(self.phase, Phase::StartTls), "TLS was not agreed");
+        assert!(matches!(self.phase, Phase::StartTls), "client and server have not agreed to TLS");
         self.send_next(out);
     }
 
@@ -267,7 +267,7 @@ impl ClientHandshake {
             (OptionCode::SET_META_CONTEXT, ReplyCode::META_CONTEXT) => self.take_context(data)?,
             (OptionCode::LIST, ReplyCode::SERVER) => self.entries.push(parse_server(data)?),
             _ => {
-                let rule = "must be one that belongs to the option that was sent";
+                let rule = "must be a reply to the option that was sent";
                 return Err(invalid("kind of an option reply", code.0, rule));
             }
         }
@@ -283,7 +283,7 @@ impl ClientHandshake {
         let asked = self.config.contexts.iter().any(|asked| asked == name);
         let again = self.contexts.iter().any(|known| known.id == id || known.name == name);
         if !asked || again {
-            let rule = "must stand for a context that was asked for, and for one alone";
+            let rule = "must belong to exactly one requested context";
             return Err(invalid("number of a metadata context", id, rule));
         }
         self.contexts.push(Context { id, name: name.to_owned() });

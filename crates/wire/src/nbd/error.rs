@@ -66,20 +66,22 @@ impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadMagic { what, found, expected } => {
-                write!(f, "the magic of the {what} is {found:#x}, it must be {expected:#x}")
+                write!(f, "the magic of the {what} is {found:#x} and must be {expected:#x}")
             }
             Self::OverLimit { what, value, limit } => {
                 write!(f, "the {what} is {value}, the limit is {limit}")
             }
-            Self::Invalid { what, value, rule } => write!(f, "the {what} is {value}, it {rule}"),
-            Self::BadText(what) => write!(f, "the {what} is not UTF-8 or holds a NUL"),
+            Self::Invalid { what, value, rule } => write!(f, "the {what} is {value} and {rule}"),
+            Self::BadText(what) => write!(f, "the {what} is not UTF-8 or contains a NUL"),
             Self::NotFixedNewstyle(found) => write!(
                 f,
-                "the peer offers the {found} handshake, only fixed newstyle is spoken; \
-                 use a peer that supports it"
+                "the peer offers the {found} handshake, but only fixed newstyle is supported"
             ),
             Self::UnknownExport(name) => {
-                write!(f, "there is no export named {name:?}; list the exports to see the names")
+                write!(
+                    f,
+                    "the server has no export named {name:?}; list the exports to see the names"
+                )
             }
             Self::NotServed(why) => f.write_str(why),
             Self::Refused { option, reply, message } => {
@@ -94,9 +96,7 @@ impl fmt::Display for ProtocolError {
                     _ => Ok(()),
                 }
             }
-            Self::HandshakeOver => {
-                f.write_str("the handshake has ended, no further bytes belong to it")
-            }
+            Self::HandshakeOver => f.write_str("bytes were passed to a handshake that has ended"),
         }
     }
 }

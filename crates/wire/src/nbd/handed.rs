@@ -65,7 +65,7 @@ pub struct BadState(&'static str);
 
 impl fmt::Display for BadState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the state of the connections cannot be used: {}", self.0)
+        write!(f, "the connection state of the previous server process is unusable: {}", self.0)
     }
 }
 
@@ -80,7 +80,11 @@ pub fn identity(graph: &str, spec: &str) -> u64 {
 /// If there are more than [`HANDED_MAX`] connections, or they need more than [`HANDED_MAX_BYTES`]. Check with
 /// [`encoded_bytes`] before.
 pub fn encode(all: &[Handed]) -> Vec<u8> {
-    assert!(all.len() <= HANDED_MAX, "{} connections", all.len());
+    assert!(
+        all.len() <= HANDED_MAX,
+        "the state has {} connections, more than the limit",
+        all.len()
+    );
     let mut body = Vec::new();
     all.iter().for_each(|one| put(one, &mut body));
     let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
@@ -91,7 +95,11 @@ pub fn encode(all: &[Handed]) -> Vec<u8> {
     out.extend_from_slice(&(body.len() as u32).to_be_bytes());
     out.extend_from_slice(&checksum(&out, &body).to_be_bytes());
     out.extend_from_slice(&body);
-    assert!(out.len() <= HANDED_MAX_BYTES, "{} bytes", out.len());
+    assert!(
+        out.len() <= HANDED_MAX_BYTES,
+        "the state has {} bytes, more than the limit",
+        out.len()
+    );
     out
 }
 
@@ -108,29 +116,29 @@ pub fn encoded_bytes(one: &Handed) -> usize {
 /// # Errors
 /// The defect of the encoded state. No connection is returned then.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Handed>, BadState> {
-    const CUT: BadState = BadState("it is cut short");
+    const CUT: BadState = BadState("the state is truncated");
     if bytes.len() > HANDED_MAX_BYTES {
-        return Err(BadState("it is too long"));
+        return Err(BadState("the state is longer than the limit"));
     }
     let mut reader = Reader::new(bytes);
     if reader.bytes(MAGIC.len()).ok_or(CUT)? != MAGIC {
-        return Err(BadState("it begins with other bytes"));
+        return Err(BadState("the state has a wrong magic"));
     }
     if reader.u16().ok_or(CUT)? != VERSION || reader.u16().ok_or(CUT)? != 0 {
-        return Err(BadState("it is of another version"));
+        return Err(BadState("the state has another version"));
     }
     let (count, len) = (reader.u32().ok_or(CUT)?, reader.u32().ok_or(CUT)?);
     let sum = reader.u32().ok_or(CUT)?;
     if reader.rest().len() != len as usize || count as usize > HANDED_MAX {
-        return Err(BadState("its lengths are wrong"));
+        return Err(BadState("the lengths in the state are wrong"));
     }
     if sum != checksum(&bytes[..HEADER_BYTES - 4], reader.rest()) {
-        return Err(BadState("its checksum is wrong"));
+        return Err(BadState("the checksum of the state is wrong"));
     }
     let all: Option<Vec<_>> = (0..count).map(|_| take(&mut reader)).collect();
     match all {
         Some(all) if reader.is_empty() => Ok(all),
-        _ => Err(BadState("a connection in it breaks a rule")),
+        _ => Err(BadState("the state of one connection is invalid")),
     }
 }
 
@@ -168,7 +176,7 @@ fn put(one: &Handed, out: &mut Vec<u8>) {
 }
 
 fn put_text(text: &str, out: &mut Vec<u8>) {
-    assert!(text.len() <= MAX_STRING_BYTES, "a handshake agrees on no longer name");
+    assert!(text.len() <= MAX_STRING_BYTES, "the name of an agreed export is within the limit");
     out.extend_from_slice(&(text.len() as u16).to_be_bytes());
     out.extend_from_slice(text.as_bytes());
 }

@@ -183,7 +183,7 @@ impl ReplyHeader {
 /// Copies the fact in the data of one `NBD_REP_INFO` into `facts`. An unknown fact is ignored.
 pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode> {
     let mut reader = Reader::new(data);
-    let rule = "must be the one that belongs to its kind";
+    let rule = "must be the length of its information type";
     let wrong = invalid("length of an NBD_REP_INFO", data.len() as u64, rule);
     let Some(code) = reader.u16().map(InfoCode) else { return Err(wrong) };
     let info = reader.rest();
@@ -200,7 +200,8 @@ pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode
             let fields = (reader.u32(), reader.u32(), reader.u32(), reader.is_empty());
             let (Some(min), Some(preferred), Some(max), true) = fields else { return Err(wrong) };
             let what = "minimum block size, or one of the sizes with it";
-            let rule = "must be a power of two up to 65536, the others must be multiples of it";
+            let rule =
+                "must be powers of two, the minimum at most 65536 and the others its multiples";
             let blocks = BlockSizes::new(min, preferred, max);
             facts.blocks = blocks.ok_or(invalid(what, min, rule))?;
         }

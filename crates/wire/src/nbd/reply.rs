@@ -149,7 +149,7 @@ impl Chunks {
     ///
     /// If `extents` is empty, because the protocol has no such answer.
     pub fn block_status(self, context: u32, extents: &[Extent], last: bool, out: &mut Vec<u8>) {
-        assert!(!extents.is_empty(), "a status of no extents was to be sent");
+        assert!(!extents.is_empty(), "a block status reply has at least one extent");
         let extents = &extents[..extents.len().min(MAX_STATUS_EXTENTS)];
         if self.extended {
             let payload = 8 + 16 * extents.len() as u64;

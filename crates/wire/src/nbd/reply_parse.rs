@@ -198,7 +198,7 @@ impl ChunkHeader {
             ChunkKind::ERROR_OFFSET => (14, MAX_ERROR_BYTES, 1),
             kind if kind.is_error() => (6, MAX_ERROR_BYTES, 1),
             kind => {
-                let rule = "must be one that was negotiated";
+                let rule = "must be a kind that was negotiated";
                 return Err(invalid("kind of a reply chunk", kind.0, rule));
             }
         };

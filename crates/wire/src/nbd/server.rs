@@ -123,7 +123,7 @@ async fn find(exports: &impl Exports, name: &str) -> Result<ExportFacts, Answer>
     }
     let unknown = |why| Refuse(ReplyCode::ERR_UNKNOWN, why);
     let found = exports.find(name).await.map_err(unknown)?;
-    found.ok_or_else(|| unknown(format!("there is no export named {name:?}")))
+    found.ok_or_else(|| unknown(format!("the server has no export named {name:?}")))
 }
 
 impl ServerHandshake {
@@ -152,7 +152,7 @@ impl ServerHandshake {
     /// # Panics
     /// If the last progress was not [`ServerProgress::StartTls`].
     pub fn secured(&mut self) {
-        assert!(matches!(self.phase, Phase::StartTls), "TLS was not agreed");
+        assert!(matches!(self.phase, Phase::StartTls), "client and server have not agreed to TLS");
         self.phase = Phase::Option;
         self.tls = ServerTls::Done;
         self.agreed = Agreed::default();
@@ -274,7 +274,8 @@ impl ServerHandshake {
             self.limits.skipped_bytes as usize,
         )?;
         let words = format!(
-            "option data of {len} bytes after {} bytes; the limit of a handshake is {limit}",
+            "the option data has {len} bytes after {} earlier bytes; the limit of a handshake is \
+             {limit}",
             self.option_bytes
         );
         put_refusal(out, option, ReplyCode::ERR_TOO_BIG, &words);
@@ -316,7 +317,7 @@ impl ServerHandshake {
             OptionCode::LIST_META_CONTEXT => self.list_contexts(data, exports, out).await,
             OptionCode::SET_META_CONTEXT => self.set_contexts(data, exports, out).await,
             OptionCode::STARTTLS if !data.is_empty() => invalid("STARTTLS takes no data"),
-            OptionCode::STARTTLS if self.tls == ServerTls::Done => invalid("TLS is agreed already"),
+            OptionCode::STARTTLS if self.tls == ServerTls::Done => invalid("TLS is active already"),
             OptionCode::STARTTLS => unsupported("this address has no TLS"),
             _ => unsupported("this server does not know the option"),
         };
@@ -359,7 +360,7 @@ impl ServerHandshake {
         out: &mut Vec<u8>,
     ) -> Answer {
         let Some(request) = InfoRequest::parse(data) else {
-            return invalid("the lengths or the name in the option data are wrong");
+            return invalid("a length or the name in the option data is invalid");
         };
         let facts = match find(exports, request.name).await {
             Ok(facts) => facts,
@@ -378,7 +379,7 @@ impl ServerHandshake {
             return invalid("STRUCTURED_REPLY takes no data");
         }
         if self.agreed.extended {
-            let words = "extended headers are agreed and include structured replies";
+            let words = "extended headers are agreed already and include structured replies";
             return Refuse(ReplyCode::ERR_EXT_HEADER_REQD, words.to_owned());
         }
         if self.agreed.structured {
@@ -454,10 +455,13 @@ impl ServerHandshake {
             return Err(invalid("metadata contexts need structured replies first"));
         }
         let request = MetaRequest::parse(data).ok_or_else(|| {
-            invalid("the lengths, the name or a query in the option data are wrong")
+            invalid("a length, the name or a query in the option data is invalid")
         })?;
         if request.count > self.limits.queries {
-            let words = format!("{} queries, the limit is {}", request.count, self.limits.queries);
+            let words = format!(
+                "the option has {} queries; the limit is {}",
+                request.count, self.limits.queries
+            );
             return Err(Refuse(ReplyCode::ERR_TOO_BIG, words));
         }
         let facts = find(exports, request.name).await?;
@@ -485,10 +489,13 @@ fn plain(option: OptionCode, data: &[u8]) -> Result<Answer> {
         OptionCode::STARTTLS => Ok(invalid("STARTTLS takes no data")),
         OptionCode::ABORT => Ok(Leave),
         // This option has no error reply.
-        OptionCode::EXPORT_NAME => {
-            Err(ProtocolError::NotServed("this address wants TLS first".to_owned()))
-        }
-        _ => Ok(Refuse(ReplyCode::ERR_TLS_REQD, "this address wants TLS first".to_owned())),
+        OptionCode::EXPORT_NAME => Err(ProtocolError::NotServed(
+            "this address requires TLS; send STARTTLS first".to_owned(),
+        )),
+        _ => Ok(Refuse(
+            ReplyCode::ERR_TLS_REQD,
+            "this address requires TLS; send STARTTLS first".to_owned(),
+        )),
     }
 }
 

@@ -67,7 +67,7 @@ impl fmt::Display for UriError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong(len) => {
-                write!(f, "the URI has {len} bytes, the limit is {MAX_URI_BYTES}")
+                write!(f, "the URI has {len} bytes; the limit is {MAX_URI_BYTES}")
             }
             Self::Scheme(found) => write!(
                 f,
@@ -79,7 +79,7 @@ impl fmt::Display for UriError {
                  brackets"
             ),
             Self::Port(found) => {
-                write!(f, "the port is {found:?}, it must be a number from 1 to 65535")
+                write!(f, "the port is {found:?}; a port is a number from 1 to 65535")
             }
             Self::UnixHost(found) => write!(
                 f,
@@ -87,20 +87,25 @@ impl fmt::Display for UriError {
                  scheme"
             ),
             Self::NoSocket => {
-                f.write_str("a URI of a Unix socket needs its path; add ?socket=/path")
+                f.write_str("the URI of a Unix socket has no socket path; add ?socket=/path")
             }
             Self::Parameter(found) => {
-                write!(f, "the parameter {found:?} is not known here or given twice; remove it")
+                write!(
+                    f,
+                    "the URI parameter {found:?} is unknown or repeated; remove the parameter"
+                )
             }
             Self::Escape(found) => write!(
                 f,
-                "{found:?} holds a % without two hexadecimal digits, or is not UTF-8 or holds a \
-                 NUL; write a % itself as %25"
+                "{found:?} has a % without two hexadecimal digits, a NUL, or bytes that are not \
+                 UTF-8; write a % itself as %25"
             ),
             Self::Export(len) => {
-                write!(f, "the name of the export has {len} bytes, the limit is {MAX_STRING_BYTES}")
+                write!(f, "the name of the export has {len} bytes; the limit is {MAX_STRING_BYTES}")
             }
-            Self::Fragment => f.write_str("a URI of an export has no fragment; write # as %23"),
+            Self::Fragment => {
+                f.write_str("the URI of an export cannot have a fragment; write # as %23")
+            }
         }
     }
 }

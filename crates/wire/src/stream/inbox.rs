@@ -28,7 +28,7 @@ impl Inbox {
     /// # Panics
     /// If the length of `buf` is not [`INBOX_BYTES`].
     pub fn over(buf: Buf) -> Self {
-        assert_eq!(buf.len(), INBOX_BYTES, "an inbox has its length");
+        assert_eq!(buf.len(), INBOX_BYTES, "the buffer of an inbox has INBOX_BYTES bytes");
         Self { buf, start: 0, end: 0 }
     }
 
@@ -43,7 +43,7 @@ impl Inbox {
     /// If the inbox has fewer bytes.
     pub fn take(&mut self, n: usize) {
         self.start += n;
-        assert!(self.start <= self.end, "more was taken than had arrived");
+        assert!(self.start <= self.end, "an inbox removes only bytes that have arrived");
     }
 
     /// Moves as many bytes as fit from the inbox into the front of `into`. Returns their number.
@@ -101,7 +101,7 @@ impl Inbox {
     /// # Panics
     /// If taken parts of the buffer are still held.
     pub fn room(&mut self) -> Buf {
-        assert!(!self.is_held(), "bytes that somebody holds would be overwritten");
+        assert!(!self.is_held(), "held bytes of an inbox are not overwritten");
         if self.start > 0 {
             self.buf.write().copy_within(self.start..self.end, 0);
             self.end -= self.start;

@@ -45,7 +45,11 @@ impl Outbox {
     /// # Panics
     /// If the length of a buffer is not [`HEADS_BYTES`].
     pub fn over(heads: Buf, spare: Buf) -> Self {
-        assert_eq!((heads.len(), spare.len()), (HEADS_BYTES, HEADS_BYTES), "room for a batch");
+        assert_eq!(
+            (heads.len(), spare.len()),
+            (HEADS_BYTES, HEADS_BYTES),
+            "both head buffers of an outbox have HEADS_BYTES bytes"
+        );
         Self {
             heads,
             used: 0,
@@ -106,7 +110,7 @@ impl Outbox {
     /// If the batch before was not given back ([`Outbox::sent`]).
     pub fn take(&mut self) -> Batch {
         self.close();
-        let next = self.spare.take().expect("one batch is sent at a time");
+        let next = self.spare.take().expect("an outbox sends one batch at a time");
         let heads = std::mem::replace(&mut self.heads, next);
         let parts = std::mem::replace(&mut self.parts, std::mem::take(&mut self.spare_parts));
         (self.used, self.open) = (0, 0);

@@ -71,6 +71,6 @@ fn decode_rejects_damaged_or_invalid_state() {
     let unread = vec![0; UNREAD_MAX_BYTES + 1];
     for wrong in [told_more, contexts_without_chunks, Handed { unread, ..handed() }] {
         let why = decode(&encode(&[handed(), wrong])).unwrap_err().to_string();
-        assert!(why.contains("breaks a rule"), "{why}");
+        assert!(why.contains("one connection is invalid"), "{why}");
     }
 }

@@ -37,7 +37,7 @@ impl Clients {
 
     /// Returns the access to the volume.
     pub fn door(&self) -> &Door {
-        self.door.as_ref().expect("clients come between a start and its end")
+        self.door.as_ref().expect("clients run between a start of the graph and its end")
     }
 
     /// Makes a client with a stream of its own.
@@ -62,7 +62,7 @@ impl Clients {
         let (env, tally) = (self.world.env(), self.tally.clone());
         let done = self.world.block_on(async move { env.within(LIMIT, tally.idle()).await })?;
         if done.is_none() {
-            return Err(Failure::new(format!("everything is done within {LIMIT:?}: it is not")));
+            return Err(Failure::new(format!("the clients did not finish within {LIMIT:?}")));
         }
         self.judge()
     }
@@ -81,12 +81,14 @@ impl Clients {
         let May { fail_on_purpose, fail } = self.may;
         // If disks may fail, the other member may be out.
         if self.tally.injected.get() > 0 && !fail_on_purpose && !fail {
-            return Err(Failure::new("a mirror makes good what its spare member says"));
+            return Err(Failure::new(
+                "a mirror returned an injected error although another member is in sync",
+            ));
         }
         match &*self.tally.error.borrow() {
-            Some(error) if !fail => {
-                Err(Failure::new(format!("what a graph must survive fails no request: {error}")))
-            }
+            Some(error) if !fail => Err(Failure::new(format!(
+                "a request failed although the graph must survive the fault: {error}"
+            ))),
             _ => Ok(()),
         }
     }

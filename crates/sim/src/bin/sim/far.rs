@@ -100,7 +100,7 @@ impl Machine {
         let life = self.begin(process);
         self.world.enter(GRAPH);
         self.life =
-            Some(life.map_err(|error| Failure::new(format!("a server comes up: {error}")))?);
+            Some(life.map_err(|error| Failure::new(format!("the server did not start: {error}")))?);
         Ok(())
     }
 
@@ -182,8 +182,9 @@ impl Trial {
         let order = Stream::new(seed, "order", 0);
         let mut graph = Assembly::new(&env, REGISTRY, plan.fuse, order).in_world(&world);
         let (depth, patience) = (plan.depth, plan.patience);
-        let drawn = shapes::draw(&mut graph, &draw, disks, block, depth, patience, true)
-            .map_err(|error| Failure::new(format!("a graph can be built: {error}")))?;
+        let drawn = shapes::draw(&mut graph, &draw, disks, block, depth, patience, true).map_err(
+            |error| Failure::new(format!("the graph of the clients did not open: {error}")),
+        )?;
         let mirrors = Mirrors::new(&world, &machine.disks, drawn.mirrors, &plan, |_| None);
         let portal = graph.engine.portal("vol", graph.node(drawn.top));
         let (door, server) = served::serve(&env, &graph.engine, portal, plan.connections, 0)?;
@@ -235,7 +236,7 @@ impl Trial {
     fn redundancy(&self) -> Result<(), Failure> {
         self.mirrors.resync(&self.graph);
         if !self.mirrors.quiet(&self.graph).map_err(Failure::new)? {
-            return Err(Failure::new("all is quiet in the end: it is not"));
+            return Err(Failure::new("the mirrors did not come to rest after the last fault"));
         }
         self.mirrors.all_in_sync(&self.graph).map_err(Failure::new)?;
         self.mirrors.check(&self.graph).map_err(Failure::new)
@@ -246,7 +247,7 @@ impl Trial {
         let client = Client::new(&self.graph.engine, self.graph.node(self.top));
         let flushed = self.machine.world.block_on(client.send(Op::Flush))?.result;
         if let Err(error) = flushed {
-            let words = format!("a server that comes back fails no flush: {error}");
+            let words = format!("a flush failed although the server came back in time: {error}");
             let is_wrong = !self.clients.may.fail_on_purpose;
             return if is_wrong { Err(Failure::new(words)) } else { Ok(()) };
         }

@@ -199,7 +199,7 @@ impl Trial {
     fn until_in_sync(&self) -> Result<(), Failure> {
         self.each(&(0..self.disks.len()).collect::<Vec<_>>(), Faults::default());
         if !self.mirrors.quiet(&self.graph).map_err(Failure::new)? {
-            return Err(Failure::new("all is quiet in the end: it is not"));
+            return Err(Failure::new("the mirrors did not come to rest after the last fault"));
         }
         self.mirrors.resync(&self.graph);
         self.mirrors.quiet(&self.graph).map_err(Failure::new)?;
@@ -236,7 +236,7 @@ fn door(graph: &Assembly, mirror: PartId) -> Door {
 fn start(world: &SimWorld, plan: &Plan, start: u64, trust: &str) -> Result<Assembly, Failure> {
     let order = Stream::new(world.seed(), "order", start);
     let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, plan.fuse, order);
-    let failed = |error| Failure::new(format!("a graph comes up again: {error}"));
+    let failed = |error| Failure::new(format!("the graph did not open after a hand-over: {error}"));
     let mut parts = Vec::new();
     for n in 0..plan.disks.len() {
         parts.push(graph.add("path", &[("path", Value::Text(path(n)))], &[]).map_err(failed)?);

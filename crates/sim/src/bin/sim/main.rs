@@ -36,7 +36,9 @@ fn main() -> ExitCode {
         [] => {}
         [verb, seed] if verb == "--shrink" => return shrink(hex(seed)),
         _ => {
-            println!("sim [--shrink 0xSEED]; N, FROM and SEED say what runs");
+            println!(
+                "usage: sim [--shrink 0xSEED]; the variables N, FROM and SEED choose the seeds"
+            );
             return ExitCode::FAILURE;
         }
     }
@@ -69,7 +71,7 @@ fn main() -> ExitCode {
     sum.print();
     let missing = sum.missing();
     if count >= ENOUGH && !missing.is_empty() {
-        println!("never happened in {count} seeds: {}", missing.join(", "));
+        println!("events that no seed of {count} produced: {}", missing.join(", "));
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
@@ -86,13 +88,15 @@ fn hex(text: &str) -> u64 {
         Some(hex) => u64::from_str_radix(hex, 16),
         None => text.parse(),
     };
-    parsed.unwrap_or_else(|_| panic!("{text} is not a number"))
+    parsed.unwrap_or_else(|_| panic!("the seed or count {text} is not a number"))
 }
 
 /// Removes steps from a failing seed as long as it fails, and prints the remaining steps.
 fn shrink(seed: u64) -> ExitCode {
     if About::of(seed) != About::Labels {
-        println!("{seed:#x} is not about labelled disks: its steps cannot be taken out");
+        println!(
+            "the seed {seed:#x} is not about labelled disks: --shrink cannot remove its steps"
+        );
         return ExitCode::FAILURE;
     }
     let ran = |without: &BTreeSet<Step>| {
@@ -101,10 +105,10 @@ fn shrink(seed: u64) -> ExitCode {
     };
     let (failure, all) = ran(&BTreeSet::new());
     let Some(failure) = failure else {
-        println!("{seed:#x} does well");
+        println!("the seed {seed:#x} passes");
         return ExitCode::SUCCESS;
     };
-    println!("{seed:#x} fails after {} steps: {failure}", all.len());
+    println!("the seed {seed:#x} fails after {} steps: {failure}", all.len());
     std::panic::set_hook(Box::new(|_| {}));
     let steps: Vec<Step> = all.iter().map(|(step, _)| *step).collect();
     // Without some steps another rule may be broken, which is another failure.
@@ -112,7 +116,11 @@ fn shrink(seed: u64) -> ExitCode {
     let is_it = |words: String| promise(&words) == promise(&failure);
     let without = labelled::shrink(&steps, |without| ran(without).0.is_some_and(is_it));
     let (failure, left) = ran(&without);
-    println!("{} steps are enough: {}", left.len(), failure.expect("it fails still"));
+    println!(
+        "the seed fails with {} steps: {}",
+        left.len(),
+        failure.expect("the seed fails with the remaining steps")
+    );
     left.iter().for_each(|(step, words)| println!("  {step}: {words}"));
     ExitCode::FAILURE
 }
@@ -125,7 +133,9 @@ fn regress() -> impl Iterator<Item = u64> {
     lines.map(|line| {
         let seed = line.split_whitespace().next().and_then(|word| word.strip_prefix("0x"));
         let seed = seed.and_then(|hex| u64::from_str_radix(hex, 16).ok());
-        seed.unwrap_or_else(|| panic!("regress/seeds.txt: {line:?} begins with no 0x..."))
+        seed.unwrap_or_else(|| {
+            panic!("regress/seeds.txt: the line {line:?} does not begin with a seed 0x...")
+        })
     })
 }
 
@@ -151,7 +161,10 @@ impl Sum {
             if again.trace == report.trace {
                 return Ok(report);
             }
-            Err(format!("one seed is one run: traces {:x} and {:x}", report.trace, again.trace))
+            Err(format!(
+                "two runs of one seed differ: their traces are {:x} and {:x}",
+                report.trace, again.trace
+            ))
         });
         match ran {
             Ok(report) => {
@@ -193,7 +206,7 @@ impl Sum {
             println!("{times:>12}  devices of kind {kind}");
         }
         println!(
-            "{} seeds, {} of them twice; {} requests succeeded, {} failed as they may",
+            "{} seeds, {} of them run twice; {} requests succeeded, {} failed as allowed",
             self.seeds, self.twice, self.done, self.failed
         );
     }
@@ -247,6 +260,6 @@ fn labelled_run(seed: u64, history: &History) -> Result<Report, String> {
 fn caught(run: impl FnOnce() -> Result<Report, Failure>) -> Result<Report, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(report) => report.map_err(|failure| failure.to_string()),
-        Err(_) => Err("nothing panics: it did, see above".to_owned()),
+        Err(_) => Err("the run panicked; the panic is printed above".to_owned()),
     }
 }

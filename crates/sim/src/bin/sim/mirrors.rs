@@ -134,7 +134,7 @@ impl Mirrors {
                 of = in_sync.collect();
             }
             if of.is_empty() {
-                return Err(format!("somebody that works is in sync: {report:?}"));
+                return Err(format!("no working member of a mirror is in sync: {report:?}"));
             }
             trusted.push((mirror.part, report.members[draw.pick(&of)].name.clone()));
         }
@@ -214,7 +214,8 @@ impl Mirrors {
                         let name = graph.name(mirror.part);
                         let (one, two) = (&report.members[*other].name, &told.name);
                         return Err(format!(
-                            "members in sync are alike: {one} and {two} of {name} differ at byte {at}"
+                            "the members {one} and {two} of mirror {name} are in sync but differ \
+                             at byte {at}"
                         ));
                     }
                 }
@@ -232,7 +233,10 @@ impl Mirrors {
             && self.world.env().now().0 < READ_ERRORS_WITHIN
             && told.errors >= READ_ERRORS_MAX;
         if only_reads {
-            return Err(format!("{} read errors retire a member: {told:?}", READ_ERRORS_MAX));
+            return Err(format!(
+                "a mirror did not fail a member after {} read errors: {told:?}",
+                READ_ERRORS_MAX
+            ));
         }
         Ok(())
     }
@@ -249,7 +253,8 @@ impl Mirrors {
         let mut all = Vec::new();
         let mut at = 0;
         while at < size {
-            let range = ByteRange::between(at, size.min(at + STEP_BYTES)).expect("some are left");
+            let range = ByteRange::between(at, size.min(at + STEP_BYTES))
+                .expect("bytes of the member are left");
             at = range.end();
             all.push(match member.is_disk {
                 true => Some(self.disks[member.disks[0]].peek(range)),
@@ -296,7 +301,8 @@ impl Mirrors {
             let now = self.reads(mirror, *member);
             if now != *reads {
                 return Err(format!(
-                    "a member that is out is not read: {name} of {} was, {} times",
+                    "the member {name} of mirror {} was read {} times although it is out of \
+                     service",
                     graph.name(mirror.part),
                     now - reads
                 ));
@@ -305,7 +311,7 @@ impl Mirrors {
             let stale = Stale { member: Some(name.to_owned()) };
             graph
                 .ask::<Resync>(mirror.part, stale)
-                .map_err(|error| format!("a member that works can be brought back: {error}"))?;
+                .map_err(|error| format!("the resync of a working member was refused: {error}"))?;
         }
         Ok(())
     }
@@ -317,7 +323,9 @@ impl Mirrors {
             self.note(&report);
             let is_missed = |n: usize| report.members[n].state != IN_SYNC && !mirror.may_miss(n);
             if (0..report.members.len()).any(is_missed) {
-                return Err(format!("redundancy is restored: {report:?}"));
+                return Err(format!(
+                    "members of a mirror are not in sync although all disks work: {report:?}"
+                ));
             }
         }
         Ok(())

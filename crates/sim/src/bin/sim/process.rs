@@ -99,7 +99,7 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
             Some(Ok(live)) => {
                 world.counters().add(Count::Labelled);
                 check_reserves(&live)?;
-                let portal = live.portal("vol").expect("the spec exports it");
+                let portal = live.portal("vol").expect("the spec has the export vol");
                 let client = Client::of(&engine, portal.clone());
                 let (door, server) =
                     serve(&world.env(), &engine, portal, wanted.connections, *starts)?;
@@ -119,7 +119,7 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
             }
         }
     }
-    Err(Failure::new("a labelled graph comes up again: its disks stay in use"))
+    Err(Failure::new("a start was refused: the disks of the ended process stay in use"))
 }
 
 /// Checks that the engine sets aside at most the reserve that the plan has computed for each node. The reserve of a
@@ -141,7 +141,7 @@ fn check_reserves(live: &RunningGraph) -> Result<(), Failure> {
 async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<RunningGraph, Unchanged> {
     let mut spec = Spec::parse(&wanted.text, "g.toml", &|_| None);
     if let Some(member) = &wanted.trust {
-        spec.trust(member, kinds::REGISTRY).expect("it is a member of the mirror");
+        spec.trust(member, kinds::REGISTRY).expect("the trusted disk is a member of the mirror");
     }
     let (planned, probe) = look(&spec, env, engine, wanted.opening.clone(), None).await?;
     RunningGraph::open(env, engine, planned, Some(probe)).await
@@ -232,7 +232,9 @@ impl Running {
         }
         match world.block_on(self.live.flush())?.first() {
             None => Ok(()),
-            Some((_, error)) => Err(Failure::new(format!("a calm graph can be flushed: {error}"))),
+            Some((_, error)) => {
+                Err(Failure::new(format!("a flush without other requests failed: {error}")))
+            }
         }
     }
 
@@ -240,7 +242,7 @@ impl Running {
     pub fn close(&self, world: &SimWorld) -> Result<block::Result<()>, Failure> {
         world.block_on(self.live.close_devices(world.env().now().after(LIMIT)))?;
         let now = self.live.now();
-        let labels = now.labels.as_ref().expect("it has labelled disks");
+        let labels = now.labels.as_ref().expect("the graph has labelled disks");
         Ok(world.block_on(labels.close())?)
     }
 }

@@ -155,7 +155,7 @@ impl Step {
     /// trusted before.
     pub fn trust(&mut self, name: &str) -> bool {
         let trusted = self.options.iter_mut().find(|(option, _)| *option == "trust");
-        let (_, value) = trusted.expect("a mirror over disks that were there before");
+        let (_, value) = trusted.expect("a mirror over used disks has the option trust");
         let before = std::mem::replace(value, Value::Text(name.to_owned()));
         before != *value
     }
@@ -204,7 +204,7 @@ impl Drawing for Growing<'_> {
             return self.step(disk);
         }
         let n = self.draw.below(draws().count() as u64) as usize;
-        let draw = draws().nth(n).expect("it is below their number");
+        let draw = draws().nth(n).expect("the number is smaller than the number of shapes");
         draw(self, depth - 1)
     }
 

@@ -75,7 +75,7 @@ impl Failure {
 
 impl From<Stuck> for Failure {
     fn from(stuck: Stuck) -> Self {
-        Self(format!("every request completes: {stuck}"))
+        Self(format!("a request did not complete: {stuck}"))
     }
 }
 
@@ -158,7 +158,7 @@ impl Trial {
         let block = blocks.max().unwrap_or(512);
         let Plan { depth, patience, within_budget, .. } = plan;
         let drawn = shapes::draw(&mut graph, &draw, steps, block, depth, patience, within_budget)
-            .map_err(|error| Failure(format!("a graph can be built: {error}")))?;
+            .map_err(|error| Failure(format!("the graph did not open: {error}")))?;
         let troubles = Stream::new(seed, "troubles", 0);
         let mirrors = Mirrors::new(&world, &disks, drawn.mirrors, &plan, |is_disk| {
             plan.within_budget.then(|| match plan.relapses {
@@ -191,7 +191,7 @@ impl Trial {
     }
 
     fn running(&self) -> &Running {
-        self.running.as_ref().expect("it runs between its start and its end")
+        self.running.as_ref().expect("the graph runs between its start and its end")
     }
 
     fn begin(&self, round: u64) {
@@ -279,7 +279,9 @@ impl Trial {
 
     fn until_in_sync(&self) -> Result<(), Failure> {
         if !self.quiet()? {
-            return Err(Failure("all is quiet in the end: it is not".to_owned()));
+            return Err(Failure(
+                "the mirrors did not come to rest after the last fault".to_owned(),
+            ));
         }
         self.mirrors.all_in_sync(&self.running().graph).map_err(Failure)?;
         self.compare()
@@ -324,7 +326,7 @@ impl Trial {
     /// point.
     fn stopped(&mut self) -> Result<Engine, Failure> {
         let draw = Stream::new(self.world.seed(), "trust", self.starts);
-        let running = self.running.take().expect("it runs between its start and its end");
+        let running = self.running.take().expect("the graph runs between its start and its end");
         for (part, name) in self.mirrors.trusted(&running.graph, &draw).map_err(Failure)? {
             if self.steps[part].trust(&name) {
                 self.world.counters().add(Count::Trusted);
@@ -354,10 +356,14 @@ impl Trial {
                     }
                     self.clients.pass(OPEN_PAUSE)?;
                 }
-                Err(error) => return Err(Failure(format!("a graph comes up again: {error}"))),
+                Err(error) => {
+                    return Err(Failure(format!(
+                        "the graph did not open after a restart: {error}"
+                    )));
+                }
             }
         }
-        Err(Failure("a graph comes up again: its disks stay in use".to_owned()))
+        Err(Failure("the graph did not open after a restart: the disks stay in use".to_owned()))
     }
 
     /// Ends all faults. The restart brings back disks that were out of service.
@@ -376,7 +382,7 @@ impl Trial {
             remote.close();
             let (_, answered) = self.world.block_on(server.stop(STOP_WITHIN))?;
             if !answered {
-                return Err(Failure("a server that is idle stops at once".to_owned()));
+                return Err(Failure("an idle server did not stop in time".to_owned()));
             }
         }
         self.clients.pass(Duration::from_secs(60))?;
@@ -384,8 +390,9 @@ impl Trial {
         let used = self.world.env().pool().used_bytes().saturating_sub(*kept_bytes);
         let (open, in_flight) = (client.open(), graph.engine.in_flight());
         if used > 0 || open > 0 || in_flight > 0 {
-            let words = format!("{used} bytes, {open} calls and {in_flight} requests are left");
-            return Err(Failure(format!("buffers and slots come back: {words}")));
+            let words =
+                format!("{used} buffer bytes, {open} calls and {in_flight} requests remain");
+            return Err(Failure(format!("buffers or slots were not returned: {words}")));
         }
         Ok(())
     }

@@ -83,7 +83,10 @@ impl Trial {
             Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {}
             other => {
                 let words = other.words();
-                return Err(wrong(format!("an older image of a single disk is refused: {words}")));
+                return Err(wrong(format!(
+                    "a start with an older image of a single disk must be refused as stale; got: \
+                     {words}"
+                )));
             }
         }
         disk.put_back(&own);

@@ -39,7 +39,8 @@ impl Trial {
         self.note(What::Change(n), format!("{:?}", wish.shape));
         self.victim(&wish, end)?;
         let came = self.attempt(&wish, LIMIT)?;
-        let came = came.ok_or_else(|| wrong(format!("a change ends within {LIMIT:?}")))?;
+        let came =
+            came.ok_or_else(|| wrong(format!("a live change did not end within {LIMIT:?}")))?;
         self.changed(wish, came)?;
 
         match self.draw.below(3) {
@@ -105,25 +106,29 @@ impl Trial {
         }
         let labels = self.labels()?;
         let newest = labels.iter().map(|(_, label)| label).max_by_key(|label| label.epoch);
-        let newest = newest.ok_or_else(|| wrong("a graph has labels"))?;
+        let newest = newest.ok_or_else(|| wrong("no disk of the graph has a label"))?;
         let named = labels::disks(&newest.spec).map_err(|error| wrong(error.to_string()))?;
         let is_it = |shape: &Shape| shape.names().iter().eq(named.keys());
         if is_it(&after) {
             self.world.counters().add(Count::ChangeTold);
-            self.refused_now("the graph from before a change", &[])?;
+            self.refused_now("a start with the spec from before a live change", &[])?;
             self.in_sync.retain(|n| after.members.contains(n));
             self.shape = after;
             return Ok(());
         }
         if !is_it(&self.shape) {
-            return Err(wrong(format!("labels tell of one of two graphs: {named:?}")));
+            return Err(wrong(format!(
+                "after a crash in a live change the labels match neither the old nor the new spec: \
+                 {named:?}"
+            )));
         }
         self.world.counters().add(Count::ChangeNotTold);
         if self.shape.members.iter().any(|n| !after.members.contains(n)) {
             let is_new = |n: &usize| !self.shape.members.contains(n);
             let new: Vec<_> = after.members.iter().copied().filter(is_new).collect();
             let before = std::mem::replace(&mut self.shape, after);
-            let refused = self.refused_now("the graph that a change did not come to", &new);
+            let refused =
+                self.refused_now("a start with the new spec of an unfinished live change", &new);
             self.shape = before;
             return refused;
         }
@@ -144,8 +149,10 @@ impl Trial {
             {
                 Ok(())
             }
-            Start::Refused(_, words) => Err(wrong(format!("{what} is told why: {words}"))),
-            Start::Up | Start::Unfinished => Err(wrong(format!("{what} is refused: it is not"))),
+            Start::Refused(_, words) => {
+                Err(wrong(format!("{what} was refused for the wrong reason: {words}")))
+            }
+            Start::Up | Start::Unfinished => Err(wrong(format!("{what} was not refused"))),
         }
     }
 
@@ -155,7 +162,7 @@ impl Trial {
         wish: &Wish,
         limit: Duration,
     ) -> Result<Option<Result<(), Unchanged>>, Failure> {
-        let running = self.running.as_ref().expect("it runs");
+        let running = self.running.as_ref().expect("the graph runs");
         let opening = Opening {
             // A disk that is missing was missing before.
             degraded: true,
@@ -171,7 +178,10 @@ impl Trial {
         let unchanged = match (came, wish.due) {
             (Ok(()), Due::Done) => return self.is_now(wish.shape),
             (Ok(()), Due::Refused(due)) => {
-                return Err(wrong(format!("{:?} is refused: {due}", wish.shape)));
+                return Err(wrong(format!(
+                    "a live change to {:?} must be refused with {due} and succeeded",
+                    wish.shape
+                )));
             }
             (Err(unchanged), _) => unchanged,
         };
@@ -215,7 +225,9 @@ impl Trial {
             return Ok(());
         }
         let (is, would) = (&self.shape, &wish.shape);
-        Err(wrong(format!("{is:?} becomes {would:?}, or it is right why not: {refusal}")))
+        Err(wrong(format!(
+            "a live change from {is:?} to {would:?} failed without a valid reason: {refusal}"
+        )))
     }
 
     /// Returns the block size of a mirror: the largest of its members.
@@ -247,8 +259,8 @@ impl Trial {
 
     /// Checks that an added export has the same content as the first one.
     fn check_second(&self) -> Result<(), Failure> {
-        let running = self.running.as_ref().expect("it runs");
-        let portal = running.live.portal("second").expect("the spec has it");
+        let running = self.running.as_ref().expect("the graph runs");
+        let portal = running.live.portal("second").expect("the spec has the export second");
         let client = Door::Graph(Client::of(&running.engine, portal));
         let worker = Worker { client, ..self.worker(self.starts << 48 | 2) };
         self.world.block_on(worker.verify())?;

@@ -34,7 +34,7 @@ impl Trial {
         if self.draw.below(3) == 0 {
             return;
         }
-        let live = self.running.as_ref().expect("it runs").live.clone();
+        let live = self.running.as_ref().expect("the graph runs").live.clone();
         let (env, times) = (self.world.env(), self.draw.within(1, 4) as u32);
         let pause = within / times;
         env.clone().spawn("commands", async move {
@@ -55,11 +55,11 @@ impl Trial {
     pub(super) fn take_out(&self, disk: usize, pause: Duration) {
         let (member, data) = (self.shape.member(disk), self.data());
         let (world, disk) = (self.world.clone(), self.disks[disk].clone());
-        let live = self.running.as_ref().expect("it runs").live.clone();
+        let live = self.running.as_ref().expect("the graph runs").live.clone();
         self.world.env().spawn("a command", async move {
             world.env().sleep(pause).await;
             let now = live.now();
-            let mirror = now.graph.member("m").expect("the spec has it");
+            let mirror = now.graph.member("m").expect("the spec has the mirror m");
             // The mirror keeps the last member in sync, and a change may have removed this one.
             if answered(now.graph.ask::<Fail>(mirror, Name { member })).is_ok() {
                 world.counters().add(Count::MemberFailed);

@@ -147,10 +147,14 @@ impl Trial {
         let words = match self.start(Ask::default(), LIMIT)? {
             Start::Up => return self.check().map(|()| Came::Whole),
             Start::Refused(_, words) => words,
-            Start::Unfinished => return Err(wrong("it comes up in time, or says why not")),
+            Start::Unfinished => {
+                return Err(wrong(
+                    "a start over a lying disk neither succeeded nor was refused in time",
+                ));
+            }
         };
         let Some(liar) = doubt.liar().filter(|liar| self.shape.members.contains(liar)) else {
-            return Err(wrong(format!("a labelled graph comes up again: {words}")));
+            return Err(wrong(format!("a start with all disks working was refused: {words}")));
         };
         self.world.counters().add(Count::DoubtRefused);
         self.plug(liar, None);
@@ -163,7 +167,10 @@ impl Trial {
             Start::Refused(..) if self.shape.remap => Ok(Came::Never),
             other => {
                 let without = other.words();
-                Err(wrong(format!("it comes up without a liar: {without}; with it: {words}")))
+                Err(wrong(format!(
+                    "a start without the lying disk failed ({without}) after a start with the disk \
+                     was refused: {words}"
+                )))
             }
         }
     }
@@ -185,6 +192,9 @@ impl Trial {
                 return self.check();
             }
         }
-        Err(wrong(format!("all come back, and are compared: {:?}", self.report())))
+        Err(wrong(format!(
+            "the members did not all come in sync and complete a scrub: {:?}",
+            self.report()
+        )))
     }
 }

@@ -101,7 +101,10 @@ impl Trial {
                 self.images[cut] = None;
                 self.up(Ask { wipe: Some(cut), ..Ask::default() })
             }
-            other => Err(wrong(format!("a disk without its end is refused: {}", other.words()))),
+            other => Err(wrong(format!(
+                "a start with a truncated and extended disk must succeed or be refused; got: {}",
+                other.words()
+            ))),
         }
     }
 
@@ -112,7 +115,7 @@ impl Trial {
             if !self.takes(what) || self.draw.below(3) != 0 {
                 break;
             }
-            self.note(what, "a start is cut short".to_owned());
+            self.note(what, "a start is interrupted".to_owned());
             self.world.counters().add(Count::StartCut);
             let limit = Duration::from_nanos(self.draw.within(1_000, 6_000_000));
             match self.start(ask, limit)? {
@@ -122,7 +125,9 @@ impl Trial {
                     return Ok(());
                 }
                 Start::Refused(_, words) => {
-                    return Err(wrong(format!("a labelled graph comes up again: {words}")));
+                    return Err(wrong(format!(
+                        "a start after an interrupted start was refused: {words}"
+                    )));
                 }
             }
             let before = self.in_sync.clone();
@@ -181,7 +186,8 @@ impl Trial {
         let any = self.any_member();
         let (before, has_copy) = (self.disks[any].image(), self.another_is_whole(any)?);
         let end = meta::DATA_START + 4096 * self.draw.within(1, self.shape.data_bytes() / 4096);
-        self.disks[any].overwrite(ByteRange::between(0, end).expect("some bytes"), 0x5a);
+        self.disks[any]
+            .overwrite(ByteRange::between(0, end).expect("the range has at least one byte"), 0x5a);
         self.world.counters().add(Count::Overwritten);
         if has_copy {
             self.interrupted(Ask::default())?;
@@ -193,7 +199,10 @@ impl Trial {
                 self.disks[any].put_back(&before);
                 self.up(Ask::default())
             }
-            other => Err(wrong(format!("an overwritten member is copied anew: {}", other.words()))),
+            other => Err(wrong(format!(
+                "a start with an overwritten member must copy the member; got: {}",
+                other.words()
+            ))),
         }
     }
 
@@ -221,9 +230,15 @@ impl Trial {
                 Start::Refused(Some(Reason::LabelDegraded), _) => {}
                 Start::Refused(Some(Reason::LabelMissing), _) if !self.somebody()? => {}
                 Start::Refused(_, words) => {
-                    return Err(wrong(format!("it says what is missing: {words}")));
+                    return Err(wrong(format!(
+                        "a start without a member was refused for the wrong reason: {words}"
+                    )));
                 }
-                _ => return Err(wrong("nothing comes up with less unasked")),
+                _ => {
+                    return Err(wrong(
+                        "a start without a member succeeded although --degraded was not given",
+                    ));
+                }
             }
             let ask = Ask { degraded: true, leftover: self.leftover(), ..Ask::default() };
             self.interrupted(ask)?;
@@ -236,8 +251,12 @@ impl Trial {
                     self.settle()?;
                 }
                 Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {}
-                Start::Refused(_, words) => return Err(wrong(format!("it comes up: {words}"))),
-                Start::Unfinished => return Err(wrong("it comes up in time")),
+                Start::Refused(_, words) => {
+                    return Err(wrong(format!(
+                        "a degraded start with a member in sync was refused: {words}"
+                    )));
+                }
+                Start::Unfinished => return Err(wrong("a start did not end in time")),
             }
         }
         self.put_all_back();
@@ -250,7 +269,10 @@ impl Trial {
                 let trust = self.in_sync.iter().copied().find(|n| *n != any);
                 self.up(Ask { trust, ..Ask::default() })
             }
-            other => Err(wrong(format!("what was away comes back: {}", other.words()))),
+            other => Err(wrong(format!(
+                "a start with a missing member back must succeed; got: {}",
+                other.words()
+            ))),
         }
     }
 
@@ -277,7 +299,9 @@ impl Trial {
                 self.kill()?;
                 self.settle()
             }
-            Start::Unfinished => Err(wrong("it comes up in time, or is refused")),
+            Start::Unfinished => Err(wrong(
+                "a start without the only member in sync neither succeeded nor was refused in time",
+            )),
         }
     }
 
@@ -299,8 +323,10 @@ impl Trial {
             Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {
                 self.up(Ask { trust: Some(other), ..Ask::default() })
             }
-            Start::Refused(_, words) => Err(wrong(format!("it comes up or says why: {words}"))),
-            Start::Unfinished => Err(wrong("it comes up in time")),
+            Start::Refused(_, words) => Err(wrong(format!(
+                "a start with an older image of a member was refused for the wrong reason: {words}"
+            ))),
+            Start::Unfinished => Err(wrong("a start did not end in time")),
         }
     }
 
@@ -314,9 +340,11 @@ impl Trial {
                 self.world.counters().add(Count::TwinRefused);
             }
             Start::Refused(_, words) => {
-                return Err(wrong(format!("two disks with one label are told: {words}")));
+                return Err(wrong(format!(
+                    "a start with two disks of one label was refused for the wrong reason: {words}"
+                )));
             }
-            _ => return Err(wrong("two disks with one label are refused")),
+            _ => return Err(wrong("a start with two disks of one label was not refused")),
         }
         self.disks[two].put_back(&own);
         Ok(())
@@ -339,11 +367,14 @@ impl Trial {
                 return self.up(Ask::default());
             }
             other => {
-                return Err(wrong(format!("a member in sync comes up alone: {}", other.words())));
+                return Err(wrong(format!(
+                    "a degraded start with one member in sync must succeed; got: {}",
+                    other.words()
+                )));
             }
         }
-        let running = self.running.as_ref().expect("it runs");
-        let range = ByteRange::new(0, 4096).expect("some bytes");
+        let running = self.running.as_ref().expect("the graph runs");
+        let range = ByteRange::new(0, 4096).expect("the range has at least one byte");
         let data = self.world.env().buf(4096).map_err(|error| wrong(error.to_string()))?;
         data.write().fill(0xa5);
         let write = running.client.send(Op::Write { range, data, fua: true });
@@ -364,7 +395,10 @@ impl Trial {
                 self.up(Ask { degraded: true, trust: Some(ours), ..Ask::default() })?;
             }
             other => {
-                return Err(wrong(format!("a member in sync comes up alone: {}", other.words())));
+                return Err(wrong(format!(
+                    "a degraded start with one member in sync must succeed; got: {}",
+                    other.words()
+                )));
             }
         }
         self.enters(self.life + 1);
@@ -376,9 +410,11 @@ impl Trial {
                 self.world.counters().add(Count::ApartRefused);
             }
             Start::Refused(_, words) => {
-                return Err(wrong(format!("halves that were written apart are told: {words}")));
+                return Err(wrong(format!(
+                    "a start after a split brain was refused for the wrong reason: {words}"
+                )));
             }
-            _ => return Err(wrong("halves that were written apart are refused")),
+            _ => return Err(wrong("a start after a split brain was not refused")),
         }
         self.up(Ask { trust: Some(ours), ..Ask::default() })
     }
@@ -404,10 +440,14 @@ impl Trial {
                 self.stop()?;
                 self.settle()
             }
-            Start::Refused(_, words) => {
-                Err(wrong(format!("another machine, with disks open here ({open}): {words}")))
-            }
-            _ => Err(wrong("disks that another machine has open are refused")),
+            Start::Refused(_, words) => Err(wrong(format!(
+                "a start on another machine (disks open on the first: {open}) was refused for the \
+                 wrong reason: {words}"
+            ))),
+            _ => Err(wrong(
+                "a start on another machine succeeded although the first machine has the disks \
+                 open",
+            )),
         }
     }
 }

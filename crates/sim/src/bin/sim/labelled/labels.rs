@@ -21,8 +21,8 @@ impl Trial {
             let areas = [Area::Front, Area::Back(data_bytes)].map(|area| disk.peek(area.range()));
             let newest = meta::newest(areas.iter().map(Vec::as_slice));
             let newest =
-                newest.map_err(|why| wrong(format!("the label of d{n} is whole: {why}")))?;
-            let (_, label) = newest.ok_or_else(|| wrong(format!("d{n} has a label")))?;
+                newest.map_err(|why| wrong(format!("the label of disk d{n} is damaged: {why}")))?;
+            let (_, label) = newest.ok_or_else(|| wrong(format!("the disk d{n} has no label")))?;
             Ok((n, label))
         };
         members.chain(beside).map(label).collect()
@@ -71,7 +71,12 @@ impl Trial {
         };
         let mut records = Vec::new();
         for (n, record) in self.labels()?.into_iter().filter_map(record) {
-            records.push((n, record.map_err(|why| wrong(format!("the record on d{n}: {why}")))?));
+            records.push((
+                n,
+                record.map_err(|why| {
+                    wrong(format!("the mirror's record on disk d{n} is damaged: {why}"))
+                })?,
+            ));
         }
         Ok(records)
     }
@@ -82,11 +87,15 @@ impl Trial {
         if let Err(error) = &closed
             && self.in_sync.len() == self.shape.members.len()
         {
-            return Err(wrong(format!("disks that all work can be closed: {error}")));
+            return Err(wrong(format!(
+                "closing the disks failed although all disks work: {error}"
+            )));
         }
         for (n, label) in self.labels()? {
             if label.holder.is_some() && (closed.is_ok() || self.in_sync.contains(&n)) {
-                return Err(wrong(format!("what is closed says so: d{n} does not ({closed:?})")));
+                return Err(wrong(format!(
+                    "the label of disk d{n} is not marked as closed after a close ({closed:?})"
+                )));
             }
         }
         Ok(())

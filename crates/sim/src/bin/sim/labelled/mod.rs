@@ -124,9 +124,9 @@ enum Start {
 impl Start {
     fn words(&self) -> String {
         match self {
-            Self::Up => "it is up".to_owned(),
+            Self::Up => "the start succeeded".to_owned(),
             Self::Refused(_, refusal) => refusal.to_string(),
-            Self::Unfinished => "it is not up in time".to_owned(),
+            Self::Unfinished => "the start did not end in time".to_owned(),
         }
     }
 }
@@ -364,9 +364,11 @@ impl Trial {
         match self.start(ask, LIMIT)? {
             Start::Up => {}
             Start::Refused(_, words) => {
-                return Err(wrong(format!("a labelled graph comes up again: {words}")));
+                return Err(wrong(format!("a start with all disks working was refused: {words}")));
             }
-            Start::Unfinished => return Err(wrong("a labelled graph comes up in time")),
+            Start::Unfinished => {
+                return Err(wrong("a start with all disks working did not end in time"));
+            }
         }
         Ok(())
     }
@@ -379,7 +381,7 @@ impl Trial {
     }
 
     fn worker(&self, number: u64) -> Worker {
-        let running = self.running.as_ref().expect("it runs");
+        let running = self.running.as_ref().expect("the graph runs");
         Worker {
             env: self.world.env(),
             client: running.door.clone(),
@@ -401,7 +403,9 @@ impl Trial {
             {
                 Ok(())
             }
-            Some(error) => Err(wrong(format!("what a mirror survives fails no request: {error}"))),
+            Some(error) => Err(wrong(format!(
+                "a request failed although the mirror must survive the fault: {error}"
+            ))),
             None => Ok(()),
         }
     }
@@ -413,17 +417,19 @@ impl Trial {
 
     fn report(&self) -> DeviceReport {
         let now = self.now();
-        now.graph.report(now.graph.member("m").expect("the spec has it"))
+        now.graph.report(now.graph.member("m").expect("the spec has the mirror m"))
     }
 
     /// Carries out a command on the mirror.
     fn ask<V: Verb>(&self, args: V::Args) -> block::Result<V::Answer> {
         let now = self.now();
-        answered(now.graph.ask::<V>(now.graph.member("m").expect("the spec has it"), args))
+        answered(
+            now.graph.ask::<V>(now.graph.member("m").expect("the spec has the mirror m"), args),
+        )
     }
 
     fn now(&self) -> Rc<Current> {
-        self.running.as_ref().expect("it runs").live.now()
+        self.running.as_ref().expect("the graph runs").live.now()
     }
 
     fn in_sync_now(&self) -> Result<Vec<usize>, Failure> {
@@ -538,7 +544,7 @@ impl Trial {
         let (env, tally) = (self.world.env(), self.tally.clone());
         let done = self.world.block_on(async move { env.within(LIMIT, tally.idle()).await })?;
         if done.is_none() {
-            return Err(wrong(format!("everything is done within {LIMIT:?}: it is not")));
+            return Err(wrong(format!("the clients did not finish within {LIMIT:?}")));
         }
         self.judge()
     }
@@ -562,10 +568,10 @@ impl Trial {
 
     /// Flushes and closes the graph, as a server does.
     fn stop(&mut self) -> Result<(), Failure> {
-        self.running.as_ref().expect("it runs").quiesce(&self.world)?;
+        self.running.as_ref().expect("the graph runs").quiesce(&self.world)?;
         // A disk that failed an earlier flush is out by now.
         self.in_sync = self.in_sync_now()?;
-        let running = self.running.take().expect("it runs");
+        let running = self.running.take().expect("the graph runs");
         let closed = running.close(&self.world)?;
         if closed.is_ok() {
             self.beside.iter_mut().for_each(Beside::round_completed);
@@ -625,7 +631,9 @@ impl Trial {
         let report = self.report();
         if report.members.iter().any(|one| one.state != IN_SYNC && one.cause != Some(Cause::Absent))
         {
-            return Err(wrong(format!("redundancy is restored: {report:?}")));
+            return Err(wrong(format!(
+                "members of the mirror are not in sync although all disks work: {report:?}"
+            )));
         }
         if self.shape.remap {
             // A remap moves blocks and closes its log on its own.
@@ -639,7 +647,8 @@ impl Trial {
 
     /// Returns the range between the label areas of a disk.
     fn data(&self) -> ByteRange {
-        ByteRange::new(meta::DATA_START, self.shape.data_bytes()).expect("some bytes")
+        ByteRange::new(meta::DATA_START, self.shape.data_bytes())
+            .expect("the data area has at least one byte")
     }
 
     /// Checks that members in sync are identical.
@@ -649,7 +658,7 @@ impl Trial {
         for n in self.in_sync_now()? {
             self.world.counters().add(Count::Compared);
             if self.disks[n].peek(data) != first {
-                return Err(wrong(format!("members in sync are alike: d{n} is not")));
+                return Err(wrong(format!("the disk d{n} differs from another member in sync")));
             }
         }
         Ok(())

@@ -52,7 +52,7 @@ impl Trial {
             Some(late) => late.faults,
             None => self.errors(any, end, changes)?,
         };
-        self.note(What::Trouble, format!("d{any}: {faults:?}"));
+        self.note(What::Trouble, format!("faults of disk d{any}: {faults:?}"));
         // By disk, not by place: its label identifies it, wherever it is plugged in.
         self.disks[any].set_faults(faults);
         self.ill = (faults != Faults::default()).then_some(any);

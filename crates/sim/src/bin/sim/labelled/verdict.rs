@@ -76,11 +76,13 @@ impl Trial {
         let refuses = |finding: &&Finding| finding.refuses(opening);
         let refusing = findings.iter().find(refuses);
         match (start, refusing) {
-            (Start::Up, Some(finding)) => {
-                Err(wrong(format!("a graph that a check refuses does not come up: {finding:?}")))
-            }
+            (Start::Up, Some(finding)) => Err(wrong(format!(
+                "a start succeeded although cairn check reports a finding that refuses the start: \
+                 {finding:?}"
+            ))),
             (Start::Refused(Some(why), words), None) if is_of_labels(*why) => Err(wrong(format!(
-                "a check finds the reason of a refused start: {words}; it has {findings:?}"
+                "a start was refused for a reason that cairn check does not report: {words}; \
+                 findings: {findings:?}"
             ))),
             _ => Ok(()),
         }
@@ -114,8 +116,8 @@ fn is_of_labels(why: Reason) -> bool {
 
 /// Reads the copies of the label on a disk.
 async fn inspect(env: &Env, path: &Path) -> block::Result<Inspection> {
-    let kind = kinds::REGISTRY.find("path").expect("it is the kind of the disks here");
-    let Maker::Disk { make, .. } = kind.maker else { unreachable!("it is a disk") };
+    let kind = kinds::REGISTRY.find("path").expect("the registry has the kind path");
+    let Maker::Disk { make, .. } = kind.maker else { unreachable!("the kind path is a disk") };
     let given = DeviceConfig {
         graph: String::new(),
         name: path.display().to_string(),

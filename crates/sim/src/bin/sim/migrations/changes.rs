@@ -32,7 +32,7 @@ impl Trial {
         };
         let done = self.tries(&wish, Duration::from_nanos(limit))?;
         if !crashes {
-            return done.then_some(()).ok_or_else(|| wrong("a change ends in time"));
+            return done.then_some(()).ok_or_else(|| wrong("a live change did not end in time"));
         }
         if !done {
             self.world.counters().add(Count::ChangeCrashed);
@@ -48,7 +48,7 @@ impl Trial {
     fn tries(&mut self, wish: &Wish, limit: Duration) -> Result<bool, Failure> {
         self.puts_all_back();
         let opening = Opening { wipe: wish.wipe.clone(), ..process::opening(HERE) };
-        let running = self.running.as_ref().expect("it runs");
+        let running = self.running.as_ref().expect("the graph runs");
         let came = running.change(&self.world, &wish.shape.text(), opening, limit)?;
         self.judge()?;
         match came {
@@ -61,7 +61,9 @@ impl Trial {
             }
             Some(Err(unchanged)) => {
                 let (is, would, words) = (&self.shape, &wish.shape, Refusal::of(&unchanged));
-                return Err(wrong(format!("{is:?} becomes {would:?}: {words}")));
+                return Err(wrong(format!(
+                    "a live change from {is:?} to {would:?} failed: {words}"
+                )));
             }
         }
         Ok(true)
@@ -86,7 +88,7 @@ impl Trial {
             return self.end();
         }
         let mut shape = self.shape.clone();
-        let target = shape.target.clone().expect("it has a job");
+        let target = shape.target.clone().expect("the shape has a migration");
         let may_be_early = self.draw.below(2) == 0;
         if !may_be_early {
             shape.speed = self.speed();
@@ -101,7 +103,7 @@ impl Trial {
     pub(super) fn ends_migration(&mut self) -> Result<(), Failure> {
         let wish = self.end()?;
         let done = self.tries(&wish, LIMIT)?;
-        done.then_some(()).ok_or_else(|| wrong("a change ends in time"))
+        done.then_some(()).ok_or_else(|| wrong("a live change did not end in time"))
     }
 
     fn end(&self) -> Result<Wish, Failure> {
@@ -109,7 +111,9 @@ impl Trial {
         let sides = [Some(&self.shape.source), self.shape.target.as_ref()];
         let holds_all = |side: &&Side| holders == [side.top()];
         let stays = sides.into_iter().flatten().find(holds_all);
-        let stays = stays.ok_or_else(|| wrong(format!("one side has all bytes: {holders:?}")))?;
+        let stays = stays.ok_or_else(|| {
+            wrong(format!("neither source nor target has all bytes after a migration: {holders:?}"))
+        })?;
         let shape = Shape::still(stays.clone());
         Ok(Wish { shape, wipe: Vec::new(), may_be_early: false })
     }

@@ -306,10 +306,12 @@ impl Trial {
     /// Closes the process in order and starts it again.
     fn stops(&mut self) -> Result<(), Failure> {
         self.finish()?;
-        let running = self.running.take().expect("it runs");
+        let running = self.running.take().expect("the graph runs");
         running.quiesce(&self.world)?;
         let closed = running.close(&self.world)?;
-        closed.map_err(|error| wrong(format!("disks that all work can be closed: {error}")))?;
+        closed.map_err(|error| {
+            wrong(format!("closing the disks failed although all disks work: {error}"))
+        })?;
         self.tally.killed();
         self.world.drop_tasks();
         running.engine.abandon();
@@ -342,7 +344,7 @@ impl Trial {
         if self.start(LIMIT)? {
             return Ok(());
         }
-        Err(wrong("a graph with a migration comes up in time"))
+        Err(wrong("a start of a graph with a migration did not end in time"))
     }
 
     /// Starts the process; `false` if it was not up in time. After a crash in a change one of two graphs comes
@@ -373,11 +375,16 @@ impl Trial {
                     said.push(words.to_string())
                 }
                 Started::Refused(_, words) => {
-                    return Err(wrong(format!("a graph with a migration comes up: {words}")));
+                    return Err(wrong(format!(
+                        "a start of a graph with a migration was refused: {words}"
+                    )));
                 }
             }
         }
-        Err(wrong(format!("a graph with a migration comes up: {shapes:?}: {}", said.join("; "))))
+        Err(wrong(format!(
+            "no possible spec of a graph with a migration starts: {shapes:?}: {}",
+            said.join("; ")
+        )))
     }
 
     /// Records that this is the running graph.
@@ -396,7 +403,7 @@ impl Trial {
         self.workers += 1;
         Worker {
             env: self.world.env(),
-            client: self.running.as_ref().expect("it runs").door.clone(),
+            client: self.running.as_ref().expect("the graph runs").door.clone(),
             model: self.model.clone(),
             tally: self.tally.clone(),
             draw: Stream::new(self.seed, "worker", self.workers),
@@ -416,7 +423,9 @@ impl Trial {
             return Err(wrong(broken.to_string()));
         }
         match &*self.tally.error.borrow() {
-            Some(error) => Err(wrong(format!("a migration fails no request: {error}"))),
+            Some(error) => Err(wrong(format!(
+                "a request failed during a migration over working disks: {error}"
+            ))),
             None => Ok(()),
         }
     }
@@ -425,14 +434,14 @@ impl Trial {
         let (env, tally) = (self.world.env(), self.tally.clone());
         let done = self.world.block_on(async move { env.within(LIMIT, tally.idle()).await })?;
         if done.is_none() {
-            return Err(wrong(format!("everything is done within {LIMIT:?}: it is not")));
+            return Err(wrong(format!("the clients did not finish within {LIMIT:?}")));
         }
         self.judge()
     }
 
     /// Returns the names of the devices that have all bytes of the moving volume.
     fn holders(&self) -> Vec<String> {
-        let now = self.running.as_ref().expect("it runs").live.now();
+        let now = self.running.as_ref().expect("the graph runs").live.now();
         let moving = now.graph.member(MOVE);
         let holders = moving.into_iter().flat_map(|moving| now.graph.holders(moving));
         holders.map(|holder| holder.name.clone()).collect()
@@ -440,23 +449,28 @@ impl Trial {
 
     /// Changes the course of the migration.
     fn steer(&self, action: Action) -> block::Result<Nothing> {
-        let now = self.running.as_ref().expect("it runs").live.now();
-        let moving = now.graph.member(MOVE).expect("the spec has it");
+        let now = self.running.as_ref().expect("the graph runs").live.now();
+        let moving = now.graph.member(MOVE).expect("the spec has the migrate device");
         answered(now.graph.ask::<Steer>(moving, Course { action }))
     }
 
     /// Returns the migration, if there is one. Counts the windows that have moved since the last look.
     fn job(&mut self) -> Result<Option<Job>, Failure> {
         // An interrupted change may have added or removed it already.
-        let now = self.running.as_ref().expect("it runs").live.now();
+        let now = self.running.as_ref().expect("the graph runs").live.now();
         if self.shape.target.is_none() || now.graph.member(MOVE).is_none() {
             return Ok(None);
         }
-        let report = now.graph.report(now.graph.member(MOVE).expect("it was there just now"));
-        let [job] = <[Job; 1]>::try_from(report.jobs)
-            .map_err(|jobs| wrong(format!("a migration is one job: {jobs:?}")))?;
+        let report =
+            now.graph.report(now.graph.member(MOVE).expect("the graph has the migrate device"));
+        let [job] = <[Job; 1]>::try_from(report.jobs).map_err(|jobs| {
+            wrong(format!("a migration must report one job and reports: {jobs:?}"))
+        })?;
         if job.state == JobState::Stopped {
-            return Err(wrong(format!("disks that work stop no migration: {}", job.detail)));
+            return Err(wrong(format!(
+                "a migration stopped although all disks work: {}",
+                job.detail
+            )));
         }
         let boundary = match job.is_reversed {
             true => job.progress.all_bytes - job.progress.done_bytes,
@@ -506,7 +520,9 @@ impl Trial {
                 Some(JobState::Done) => self.ends_migration()?,
                 Some(JobState::Paused) => {
                     let resumed = self.steer(Action::Resume);
-                    resumed.map_err(|error| wrong(format!("a pause ends: {error}")))?;
+                    resumed.map_err(|error| {
+                        wrong(format!("resuming a paused migration failed: {error}"))
+                    })?;
                 }
                 Some(JobState::Running | JobState::Stopped) => {
                     self.passes(Duration::from_secs(1))?;
@@ -514,7 +530,9 @@ impl Trial {
             }
         }
         if let Some(job) = self.job()? {
-            return Err(wrong(format!("a migration comes to its end: {job:?}")));
+            return Err(wrong(format!(
+                "the migration did not end although all disks work: {job:?}"
+            )));
         }
         self.check()?;
         self.takes_others_away();
