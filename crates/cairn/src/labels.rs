@@ -16,9 +16,9 @@ pub fn doctor(env: &Env) -> Doctor {
 /// Returns the text for a scan that has found no graph.
 pub fn no_label(skipped: &[Skipped]) -> &'static str {
     if skipped.is_empty() {
-        "no disk here has a label.\n"
+        "no labelled disk found.\n"
     } else {
-        "no other disk here has a label.\n"
+        "no other labelled disk found.\n"
     }
 }
 

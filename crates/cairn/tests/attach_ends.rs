@@ -55,7 +55,7 @@ fn detach_refuses_device_in_use_and_names_its_user() {
     assert_eq!(hidden.end(), Some(0));
     assert!(name.is_gone());
     let ran = name.detach();
-    assert!(ran.code == 4 && ran.err.contains("nothing is attached here"), "{ran:?}");
+    assert!(ran.code == 4 && ran.err.contains("no running graph has attached"), "{ran:?}");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn forced_unmount_fails_device_and_server_goes_on() {
         std::fs::read_to_string(&on).map_or(true, |on| on != "/volume\n")
     });
     let ran = serve.stop();
-    assert!(ran.code == 0 && ran.err.contains("somebody ended its mount"), "{ran:?}");
+    assert!(ran.code == 0 && ran.err.contains("ended without cairn detach"), "{ran:?}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn command_finds_graph_by_name_of_device() {
     // Both graphs have a disk and a device of these names.
     let ran = dir.cairn(&["device", "scrub", "pair"]);
     assert!(
-        ran.code == 2 && ran.err.contains("\"pair\" could be any of one/pair, two/pair"),
+        ran.code == 2 && ran.err.contains("the name \"pair\" is ambiguous: one/pair, two/pair"),
         "{ran:?}"
     );
     assert!(dir.text(&["device", "scrub", "two/pair"]).contains("is being scrubbed"));
@@ -37,13 +37,13 @@ fn command_finds_graph_by_name_of_device() {
     dir.text(&["device", "insert", "two/c", "c.img", "--wait"]);
     dir.text(&["device", "fail", "two/c", "--yes"]);
     for (args, words) in [
-        (&["device", "resize", "d", "1G"][..], "no graph that is running has a disk d"),
-        (&["job", "pause", "two/move"], "no graph that is running has a job two/move"),
-        (&["device", "resync", "three/c"], "no graph that is running has a member three/c"),
-        (&["attach", "nope"], "no graph that is running has an export nope"),
-        (&["locate", "nope", "0"], "no graph that is running has an export nope"),
-        (&["key", "ls", "safe"], "no graph that is running has a device safe"),
-        (&["key", "ls", "three/safe"], "no graph that is running has a device three/safe"),
+        (&["device", "resize", "d", "1G"][..], "no running graph has a disk d"),
+        (&["job", "pause", "two/move"], "no running graph has a job two/move"),
+        (&["device", "resync", "three/c"], "no running graph has a member three/c"),
+        (&["attach", "nope"], "no running graph has an export nope"),
+        (&["locate", "nope", "0"], "no running graph has an export nope"),
+        (&["key", "ls", "safe"], "no running graph has a device safe"),
+        (&["key", "ls", "three/safe"], "no running graph has a device three/safe"),
     ] {
         let ran = dir.cairn(args);
         assert!(ran.code == 4 && ran.err.contains(words), "{args:?}: {ran:?}");
@@ -198,7 +198,7 @@ fn second_daemon_is_refused() {
     let pid = daemon.pid().to_string();
     assert!(ran.code == 5 && ran.err.contains(&pid) && ran.err.contains("--replace"), "{ran:?}");
     let ran = dir.cairn(&["daemon", "--state", "other"]);
-    assert!(ran.code == 5 && ran.err.contains("a daemon answers there"), "{ran:?}");
+    assert!(ran.code == 5 && ran.err.contains("another daemon already listens at"), "{ran:?}");
     // A daemon that does not answer at this address stays. The message says at which address it answers.
     fs::create_dir(dir.path("there")).unwrap();
     for more in [&[][..], &["--replace"]] {

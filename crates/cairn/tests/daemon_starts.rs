@@ -100,7 +100,7 @@ fn failing_graph_does_not_delay_others() {
     for args in [&["status", "--at", "more"][..], &["job", "ls", "--at", "more"], &["undo", "more"]]
     {
         let ran = dir.cairn(args);
-        let told = ran.err.contains("more is kept by the daemon, and does not run now");
+        let told = ran.err.contains("the daemon keeps more, but its worker does not run");
         assert!(ran.code == 11 && told && ran.err.contains("a of \"more\" not found"), "{ran:?}");
     }
     assert!(line("newer").contains("version 2"), "{ran:?}");

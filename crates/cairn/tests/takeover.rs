@@ -146,7 +146,7 @@ fn killed_server_only_pauses_attached_device() {
     let attached = &status[0].attached[0];
     assert_eq!((&attached.name, attached.has_resend), (&name.name, true));
     assert_eq!(attached.device.as_deref(), device.to_str());
-    assert!(attached.notes[0].contains("pauses until it is started again"), "{:?}", attached.notes);
+    assert!(attached.notes[0].contains("pauses until that process is started again"), "{:?}", attached.notes);
     name.umount();
     run("e2fsck", &["-fn", &name.shown()]);
     name.detach_well();
@@ -407,7 +407,7 @@ fn takeover_grows_device_of_grown_export() {
     File::options().write(true).open(dir.path("disk.img")).unwrap().set_len(96 << 20).unwrap();
     manager.start(&["disk.img"]);
     let log = manager.log();
-    assert!(log.contains("  goes on") && !log.contains("keeps its size"), "{log}");
+    assert!(log.contains("  resumed") && !log.contains("keeps its old size"), "{log}");
     assert_eq!(run("blockdev", &["--getsize64", &name.shown()]), format!("{}\n", 96 << 20));
     fs::write(name.mount_point().join("f"), noise(1 << 20, 3)).unwrap();
     name.sync();
@@ -495,7 +495,7 @@ fn apply_reports_whether_device_is_held() {
     manager.start(&["home.toml"]);
     manager.listen();
     let log = manager.log();
-    assert!(log.contains("may land on what is written later; it answers with I/O errors"), "{log}");
+    assert!(log.contains("may overwrite newer ones; the device returns I/O errors"), "{log}");
     assert!(!manager.held.iter().any(is_held), "{:?}", manager.names());
     assert!(device.read_at(&mut [0; 4096], 0).is_err());
     drop(device);

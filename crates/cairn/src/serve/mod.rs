@@ -545,7 +545,7 @@ fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server>
             |why: &str| Failure::new(Exit::InUse, format!("{shown}: {why}")).next("another --at");
         match error.kind() {
             ErrorKind::AddrInUse => in_use("a graph is controlled there already"),
-            ErrorKind::AlreadyExists => in_use("this is there already, and no socket"),
+            ErrorKind::AlreadyExists => in_use("this path exists and is not a socket"),
             _ => Failure::io(&error, format_args!("opening the control socket {shown}")),
         }
     })
