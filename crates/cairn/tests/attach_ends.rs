@@ -123,15 +123,15 @@ fn killed_server_leaves_io_errors_and_next_one_cleans_up() {
     assert!(out.starts_with("would remove"), "{out}");
     let out = dir.text(&["detach", &name.name]);
     let at = name.mount_point().display().to_string();
-    let used = format!("the device that it had is mounted on {at}. Next: umount {at}\n");
-    let removed = format!("{}  removed; the process that served it is gone\n", name.shown());
+    let used = format!("the device behind {} is mounted on {at}. Next: umount {at}\n", name.name);
+    let removed = format!("{}  removed; its server process has ended\n", name.shown());
     assert_eq!(out, format!("{removed}  {used}"));
     let ran = name.detach();
     assert!(ran.code == 4 && ran.err.ends_with(&used), "{ran:?}");
     name.umount();
     until("nothing is left", || name.is_gone());
     let ran = name.detach();
-    assert!(ran.code == 4 && !ran.err.contains("the device that it had"), "{ran:?}");
+    assert!(ran.code == 4 && !ran.err.contains("the device behind"), "{ran:?}");
 }
 
 #[test]

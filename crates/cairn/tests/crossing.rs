@@ -121,9 +121,9 @@ fn held_descriptors_of_stopped_graph_go_to_next_daemon() {
     let ran = dir.cairn(&["daemon", "--state", "state", "--replace"]);
     assert!(ran.code == 5 && ran.err.contains("slow does not run"), "{ran:?}");
     assert_eq!(daemon.graph("slow").held, 2);
-    let begun = daemon.log().matches("begins anew").count();
+    let begun = daemon.log().matches("the daemon restarts").count();
     send(daemon.pid(), "USR2");
-    until("it begins anew", || daemon.log().matches("begins anew").count() > begun);
+    until("it begins anew", || daemon.log().matches("the daemon restarts").count() > begun);
     daemon.settled();
     assert_eq!(daemon.graph("slow").held, 2, "{}", daemon.log());
     fs::rename(dir.path("away"), dir.path("d.img")).unwrap();

@@ -181,7 +181,7 @@ fn graph_without_labels_is_restarted_from_its_spec() {
     send(daemon.worker("raw"), "KILL");
     until("it is missed", || daemon.graph("raw").problem.is_some());
     let said = dir.text(&["stop", "raw"]);
-    assert!(said.ends_with("It did not run. Next: cairn apply SPEC\n"), "{said}");
+    assert!(said.ends_with("its worker did not run. Next: cairn apply SPEC\n"), "{said}");
     assert_eq!(daemon.stop(), 0);
 }
 
@@ -232,7 +232,10 @@ fn commands_refuse_paths_that_are_not_utf8() {
         command.current_dir(&odd).env("XDG_RUNTIME_DIR", runtime);
         let ran = common::Ran::of(&command.output().unwrap());
         let why = ran.err.contains("di\\xFFr") && ran.err.contains("is not UTF-8");
-        assert!(ran.code == 2 && why && ran.err.contains("Next: rename it"), "{args:?}: {ran:?}");
+        assert!(
+            ran.code == 2 && why && ran.err.contains("Next: rename that file"),
+            "{args:?}: {ran:?}"
+        );
     };
     let run = dir.path("run");
     refused(&["daemon", "--state", "state"], &run);
@@ -280,7 +283,7 @@ fn many_graphs_outlive_their_daemon() {
     // If the daemon is killed, its workers go on, and the next daemon adopts them.
     daemon.kill();
     let ran = dir.cairn(&["stop", "g0"]);
-    let next = "of it goes on. Next: cairn daemon, then cairn stop g0\n";
+    let next = ", still runs. Next: cairn daemon, then cairn stop g0\n";
     assert!(ran.code == 4 && ran.err.ends_with(next), "{ran:?}");
     for n in [0, GRAPHS - 1] {
         io(&dir, &name(n), "write -P 3 0 4k");

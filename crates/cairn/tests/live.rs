@@ -26,7 +26,7 @@ fn mirror_degrades_and_resyncs() {
     let ran = dir.cairn(&["device", "fail", "home/b"]);
     assert!(ran.code == 2 && ran.err.contains("--yes"), "{ran:?}");
     let out = dir.text(&["device", "fail", "home/b", "--dry-run"]);
-    assert_eq!(out, "pair/b  in sync; would take it out of service\n");
+    assert_eq!(out, "pair/b  in sync; would fail the member\n");
     assert_eq!(dir.cairn(&["status"]).code, 0);
 
     assert_eq!(dir.text(&["device", "fail", "home/b", "--yes"]), "pair/b  failed\n");
@@ -47,7 +47,7 @@ fn mirror_degrades_and_resyncs() {
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 8 4M 1M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
     let out = dir.text(&["device", "resync", "home/b", "--dry-run"]);
-    assert_eq!(out, "pair/b  failed; would copy it from those that are in sync\n");
+    assert_eq!(out, "pair/b  failed; would resync the member from members in sync\n");
     assert_eq!(dir.cairn(&["status"]).code, 10);
     // Without a terminal there is no progress bar.
     let ran = dir.cairn(&["device", "resync", "home/b", "--wait"]);

@@ -150,7 +150,7 @@ fn stop_reports_failed_flush() {
     );
     let ran = dir.serve(&["bad.toml"]).stop();
     assert_eq!((ran.code, &*ran.out), (12, ""), "{ran:?}");
-    assert!(ran.err.contains("not everything was flushed: vol: "), "{ran:?}");
+    assert!(ran.err.contains("the flush at the end failed: vol: "), "{ran:?}");
 }
 
 #[test]

@@ -146,7 +146,11 @@ fn killed_server_only_pauses_attached_device() {
     let attached = &status[0].attached[0];
     assert_eq!((&attached.name, attached.has_resend), (&name.name, true));
     assert_eq!(attached.device.as_deref(), device.to_str());
-    assert!(attached.notes[0].contains("pauses until that process is started again"), "{:?}", attached.notes);
+    assert!(
+        attached.notes[0].contains("pauses until that process is started again"),
+        "{:?}",
+        attached.notes
+    );
     name.umount();
     run("e2fsck", &["-fn", &name.shown()]);
     name.detach_well();
@@ -369,7 +373,11 @@ fn takeover_continues_device_if_another_attach_fails() {
     name.make_fs();
     fs::write(taken.path(), "of somebody else").unwrap();
     dir.write("home.toml", &format!("{spec}{} = {{ on = \"b\", attach = true }}\n", taken.name));
-    let why = format!("warning: {} is no device: {} is there already", taken.name, taken.shown());
+    let why = format!(
+        "warning: the export {} is not attached: {} exists already",
+        taken.name,
+        taken.shown()
+    );
     let ran = dir.cairn(&["apply", "home.toml"]);
     assert!(ran.code == 0 && ran.err.contains(&why), "{ran:?}");
 
