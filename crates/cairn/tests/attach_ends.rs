@@ -39,8 +39,10 @@ fn detach_refuses_device_in_use_and_names_its_user() {
     let opened = File::open(name.path()).unwrap();
     let open = Background::start(Command::new("sleep").arg("1000").stdin(opened));
     let ran = name.detach();
-    let expected =
-        format!("is open in process {} (sleep). Next: end what has it open\n", open.id());
+    let expected = format!(
+        "is open in process {} (sleep). Next: end the processes that have the device open\n",
+        open.id()
+    );
     assert!(ran.code == 5 && ran.err.ends_with(&expected), "{ran:?}");
     drop(open);
 

@@ -68,10 +68,10 @@ fn overlapping_restarts_keep_held_descriptors() {
     name.attach("vol");
     for round in 0..2 {
         let old = daemon.worker("slow");
-        let begun = daemon.log().matches("goes on with process").count();
+        let begun = daemon.log().matches("adopts worker process").count();
         send(daemon.pid(), "USR2");
         // The next daemon makes this one hand over, which begins with a flush.
-        until("it is found", || daemon.log().matches("goes on with process").count() > begun);
+        until("it is found", || daemon.log().matches("adopts worker process").count() > begun);
         std::thread::sleep(BEGUN);
         match round {
             0 => send(daemon.pid(), "USR2"),

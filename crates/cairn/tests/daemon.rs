@@ -158,7 +158,7 @@ fn graph_that_fails_to_start_is_not_kept() {
     let ran = dir.cairn(&["apply", "key.toml"]);
     assert_eq!(ran.code, 7, "{ran:?}");
     assert!(daemon.view().unwrap().graphs.is_empty());
-    assert!(!daemon.log().contains("starting it again"), "{}", daemon.log());
+    assert!(!daemon.log().contains("starting the next worker"), "{}", daemon.log());
     let left = common::listing(&dir.path("state"));
     assert_eq!(left, [dir.path("state/lock").display().to_string()]);
     assert_eq!(daemon.stop(), 0);
