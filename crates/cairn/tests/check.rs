@@ -48,7 +48,7 @@ fn bytes(dir: &Dir) -> [Vec<u8>; 2] {
 #[test]
 fn check_reports_sound_graph_without_writing() {
     let dir = Dir::new();
-    assert!(dir.text(&["check"]).ends_with(" disk here has a label.\n"));
+    assert!(dir.text(&["check"]).ends_with("labelled disk found.\n"));
     let dir = made("mirror");
     let before = bytes(&dir);
     let text = dir.text(&["check"]);
@@ -437,7 +437,7 @@ fn truncated_disk_is_damaged_at_any_path() {
     let serve = dir.serve(&["home.toml"]);
     damage(&dir, "a.img", 15 * MIB, MIB);
     let ran = dir.cairn(&["check"]);
-    let next = "cairn device replace home/a PATH; cairn repair writes only its label";
+    let next = "cairn device replace home/a PATH; cairn repair rewrites only its label";
     assert!(ran.code == 10 && ran.out.contains(next), "{ran:?}");
     serve.signal("KILL");
     serve.end();

@@ -167,7 +167,7 @@ fn stop_is_cut_short_only_by_explicit_order() {
     send(daemon.graph("slow").pid.unwrap(), "USR1");
     let ran = end(stop);
     assert!(
-        ran.code == 0 && ran.out.contains("free for other machines"),
+        ran.code == 0 && ran.out.contains("another machine may open its disks"),
         "{ran:?} {}",
         daemon.log()
     );
@@ -211,11 +211,15 @@ fn apply_reports_change_that_is_not_kept() {
     let in_the_way = file.with_file_name("graph.new");
     fs::create_dir(&in_the_way).unwrap();
     let ran = end(apply);
-    let told = ran.err.contains("was not written") && ran.err.contains("apply once more");
+    let told = ran.err.contains("was not written") && ran.err.contains("apply the spec again");
     assert!(ran.code == 0 && told, "{ran:?}");
     fs::remove_dir(&in_the_way).unwrap();
     daemon.kill_worker("slow");
-    assert!(daemon.log().contains("no disk tells whether it had happened"), "{}", daemon.log());
+    assert!(
+        daemon.log().contains("no label shows whether the change was complete"),
+        "{}",
+        daemon.log()
+    );
     dir.text(&["apply", "more.toml"]);
     daemon.kill_worker("slow");
     let ls = dir.text(&["ls", "--at", "slow"]);

@@ -363,7 +363,7 @@ fn hung_worker_is_replaced() {
         let graph = daemon.graph("home");
         graph.phase == Phase::Up && graph.pid != Some(hung)
     });
-    assert!(daemon.log().contains("says nothing any more"), "{}", daemon.log());
+    assert!(daemon.log().contains("missed its deadline"), "{}", daemon.log());
     io(&dir, "home", "write -P 1 0 4k");
     assert_eq!(daemon.stop(), 0);
 }

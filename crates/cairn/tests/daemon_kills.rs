@@ -113,9 +113,9 @@ fn attached_device_only_pauses_at_kills() {
     );
     assert!(pause < PAUSE_AFTER_KILL, "{pause:?}");
     assert_eq!(daemon.worker("plain"), other, "a crash is one graph's");
-    let next = format!("{} goes on", name.shown());
+    let next = format!("{} resumed", name.shown());
     let log = daemon.log();
-    assert!(log.matches("  goes on").count() >= KILLS, "{next}: {log}");
+    assert!(log.matches("  resumed").count() >= KILLS, "{next}: {log}");
 
     // A graph cannot stop while its device is in use. An unused device is detached by the stop.
     name.make_fs();

@@ -140,7 +140,7 @@ fn stop_of_graph_that_does_not_run_reports_open_labels() {
     // The advice of the message works.
     dir.text(&["import", "home"]);
     let said = dir.text(&["stop", "home"]);
-    assert!(said.contains("free for other machines"), "{said}");
+    assert!(said.contains("another machine may open its disks"), "{said}");
     assert_eq!(daemon.stop(), 0);
 }
 
@@ -240,7 +240,7 @@ fn order_between_retries_is_carried_out_at_once() {
     until("the other is brought up", || {
         let ran = dir.cairn(&["import", "other", "--degraded"]);
         // A retry in progress holds the disks open for a moment.
-        assert!(ran.code == 0 || !ran.err.contains("not at rest"), "{ran:?}");
+        assert!(ran.code == 0 || !ran.err.contains("cannot be started now"), "{ran:?}");
         ran.code == 0
     });
     assert_eq!(daemon.graph("other").phase, Phase::Up);

@@ -240,7 +240,7 @@ fn commands_report_that_no_graph_runs() {
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let ran = dir.cairn(&["status", "--at", "x.sock"]);
-    assert!(ran.code == 8 && ran.err.contains("strange answer"), "{ran:?}");
+    assert!(ran.code == 8 && ran.err.contains("invalid reply"), "{ran:?}");
     talker.join().unwrap();
 }
 

@@ -105,7 +105,7 @@ fn migration_encrypts_and_decrypts_volume_in_use() {
     dir.text(&["apply", "safe.toml", "--move", "--speed", "24MiB"]);
     // Only one migration at a time.
     let ran = dir.cairn(&["apply", "plain.toml", "--move"]);
-    assert!(ran.code == 5 && ran.err.contains("on their way already"), "{ran:?}");
+    assert!(ran.code == 5 && ran.err.contains("another migration is in progress"), "{ran:?}");
     until_moved(&dir);
     let longest = load.end();
     assert!(longest < Duration::from_secs(2), "a client waited for {longest:?}");

@@ -215,7 +215,7 @@ fn repair_refuses_disk_of_doubtful_identity() {
         refused(&dir, &["home", "--disk", disk], code, words);
     }
     refused(&dir, &["home.toml", "--trust", "b"], 2, "omit --trust b");
-    refused(&dir, &["home", "--trust", "b"], 2, "nothing says where b is");
+    refused(&dir, &["home", "--trust", "b"], 2, "the place of the disk b is not known");
 }
 
 /// Fills the start of the volume with a byte, and puts `disk` back as it was before.
