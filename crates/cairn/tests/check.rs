@@ -54,7 +54,7 @@ fn check_reports_sound_graph_without_writing() {
     let text = dir.text(&["check"]);
     assert!(text.starts_with("home  change 1, 2 disks: sound\n"), "{text}");
     assert!(text.contains("mirror: a in sync, b in sync; 0 of"), "{text}");
-    assert!(dir.text(&["repair", "--yes"]).contains("nothing that a repair could write"));
+    assert!(dir.text(&["repair", "--yes"]).contains("no label to repair"));
     assert_eq!(dir.cairn(&["check", "other"]).code, 4);
     assert!(bytes(&dir) == before);
 }
@@ -155,7 +155,7 @@ fn check_reports_lost_disks_and_labels() {
 #[test]
 fn truncated_disk_is_damaged_without_repair_plan() {
     for (kind, next) in
-        [("mirror", "with --wipe a: all of it is copied"), ("stripe", "a backup of it")]
+        [("mirror", "with --wipe a: all its bytes are copied"), ("stripe", "a backup of it")]
     {
         let dir = made(kind);
         let disk = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
@@ -424,7 +424,10 @@ fn truncated_disk_is_damaged_at_any_path() {
     ] {
         let ran = dir.cairn(args);
         let said = format!("{}{}", ran.out, ran.err);
-        assert!(ran.code != 0 && said.contains("nowhere else. Next: bring back"), "{ran:?}");
+        assert!(
+            ran.code != 0 && said.contains("on no other disk. Next: restore the disk"),
+            "{ran:?}"
+        );
     }
     assert!(std::fs::read(dir.path("other/b.img")).unwrap() == before);
     // The same holds if no export uses the device on it.
@@ -442,7 +445,7 @@ fn truncated_disk_is_damaged_at_any_path() {
     serve.signal("KILL");
     serve.end();
     let ran = dir.cairn(&["repair", "--yes"]);
-    assert!(ran.code == 11 && ran.out.contains("nowhere else"), "{ran:?}");
+    assert!(ran.code == 11 && ran.out.contains("on no other disk"), "{ran:?}");
 }
 
 #[test]

@@ -105,7 +105,8 @@ fn daemon_starts_changes_and_stops_graph() {
     assert!(daemon.log().contains(next), "{}", daemon.log());
     let said = dir.cairn(&["status"]).out;
     assert!(
-        said.contains("closed in order") && said.contains("next: cairn apply its spec"),
+        said.contains("the next daemon starts the graph again")
+            && said.contains("next: cairn apply its spec"),
         "{said}"
     );
     dir.text(&["apply", "home.toml"]);
@@ -207,7 +208,7 @@ fn second_daemon_is_refused() {
         let ran =
             common::Ran::of(&command.env("XDG_RUNTIME_DIR", dir.path("there")).output().unwrap());
         let run = dir.path("run");
-        let there = format!("answers at {}/cairn, not at ", run.display());
+        let there = format!("whose socket is {}/cairn", run.display());
         let next = format!("Next: XDG_RUNTIME_DIR={}", run.display());
         let told = ran.err.contains(&there) && ran.err.contains(&next) && ran.err.contains(&pid);
         assert!(ran.code == 5 && told && !ran.err.contains("--replace"), "{ran:?}");

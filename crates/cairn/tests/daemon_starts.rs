@@ -134,7 +134,10 @@ fn stop_of_graph_that_does_not_run_reports_open_labels() {
     send(daemon.worker("home"), "KILL");
     until("it is missed", || daemon.graph("home").problem.is_some());
     let said = dir.text(&["stop", "home"]);
-    assert!(said.contains("may be marked as open here still. Next: cairn import home"), "{said}");
+    assert!(
+        said.contains("may show it as open on this machine. Next: cairn import home"),
+        "{said}"
+    );
     assert!(!socket.exists());
     fs::rename(dir.path("away"), dir.path("home-a.img")).unwrap();
     // The advice of the message works.

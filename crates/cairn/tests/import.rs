@@ -62,7 +62,7 @@ fn import_finds_graph_by_its_disks_alone() {
         list.starts_with("home  2 disks, 2 found (x = a, change 1; a.img = b, change 1)\n"),
         "{list}"
     );
-    assert!(list.contains("would come up; key \"safe\" is asked for"), "{list}");
+    assert!(list.contains("would come up; with the key of safe, which is asked for"), "{list}");
     let found: Value = dir.json(0, &["import"]);
     assert_eq!(found["graphs"][0]["disks"][1]["path"], "a.img");
 

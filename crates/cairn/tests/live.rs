@@ -226,7 +226,7 @@ fn commands_report_that_no_graph_runs() {
     for args in [&["status"][..], &["ls"], &["top"], &["show"], &["graph"], &["locate", "v", "0"]] {
         let ran = dir.cairn(args);
         assert_eq!(ran.code, 4, "{args:?}: {ran:?}");
-        assert!(ran.err.contains("nothing is running"), "{ran:?}");
+        assert!(ran.err.contains("no graph and no daemon is running"), "{ran:?}");
     }
     let ran = dir.cairn(&["status", "--at", "nope.sock"]);
     assert_eq!(ran.code, 4, "{ran:?}");

@@ -189,7 +189,7 @@ fn repair_refuses_while_another_disk_is_missing() {
 #[test]
 fn repair_refuses_disk_of_doubtful_identity() {
     let dir = made(MIRROR, "both");
-    refused(&dir, &["home", "--disk", "b=b.img"], 2, "b of home has its label, on b.img");
+    refused(&dir, &["home", "--disk", "b=b.img"], 2, "b of home still has its label, on b.img");
     let serve = dir.serve(&["home.toml"]);
     let running = dir.cairn(&["repair", "home", "--disk", "b=b.img", "--yes"]);
     assert!(
@@ -239,9 +239,9 @@ fn disk_restored_from_backup_is_refused() {
         let is_told = format!("{}{}", ran.out, ran.err).contains("older than the other disks");
         assert!(ran.code == 11 && is_told, "{args:?}: {ran:?}");
     }
-    refused(&dir, &["home", "--disk", "b=a.img", "--trust", "b"], 2, "is not b");
+    refused(&dir, &["home", "--disk", "b=a.img", "--trust", "b"], 2, "is not the disk b");
     let plan = dir.cairn(&["repair", "home.toml", "--trust", "b", "--plan"]);
-    assert!(plan.out.contains("would let b.img count as b of home"), "{plan:?}");
+    assert!(plan.out.contains("would accept b.img as b of home"), "{plan:?}");
     assert!(bytes(&dir) == before, "nothing is written");
 
     // For example, restored from a backup.
