@@ -208,7 +208,7 @@ fn second_daemon_is_refused() {
         let ran =
             common::Ran::of(&command.env("XDG_RUNTIME_DIR", dir.path("there")).output().unwrap());
         let run = dir.path("run");
-        let there = format!("whose socket is {}/cairn", run.display());
+        let there = format!("whose runtime directory is {}/cairn", run.display());
         let next = format!("Next: XDG_RUNTIME_DIR={}", run.display());
         let told = ran.err.contains(&there) && ran.err.contains(&next) && ran.err.contains(&pid);
         assert!(ran.code == 5 && told && !ran.err.contains("--replace"), "{ran:?}");

@@ -66,13 +66,18 @@ fn elsewhere(path: &Path, error: &Error) -> Result<()> {
     let why = match (there.filter(|there| answers(there)), said.flatten()) {
         (Some(there), said) => {
             let next = match said {
-                Some(said) => format!("set XDG_RUNTIME_DIR={}, as in that daemon", said.display()),
+                Some(said) => format!("XDG_RUNTIME_DIR={}, as in that daemon", said.display()),
                 None => "unset XDG_RUNTIME_DIR, as in that daemon".to_owned(),
             };
-            format!("{error}, whose socket is {}, not {here}. Next: {next}", there.display())
+            format!(
+                "{error}, whose runtime directory is {}, not {here}. Next: {next}",
+                there.display()
+            )
         }
         (None, _) => {
-            format!("{error}, whose socket is not {here}. Next: set XDG_RUNTIME_DIR as in that daemon")
+            format!(
+                "{error}, whose runtime directory is not {here}. Next: set XDG_RUNTIME_DIR as in that daemon"
+            )
         }
     };
     Err(Failure::new(Exit::InUse, format!("{why}; or another --state")))
