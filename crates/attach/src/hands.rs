@@ -218,8 +218,8 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     }
     Ok(flushed.err().map(|error| {
         let tried = format_args!(
-            "{shown} is detached, but its last flush failed, and what was written \
-                                  before may be lost"
+            "{shown} is detached, but its last flush failed, and earlier writes \
+                                  may be lost"
         );
         Error::io(&error, tried)
     }))

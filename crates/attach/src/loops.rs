@@ -164,7 +164,7 @@ fn no_loops(error: &io::Error) -> Error {
         .next("modprobe loop"),
         Some(libc::ENOSPC | libc::ENOMEM | libc::EEXIST) => {
             Error::new(ErrorKind::Limit, format!("{CONTROL}: {error}: no loop device is free"))
-                .next("losetup lists their files")
+                .next("losetup lists the loop devices in use")
         }
         _ => Error::io(error, CONTROL),
     }

@@ -91,8 +91,8 @@ pub fn check_socket(path: &Path, next: &str) -> Result<()> {
 /// # Errors
 /// As [`text`]; errors of the system.
 pub fn here() -> Result<PathBuf> {
-    let here = std::env::current_dir()
-        .map_err(|error| Failure::io(&error, "the current directory"))?;
+    let here =
+        std::env::current_dir().map_err(|error| Failure::io(&error, "the current directory"))?;
     text(&here)?;
     Ok(here)
 }
@@ -125,7 +125,7 @@ pub fn check(path: &Path) -> Result<()> {
     if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
         let why = format!("{shown} is not a directory that only user {user} can write");
         return Err(Failure::new(Exit::Denied, why)
-            .next("remove it, or set XDG_RUNTIME_DIR to such a directory"));
+            .next("remove that entry, or set XDG_RUNTIME_DIR to such a directory"));
     }
     Ok(())
 }

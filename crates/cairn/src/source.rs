@@ -111,7 +111,7 @@ pub fn format(path: &Path) -> Result<&'static str> {
 fn next(path: &Path) -> String {
     let shown = path.display();
     if is_spec(path) {
-        format!("write it; cairn validate {shown} checks it")
+        format!("create that spec; cairn validate {shown} checks a spec")
     } else {
         format!("cairn create {shown} 10GiB")
     }

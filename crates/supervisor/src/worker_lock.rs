@@ -58,8 +58,10 @@ impl WorkerLock {
             Err(Errno::WOULDBLOCK) => match number(&mut file) {
                 Ok(pid) => Ok(Sat::By(pid)),
                 Err(error) => {
-                    let words =
-                        format!("{}: another process holds this lock: {error}", path.display());
+                    let words = format!(
+                        "{}: another process holds the lock of the worker: {error}",
+                        path.display()
+                    );
                     Err(Error::new(ErrorKind::Corrupt, words))
                 }
             },

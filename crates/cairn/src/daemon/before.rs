@@ -38,7 +38,9 @@ pub fn open(path: &Path, replace: bool) -> Result<State> {
     }
     let next = match replace {
         false => ". Next: --replace, to replace that daemon; or another --state".to_owned(),
-        true => format!(", which did not end within {LEAVE:?}. Next: stop it; or another --state"),
+        true => format!(
+            ", which did not end within {LEAVE:?}. Next: stop that daemon; or another --state"
+        ),
     };
     match taken(&opened) {
         Some(error) => Err(Failure::new(Exit::InUse, format!("{error}{next}"))),
@@ -103,8 +105,8 @@ fn ask_to_leave(path: &Path) -> Result<()> {
         && !same(&view.state)
     {
         let why = format!(
-            "the running daemon uses the state directory {0}, not {1}. Next: --state {0}, to replace that daemon; or \
-             another XDG_RUNTIME_DIR",
+            "the running daemon uses the state directory {0}, not {1}. Next: --state {0}, to replace \
+             that daemon; or another XDG_RUNTIME_DIR",
             view.state.display(),
             path.display()
         );

@@ -53,9 +53,9 @@ impl Graphs {
                 Some((graph, name)) => {
                     held.entry(graph.to_owned()).or_default().push((name.to_owned(), file));
                 }
-                None => {
-                    out::note(&format!("warning: the inherited descriptor {name:?} has no graph, and is closed"))
-                }
+                None => out::note(&format!(
+                    "warning: the inherited descriptor {name:?} has no graph, and is closed"
+                )),
             }
         }
         let (all, held) = (Mutex::default(), Mutex::new(held));
@@ -80,7 +80,9 @@ impl Graphs {
             }
             // They belong to no known graph. Their clients get errors, and so notice it.
             let count = out::count(files.len() as u64, "descriptor");
-            out::note(&format!("warning: the daemon has no record of {graph}, and closes its {count}"));
+            out::note(&format!(
+                "warning: the daemon has no record of {graph}, and closes its {count}"
+            ));
             for (name, _) in files {
                 let _ = runtime::withdraw(&format!("{graph}/{name}"));
             }
@@ -335,8 +337,8 @@ impl Graphs {
             self.ending.store(false, Ordering::Relaxed);
             let pid = std::process::id();
             let next = format!(
-                "Next: cairn status, and kill -HUP {pid} once the graph can start; or cairn stop that graph; or \
-                 kill -USR2 {pid}, which restarts this daemon and keeps the descriptors"
+                "Next: cairn status, and kill -HUP {pid} once the graph can start; or cairn stop that \
+                 graph; or kill -USR2 {pid}, which restarts this daemon and keeps the descriptors"
             );
             return Err(Failure::of(ended.code, format!("{}. {next}", ended.why)));
         }
@@ -419,7 +421,8 @@ fn describe(name: &str, graph: &Graph) -> KeptGraph {
 
 /// Returns the refusal to bring up a graph that runs or is starting.
 fn not_at_rest(name: &str, ended: &Ended, status: &WorkerStatus) -> Failure {
-    let last = status.failure.as_ref().map(|last| format!("; the worker before ended: {}", last.why));
+    let last =
+        status.failure.as_ref().map(|last| format!("; the previous worker ended: {}", last.why));
     let why = format!("{name} cannot be started now: {}{}", ended.why, last.unwrap_or_default());
     Failure::of(ended.code, why).next("cairn status")
 }

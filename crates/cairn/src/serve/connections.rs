@@ -58,8 +58,9 @@ impl Serving {
         if !left.iter().any(|name| is_one(&name)) {
             return;
         }
-        let closed =
-            |why| out::note(&format!("a client connection of the process before is closed: {why}"));
+        let closed = |why| {
+            out::note(&format!("a client connection of the previous process is closed: {why}"))
+        };
         match self.states() {
             Ok(states) => {
                 for (place, state) in states.into_iter().enumerate() {

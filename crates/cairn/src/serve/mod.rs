@@ -464,7 +464,7 @@ impl ServeOptions {
         let Some(probe) = probe else {
             let what = match (self.degraded || self.take, wipe.first()) {
                 (true, _) => "--degraded and --take need labelled disks",
-                (_, Some(_)) => "--wipe needs labelled disks: Cairn writes no label to a raw disk",
+                (_, Some(_)) => "--wipe needs labelled disks",
                 _ => return Ok(()),
             };
             let next = "and this spec has none. Next: remove that option";

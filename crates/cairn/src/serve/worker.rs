@@ -179,14 +179,14 @@ impl OnFile {
         let look = |spec: &Spec| core.block_on(look(core, spec, options, wipe));
         let (now, then) = (look(&spec), look(&next_spec));
         if then > now {
-            out::note(&format!("{name}: the process before had completed a change when it ended"));
+            out::note(&format!("{name}: the previous worker completed a change before it ended"));
             let record = self.record();
             self.write(Record { source: next, next: None, ..record })?;
             return Ok(next_spec);
         }
         if now != Prospect::OnDisks && then != Prospect::Refused {
             out::note(&format!(
-                "warning: {name}: the process before ended during a change, and no label shows whether \
+                "warning: {name}: the previous worker ended during a change, and no label shows whether \
                  the change was complete; the graph has the earlier spec. Next: apply the new spec again"
             ));
         }
@@ -227,7 +227,7 @@ impl OnFile {
 /// `Usage` for a name that is not a member of a mirror.
 pub fn trust(spec: &mut Spec, members: &[String]) -> Result<()> {
     members.iter().try_for_each(|member| spec.trust(member, REGISTRY)).map_err(|why| {
-        Failure::new(Exit::Usage, format!("--trust {why}")).next("name one of these")
+        Failure::new(Exit::Usage, format!("--trust {why}")).next("use one of these names")
     })
 }
 

@@ -78,7 +78,7 @@ fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> 
     let status = client.get(&routes::STATUS)?;
     if status.connections > 0 {
         let clients = count(status.connections as u64, "connection");
-        confirm(yes || dry_run, &format!("{name} has {clients}, which would be closed. Stop it?"))?;
+        confirm(yes || dry_run, &format!("stop {name}, and close its {clients}?"))?;
     }
     for attached in status.attached {
         client.ask(&routes::DETACH, &DetachRequest { name: attached.name, dry_run })?;
