@@ -72,9 +72,9 @@ fn health(page: &mut Page, samples: &[Sample]) {
         statuses(samples)
             .filter_map(move |(labels, device)| Some((labels, pick(device.room.as_ref()?))))
     };
-    let help = "Bytes in use of the room of a device.";
+    let help = "Bytes in use by a device that allocates blocks.";
     page.family("cairn_device_room_taken_bytes", "gauge", help, room(|room| room.taken_bytes));
-    let help = "Bytes of the room of a device.";
+    let help = "All bytes of a device that allocates blocks.";
     page.family("cairn_device_room_bytes", "gauge", help, room(|room| room.of_bytes));
     let events = statuses(samples).flat_map(|([graph, name, kind], device)| {
         let counters = device.counters.iter();
@@ -102,7 +102,7 @@ fn members(page: &mut Page, samples: &[Sample]) {
         let progress = member.progress.filter(|progress| progress.all_bytes > 0)?;
         Some((labels, progress.done_bytes as f64 / progress.all_bytes as f64))
     });
-    let help = "Share of the resync of a member that is done.";
+    let help = "Finished share of the resync of a member.";
     page.family("cairn_member_progress_ratio", "gauge", help, progress);
 }
 

@@ -38,7 +38,7 @@ pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option
     warn_of_readers(&paths.key);
     if paths.clients.is_none() {
         out::note(&format!(
-            "warning: {at} accepts clients without a certificate: tls has no clients = \"CA.pem\""
+            "warning: the server at {at} accepts clients without a certificate: tls has no clients = \"CA.pem\""
         ));
     }
     let first = |mut errors: Errors| Failure::from(errors.remove(0));
@@ -151,6 +151,8 @@ fn read(env: &Env, path: &Path) -> block::Result<Pem> {
 fn warn_of_readers(key: &Path) {
     if std::fs::metadata(key).is_ok_and(|found| found.mode() & 0o077 != 0) {
         let shown = key.display();
-        out::note(&format!("warning: other users may read the TLS key {shown}. Next: chmod 600 {shown}"));
+        out::note(&format!(
+            "warning: other users may read the TLS key {shown}. Next: chmod 600 {shown}"
+        ));
     }
 }

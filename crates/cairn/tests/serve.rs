@@ -273,7 +273,7 @@ fn tcp_beyond_loopback_needs_option_and_is_warned_of() {
     assert!(ran.err.contains("--insecure"), "{ran:?}");
     let ran = dir.cairn(&[&args[..], &["--insecure"]].concat());
     assert_eq!((ran.code, ran.out.lines().next()), (0, Some("16777216")), "{ran:?}");
-    assert!(ran.err.contains("warning: tcp:0.0.0.0:0 accepts every host"), "{ran:?}");
+    assert!(ran.err.contains("warning: the server at tcp:0.0.0.0:0 accepts every host"), "{ran:?}");
     let local =
         ["serve", "disk.img", "--listen", "tcp:127.0.0.1:0", "--run", "nbdinfo --size $uri"];
     let ran = dir.cairn(&local);

@@ -537,7 +537,10 @@ impl Keep {
             self.status.send_modify(|status| status.held = self.held.len());
         }
         if let Some(event) = words.event.filter(|event| !self.events.push(event.clone())) {
-            self.note(&format!("warning: an event was lost for {}", event.program.display()));
+            self.note(&format!(
+                "warning: an event for {} is lost: too many events wait",
+                event.program.display()
+            ));
         }
         life.renewed |= words.renewed;
         life.lasting |= words.lasting;

@@ -105,8 +105,9 @@ impl DaemonArgs {
 
     /// Runs the main loop, from the first start of graphs to the end.
     async fn keep(&self, graphs: Arc<Graphs>) -> Result<After> {
-        let kind =
-            |kind| signal(kind).map_err(|error| Failure::io(&error, "taking over the signals"));
+        let kind = |kind| {
+            signal(kind).map_err(|error| Failure::io(&error, "installing the signal handlers"))
+        };
         let mut ends =
             Ends { term: kind(SignalKind::terminate())?, int: kind(SignalKind::interrupt())? };
         let (mut reload, mut renew) =
@@ -146,7 +147,8 @@ impl DaemonArgs {
     fn check_metrics(&self) -> Result<()> {
         match self.metrics {
             Some(at) if !at.ip().is_loopback() => {
-                let why = format!("--metrics {at}: every host on the network could read the metrics");
+                let why =
+                    format!("--metrics {at}: every host on the network could read the metrics");
                 Err(Failure::new(Exit::Usage, why).next(format!(
                     "a loopback address, such as 127.0.0.1:{}, behind a proxy",
                     at.port()

@@ -25,7 +25,7 @@ pub fn warn(listens: &[Listen]) {
             && !is_loopback(host)
         {
             out::note(&format!(
-                "warning: {at} accepts every host that can reach it, without encryption"
+                "warning: the server at {at} accepts every host without encryption"
             ));
         }
     }

@@ -111,7 +111,7 @@ struct Target {
 /// Parses the size of a disk.
 fn size(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
-        0 => Err("the size of a disk is above 0".to_owned()),
+        0 => Err("the size of a disk must be above 0".to_owned()),
         bytes => Ok(bytes),
     }
 }

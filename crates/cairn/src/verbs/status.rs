@@ -121,7 +121,7 @@ fn text(status: &Status) -> String {
     for device in &status.devices {
         let Some(Room { taken_bytes, of_bytes }) = device.room else { continue };
         let (taken, of) = (format_size(taken_bytes), format_size(of_bytes));
-        let _ = writeln!(text, "  {}: {taken} of {of} taken", device.name);
+        let _ = writeln!(text, "  {}: {taken} of {of} in use", device.name);
     }
     for Attached { path, export, device, .. } in &status.attached {
         let device = device.as_deref().unwrap_or_default();

@@ -57,7 +57,7 @@ impl WipeArgs {
         let wiped =
             Wiped { path: shown.clone(), held: held.clone(), wiped: !nothing && !self.dry_run };
         form.print(&wiped, || match (nothing, self.dry_run) {
-            (true, _) => format!("{shown}  blank, nothing done\n"),
+            (true, _) => format!("{shown}  blank; nothing was changed\n"),
             (false, true) => format!("{shown}  would remove {held}\n"),
             (false, false) => format!("{shown}  removed {held}\n"),
         })
