@@ -38,7 +38,8 @@ pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option
     warn_of_readers(&paths.key);
     if paths.clients.is_none() {
         out::note(&format!(
-            "warning: the server at {at} accepts clients without a certificate: tls has no clients = \"CA.pem\""
+            "warning: the server at {at} accepts clients without a certificate: tls has no clients = \
+             \"CA.pem\""
         ));
     }
     let first = |mut errors: Errors| Failure::from(errors.remove(0));

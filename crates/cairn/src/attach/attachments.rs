@@ -181,7 +181,9 @@ impl Attachments {
         let all = self.env.left().into_iter().filter(|text| Kept::is_meant(text));
         for text in all {
             let Ok(kept) = text.parse::<Kept>() else {
-                out::note(&format!("warning: this version of Cairn cannot resume the mount {text:?}"));
+                out::note(&format!(
+                    "warning: this version of Cairn cannot resume the mount {text:?}"
+                ));
                 self.fdstore_remove(&text);
                 continue;
             };
@@ -250,7 +252,9 @@ impl Attachments {
         let path = name.link().display().to_string();
         match self.env.within(CLEAR, step(name, Step::Clear)).await {
             Some(Ok(_)) => {}
-            Some(Err(failure)) => out::note(&format!("warning: removing the device {path}: {}", failure)),
+            Some(Err(failure)) => {
+                out::note(&format!("warning: removing the device {path}: {}", failure))
+            }
             None => out::note(&format!(
                 "warning: the device {path} is not removed after {}: its mount is still in use",
                 format_duration(CLEAR)
@@ -270,7 +274,8 @@ impl Attachments {
         let Some(export) = self.exports.get(name) else {
             let exports = self.exports.all();
             let names: Vec<_> = exports.iter().map(|export| export.name()).collect();
-            let why = format!("no export {name:?} in this server; its exports: {}", names.join(", "));
+            let why =
+                format!("no export {name:?} in this server; its exports: {}", names.join(", "));
             return Err(Failure::new(Exit::NotFound, why));
         };
         if self.ending.get() {
@@ -380,7 +385,8 @@ impl Attachments {
                 let patience = deadline.since(self.env.now());
                 if failure.code == Exit::InUse.code() {
                     let wait = format_duration(patience);
-                    out::note(&format!("{}; waiting up to {wait} until the device is no longer in use", failure));
+                    let until = "until the device is no longer in use";
+                    out::note(&format!("{failure}; waiting up to {wait} {until}"));
                 }
                 released = one.release(patience, true).await;
             }

@@ -67,7 +67,9 @@ impl Job {
             let _ = sender.send(self.run_apart());
         });
         begun.map_err(|error| Failure::io(&error, "starting the thread of a helper process"))?;
-        receiver.await.map_err(|_| Failure::new(Exit::Other, "the helper process cairn-hands returned no result"))?
+        receiver
+            .await
+            .map_err(|_| Failure::new(Exit::Other, "the helper thread returned no result"))?
     }
 
     fn run_apart(&self) -> Result<Done> {
@@ -116,7 +118,9 @@ pub fn main() -> ExitCode {
     let job: Result<Job, _> = serde_json::from_reader(std::io::stdin().lock());
     let answer = match job {
         Ok(job) => job.perform(),
-        Err(error) => Err(Failure::new(Exit::Usage, format!("{NAME}: standard input holds no job: {error}"))),
+        Err(error) => {
+            Err(Failure::new(Exit::Usage, format!("{NAME}: standard input holds no job: {error}")))
+        }
     };
     let answer = answer.map_err(Problem::from);
     // The server may be gone.
