@@ -34,7 +34,9 @@ pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> 
 pub fn after_kill(path: &str, kept: bool) -> String {
     let pid = std::process::id();
     match kept {
-        true => format!("if process {pid} is killed, {path} pauses until that process is started again"),
+        true => {
+            format!("if process {pid} is killed, {path} pauses until that process is started again")
+        }
         false => format!(
             "if process {pid} is killed, {path} returns I/O errors; unmount the device then, and attach \
              the export again"
