@@ -75,7 +75,7 @@ impl<G: 'static> Bridge<G> {
 }
 
 fn gone() -> Problem {
-    Problem::new(1, "the graph is going down".to_owned())
+    Problem::new(1, "the graph is stopping".to_owned())
 }
 
 impl<G> Answers<G> {

@@ -70,7 +70,7 @@ impl Client {
             format!("GET {path}{} {HEAD}\r\n", query(question))
         } else {
             let body = serde_json::to_string(question);
-            let body = body.expect("a request has only fields that JSON knows");
+            let body = body.expect("a request can be written as JSON");
             let length = body.len();
             format!(
                 "POST {path} {HEAD}Content-Type: application/json\r\n\
@@ -149,33 +149,34 @@ impl Client {
             return serde_json::from_str(body).map_err(|error| self.strange(error));
         }
         let told = serde_json::from_str(body);
-        Err(told.unwrap_or_else(|_| self.strange(head.lines().next().unwrap_or("nothing"))))
+        Err(told.unwrap_or_else(|_| self.strange(head.lines().next().unwrap_or("no status line"))))
     }
 
     fn strange(&self, why: impl Display) -> Problem {
         let shown = self.path.display();
-        Problem::new(8, format!("{shown} gave a strange answer: {why}"))
+        Problem::new(8, format!("the server at {shown} sent an invalid reply: {why}"))
     }
 
     fn gone(&self) -> Problem {
         let shown = self.path.display();
         let message = format!(
-            "{shown}: its process has ended before it answered; what was asked may be \
-                         done, or not"
+            "the server at {shown} ended before it answered; the request may be done, \
+                         or not"
         );
         Problem::new(8, message)
-            .next("cairn status; what has become of a change, cairn undo --list says")
+            .next("cairn status; cairn undo --list shows whether a change is done")
     }
 
     fn lost(&self, error: &io::Error) -> Problem {
         let shown = self.path.display();
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                Problem::new(4, format!("nothing runs at {shown}")).next("cairn ls")
+                Problem::new(4, format!("no server runs at {shown}")).next("cairn ls")
             }
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => self.gone(),
             io::ErrorKind::PermissionDenied => {
-                Problem::new(7, format!("{shown} belongs to another user")).next("ask as that user")
+                Problem::new(7, format!("{shown} belongs to another user"))
+                    .next("run this command as that user")
             }
             _ => Problem::new(8, format!("{shown}: {error}")),
         }
@@ -196,7 +197,7 @@ fn head(reader: &mut impl BufRead) -> io::Result<String> {
 
 /// Returns the query of a question, with its question mark, if it has fields.
 fn query(question: &impl Serialize) -> String {
-    match serde_urlencoded::to_string(question).expect("a query has only plain fields") {
+    match serde_urlencoded::to_string(question).expect("a query can be written as a URL") {
         fields if fields.is_empty() => fields,
         fields => format!("?{fields}"),
     }

@@ -39,7 +39,7 @@ fn respond<G: 'static>(
 ) -> Response {
     let Some(seat) = bridge.follower() else {
         let message = format!("{FOLLOWERS_MAX} programs follow the events already");
-        return refuse(Problem::new(5, message).next("end one of them"));
+        return refuse(Problem::new(5, message).next("end one of these programs"));
     };
     // The seat is taken as long as the response goes on.
     let lines = unfold((bridge, after, seat), move |(bridge, last, seat)| async move {
@@ -47,7 +47,8 @@ fn respond<G: 'static>(
         // An error means that the graph is going down, which ends the response.
         let events = told.ok()?;
         let last = events.last().map_or(last, |event| event.number);
-        let line = |event| serde_json::to_string(event).expect("it is plain data") + "\n";
+        let line =
+            |event| serde_json::to_string(event).expect("an event can be written as JSON") + "\n";
         let lines: String = events.iter().map(line).collect();
         Some((Ok::<_, Infallible>(lines), (bridge, last, seat)))
     });

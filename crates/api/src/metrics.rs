@@ -49,38 +49,38 @@ fn devices(page: &mut Page, samples: &[Sample]) {
     };
     let help = "Requests begun at a device.";
     page.family("cairn_device_ops_total", "counter", help, by_op(|counts| &counts.ops));
-    let help = "Bytes that these requests were about.";
+    let help = "Bytes of the requests begun at a device.";
     page.family("cairn_device_bytes_total", "counter", help, by_op(|counts| &counts.bytes));
     let errors = rows().map(|(labels, counts)| (labels, counts.errors));
     let help = "Requests that failed at a device.";
     page.family("cairn_device_errors_total", "counter", help, errors);
     let in_flight = rows().map(|(labels, counts)| (labels, counts.in_flight));
-    let help = "Requests begun and not yet answered.";
+    let help = "Requests begun at a device and not yet answered.";
     page.family("cairn_device_in_flight", "gauge", help, in_flight);
 }
 
 fn health(page: &mut Page, samples: &[Sample]) {
     let all = samples.iter().map(|Sample { status, .. }| status);
     let graphs = all.flat_map(|status| states(&[("graph", &status.graph)], status.health));
-    let help = "1 for the state that a graph is in, 0 for others.";
+    let help = "1 for the present state of a graph, 0 for the other states.";
     page.family("cairn_graph_state", "gauge", help, graphs);
     let devices = statuses(samples).flat_map(|(labels, device)| states(&labels, device.health));
-    let help = "1 for the state that a device is in, 0 for others.";
+    let help = "1 for the present state of a device, 0 for the other states.";
     page.family("cairn_device_state", "gauge", help, devices);
     // Devices that allocate blocks by themselves.
     let room = |pick: fn(&Room) -> u64| {
         statuses(samples)
             .filter_map(move |(labels, device)| Some((labels, pick(device.room.as_ref()?))))
     };
-    let help = "Bytes of a device's room that are taken.";
+    let help = "Bytes in use by a device that allocates blocks.";
     page.family("cairn_device_room_taken_bytes", "gauge", help, room(|room| room.taken_bytes));
-    let help = "Bytes of a device's room.";
+    let help = "All bytes of a device that allocates blocks.";
     page.family("cairn_device_room_bytes", "gauge", help, room(|room| room.of_bytes));
     let events = statuses(samples).flat_map(|([graph, name, kind], device)| {
         let counters = device.counters.iter();
         counters.map(move |(event, n)| ([graph, name, kind, ("event", event)], n))
     });
-    let help = "What a device counts besides requests.";
+    let help = "Events that a device counts besides requests.";
     page.family("cairn_device_events_total", "counter", help, events);
 }
 
@@ -93,16 +93,16 @@ fn members(page: &mut Page, samples: &[Sample]) {
     };
     let in_sync = |state| u8::from(state == MemberState::InSync);
     let in_sync = all().map(|(labels, member)| (labels, in_sync(member.state)));
-    let help = "Whether a member of a redundant device is.";
+    let help = "1 if a member of a redundant device is in sync, else 0.";
     page.family("cairn_member_in_sync", "gauge", help, in_sync);
     let errors = all().map(|(labels, member)| (labels, member.errors));
-    let help = "Errors of a member since the start.";
+    let help = "Errors of a member since the start of the server.";
     page.family("cairn_member_errors_total", "counter", help, errors);
     let progress = all().filter_map(|(labels, member)| {
         let progress = member.progress.filter(|progress| progress.all_bytes > 0)?;
         Some((labels, progress.done_bytes as f64 / progress.all_bytes as f64))
     });
-    let help = "How far a member is that is copied to.";
+    let help = "Finished share of the resync of a member.";
     page.family("cairn_member_progress_ratio", "gauge", help, progress);
 }
 
@@ -111,31 +111,36 @@ fn clients(page: &mut Page, samples: &[Sample]) {
         let labels = |export| [("graph", &*graph.name), ("export", export)];
         graph.exports.iter().map(move |export| (labels(&*export.name), export.size_bytes))
     });
-    page.family("cairn_export_capacity_bytes", "gauge", "What an export shows.", exports);
+    page.family("cairn_export_capacity_bytes", "gauge", "Size of an export.", exports);
     let graphs = || samples.iter().map(|sample| ([("graph", &*sample.status.graph)], sample));
     let now = graphs().map(|(labels, sample)| (labels, sample.status.connections));
-    page.family("cairn_connections", "gauge", "NBD connections now.", now);
+    page.family("cairn_connections", "gauge", "Open NBD connections of a graph.", now);
     let served = graphs().map(|(labels, sample)| (labels, sample.status.served));
-    let help = "NBD connections since the start.";
+    let help = "NBD connections of a graph since the start of the server.";
     page.family("cairn_connections_total", "counter", help, served);
     let attached = graphs().flat_map(|([graph], sample)| {
         let attached = sample.status.attached.iter();
         attached.map(move |one| ([graph, ("export", &*one.export), ("path", &*one.path)], 1))
     });
-    let help = "1 for each export that is a device of this machine.";
+    let help = "1 for each export that is attached as a device of this machine.";
     page.family("cairn_attached", "gauge", help, attached);
 }
 
 fn kept(page: &mut Page, daemon: &DaemonView) {
     let graphs = || daemon.graphs.iter().map(|graph| ([("graph", &*graph.name)], graph));
     let up = graphs().map(|(labels, graph)| (labels, u8::from(graph.phase == Phase::Up)));
-    let help = "Whether clients can connect to a graph.";
+    let help = "1 if clients can connect to a graph, else 0.";
     page.family("cairn_daemon_graph_up", "gauge", help, up);
     let starts = graphs().map(|(labels, graph)| (labels, graph.starts));
-    let help = "Processes started for a graph.";
+    let help = "Workers started for a graph.";
     page.family("cairn_daemon_graph_starts_total", "counter", help, starts);
     let held = graphs().map(|(labels, graph)| (labels, graph.held));
-    page.family("cairn_daemon_held", "gauge", "Descriptors held for the next process.", held);
+    page.family(
+        "cairn_daemon_held",
+        "gauge",
+        "Descriptors held for the next worker of a graph.",
+        held,
+    );
 }
 
 /// A label: its name and its value.

@@ -267,8 +267,9 @@ pub fn repair<G: 'static, E: Into<Problem>>(
     let handler = async move |State(bridge): State<Arc<Bridge<G>>>, said: Fields| {
         let said = said.and_then(|Json(said)| said).unwrap_or_default();
         if let Some(field) = said.keys().next() {
-            let message = format!("repair takes no {field:?}: it does all that it can");
-            let next = "GET /v1/check, to see what is wrong; then without a body";
+            let message =
+                format!("repair has no field {field:?}: it rewrites every label that it can");
+            let next = "GET /v1/check, for the findings; then repair without a body";
             return refuse(Problem::new(2, message).next(next));
         }
         let question = async move |graph| work(graph).await.map_err(Into::into);
@@ -278,7 +279,7 @@ pub fn repair<G: 'static, E: Into<Problem>>(
 }
 
 async fn nothing() -> Response {
-    refuse(Problem::new(4, "there is nothing under that path".to_owned()))
+    refuse(Problem::new(4, "no resource has that path".to_owned()))
 }
 
 fn answer<A: Serialize>(answer: Result<A, impl Into<Problem>>) -> Response {

@@ -43,7 +43,8 @@ impl Claim {
             claim.sign().map_err(|error| failed(&error))?;
             return Ok(claim);
         }
-        let why = format!("{}: removed again and again by somebody", path.display());
+        let why =
+            format!("{}: another process removes this lock file again and again", path.display());
         Err(Error::new(ErrorKind::InUse, why))
     }
 

@@ -106,8 +106,9 @@ impl Device {
         match self {
             Self::Loop(device) => device.resize(),
             Self::Nbd(_) => {
-                let why = "the kernel's NBD client asks for the size once";
-                Err(Error::new(ErrorKind::Unsupported, why).next("detach and attach"))
+                let why = "the kernel's NBD client reads the size of an export only once";
+                Err(Error::new(ErrorKind::Unsupported, why)
+                    .next("detach the device, and attach the export again"))
             }
         }
     }

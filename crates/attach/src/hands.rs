@@ -80,8 +80,10 @@ pub fn prepare(name: &Name) -> Result<()> {
     clear(name)?;
     let link = name.link();
     if std::fs::symlink_metadata(&link).is_ok() {
-        let why = format!("{} is there already, and is none of Cairn's", link.display());
-        return Err(Error::new(ErrorKind::InUse, why).next("remove it, or choose another --name"));
+        let why = format!("{} exists already, and was not made by Cairn", link.display());
+        return Err(
+            Error::new(ErrorKind::InUse, why).next("remove that file, or choose another --name")
+        );
     }
     let at = name.mount_point();
     let mut builder = std::fs::DirBuilder::new();
@@ -111,7 +113,8 @@ pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Found> {
     let target = std::fs::read_link(&link).map_err(|error| Error::io(&error, &shown))?;
     let device = Device::of(&target);
     let Some(Device::Loop(device)) = device.filter(|_| is_ours(&link)) else {
-        let why = format!("{shown} leads to {}, which is no loop device", target.display());
+        let why =
+            format!("{shown} leads to {}, which is not a loop device of Cairn", target.display());
         return Err(Error::new(ErrorKind::NotFound, why));
     };
     let is_smaller = device.must_be(name, wanted, size_bytes)?;
@@ -210,13 +213,13 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     let flushed = alone.sync_all();
     device.clear(alone)?;
     if !device.is_off(name, CLOSE) {
-        let why = format!("{shown}: somebody opened it in the last moment, and has it still");
+        let why = format!("{shown}: another process opened the device during the detach");
         return Err(Error::new(ErrorKind::InUse, why));
     }
     Ok(flushed.err().map(|error| {
         let tried = format_args!(
-            "{shown} is detached, but its last flush failed, and what was written \
-                                  before may be lost"
+            "{shown} is detached, but its last flush failed, and earlier writes \
+                                  may be lost"
         );
         Error::io(&error, tried)
     }))

@@ -58,7 +58,8 @@ impl Loop {
             |what: &str| std::fs::read_to_string(self.sysfs().join(what)).unwrap_or_default();
         let number = |what: &str| read(what).trim().parse::<u64>().ok();
         if Path::new(read("loop/backing_file").trim_end()) != file {
-            let why = format!("{} is not on {} any more", path.display(), file.display());
+            let why =
+                format!("the loop device {} is no longer on {}", path.display(), file.display());
             return Err(Error::new(ErrorKind::NotFound, why));
         }
         let (sectors, served) = (number("size"), size_bytes / SECTOR_BYTES);
@@ -71,7 +72,8 @@ impl Loop {
             None => Ok(sectors < Some(served)),
             Some((what, is, wanted)) => {
                 let is = is.map_or_else(|| "unknown".to_owned(), |is| is.to_string());
-                let why = format!("{}: {what} {is}; what is served has {wanted}", path.display());
+                let why =
+                    format!("{}: {what} {is}; the served export has {wanted}", path.display());
                 Err(Error::new(ErrorKind::Unsupported, why))
             }
         }
@@ -103,7 +105,7 @@ impl Loop {
                 }
             }
         }
-        let why = format!("no free loop device in {TRIES} tries: others took them");
+        let why = format!("no free loop device in {TRIES} tries: other programs took each first");
         Err(Error::new(ErrorKind::Limit, why))
     }
 
@@ -162,7 +164,7 @@ fn no_loops(error: &io::Error) -> Error {
         .next("modprobe loop"),
         Some(libc::ENOSPC | libc::ENOMEM | libc::EEXIST) => {
             Error::new(ErrorKind::Limit, format!("{CONTROL}: {error}: no loop device is free"))
-                .next("losetup shows who has them")
+                .next("losetup lists the loop devices in use")
         }
         _ => Error::io(error, CONTROL),
     }

@@ -46,8 +46,8 @@ impl FromStr for Name {
         Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "{text:?} cannot be a name in {DEVICES}: a letter or digit, then letters, digits, \
-                 '-', '_' and '.', {NAME_MAX_BYTES} at most"
+                "{text:?} cannot be a name in {DEVICES}: a name is a letter or digit, then letters, \
+                 digits, '-', '_' and '.', at most {NAME_MAX_BYTES} bytes"
             ),
         ))
     }
@@ -122,7 +122,7 @@ pub(crate) fn make_runtime() -> Result<()> {
     let found = std::fs::symlink_metadata(RUNTIME).map_err(|error| failed(&error))?;
     if !found.is_dir() || found.uid() != 0 || found.mode() & 0o022 != 0 {
         let why = format!("{RUNTIME} is not a directory that only root can write");
-        return Err(Error::new(ErrorKind::Denied, why).next("remove it"));
+        return Err(Error::new(ErrorKind::Denied, why).next("remove that entry"));
     }
     Ok(())
 }

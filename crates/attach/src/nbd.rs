@@ -89,9 +89,9 @@ fn negotiate(socket: &mut UnixStream, export: &str) -> Result<Session> {
         ..ClientConfig::connect(export)
     };
     let broken = |error: wire::nbd::ProtocolError| {
-        Error::new(ErrorKind::Unsupported, format!("the handshake failed: {error}"))
+        Error::new(ErrorKind::Unsupported, format!("the NBD handshake failed: {error}"))
     };
-    let failed = |error: &io::Error| Error::io(error, "the handshake");
+    let failed = |error: &io::Error| Error::io(error, "the NBD handshake");
     let mut handshake = ClientHandshake::new(config).map_err(broken)?;
     let (mut arrived, mut out) = (Vec::new(), Vec::new());
     let mut piece = [0; RECEIVE_BYTES];
@@ -104,7 +104,7 @@ fn negotiate(socket: &mut UnixStream, export: &str) -> Result<Session> {
             ClientProgress::Connected(session) => return Ok(*session),
             ClientProgress::NeedMore => match socket.read(&mut piece).map_err(|e| failed(&e))? {
                 0 => {
-                    let words = "the server has closed the connection";
+                    let words = "the NBD server closed the connection during the handshake";
                     return Err(Error::new(ErrorKind::Io, words));
                 }
                 len => arrived.extend_from_slice(&piece[..len]),

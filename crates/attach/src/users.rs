@@ -153,20 +153,20 @@ impl fmt::Display for Users {
         }
         if !self.holders.is_empty() {
             words.push(format!("is part of {}", self.holders.join(", ")));
-            next.push(format!("take {} apart", self.holders.join(", ")));
+            next.push(format!("stop {}", self.holders.join(", ")));
         }
         for (pid, name) in self.processes.iter().take(NAMED_MAX) {
             words.push(format!("is open in process {pid} ({name})"));
         }
         if self.processes.len() > NAMED_MAX {
-            words.push(format!("and in {} more", self.processes.len() - NAMED_MAX));
+            words.push(format!("and in {} more processes", self.processes.len() - NAMED_MAX));
         }
         if !self.processes.is_empty() && next.is_empty() {
-            next.push("end what has it open".to_owned());
+            next.push("end the processes that have the device open".to_owned());
         }
         if words.is_empty() {
-            words.push("is in use, perhaps mounted by processes that see other mounts".to_owned());
-            next.push("find them with lsns -t mnt".to_owned());
+            words.push("is in use, perhaps mounted in another mount namespace".to_owned());
+            next.push("lsns -t mnt lists mount namespaces".to_owned());
         }
         write!(f, "{}. Next: {}", words.join("; "), next.join("; "))
     }
@@ -203,7 +203,10 @@ mod tests {
         let mut users = Users::default();
         assert!(users.is_empty() && users.to_string().contains("other mounts"));
         users.processes = vec![(71, "dd".into())];
-        assert_eq!(users.to_string(), "is open in process 71 (dd). Next: end what has it open");
+        assert_eq!(
+            users.to_string(),
+            "is open in process 71 (dd). Next: end the processes that have the device open"
+        );
         users.mounts = vec![("/dev/loop3".into(), "/srv".into())];
         assert_eq!(
             users.to_string(),

@@ -31,14 +31,15 @@ pub fn check(env: &Env, spec: &mut Spec) {
 pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option<CurrentTls>> {
     let Some(at) = listens.iter().find(|at| at.tls) else { return Ok(None) };
     let Some(paths) = &planned.tls else {
-        let why = format!("{at} needs a certificate");
+        let why = format!("listening at {at} needs a certificate");
         return Err(Failure::new(Exit::Usage, why)
             .next("a spec whose [nbd] has tls = { cert = \"...\", key = \"...\" }".to_string()));
     };
     warn_of_readers(&paths.key);
     if paths.clients.is_none() {
         out::note(&format!(
-            "warning: {at} accepts every client that can reach it: tls has no clients = \"CA.pem\""
+            "warning: the server at {at} accepts clients without a certificate: tls has no clients = \
+             \"CA.pem\""
         ));
     }
     let first = |mut errors: Errors| Failure::from(errors.remove(0));
@@ -76,7 +77,7 @@ impl Current {
             Ok(files) => match files.server(env) {
                 Ok(server) => {
                     *self = Self { files, server: Rc::new(server), failed: None };
-                    out::note("TLS: the certificate files have changed, and are used from now on");
+                    out::note("TLS: new connections use the changed certificate files");
                 }
                 Err(errors) => self.fail(&errors),
             },
@@ -89,8 +90,8 @@ impl Current {
         let why = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         if self.failed.as_ref() != Some(&why) {
             out::note(&format!(
-                "warning: TLS: the certificate files have changed and cannot be used, those of \
-                         before are: {why}"
+                "warning: TLS: the changed certificate files cannot be used, so new connections use \
+                         the earlier ones: {why}"
             ));
             self.failed = Some(why);
         }
@@ -151,6 +152,8 @@ fn read(env: &Env, path: &Path) -> block::Result<Pem> {
 fn warn_of_readers(key: &Path) {
     if std::fs::metadata(key).is_ok_and(|found| found.mode() & 0o077 != 0) {
         let shown = key.display();
-        out::note(&format!("warning: others may read the key {shown}. Next: chmod 600 {shown}"));
+        out::note(&format!(
+            "warning: other users may read the TLS key {shown}. Next: chmod 600 {shown}"
+        ));
     }
 }

@@ -152,15 +152,15 @@ impl From<Error> for Failure {
 fn next_step(errno: i32) -> Option<&'static str> {
     use rustix::io::Errno;
     Some(match Errno::from_raw_os_error(errno) {
-        Errno::NOENT => "make it, or name another",
-        Errno::ACCESS | Errno::PERM => "run as a user who may, or name another",
-        Errno::NOSPC | Errno::DQUOT => "free some space there, or name another place",
-        Errno::ROFS => "mount it so that it can be written, or name another",
-        Errno::NOTDIR => "name one whose parents are directories",
-        Errno::ISDIR => "name a file",
-        Errno::NAMETOOLONG => "a shorter one: a name has at most 255 bytes, a path 4095",
+        Errno::NOENT => "create that file or directory, or use another path",
+        Errno::ACCESS | Errno::PERM => "run as a user with that permission, or use another path",
+        Errno::NOSPC | Errno::DQUOT => "free space on that file system, or use another one",
+        Errno::ROFS => "mount that file system read-write, or use another one",
+        Errno::NOTDIR => "use a path whose parents are directories",
+        Errno::ISDIR => "use the path of a file",
+        Errno::NAMETOOLONG => "use a shorter path: a name has at most 255 bytes, a path 4095",
         Errno::MFILE => "raise the limit of open files (ulimit -n)",
-        Errno::CONNREFUSED | Errno::CONNRESET => "see whether the server runs",
+        Errno::CONNREFUSED | Errno::CONNRESET => "check whether the server runs",
         _ => return None,
     })
 }
@@ -174,7 +174,7 @@ mod tests {
         for (errno, next) in [
             (
                 rustix::io::Errno::ROFS.raw_os_error(),
-                "Next: mount it so that it can be written, or name another",
+                "Next: mount that file system read-write, or use another one",
             ),
             (
                 rustix::io::Errno::MFILE.raw_os_error(),

@@ -15,11 +15,7 @@ pub fn doctor(env: &Env) -> Doctor {
 
 /// Returns the text for a scan that has found no graph.
 pub fn no_label(skipped: &[Skipped]) -> &'static str {
-    if skipped.is_empty() {
-        "no disk here has a label.\n"
-    } else {
-        "no other disk here has a label.\n"
-    }
+    if skipped.is_empty() { "no labelled disk found.\n" } else { "no other labelled disk found.\n" }
 }
 
 /// Returns the result of a dry run: the exit code that the real command would have.

@@ -79,7 +79,7 @@ fn json(line: &str, graph: Option<&str>, unix_ms: u64) -> String {
     let found = levels.iter().find_map(|(begin, level)| Some((*level, line.strip_prefix(begin)?)));
     let (level, message) = found.unwrap_or(("info", line));
     let line = Line { unix_ms, level, pid: std::process::id(), graph, message };
-    serde_json::to_string(&line).expect("it has only fields that JSON knows")
+    serde_json::to_string(&line).expect("a log line can be written as JSON")
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ impl Unresolved {
         match self {
             Self::Unknown => Failure::new(Exit::NotFound, unknown()),
             Self::Ambiguous(names) => {
-                let why = format!("{word:?} could be any of {}", names.join(", "));
+                let why = format!("the name {word:?} is ambiguous: {}", names.join(", "));
                 Failure::new(Exit::Usage, why).next("use one of these names")
             }
         }

@@ -28,7 +28,7 @@ impl Form {
             Self::Text => print(&text())?,
             Self::Json => {
                 let mut json = serde_json::to_string_pretty(value)
-                    .expect("these structs have only fields that JSON knows");
+                    .expect("a printed result can be written as JSON");
                 json.push('\n');
                 print(&json)?;
             }

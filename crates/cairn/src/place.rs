@@ -91,8 +91,8 @@ pub fn check_socket(path: &Path, next: &str) -> Result<()> {
 /// # Errors
 /// As [`text`]; errors of the system.
 pub fn here() -> Result<PathBuf> {
-    let here = std::env::current_dir()
-        .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+    let here =
+        std::env::current_dir().map_err(|error| Failure::io(&error, "the current directory"))?;
     text(&here)?;
     Ok(here)
 }
@@ -123,9 +123,9 @@ pub fn check(path: &Path) -> Result<()> {
     let found = std::fs::symlink_metadata(path).map_err(|error| Failure::io(&error, &shown))?;
     let user = rustix::process::geteuid().as_raw();
     if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
-        let why = format!("{shown} is not a directory of user {user} that nobody else can write");
+        let why = format!("{shown} is not a directory that only user {user} can write");
         return Err(Failure::new(Exit::Denied, why)
-            .next("remove it, or set XDG_RUNTIME_DIR to one that is"));
+            .next("remove that entry, or set XDG_RUNTIME_DIR to such a directory"));
     }
     Ok(())
 }

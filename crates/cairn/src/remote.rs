@@ -46,7 +46,8 @@ pub async fn facts(env: &Env, text: &str) -> Result<RemoteView> {
         session
     };
     let Some(session) = env.within(PATIENCE, asked).await else {
-        let why = format!("{address} gave no answer within {} s", PATIENCE.as_secs());
+        let why =
+            format!("the NBD server at {address} did not answer within {} s", PATIENCE.as_secs());
         return Err(Failure::new(Exit::Io, why));
     };
     Ok(RemoteView::new(text, session?))
@@ -77,7 +78,7 @@ async fn negotiate(
                 let outcome = socket.recv(env.buf(CHUNK_BYTES)?).await;
                 match (outcome.result?, outcome.buf) {
                     (n, Some(buf)) if n > 0 => input.extend_from_slice(&buf.read()[..n]),
-                    _ => return Err(lost("the server has hung up".to_owned())),
+                    _ => return Err(lost("the NBD server closed the connection".to_owned())),
                 }
             }
             _ => {}
@@ -99,7 +100,7 @@ async fn send(env: &Env, socket: &dyn Socket, out: &mut Vec<u8>) -> Result<()> {
         buf.write().copy_from_slice(&out[..buf.len()]);
         let sent = socket.send(vec![buf]).await.result?;
         if sent == 0 {
-            return Err(Failure::new(Exit::Io, "the server takes no more"));
+            return Err(Failure::new(Exit::Io, "the NBD server closed the connection"));
         }
         out.drain(..sent);
     }

@@ -51,10 +51,10 @@ impl At {
         }
         let found: Vec<_> = all.into_iter().filter(|client| is_it(client)).collect();
         if found.is_empty() {
-            let why = format!("no graph that is running {what}");
+            let why = format!("no running graph {what}");
             return Err(Failure::new(Exit::NotFound, why).next("cairn ls"));
         }
-        only(found, &format!("could be meant: each {what}"))
+        only(found, &format!("match: each {what}"))
     }
 
     /// Returns the graph with the thing that a word names, and the thing's name there. `things` lists the paths of all
@@ -89,7 +89,7 @@ impl At {
                 Ok((client.clone(), name.to_owned()))
             }
             (Err(unresolved), _) => {
-                let unknown = || format!("no graph that is running has {sort} {word}");
+                let unknown = || format!("no running graph has {sort} {word}");
                 let refusal = unresolved.refuse(word, unknown);
                 let is_unknown = refusal.code == Exit::NotFound.code();
                 Err(if is_unknown { refusal.next("cairn ls") } else { refusal })
@@ -131,9 +131,9 @@ impl At {
         let all = running()?;
         if all.is_empty() {
             let (why, next) = match daemon() {
-                Some(_) => ("no graph is up here", "cairn apply SPEC, or cairn import"),
+                Some(_) => ("the daemon runs no graph", "cairn apply SPEC, or cairn import"),
                 None => (
-                    "nothing is running here",
+                    "no graph and no daemon is running",
                     "cairn serve SPEC|FILE; or cairn daemon, and then cairn apply SPEC",
                 ),
             };
@@ -151,7 +151,7 @@ fn only(all: Vec<Client>, what: &str) -> Result<Client> {
     let list = all.iter().map(|client| format!("\n  --at {}", client.path().display()));
     let (count, list) = (all.len(), list.collect::<String>());
     let why = format!("{count} graphs {what}");
-    Err(Failure::new(Exit::Usage, why).next(format!("say which, with one of{list}")))
+    Err(Failure::new(Exit::Usage, why).next(format!("choose one graph with one of{list}")))
 }
 
 /// Returns the graph that `--at` chooses. A word that is not a file is the name of a graph.
@@ -175,7 +175,7 @@ fn is_not_kept(name: &str) -> Result<()> {
     let kept = daemon().and_then(|daemon| daemon.get(&routes::DAEMON).ok());
     let graphs = kept.into_iter().flat_map(|daemon| daemon.graphs);
     let Some(kept) = graphs.into_iter().find(|graph| graph.name == name) else { return Ok(()) };
-    let words = format!("{name} is kept by the daemon, and does not run now");
+    let words = format!("the daemon keeps {name}, but its worker does not run");
     Err(match kept.problem {
         None => Failure::new(Exit::Damaged, words).next("cairn status"),
         Some(problem) => {

@@ -39,7 +39,7 @@ impl Source {
         let shown = path.display();
         let found = std::fs::metadata(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
-                Failure::new(Exit::NotFound, format!("{shown}: there is no such file"))
+                Failure::new(Exit::NotFound, format!("{shown}: no such file"))
                     .next(next(path).to_string())
             }
             _ => Failure::io(&error, &shown),
@@ -53,7 +53,8 @@ impl Source {
             Ok(Self::Disk("path", path.to_owned()))
         } else {
             let what = "neither a spec (.toml), nor a file, nor a block device";
-            Err(Failure::new(Exit::Usage, format!("{shown} is {what}")).next("name one of them"))
+            Err(Failure::new(Exit::Usage, format!("{shown} is {what}"))
+                .next("use the path of a spec, a file or a block device"))
         }
     }
 
@@ -110,7 +111,7 @@ pub fn format(path: &Path) -> Result<&'static str> {
 fn next(path: &Path) -> String {
     let shown = path.display();
     if is_spec(path) {
-        format!("write it; cairn validate {shown} checks it")
+        format!("create that spec; cairn validate {shown} checks a spec")
     } else {
         format!("cairn create {shown} 10GiB")
     }
@@ -137,7 +138,7 @@ pub fn read_text(path: &Path) -> Result<String> {
     let most = TEXT_MAX_BYTES as u64 + 1;
     file.take(most).read_to_end(&mut text).map_err(|error| Failure::io(&error, &shown))?;
     String::from_utf8(text)
-        .map_err(|error| Failure::new(Exit::Spec, format!("{shown} is no UTF-8: {error}")))
+        .map_err(|error| Failure::new(Exit::Spec, format!("{shown} is not UTF-8: {error}")))
 }
 
 /// Returns a spec of one raw disk. Probes the disk first: an error of the system has an exit code of its own, which a
@@ -155,7 +156,7 @@ fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
     let format = format(path)?;
     if format != "raw" {
         out::note(&format!(
-            "warning: {text} holds {format}; clients see the file as it is, not the disk in it. \
+            "warning: {text} is a {format} image; clients see the bytes of the file, not the disk inside. \
              Next: qemu-img convert -O raw {text} {text}.raw"
         ));
     }

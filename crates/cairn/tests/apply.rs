@@ -117,7 +117,7 @@ fn apply_refuses_impossible_change_without_effect() {
         (
             spec("", PAIR, VOL).replace("[disk]", "[nbd]\nlisten = \"unix:x.sock\"\n[disk]"),
             9,
-            "[nbd] says something else",
+            "the spec changes [nbd]",
         ),
         // Faults of the spec, reported as by validate.
         (spec("", PAIR, "vol = { on = \"sage\" }"), 3, "did you mean \"safe\"?"),
@@ -141,12 +141,12 @@ fn apply_refuses_impossible_change_without_effect() {
     std::fs::create_dir(dir.path("sub")).unwrap();
     let elsewhere = dir.command(&["apply", "../home.toml"]).current_dir(dir.path("sub")).output();
     let ran = common::Ran::of(&elsewhere.unwrap());
-    assert!(ran.code == 2 && ran.err.contains("apply it from there"), "{ran:?}");
+    assert!(ran.code == 2 && ran.err.contains("run this command in that directory"), "{ran:?}");
     // A disk in use is not wiped.
     let ran = dir.cairn(&["apply", "home.toml", "--wipe", "a"]);
     assert!(ran.code == 5 && ran.err.contains("a.img is in use by this graph"), "{ran:?}");
     assert_eq!(dir.json::<GraphView>(0, &["graph"]), before);
-    assert_eq!(dir.text(&["diff", "home.toml"]), "home is so already; nothing to do.\n");
+    assert_eq!(dir.text(&["diff", "home.toml"]), "home already matches the spec; nothing to do.\n");
     let read = ["-f", "raw", serve.uri(), "-c", "read -P 9 0 4M"];
     assert_eq!(tool(&dir, "qemu-io", &read).code, 0);
     assert_eq!(serve.stop().code, 0);
@@ -243,7 +243,10 @@ fn apply_keeps_export_in_use() {
         .unwrap();
     until("it is connected", || dir.cairn(&["status"]).out.contains("1 connection"));
     let ran = dir.cairn(&["apply", "home.toml"]);
-    assert!(ran.code == 5 && ran.err.contains("again has clients (1)"), "{ran:?}");
+    assert!(
+        ran.code == 5 && ran.err.contains("the export again has connected clients (1)"),
+        "{ran:?}"
+    );
     drop(client.stdin.take());
     client.wait().unwrap();
     until("it has left", || dir.cairn(&["status"]).out.contains("0 connections"));
@@ -273,7 +276,10 @@ fn resize_grows_disk_under_mounted_file_system() {
     assert!(ran.code == 2 && ran.err.contains("no bytes"), "{ran:?}");
     let ran = dir.cairn(&["device", "resize", "vol", "1G"]);
     assert!(ran.code == 4 && ran.err.contains("it has disk"), "{ran:?}");
-    assert_eq!(dir.text(&["device", "resize", "disk"]), "disk.img is so already; nothing to do.\n");
+    assert_eq!(
+        dir.text(&["device", "resize", "disk"]),
+        "disk.img already matches the spec; nothing to do.\n"
+    );
     dir.text(&["device", "resize", "disk", "1G", "--dry-run"]);
     assert_eq!(std::fs::metadata(dir.path("disk.img")).unwrap().len(), 512 << 20);
     dir.json::<Applied>(0, &["device", "resize", "disk", "1G"]);
@@ -334,7 +340,7 @@ fn resize_refuses_disk_beneath_migration() {
     let serve = dir.serve(&["n.toml"]);
     for more in [&[][..], &["--dry-run"]] {
         let ran = dir.cairn(&[&["device", "resize", "d", "100MiB"], more].concat());
-        assert!(ran.code == 5 && ran.err.contains("m moves bytes above d"), "{ran:?}");
+        assert!(ran.code == 5 && ran.err.contains("the migration m is above d"), "{ran:?}");
         assert_eq!(std::fs::metadata(dir.path("d.img")).unwrap().len(), 64 << 20);
     }
     serve.stop().ok();
@@ -372,7 +378,7 @@ fn resize_of_labelled_members_grows_mirror_under_load() {
     assert_eq!(tool(&dir, "nbdcopy", &["image", &uri]).code, 0);
     assert_eq!(size(), 62 << 20);
     let ran = dir.cairn(&["device", "resize", "a", "64M"]);
-    assert!(ran.code == 2 && ran.err.contains("it grows by a MiB at least"), "{ran:?}");
+    assert!(ran.code == 2 && ran.err.contains("grows by 1 MiB at least"), "{ran:?}");
 
     let load = Load::of_nbd_with(
         &dir,

@@ -39,8 +39,10 @@ fn detach_refuses_device_in_use_and_names_its_user() {
     let opened = File::open(name.path()).unwrap();
     let open = Background::start(Command::new("sleep").arg("1000").stdin(opened));
     let ran = name.detach();
-    let expected =
-        format!("is open in process {} (sleep). Next: end what has it open\n", open.id());
+    let expected = format!(
+        "is open in process {} (sleep). Next: end the processes that have the device open\n",
+        open.id()
+    );
     assert!(ran.code == 5 && ran.err.ends_with(&expected), "{ran:?}");
     drop(open);
 
@@ -55,7 +57,7 @@ fn detach_refuses_device_in_use_and_names_its_user() {
     assert_eq!(hidden.end(), Some(0));
     assert!(name.is_gone());
     let ran = name.detach();
-    assert!(ran.code == 4 && ran.err.contains("nothing is attached here"), "{ran:?}");
+    assert!(ran.code == 4 && ran.err.contains("no running graph has attached"), "{ran:?}");
 }
 
 #[test]
@@ -123,15 +125,15 @@ fn killed_server_leaves_io_errors_and_next_one_cleans_up() {
     assert!(out.starts_with("would remove"), "{out}");
     let out = dir.text(&["detach", &name.name]);
     let at = name.mount_point().display().to_string();
-    let used = format!("the device that it had is mounted on {at}. Next: umount {at}\n");
-    let removed = format!("{}  removed; the process that served it is gone\n", name.shown());
+    let used = format!("the device behind {} is mounted on {at}. Next: umount {at}\n", name.name);
+    let removed = format!("{}  removed; its server process has ended\n", name.shown());
     assert_eq!(out, format!("{removed}  {used}"));
     let ran = name.detach();
     assert!(ran.code == 4 && ran.err.ends_with(&used), "{ran:?}");
     name.umount();
     until("nothing is left", || name.is_gone());
     let ran = name.detach();
-    assert!(ran.code == 4 && !ran.err.contains("the device that it had"), "{ran:?}");
+    assert!(ran.code == 4 && !ran.err.contains("the device behind"), "{ran:?}");
 }
 
 #[test]
@@ -247,7 +249,7 @@ fn forced_unmount_fails_device_and_server_goes_on() {
         std::fs::read_to_string(&on).map_or(true, |on| on != "/volume\n")
     });
     let ran = serve.stop();
-    assert!(ran.code == 0 && ran.err.contains("somebody ended its mount"), "{ran:?}");
+    assert!(ran.code == 0 && ran.err.contains("ended without cairn detach"), "{ran:?}");
 }
 
 #[test]
@@ -274,7 +276,7 @@ fn attach_refuses_name_in_use() {
     // A file of another program is left alone.
     std::fs::write(name.path(), "mine").unwrap();
     let ran = dir.cairn(&["attach", "vol", "--name", &name.name, "--at", &at]);
-    assert!(ran.code == 5 && ran.err.contains("none of Cairn's"), "{ran:?}");
+    assert!(ran.code == 5 && ran.err.contains("was not made by Cairn"), "{ran:?}");
     assert_eq!(std::fs::read_to_string(name.path()).unwrap(), "mine");
     std::fs::remove_file(name.path()).unwrap();
     assert!(name.is_gone());
@@ -337,5 +339,5 @@ fn attach_without_root_is_refused() {
     assert_eq!(ran.err.matches("sudo cairn attach 'nbd+unix:///vol?socket=").count(), 2, "{ran:?}");
     // Root does not see the servers of other users. The message says how to reach them.
     let ran = dir.cairn(&["attach", "vol"]);
-    assert!(ran.code == 4 && ran.err.contains("if another user serves it"), "{ran:?}");
+    assert!(ran.code == 4 && ran.err.contains("if another user serves the export"), "{ran:?}");
 }

@@ -48,13 +48,13 @@ fn bytes(dir: &Dir) -> [Vec<u8>; 2] {
 #[test]
 fn check_reports_sound_graph_without_writing() {
     let dir = Dir::new();
-    assert!(dir.text(&["check"]).ends_with(" disk here has a label.\n"));
+    assert!(dir.text(&["check"]).ends_with("labelled disk found.\n"));
     let dir = made("mirror");
     let before = bytes(&dir);
     let text = dir.text(&["check"]);
     assert!(text.starts_with("home  change 1, 2 disks: sound\n"), "{text}");
     assert!(text.contains("mirror: a in sync, b in sync; 0 of"), "{text}");
-    assert!(dir.text(&["repair", "--yes"]).contains("nothing that a repair could write"));
+    assert!(dir.text(&["repair", "--yes"]).contains("no label to repair"));
     assert_eq!(dir.cairn(&["check", "other"]).code, 4);
     assert!(bytes(&dir) == before);
 }
@@ -68,10 +68,10 @@ fn repair_needs_one_complete_label_copy() {
     let checked = dir.cairn(&["check", "home"]);
     assert!(checked.code == 10 && checked.out.contains("at the front is"), "{checked:?}");
     let plan = dir.cairn(&["repair", "--plan"]);
-    assert!(plan.code == 10 && plan.out.contains("would write the label on b.img"), "{plan:?}");
+    assert!(plan.code == 10 && plan.out.contains("would rewrite the label on b.img"), "{plan:?}");
     assert_eq!(dir.cairn(&["repair"]).code, 2, "nobody is there to be asked");
     assert!(bytes(&dir) == before);
-    assert!(dir.text(&["repair", "--yes"]).contains("wrote b.img anew"));
+    assert!(dir.text(&["repair", "--yes"]).contains("rewrote the labels on b.img"));
     dir.text(&["check"]);
 
     // Now only the front label is left, and then only the back label.
@@ -106,7 +106,7 @@ fn check_and_repair_work_on_running_graph() {
     // Both labels are destroyed. The open disk is known all the same.
     damage(&dir, "a.img", 0, MIB);
     damage(&dir, "a.img", 15 * MIB, MIB);
-    assert!(dir.cairn(&["check", "home"]).out.contains("its label is gone"));
+    assert!(dir.cairn(&["check", "home"]).out.contains("the label is gone"));
     dir.text(&["repair", "home", "--yes"]);
     serve.stop().ok();
     dir.text(&["check"]);
@@ -127,7 +127,7 @@ fn check_reports_lost_disks_and_labels() {
         assert!(
             dir.cairn(&["check", "home", "--directory", "elsewhere"])
                 .out
-                .contains("a: is not here")
+                .contains("a: the disk is not found")
         );
     }
     let dir = made("mirror");
@@ -147,7 +147,7 @@ fn check_reports_lost_disks_and_labels() {
         .unwrap();
     let checked = dir.cairn(&["check"]);
     assert!(
-        checked.out.contains("bring back the disk as it was"),
+        checked.out.contains("restore the disk, or a backup of it"),
         "nobody else is here: {checked:?}"
     );
 }
@@ -155,7 +155,7 @@ fn check_reports_lost_disks_and_labels() {
 #[test]
 fn truncated_disk_is_damaged_without_repair_plan() {
     for (kind, next) in
-        [("mirror", "with --wipe a: all of it is copied"), ("stripe", "a backup of it")]
+        [("mirror", "with --wipe a: all its bytes are copied"), ("stripe", "a backup of it")]
     {
         let dir = made(kind);
         let disk = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
@@ -165,7 +165,7 @@ fn truncated_disk_is_damaged_without_repair_plan() {
             let ran = dir.cairn(verb);
             assert!(ran.code == 11 && ran.out.contains("damaged: a: a.img has 9437184"), "{ran:?}");
             assert!(ran.out.contains(next) && !ran.out.contains("repairable"), "{ran:?}");
-            assert!(!ran.out.contains("would write") && !ran.out.contains("wrote"), "{ran:?}");
+            assert!(!ran.out.contains("would rewrite") && !ran.out.contains("rewrote"), "{ran:?}");
         }
         assert!(bytes(&dir) == before);
     }
@@ -190,7 +190,7 @@ fn check_reports_disk_at_other_path_than_spec() {
             dir.text(&["create", "b.img", "16M"]);
         }
         let ran = dir.cairn(&["check", "home.toml"]);
-        assert!(ran.code == 10 && ran.out.contains("at b.img, and it is at moved"), "{ran:?}");
+        assert!(ran.code == 10 && ran.out.contains("the disk is at moved, but"), "{ran:?}");
         let started = dir.cairn(&["serve", "home.toml", "--run", "true"]);
         assert!(started.code == if there { 4 } else { 10 }, "as a start says: {started:?}");
     }
@@ -222,7 +222,7 @@ fn check_reports_open_disks_as_in_use() {
         assert!(checked.out.starts_with("home  change 1, 2 disks: in use\n"), "{checked:?}");
         assert!(checked.code == 5 && checked.out.contains(&words), "{checked:?}");
         assert!(
-            !checked.out.contains("damaged") && !checked.out.contains("is not here"),
+            !checked.out.contains("damaged") && !checked.out.contains("is not found"),
             "{checked:?}"
         );
     }
@@ -233,7 +233,7 @@ fn check_reports_open_disks_as_in_use() {
     let serve = dir.serve(&["home.toml", "--degraded"]);
     let checked = other.cairn(&["check"]);
     assert!(checked.code == 5 && checked.out.contains("in use: b: b.img"), "{checked:?}");
-    assert!(!checked.out.contains("is not here"), "{checked:?}");
+    assert!(!checked.out.contains("is not found"), "{checked:?}");
     serve.stop().ok();
 }
 
@@ -258,7 +258,7 @@ fn check_reports_disks_open_on_other_machine() {
     let ran = dir.cairn(&["repair", "--yes"]);
     assert!(ran.code == 5 && ran.out.contains("gone for good, --take"), "{ran:?}");
     let ran = dir.cairn(&["repair", "home", "--trust", "b", "--yes", "--take"]);
-    assert!(ran.out.contains("wrote b.img anew"), "{ran:?}");
+    assert!(ran.out.contains("rewrote the labels on b.img"), "{ran:?}");
     dir.serve(&["home.toml", "--take"]).stop().ok();
     assert!(dir.text(&["check"]).contains("2 disks: sound"));
 }
@@ -310,13 +310,13 @@ fn truncated_disk_is_not_trusted_when_extended_again() {
     }
     let checked = dir.cairn(&["check"]);
     assert!(
-        checked.code == 10 && checked.out.contains("copied anew from the others"),
+        checked.code == 10 && checked.out.contains("then the disk is copied from the others"),
         "{checked:?}"
     );
     // The disk gets its label back, and is copied before any client reads from it.
     let plan = dir.cairn(&["repair", "--plan"]).out;
     assert!(
-        plan.contains("would write the label on a.img anew, a of home, change 1: all of it"),
+        plan.contains("would rewrite the label on a.img as a of home, change 1: the next start"),
         "{plan}"
     );
     assert_eq!(dir.cairn(&["repair", "--yes"]).code, 10, "it lacks everything");
@@ -424,7 +424,10 @@ fn truncated_disk_is_damaged_at_any_path() {
     ] {
         let ran = dir.cairn(args);
         let said = format!("{}{}", ran.out, ran.err);
-        assert!(ran.code != 0 && said.contains("nowhere else. Next: bring back"), "{ran:?}");
+        assert!(
+            ran.code != 0 && said.contains("on no other disk. Next: restore the disk"),
+            "{ran:?}"
+        );
     }
     assert!(std::fs::read(dir.path("other/b.img")).unwrap() == before);
     // The same holds if no export uses the device on it.
@@ -437,12 +440,12 @@ fn truncated_disk_is_damaged_at_any_path() {
     let serve = dir.serve(&["home.toml"]);
     damage(&dir, "a.img", 15 * MIB, MIB);
     let ran = dir.cairn(&["check"]);
-    let next = "cairn device replace home/a PATH; cairn repair writes only its label";
+    let next = "cairn device replace home/a PATH; cairn repair rewrites only its label";
     assert!(ran.code == 10 && ran.out.contains(next), "{ran:?}");
     serve.signal("KILL");
     serve.end();
     let ran = dir.cairn(&["repair", "--yes"]);
-    assert!(ran.code == 11 && ran.out.contains("nowhere else"), "{ran:?}");
+    assert!(ran.code == 11 && ran.out.contains("on no other disk"), "{ran:?}");
 }
 
 #[test]
@@ -478,7 +481,7 @@ fn check_of_graph_ignores_failing_disk_of_another() {
     server.wait().unwrap();
     dir.text(&["check", "near"]);
     let ran = dir.cairn(&["check", "far"]);
-    assert!(ran.code == 10 && ran.out.contains("n: is not here"), "{ran:?}");
+    assert!(ran.code == 10 && ran.out.contains("n: the disk is not found"), "{ran:?}");
     assert!(ran.out.contains("cannot be read") && ran.out.contains("a.img"), "{ran:?}");
     near.stop().ok();
     far.signal("KILL");
@@ -570,7 +573,11 @@ fn start_refuses_overwritten_member_where_others_missed_writes() {
         assert!(ran.code == 11 && ran.err.contains("the front of a.img"), "{ran:?}");
     }
     assert!(bytes(&dir) == before, "a refused start writes nothing");
-    assert!(dir.cairn(&["repair", "home", "--trust", "a", "--yes"]).out.contains("wrote a.img"));
+    assert!(
+        dir.cairn(&["repair", "home", "--trust", "a", "--yes"])
+            .out
+            .contains("rewrote the labels on a.img")
+    );
     let serve = dir.serve(&["home.toml"]);
     // Its bytes count as they are, with the other program's writes.
     let read = ["-r", "-f", "raw", serve.uri(), "-c", "read -P 2 0 1M"];

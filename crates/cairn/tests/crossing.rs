@@ -68,10 +68,10 @@ fn overlapping_restarts_keep_held_descriptors() {
     name.attach("vol");
     for round in 0..2 {
         let old = daemon.worker("slow");
-        let begun = daemon.log().matches("goes on with process").count();
+        let begun = daemon.log().matches("adopts worker process").count();
         send(daemon.pid(), "USR2");
         // The next daemon makes this one hand over, which begins with a flush.
-        until("it is found", || daemon.log().matches("goes on with process").count() > begun);
+        until("it is found", || daemon.log().matches("adopts worker process").count() > begun);
         std::thread::sleep(BEGUN);
         match round {
             0 => send(daemon.pid(), "USR2"),
@@ -121,9 +121,9 @@ fn held_descriptors_of_stopped_graph_go_to_next_daemon() {
     let ran = dir.cairn(&["daemon", "--state", "state", "--replace"]);
     assert!(ran.code == 5 && ran.err.contains("slow does not run"), "{ran:?}");
     assert_eq!(daemon.graph("slow").held, 2);
-    let begun = daemon.log().matches("begins anew").count();
+    let begun = daemon.log().matches("the daemon restarts").count();
     send(daemon.pid(), "USR2");
-    until("it begins anew", || daemon.log().matches("begins anew").count() > begun);
+    until("it begins anew", || daemon.log().matches("the daemon restarts").count() > begun);
     daemon.settled();
     assert_eq!(daemon.graph("slow").held, 2, "{}", daemon.log());
     fs::rename(dir.path("away"), dir.path("d.img")).unwrap();
@@ -167,7 +167,7 @@ fn stop_is_cut_short_only_by_explicit_order() {
     send(daemon.graph("slow").pid.unwrap(), "USR1");
     let ran = end(stop);
     assert!(
-        ran.code == 0 && ran.out.contains("free for other machines"),
+        ran.code == 0 && ran.out.contains("another machine may open its disks"),
         "{ran:?} {}",
         daemon.log()
     );
@@ -211,11 +211,15 @@ fn apply_reports_change_that_is_not_kept() {
     let in_the_way = file.with_file_name("graph.new");
     fs::create_dir(&in_the_way).unwrap();
     let ran = end(apply);
-    let told = ran.err.contains("was not written") && ran.err.contains("apply once more");
+    let told = ran.err.contains("was not written") && ran.err.contains("apply the spec again");
     assert!(ran.code == 0 && told, "{ran:?}");
     fs::remove_dir(&in_the_way).unwrap();
     daemon.kill_worker("slow");
-    assert!(daemon.log().contains("no disk tells whether it had happened"), "{}", daemon.log());
+    assert!(
+        daemon.log().contains("no label shows whether the change was complete"),
+        "{}",
+        daemon.log()
+    );
     dir.text(&["apply", "more.toml"]);
     daemon.kill_worker("slow");
     let ls = dir.text(&["ls", "--at", "slow"]);

@@ -26,7 +26,7 @@ fn command_finds_graph_by_name_of_device() {
     // Both graphs have a disk and a device of these names.
     let ran = dir.cairn(&["device", "scrub", "pair"]);
     assert!(
-        ran.code == 2 && ran.err.contains("\"pair\" could be any of one/pair, two/pair"),
+        ran.code == 2 && ran.err.contains("the name \"pair\" is ambiguous: one/pair, two/pair"),
         "{ran:?}"
     );
     assert!(dir.text(&["device", "scrub", "two/pair"]).contains("is being scrubbed"));
@@ -37,13 +37,13 @@ fn command_finds_graph_by_name_of_device() {
     dir.text(&["device", "insert", "two/c", "c.img", "--wait"]);
     dir.text(&["device", "fail", "two/c", "--yes"]);
     for (args, words) in [
-        (&["device", "resize", "d", "1G"][..], "no graph that is running has a disk d"),
-        (&["job", "pause", "two/move"], "no graph that is running has a job two/move"),
-        (&["device", "resync", "three/c"], "no graph that is running has a member three/c"),
-        (&["attach", "nope"], "no graph that is running has an export nope"),
-        (&["locate", "nope", "0"], "no graph that is running has an export nope"),
-        (&["key", "ls", "safe"], "no graph that is running has a device safe"),
-        (&["key", "ls", "three/safe"], "no graph that is running has a device three/safe"),
+        (&["device", "resize", "d", "1G"][..], "no running graph has a disk d"),
+        (&["job", "pause", "two/move"], "no running graph has a job two/move"),
+        (&["device", "resync", "three/c"], "no running graph has a member three/c"),
+        (&["attach", "nope"], "no running graph has an export nope"),
+        (&["locate", "nope", "0"], "no running graph has an export nope"),
+        (&["key", "ls", "safe"], "no running graph has a device safe"),
+        (&["key", "ls", "three/safe"], "no running graph has a device three/safe"),
     ] {
         let ran = dir.cairn(args);
         assert!(ran.code == 4 && ran.err.contains(words), "{args:?}: {ran:?}");
@@ -105,7 +105,8 @@ fn daemon_starts_changes_and_stops_graph() {
     assert!(daemon.log().contains(next), "{}", daemon.log());
     let said = dir.cairn(&["status"]).out;
     assert!(
-        said.contains("closed in order") && said.contains("next: cairn apply its spec"),
+        said.contains("the next daemon starts the graph again")
+            && said.contains("next: cairn apply its spec"),
         "{said}"
     );
     dir.text(&["apply", "home.toml"]);
@@ -158,7 +159,7 @@ fn graph_that_fails_to_start_is_not_kept() {
     let ran = dir.cairn(&["apply", "key.toml"]);
     assert_eq!(ran.code, 7, "{ran:?}");
     assert!(daemon.view().unwrap().graphs.is_empty());
-    assert!(!daemon.log().contains("starting it again"), "{}", daemon.log());
+    assert!(!daemon.log().contains("starting the next worker"), "{}", daemon.log());
     let left = common::listing(&dir.path("state"));
     assert_eq!(left, [dir.path("state/lock").display().to_string()]);
     assert_eq!(daemon.stop(), 0);
@@ -181,7 +182,7 @@ fn graph_without_labels_is_restarted_from_its_spec() {
     send(daemon.worker("raw"), "KILL");
     until("it is missed", || daemon.graph("raw").problem.is_some());
     let said = dir.text(&["stop", "raw"]);
-    assert!(said.ends_with("It did not run. Next: cairn apply SPEC\n"), "{said}");
+    assert!(said.ends_with("its worker did not run. Next: cairn apply SPEC\n"), "{said}");
     assert_eq!(daemon.stop(), 0);
 }
 
@@ -198,7 +199,7 @@ fn second_daemon_is_refused() {
     let pid = daemon.pid().to_string();
     assert!(ran.code == 5 && ran.err.contains(&pid) && ran.err.contains("--replace"), "{ran:?}");
     let ran = dir.cairn(&["daemon", "--state", "other"]);
-    assert!(ran.code == 5 && ran.err.contains("a daemon answers there"), "{ran:?}");
+    assert!(ran.code == 5 && ran.err.contains("another daemon already listens at"), "{ran:?}");
     // A daemon that does not answer at this address stays. The message says at which address it answers.
     fs::create_dir(dir.path("there")).unwrap();
     for more in [&[][..], &["--replace"]] {
@@ -207,7 +208,7 @@ fn second_daemon_is_refused() {
         let ran =
             common::Ran::of(&command.env("XDG_RUNTIME_DIR", dir.path("there")).output().unwrap());
         let run = dir.path("run");
-        let there = format!("answers at {}/cairn, not at ", run.display());
+        let there = format!("whose runtime directory is {}/cairn", run.display());
         let next = format!("Next: XDG_RUNTIME_DIR={}", run.display());
         let told = ran.err.contains(&there) && ran.err.contains(&next) && ran.err.contains(&pid);
         assert!(ran.code == 5 && told && !ran.err.contains("--replace"), "{ran:?}");
@@ -232,7 +233,10 @@ fn commands_refuse_paths_that_are_not_utf8() {
         command.current_dir(&odd).env("XDG_RUNTIME_DIR", runtime);
         let ran = common::Ran::of(&command.output().unwrap());
         let why = ran.err.contains("di\\xFFr") && ran.err.contains("is not UTF-8");
-        assert!(ran.code == 2 && why && ran.err.contains("Next: rename it"), "{args:?}: {ran:?}");
+        assert!(
+            ran.code == 2 && why && ran.err.contains("Next: rename that file"),
+            "{args:?}: {ran:?}"
+        );
     };
     let run = dir.path("run");
     refused(&["daemon", "--state", "state"], &run);
@@ -280,7 +284,7 @@ fn many_graphs_outlive_their_daemon() {
     // If the daemon is killed, its workers go on, and the next daemon adopts them.
     daemon.kill();
     let ran = dir.cairn(&["stop", "g0"]);
-    let next = "of it goes on. Next: cairn daemon, then cairn stop g0\n";
+    let next = ", still runs. Next: cairn daemon, then cairn stop g0\n";
     assert!(ran.code == 4 && ran.err.ends_with(next), "{ran:?}");
     for n in [0, GRAPHS - 1] {
         io(&dir, &name(n), "write -P 3 0 4k");
@@ -360,7 +364,7 @@ fn hung_worker_is_replaced() {
         let graph = daemon.graph("home");
         graph.phase == Phase::Up && graph.pid != Some(hung)
     });
-    assert!(daemon.log().contains("says nothing any more"), "{}", daemon.log());
+    assert!(daemon.log().contains("missed its deadline"), "{}", daemon.log());
     io(&dir, "home", "write -P 1 0 4k");
     assert_eq!(daemon.stop(), 0);
 }

@@ -100,7 +100,7 @@ fn failing_graph_does_not_delay_others() {
     for args in [&["status", "--at", "more"][..], &["job", "ls", "--at", "more"], &["undo", "more"]]
     {
         let ran = dir.cairn(args);
-        let told = ran.err.contains("more is kept by the daemon, and does not run now");
+        let told = ran.err.contains("the daemon keeps more, but its worker does not run");
         assert!(ran.code == 11 && told && ran.err.contains("a of \"more\" not found"), "{ran:?}");
     }
     assert!(line("newer").contains("version 2"), "{ran:?}");
@@ -134,13 +134,16 @@ fn stop_of_graph_that_does_not_run_reports_open_labels() {
     send(daemon.worker("home"), "KILL");
     until("it is missed", || daemon.graph("home").problem.is_some());
     let said = dir.text(&["stop", "home"]);
-    assert!(said.contains("may be marked as open here still. Next: cairn import home"), "{said}");
+    assert!(
+        said.contains("may show it as open on this machine. Next: cairn import home"),
+        "{said}"
+    );
     assert!(!socket.exists());
     fs::rename(dir.path("away"), dir.path("home-a.img")).unwrap();
     // The advice of the message works.
     dir.text(&["import", "home"]);
     let said = dir.text(&["stop", "home"]);
-    assert!(said.contains("free for other machines"), "{said}");
+    assert!(said.contains("another machine may open its disks"), "{said}");
     assert_eq!(daemon.stop(), 0);
 }
 
@@ -240,7 +243,7 @@ fn order_between_retries_is_carried_out_at_once() {
     until("the other is brought up", || {
         let ran = dir.cairn(&["import", "other", "--degraded"]);
         // A retry in progress holds the disks open for a moment.
-        assert!(ran.code == 0 || !ran.err.contains("not at rest"), "{ran:?}");
+        assert!(ran.code == 0 || !ran.err.contains("cannot be started now"), "{ran:?}");
         ran.code == 0
     });
     assert_eq!(daemon.graph("other").phase, Phase::Up);

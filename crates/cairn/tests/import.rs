@@ -59,10 +59,10 @@ fn import_finds_graph_by_its_disks_alone() {
     let dir = moved();
     let list = dir.text(&["import"]);
     assert!(
-        list.starts_with("home  2 disks, 2 here (x = a, change 1; a.img = b, change 1)\n"),
+        list.starts_with("home  2 disks, 2 found (x = a, change 1; a.img = b, change 1)\n"),
         "{list}"
     );
-    assert!(list.contains("would come up; key \"safe\" is asked for"), "{list}");
+    assert!(list.contains("would come up; with the key of safe, which is asked for"), "{list}");
     let found: Value = dir.json(0, &["import"]);
     assert_eq!(found["graphs"][0]["disks"][1]["path"], "a.img");
 
@@ -81,7 +81,7 @@ fn import_finds_graph_by_its_disks_alone() {
     // And from one of the disks.
     std::fs::remove_file(dir.path("x")).unwrap();
     let list = dir.text(&["import"]);
-    assert!(list.contains("1 here (a.img = b, change 1), missing a"), "{list}");
+    assert!(list.contains("1 found (a.img = b, change 1), missing a"), "{list}");
     assert_eq!(cairn(&dir, &["import", "home", "--key", "safe=file:key"]).code, 10);
     let serve = dir.import(&["home", "--key", "safe=file:key", "--degraded"]);
     reads(&dir, serve.uri());
@@ -98,7 +98,7 @@ fn import_refuses_ambiguous_arguments() {
     };
     refused(&["import", "nope"], 4, "there is home");
     refused(&["import", "home", "--disk", "z=a.img"], 2, "home has no such disk");
-    refused(&["import", "home", "--key", "pair=file:key"], 2, "opens no such device");
+    refused(&["import", "home", "--key", "pair=file:key"], 2, "that needs a key");
     refused(&["import", "home", "--key", "safe"], 2, "as in safe=file:key");
     refused(&["import", "--directory", "nowhere"], 4, "nowhere");
     // A copy of a disk beside the disk.
@@ -194,7 +194,7 @@ fn import_list_reports_split_brain() {
     assert!(!list.contains("would come up"), "{list}");
     let ran = cairn(&dir, &["check"]);
     assert!(ran.code == 11 && ran.out.contains(&format!("damaged: {apart}")), "{ran:?}");
-    assert!(!ran.out.contains("that is copied"), "{ran:?}");
+    assert!(!ran.out.contains("the missing bytes are copied"), "{ran:?}");
     for how in [&["import", "home", "--dry-run"][..], &["import", "home", "--run", "true"]] {
         let ran = cairn(&dir, how);
         assert!(ran.code == 10 && ran.err.contains(apart), "{ran:?}");
@@ -222,7 +222,7 @@ fn import_wipes_member_only_if_asked() {
     std::fs::remove_file(dir.path("b.img")).unwrap();
     let ran = cairn(&dir, &["import", "home", "--wipe", "b", "--run", "true"]);
     assert!(
-        ran.code == 2 && ran.err.contains("--wipe b: b is not here. Next: --disk b=PATH"),
+        ran.code == 2 && ran.err.contains("--wipe b: the disk b is not found. Next: --disk b=PATH"),
         "{ran:?}"
     );
     dir.text(&["create", "c.img", "16M"]);
@@ -261,7 +261,7 @@ fn import_skips_and_reports_non_utf8_file_names() {
     for verb in ["import", "check"] {
         let text = dir.cairn(&[verb]);
         let why = "skipped: \"\\xFF.img\" is not UTF-8";
-        assert!(text.out.contains(why) && text.out.contains("Next: rename it"), "{text:?}");
+        assert!(text.out.contains(why) && text.out.contains("Next: rename that file"), "{text:?}");
         // The missing member is not a failure of the import.
         let found: Value = dir.json(text.code, &[verb]);
         assert_eq!(skipped(&found), ["\u{fffd}.img"]);

@@ -76,7 +76,7 @@ fn resync_after_kill_keeps_acknowledged_writes() {
     serve.signal("KILL");
     assert_eq!(serve.end().code, -9);
     let ran = dir.cairn(&["info", "a.img"]);
-    assert!(ran.out.contains("or not closed there"), "{ran:?}");
+    assert!(ran.out.contains("or not closed by that host"), "{ran:?}");
     let ran = io(&dir, &[], "read -P 9 0 2M");
     assert!(ran.code == 0 && ran.out.contains("read 2097152/2097152"), "{ran:?}");
     let ran = dir.cairn(&["info", "a.img"]);

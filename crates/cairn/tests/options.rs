@@ -126,7 +126,10 @@ fn apply_reports_why_disk_is_unchanged() {
     // The advice of the message works: after the disk has grown, the spec matches.
     dir.text(&["device", "resize", "a", "96MiB"]);
     dir.write("next.toml", &larger);
-    assert_eq!(dir.text(&["apply", "next.toml"]), "home is so already; nothing to do.\n");
+    assert_eq!(
+        dir.text(&["apply", "next.toml"]),
+        "home already matches the spec; nothing to do.\n"
+    );
     in_sync(&dir);
     assert_eq!(serve.stop().code, 0);
 }

@@ -12,11 +12,11 @@ use serde_json::Value;
 fn create_makes_a_sparse_file_once() {
     let dir = Dir::new();
     let out = dir.text(&["create", "disk.img", "10G"]);
-    assert_eq!(out, "disk.img  10 GiB, sparse, raw (nothing of Cairn's inside)\n");
+    assert_eq!(out, "disk.img  10 GiB, sparse, raw (without a label)\n");
     let found = std::fs::metadata(dir.path("disk.img")).unwrap();
     assert_eq!((found.len(), found.blocks()), (10 << 30, 0));
     let ran = dir.cairn(&["create", "disk.img", "1M"]);
-    assert!(ran.code == 5 && ran.err.contains("is there already"), "{ran:?}");
+    assert!(ran.code == 5 && ran.err.contains("already exists"), "{ran:?}");
     assert_eq!(std::fs::metadata(dir.path("disk.img")).unwrap().len(), 10 << 30);
     std::os::unix::fs::symlink("nowhere", dir.path("link")).unwrap();
     assert_eq!(dir.cairn(&["create", "link", "1M"]).code, 5);
@@ -30,7 +30,7 @@ fn create_refuses_bad_sizes_and_leaves_nothing() {
     for (size, code, words) in [
         ("10GB", 2, "write GiB"),
         ("0", 2, "at least 512"),
-        ("1000", 2, "Next: take 512"),
+        ("1000", 2, "Next: use 512"),
         ("-1", 2, "unexpected argument"),
         ("x", 2, "no unit"),
         ("8388608TiB", 2, "at most"),

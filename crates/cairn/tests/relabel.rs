@@ -79,9 +79,10 @@ fn relabelled_member_is_resynced_completely() {
     write(&dir, "b.img", 4 * MIB, &vec![7; 4 << 20]);
     let before = bytes(&dir);
     let checked = dir.cairn(&["check"]);
-    assert!(checked.code == 10 && checked.out.contains("b: is not here"), "{checked:?}");
+    assert!(checked.code == 10 && checked.out.contains("b: the disk is not found"), "{checked:?}");
     let plan = dir.cairn(&["repair", "home.toml", "--plan"]);
-    let would = "would give b.img its label back as b of home, change 1: all of it is copied there";
+    let would =
+        "would write a label on b.img as b of home, change 1: the next start copies all its bytes";
     assert!(plan.code == 10 && plan.out.contains(would), "{plan:?}");
     assert_eq!(dir.cairn(&["repair", "home.toml"]).code, 2, "nobody is there to be asked");
     let by_hand = dir.cairn(&["repair", "home", "--disk", "b=b.img", "--plan"]);
@@ -89,9 +90,11 @@ fn relabelled_member_is_resynced_completely() {
     assert!(bytes(&dir) == before);
 
     let done = dir.cairn(&["repair", "home.toml", "--yes"]);
-    let lacks = "b.img has nothing of what both keeps on the others. Next: serve it";
+    let lacks = "b.img has no state of both, which the other disks have. Next: serve the graph";
     assert!(
-        done.code == 10 && done.out.contains("wrote b.img anew") && done.out.contains(lacks),
+        done.code == 10
+            && done.out.contains("rewrote the labels on b.img")
+            && done.out.contains(lacks),
         "{done:?}"
     );
     let [a, b] = bytes(&dir);
@@ -115,7 +118,7 @@ fn repair_replaces_damaged_label() {
     for at in [0, 15 * MIB] {
         write(&dir, "b.img", at, &noise(MIB as usize, at));
     }
-    refused(&dir, &["home.toml"], 10, "if it is b all the same, --disk b=b.img");
+    refused(&dir, &["home.toml"], 10, "if that disk is b, --disk b=b.img");
     assert_eq!(dir.cairn(&["repair", "home", "--disk", "b=b.img", "--yes"]).code, 10);
     shows_what_it_showed(&dir);
 }
@@ -124,11 +127,12 @@ fn repair_replaces_damaged_label() {
 fn repair_relabels_only_copy_if_trusted() {
     let dir = made(STRIPE, "both");
     wipe(&dir, "b.img");
-    let words = "vol has bytes that are on b alone, and nothing tells whether b.img has them. Next: if it has, --trust b";
+    let words = "b may hold the only copy of some bytes of vol, and b.img cannot be matched to it. \
+                 Next: if b.img has those bytes, --trust b";
     refused(&dir, &["home.toml"], 11, words);
     refused(&dir, &["home", "--disk", "b=b.img"], 10, words);
     let plan = dir.cairn(&["repair", "home.toml", "--trust", "b", "--plan"]);
-    assert!(plan.out.contains("vol shows its bytes as they are"), "{plan:?}");
+    assert!(plan.out.contains("vol shows the bytes of this disk unchanged"), "{plan:?}");
     dir.text(&["repair", "home.toml", "--trust", "b", "--yes"]);
     shows_what_it_showed(&dir);
 }
@@ -147,7 +151,7 @@ fn repair_cannot_restore_lost_key_slots() {
         &dir,
         &["home", "--disk", "b=b.img"],
         11,
-        "what sb (crypt) kept was in the label of b alone",
+        "the state of sb (crypt) was only in the label of b",
     );
     // The other disk has a copy of the keys of a device above the mirror.
     let dir = made(&format!("{}{}", MIRROR.to_owned() + "\n", crypt("safe", "both")), "safe");
@@ -173,7 +177,7 @@ fn repair_refuses_while_another_disk_is_missing() {
     wipe(&dir, "b.img");
     std::fs::create_dir(dir.path("away")).unwrap();
     std::fs::rename(dir.path("c.img"), dir.path("away/c.img")).unwrap();
-    refused(&dir, &["home", "--disk", "b=b.img"], 10, "c of home is not here either");
+    refused(&dir, &["home", "--disk", "b=b.img"], 10, "c of home is not found either");
     std::fs::rename(dir.path("away/c.img"), dir.path("c.img")).unwrap();
     // One label is enough to restore the others.
     wipe(&dir, "c.img");
@@ -185,7 +189,7 @@ fn repair_refuses_while_another_disk_is_missing() {
 #[test]
 fn repair_refuses_disk_of_doubtful_identity() {
     let dir = made(MIRROR, "both");
-    refused(&dir, &["home", "--disk", "b=b.img"], 2, "b of home has its label, on b.img");
+    refused(&dir, &["home", "--disk", "b=b.img"], 2, "b of home still has its label, on b.img");
     let serve = dir.serve(&["home.toml"]);
     let running = dir.cairn(&["repair", "home", "--disk", "b=b.img", "--yes"]);
     assert!(
@@ -210,8 +214,8 @@ fn repair_refuses_disk_of_doubtful_identity() {
     for (disk, code, words) in cases {
         refused(&dir, &["home", "--disk", disk], code, words);
     }
-    refused(&dir, &["home.toml", "--trust", "b"], 2, "leave --trust b away");
-    refused(&dir, &["home", "--trust", "b"], 2, "nothing says where b is");
+    refused(&dir, &["home.toml", "--trust", "b"], 2, "omit --trust b");
+    refused(&dir, &["home", "--trust", "b"], 2, "the place of the disk b is not known");
 }
 
 /// Fills the start of the volume with a byte, and puts `disk` back as it was before.
@@ -235,9 +239,9 @@ fn disk_restored_from_backup_is_refused() {
         let is_told = format!("{}{}", ran.out, ran.err).contains("older than the other disks");
         assert!(ran.code == 11 && is_told, "{args:?}: {ran:?}");
     }
-    refused(&dir, &["home", "--disk", "b=a.img", "--trust", "b"], 2, "is not b");
+    refused(&dir, &["home", "--disk", "b=a.img", "--trust", "b"], 2, "is not the disk b");
     let plan = dir.cairn(&["repair", "home.toml", "--trust", "b", "--plan"]);
-    assert!(plan.out.contains("would let b.img count as b of home"), "{plan:?}");
+    assert!(plan.out.contains("would accept b.img as b of home"), "{plan:?}");
     assert!(bytes(&dir) == before, "nothing is written");
 
     // For example, restored from a backup.

@@ -138,7 +138,7 @@ fn killed_server_only_pauses_attached_device() {
     assert_eq!(writer.end(), Some(0), "the writer saw an error: {}", manager.log());
     println!("{KILLS} kills: longest start {longest_start:?}");
     assert!(pause < PAUSE_MAX, "{pause:?}");
-    assert_eq!(manager.log().matches("goes on").count(), KILLS, "{}", manager.log());
+    assert_eq!(manager.log().matches("  resumed").count(), KILLS, "{}", manager.log());
 
     // The last server knows everything that the first one did.
     until("in sync", || dir.cairn(&["status"]).code == 0);
@@ -146,7 +146,11 @@ fn killed_server_only_pauses_attached_device() {
     let attached = &status[0].attached[0];
     assert_eq!((&attached.name, attached.has_resend), (&name.name, true));
     assert_eq!(attached.device.as_deref(), device.to_str());
-    assert!(attached.notes[0].contains("pauses until it is started again"), "{:?}", attached.notes);
+    assert!(
+        attached.notes[0].contains("pauses until that process is started again"),
+        "{:?}",
+        attached.notes
+    );
     name.umount();
     run("e2fsck", &["-fn", &name.shown()]);
     name.detach_well();
@@ -231,7 +235,7 @@ fn planned_restart_closes_memory_disk_in_order() {
     let mut manager = Manager::new(&dir);
     manager.start(&["home.toml"]);
     assert_eq!(manager.replace(), 0);
-    assert!(manager.log().contains("kept in the memory of this process"), "{}", manager.log());
+    assert!(manager.log().contains("only in the memory of this process"), "{}", manager.log());
     assert_eq!(manager.names(), [""; 0]);
 }
 
@@ -252,7 +256,7 @@ fn takeover_detaches_device_of_removed_export() {
     let mut manager = Manager::new(&dir);
     for (after, why) in [
         (spec("disk.img", "else"), "no export \"vol\""),
-        (spec("other.img", "vol"), "sectors 131072; what is served has 65536"),
+        (spec("other.img", "vol"), "sectors 131072; the served export has 65536"),
     ] {
         dir.write("home.toml", &spec("disk.img", "vol"));
         manager.start(&["home.toml"]);
@@ -271,7 +275,7 @@ fn takeover_detaches_device_of_removed_export() {
         manager.start(&["home.toml"]);
         manager.listen();
         let log = manager.log();
-        assert!(log.contains(why) && log.contains("is taken away"), "{log}");
+        assert!(log.contains(why) && log.contains("and is removed"), "{log}");
         assert_eq!(manager.names(), ["listener"]);
         until("nothing of it is left", || name.is_gone());
         assert_eq!(manager.stop(), 0);
@@ -289,7 +293,7 @@ fn device_on_memory_disk_is_not_held_over_kill() {
     manager.start(&["home.toml"]);
     let name = Name::new(&dir);
     let ran = dir.cairn(&["attach", "vol", "--name", &name.name]);
-    assert!(ran.code == 0 && ran.err.contains("answers with I/O errors"), "{ran:?}");
+    assert!(ran.code == 0 && ran.err.contains("returns I/O errors"), "{ran:?}");
     manager.listen();
     assert_eq!(manager.names(), ["listener"], "memory does not outlive its process");
     manager.kill();
@@ -374,7 +378,11 @@ fn takeover_continues_device_if_another_attach_fails() {
     name.make_fs();
     fs::write(taken.path(), "of somebody else").unwrap();
     dir.write("home.toml", &format!("{spec}{} = {{ on = \"b\", attach = true }}\n", taken.name));
-    let why = format!("warning: {} is no device: {} is there already", taken.name, taken.shown());
+    let why = format!(
+        "warning: the export {} is not attached: {} exists already",
+        taken.name,
+        taken.shown()
+    );
     let ran = dir.cairn(&["apply", "home.toml"]);
     assert!(ran.code == 0 && ran.err.contains(&why), "{ran:?}");
 
@@ -382,7 +390,7 @@ fn takeover_continues_device_if_another_attach_fails() {
         manager.kill();
         manager.start(&["home.toml"]);
         let log = manager.log();
-        assert_eq!(log.matches("  goes on").count(), kills, "{log}");
+        assert_eq!(log.matches("  resumed").count(), kills, "{log}");
         assert_eq!(log.matches(&why).count(), kills, "{log}");
         fs::write(name.mount_point().join("f"), noise(1 << 16, kills as u64)).unwrap();
         name.sync();
@@ -393,7 +401,7 @@ fn takeover_continues_device_if_another_attach_fails() {
 
     // Without a device to continue, the start fails with this error, and nothing is left.
     let ran = dir.cairn(&["serve", "home.toml"]);
-    assert!(ran.code == 5 && ran.err.contains("none of Cairn's"), "{ran:?}");
+    assert!(ran.code == 5 && ran.err.contains("was not made by Cairn"), "{ran:?}");
     assert!(name.is_gone());
     fs::remove_file(taken.path()).unwrap();
 }
@@ -412,7 +420,7 @@ fn takeover_grows_device_of_grown_export() {
     File::options().write(true).open(dir.path("disk.img")).unwrap().set_len(96 << 20).unwrap();
     manager.start(&["disk.img"]);
     let log = manager.log();
-    assert!(log.contains("  goes on") && !log.contains("keeps its size"), "{log}");
+    assert!(log.contains("  resumed") && !log.contains("keeps its old size"), "{log}");
     assert_eq!(run("blockdev", &["--getsize64", &name.shown()]), format!("{}\n", 96 << 20));
     fs::write(name.mount_point().join("f"), noise(1 << 20, 3)).unwrap();
     name.sync();
@@ -440,7 +448,7 @@ fn takeover_continues_device_without_replay_counts() {
         manager.start(&["disk.img"]);
         until("it was told", || manager.log().matches("are not counted").count() == round);
         let log = manager.log();
-        assert_eq!(log.matches("  goes on").count(), round, "{log}");
+        assert_eq!(log.matches("  resumed").count(), round, "{log}");
         is_on_disk(&name, &dir.path("disk.img"), 8 << 20, round as u64);
         fs::remove_dir(&in_the_way).unwrap();
     }
@@ -478,8 +486,7 @@ fn apply_reports_whether_device_is_held() {
         let status: Vec<api::Status> = dir.json(0, &["status", "--at", "home"]);
         status[0].attached[0].notes[0].clone()
     };
-    for (fenced, words) in [(false, "answers with I/O errors"), (true, "pauses until"), (false, "")]
-    {
+    for (fenced, words) in [(false, "returns I/O errors"), (true, "pauses until"), (false, "")] {
         let before = manager.held.iter().find(|held| is_held(held));
         let copy = before.map(|(name, file)| (name.clone(), file.try_clone().unwrap()));
         dir.write("home.toml", &spec(fenced));
@@ -500,7 +507,7 @@ fn apply_reports_whether_device_is_held() {
     manager.start(&["home.toml"]);
     manager.listen();
     let log = manager.log();
-    assert!(log.contains("may land on what is written later; it answers with I/O errors"), "{log}");
+    assert!(log.contains("may overwrite newer ones; the device returns I/O errors"), "{log}");
     assert!(!manager.held.iter().any(is_held), "{:?}", manager.names());
     assert!(device.read_at(&mut [0; 4096], 0).is_err());
     drop(device);

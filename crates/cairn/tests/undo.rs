@@ -61,7 +61,11 @@ fn history(dir: &Dir) -> History {
 fn undo_removes_added_member_and_restores_it() {
     let (dir, serve) = served("", PAIR);
     let nothing = dir.cairn(&["undo"]);
-    assert!(nothing.code == 4 && nothing.err.contains("has not been changed"), "{}", nothing.err);
+    assert!(
+        nothing.code == 4 && nothing.err.contains("has not changed since the graph was created"),
+        "{}",
+        nothing.err
+    );
     fill(&dir, serve.uri());
     dir.cairn(&["create", "c.img", "32M"]).ok();
     dir.cairn(&["device", "insert", "home/c", "c.img"]).ok();
@@ -75,7 +79,7 @@ fn undo_removes_added_member_and_restores_it() {
     assert_eq!(devices(&dir), ["a", "b", "c", "pair"]);
     let undone = dir.cairn(&["undo", "home"]);
     undone.ok();
-    assert!(undone.err.contains("the next start reads the spec that you have"), "{}", undone.err);
+    assert!(undone.err.contains("the next start reads your spec file"), "{}", undone.err);
     assert_eq!(devices(&dir), ["a", "b", "pair"]);
     is_whole(&dir, serve.uri());
 

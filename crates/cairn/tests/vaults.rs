@@ -107,8 +107,8 @@ fn check_finds_flipped_byte_in_each_page_of_vault() {
     std::fs::create_dir(dir.path("away")).unwrap();
     std::fs::rename(dir.path("a.img"), dir.path("away/a.img")).unwrap();
     let ran = dir.cairn(&["check"]);
-    assert!(ran.code == 11 && ran.out.contains("a: is not here"), "{ran:?}");
-    assert!(!ran.out.contains("what it keeps"), "{ran:?}");
+    assert!(ran.code == 11 && ran.out.contains("a: the disk is not found"), "{ran:?}");
+    assert!(!ran.out.contains("the state of the device"), "{ran:?}");
     std::fs::rename(dir.path("away/a.img"), dir.path("a.img")).unwrap();
     // One superblock is no longer recognizable.
     let [disk, _] = bytes(&dir);
@@ -140,7 +140,10 @@ fn check_finds_flipped_byte_in_each_page_of_vault() {
         put(&dir, at + 64, 0xff);
     }
     let ran = checked(&dir);
-    assert!(ran.code == 11 && ran.out.contains("thin: what it keeps cannot be opened"), "{ran:?}");
+    assert!(
+        ran.code == 11 && ran.out.contains("thin: the state of the device cannot be opened"),
+        "{ran:?}"
+    );
     assert!(ran.out.lines().all(|line| line.matches("Next: ").count() <= 1), "{ran:?}");
 }
 
@@ -182,7 +185,7 @@ fn check_reads_vault_through_lower_devices() {
     put(&dir, MIB + PAGE + 64, 0xff);
     let alone = dir.cairn(&["check"]);
     assert!(
-        alone.code == 11 && alone.out.contains("thin: what it keeps cannot be opened"),
+        alone.code == 11 && alone.out.contains("thin: the state of the device cannot be opened"),
         "{alone:?}"
     );
 
@@ -190,7 +193,7 @@ fn check_reads_vault_through_lower_devices() {
     let dir = made(&spec(safe, "safe"), false);
     let ran = checked(&dir);
     assert!(
-        ran.code == 0 && ran.out.contains("is on safe, and was not looked at without a key"),
+        ran.code == 0 && ran.out.contains("is on safe, and was not checked without a key"),
         "{ran:?}"
     );
 }

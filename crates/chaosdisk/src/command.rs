@@ -85,7 +85,7 @@ fn named<T: Copy>(all: &[(&str, T)], name: &str) -> Result<T, String> {
     let found = all.iter().find(|(known, _)| *known == name);
     found.map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|(known, _)| *known).collect();
-        format!("{name:?} is none of {}", names.join(", "))
+        format!("{name:?} is not one of {}", names.join(", "))
     })
 }
 
@@ -121,7 +121,7 @@ impl FromStr for Command {
             ["rot", disk, offset] => Self::Rot { disk: owned(disk), offset: number(offset)? },
             ["counts"] => Self::Counts,
             ["quit"] => Self::Quit,
-            _ => return Err(format!("{line:?} is none of {FORMS}")),
+            _ => return Err(format!("{line:?} is not one of {FORMS}")),
         })
     }
 }
@@ -152,7 +152,9 @@ impl FromStr for DiskSpec {
         let (size, profile) = rest.split_once(',').unwrap_or((rest, "512n"));
         let (size, profile) = (parse_size(size)?, named(&PROFILES, profile)?);
         if size == 0 || size % 4096 != 0 {
-            return Err(format!("{size} bytes: a disk is a multiple of 4096"));
+            return Err(format!(
+                "the size of a disk is a multiple of 4096 bytes, and {size} is not"
+            ));
         }
         Ok(Self { name: name.to_owned(), size, profile })
     }

@@ -155,7 +155,7 @@ impl Disk {
     }
 
     fn power_is_gone() -> Error {
-        Error::new(ErrorKind::Io, "the power is gone")
+        Error::new(ErrorKind::Io, "the power of the simulated disk is cut")
     }
 
     /// Waits while the disk hangs or stalls.
@@ -185,7 +185,7 @@ impl Disk {
         if verb == Verb::Flush {
             self.sim.lose_cache();
         }
-        Err(Error::os(EIO, format_args!("{verb}, an injected failure")))
+        Err(Error::os(EIO, format_args!("{verb}: an injected failure of the simulated disk")))
     }
 
     async fn io(&self, io: DiskIo) -> Outcome {

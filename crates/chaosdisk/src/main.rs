@@ -36,7 +36,7 @@ enum Verb {
     },
     /// Send one command to a running chaosdisk
     Ctl {
-        /// Its control socket
+        /// The control socket of that chaosdisk
         socket: PathBuf,
         /// powercut [POLICY] [stay] | eio DISK VERB [COUNT] | stall DISK TIME | hang DISK |
         /// release DISK | rot DISK OFFSET | counts | quit

@@ -64,7 +64,7 @@ impl Shelf {
             Command::Release { disk } => self.disk(&disk)?.release(),
             Command::Rot { disk, offset } => {
                 if !self.disk(&disk)?.rot(offset) {
-                    let words = format!("{disk}: nothing is on the medium at {offset}");
+                    let words = format!("{disk}: the medium has no data at {offset}");
                     return Err(Error::new(ErrorKind::NotFound, words));
                 }
             }
@@ -77,7 +77,7 @@ impl Shelf {
     fn disk(&self, name: &str) -> Result<&Disk> {
         self.disks.iter().map(|disk| &**disk).find(|disk| disk.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.disks.iter().map(|disk| disk.name()).collect();
-            let words = format!("no disk is called {name:?}; there are {}", names.join(", "));
+            let words = format!("no disk {name:?}; disks: {}", names.join(", "));
             Error::new(ErrorKind::NotFound, words)
         })
     }
@@ -89,7 +89,7 @@ impl Shelf {
         if !stay {
             let server = self.server.borrow().clone();
             let (env, disks) = (self.env.clone(), self.disks.clone());
-            self.env.spawn("the end of what was cut", async move {
+            self.env.spawn("end of a power cut", async move {
                 env.sleep(CLOSED).await;
                 disks.iter().for_each(|disk| disk.speak());
             });

@@ -44,8 +44,8 @@ impl ProbedDisk<'_> {
     fn ills(&self) -> Vec<String> {
         match &self.inspection.label {
             Ok(Some(_)) => self.inspection.ills(),
-            Ok(None) => vec!["its label is gone".to_owned()],
-            Err(wrong) => vec![format!("no copy of its label can be read: {wrong}")],
+            Ok(None) => vec!["the label is gone".to_owned()],
+            Err(wrong) => vec![format!("no copy of the label can be read: {wrong}")],
         }
     }
 
@@ -154,7 +154,7 @@ pub fn nowhere_else(
     let only = planned.only_on(cut).into_iter().filter(|shows| !anyway.contains(shows));
     let only = only.collect::<Vec<_>>().join(", ");
     if !only.is_empty() {
-        return Some(format!("{only} has bytes of it that may be nowhere else"));
+        return Some(format!("{only} has bytes that may be on no other disk"));
     }
     let label = |disk: &str| {
         let known = named.get(disk)?;
@@ -164,7 +164,7 @@ pub fn nowhere_else(
     let without = cut.iter().copied().collect();
     let mut objections = objections_without_bytes(planned, label, &without).into_iter();
     let (device, why) = objections.find(|(device, _)| is_above(device))?;
-    Some(format!("{device} cannot be copied from: {}", why.message()))
+    Some(format!("{device} cannot supply a copy: {}", why.message()))
 }
 
 /// Returns substitutes for the settings that the label `newest` does not hold, so that its graph can be planned: empty
@@ -296,7 +296,7 @@ impl Checking<'_> {
             if seen.cut_from().is_none() && !seen.has_lost_its_end() {
                 for ill in seen.ills() {
                     let words = format!("{place}: {ill}");
-                    let next = "cairn repair writes it anew";
+                    let next = "cairn repair rewrites the label";
                     self.find(Sort::DamagedCopy, Soundness::Repairable, &name, words, next);
                 }
             }
@@ -338,7 +338,7 @@ impl Checking<'_> {
         let found: Vec<_> = seen.chain(held).collect();
         match found.is_empty() {
             true => {
-                let error = Error::new(ErrorKind::NotFound, "is not here").at(name);
+                let error = Error::new(ErrorKind::NotFound, "the disk is not found").at(name);
                 vec![facts("", DiskContent::Missing(error), 0, None)]
             }
             false => found,
@@ -378,10 +378,10 @@ impl Checking<'_> {
         let kept = planned.map(|planned| nowhere_else(planned, named, self.seen, &[name], name));
         match kept {
             Some(None) => format!(
-                "make it that large again, and take it in anew with --wipe {name}: all of it is copied from the \
-                 other disks"
+                "make the disk that large again, and label it with --wipe {name}: all its bytes are \
+                 copied from the other disks"
             ),
-            Some(Some(_)) | None => "bring back the disk as it was, or a backup of it".to_owned(),
+            Some(Some(_)) | None => "restore the disk, or a backup of it".to_owned(),
         }
     }
 
@@ -395,23 +395,22 @@ impl Checking<'_> {
         let graph = &self.newest.graph_name;
         if !self.stopped {
             let next = format!(
-                "if it was cut short or written over, cairn device replace {graph}/{name} PATH; cairn repair writes \
-                 only its label"
+                "if the disk was truncated or overwritten, cairn device replace {graph}/{name} PATH; \
+                 cairn repair rewrites only its label"
             );
             return (Soundness::Repairable, next);
         }
         let trust =
-            format!("if its bytes are known to be whole, cairn repair {graph} --trust {name}");
+            format!("if its bytes are known to be intact, cairn repair {graph} --trust {name}");
         let cut = cut(self.seen, named).collect::<Vec<_>>();
         match planned.map(|planned| nowhere_else(planned, named, self.seen, &cut, name)) {
             Some(None) => (
                 Soundness::Repairable,
-                format!("cairn repair, and it is copied anew from the others; {trust}"),
+                format!("cairn repair, then the disk is copied from the others; {trust}"),
             ),
-            Some(Some(_)) | None => (
-                Soundness::Damaged,
-                format!("bring back the disk as it was, or a backup of it; {trust}"),
-            ),
+            Some(Some(_)) | None => {
+                (Soundness::Damaged, format!("restore the disk, or a backup of it; {trust}"))
+            }
         }
     }
 
@@ -419,15 +418,15 @@ impl Checking<'_> {
     fn standing(&mut self, name: &str, place: &str, label: &Label, named: &Named) {
         if named.values().all(|known| known.disk != label.disk) {
             let is = match label.provisioning {
-                true => "was to become a disk of this graph, and did not",
-                false => "is a disk of this graph no more",
+                true => "did not complete its provisioning as a disk of this graph",
+                false => "is no longer a disk of this graph",
             };
             return self.find(Sort::Removed, Soundness::Sound, name, format!("{place} {is}"), "");
         }
         let (is, newest) = (label.epoch, self.newest.epoch);
         if is < newest && !self.older_disks().contains(&label.disk) {
-            let words = format!("{place} is at change {is}, and the graph at {newest}");
-            let next = "its next start tells it what it has missed";
+            let words = format!("the label on {place} has change {is}, and the graph has {newest}");
+            let next = "the next start of the graph updates the label";
             self.find(Sort::Behind, Soundness::Sound, name, words, next);
         }
     }
@@ -436,7 +435,7 @@ impl Checking<'_> {
     async fn plan(&mut self, named: &Named) -> Option<Planned> {
         plan(self.doctor, self.newest, named).await.unwrap_or_else(|why| {
             let words = format!("the spec in its labels cannot be planned: {why}");
-            let next = "use the version that wrote it, or a newer one";
+            let next = "use the version of Cairn that wrote the labels, or a newer one";
             let (sort, graph) = (Sort::Unplannable, &self.newest.graph_name);
             self.refuse(sort, Soundness::Damaged, graph, words, next, &[]);
             None
@@ -468,14 +467,15 @@ impl Checking<'_> {
         let lost = planned.lost_without(&missing).join(", ");
         for name in missing {
             if lost.is_empty() {
-                let words = "is not here; all data are on the other disks".to_owned();
-                let next = "bring it back, or --degraded to go on without";
+                let words = "the disk is not found; all data are on the other disks".to_owned();
+                let next = "restore the disk, or start with --degraded";
                 let sort = Sort::Label(Case::Degraded);
                 let waived_by = &[Waiver::Degraded];
                 self.refuse(sort, Soundness::Repairable, name, words, next, waived_by);
             } else {
-                let words = format!("is not here, and {lost} cannot be served without");
-                let (sort, next) = (Sort::Label(Case::Missing), "bring it back");
+                let words =
+                    format!("the disk is not found, and {lost} cannot be served without it");
+                let (sort, next) = (Sort::Label(Case::Missing), "restore the disk");
                 self.refuse(sort, Soundness::Damaged, name, words, next, &[]);
             }
         }
@@ -511,9 +511,9 @@ impl Checking<'_> {
                 false => ("end", cases[0]),
             };
             let words = format!(
-                "{place}: both copies of its label at the {area} are gone, and data may be"
+                "{place}: both copies of the label at the {area} are gone, and data may be lost"
             );
-            let next = "put the other findings in order first";
+            let next = "fix the other findings first";
             self.find(sort, Soundness::Damaged, &name, words, next);
         }
     }
@@ -529,9 +529,8 @@ impl Checking<'_> {
         let names = named.iter().filter(|(_, known)| older.contains(&known.disk));
         let names: Vec<_> = names.map(|(name, _)| name).filter(|name| !is_judged(name)).collect();
         for name in names {
-            let words =
-                "is older than the other disks: they were in use since, without it".to_owned();
-            let next = "its next start copies what it has missed";
+            let words = "the disk is stale: the other disks were used without it".to_owned();
+            let next = "the next start of the graph resyncs the disk";
             self.find(Sort::Label(Case::Stale), Soundness::Repairable, name, words, next);
         }
     }
@@ -550,8 +549,9 @@ impl Checking<'_> {
                     }
                     Ok(_) => {}
                     Err(why) => {
-                        let words = format!("what it keeps on {place} cannot be used: {why}");
-                        let next = "use the version that wrote it, or a newer one";
+                        let words =
+                            format!("the state of the device on {place} cannot be used: {why}");
+                        let next = "use the version of Cairn that wrote that state, or a newer one";
                         let sort = Sort::UnreadableState;
                         self.find(sort, Soundness::Damaged, &node.name, words, next);
                     }
@@ -560,7 +560,7 @@ impl Checking<'_> {
             let Some((_, Summary { words, lacks })) = newest else { continue };
             self.without_a_state(planned, named, node);
             if !lacks.is_empty() {
-                let next = "serve it: that is copied";
+                let next = "serve the graph: the missing bytes are copied";
                 self.find(Sort::Resync, Soundness::Repairable, &node.name, lacks, next);
             }
             let (name, kind) = (node.name.clone(), node.kind.name.to_owned());
@@ -590,8 +590,9 @@ impl Checking<'_> {
             is_named && beneath.contains(&name) && !label.cells.contains_key(&node.name)
         };
         for ProbedDisk { place, label, .. } in self.seen.iter().filter(lacks) {
-            let words = format!("{place} has nothing of what {} keeps on the others", node.name);
-            let next = "serve it: all of it is copied there";
+            let words =
+                format!("{place} has no state of {}, which the other disks have", node.name);
+            let next = "serve the graph: all bytes are copied to the disk";
             self.find(Sort::NoState, Soundness::Repairable, &name_in(named, label), words, next);
         }
     }

@@ -68,8 +68,8 @@ impl Found {
             };
             let (spec, is) = (file.display(), &found.place);
             let soundness = Soundness::Repairable;
-            let words = format!("{spec} says that it is at {said}, and it is at {is}");
-            let next = format!("say {is} there, or bring it back to {said}");
+            let words = format!("the disk is at {is}, but {spec} has {said}");
+            let next = format!("write {is} in {spec}, or move the disk back to {said}");
             let name = Some(name.clone());
             graph.findings.push(findings::Finding { soundness, name, words, next });
             graph.soundness = graph.soundness.max(soundness);

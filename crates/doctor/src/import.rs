@@ -161,10 +161,8 @@ impl FoundGraph {
             }
         }
         let Some(option) = needed(&spec, registry).into_iter().next() else { return Ok(()) };
-        let why = format!(
-            "{option} of {} is true on one machine only, so labels do not hold it",
-            self.name
-        );
+        let why =
+            format!("{option} of {} depends on the machine, so labels do not hold it", self.name);
         Err(Error::new(ErrorKind::Invalid, why).next(format!("--set {option}=VALUE")))
     }
 
@@ -184,7 +182,9 @@ impl FoundGraph {
             let Some((_, first)) = places.insert(name.clone(), scan::place(path)) else { continue };
             let second = path.display().to_string();
             let error = duplicate_of(&first, &second, name, &self.name).error;
-            return Err(vec![error.next(format!("say which counts, with --disk {name}=PATH"))]);
+            return Err(vec![
+                error.next(format!("choose one of the two disks with --disk {name}=PATH")),
+            ]);
         }
         Ok(places)
     }

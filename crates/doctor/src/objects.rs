@@ -49,7 +49,8 @@ pub async fn check(
         }
         let mut names = beneath.nodes.iter().map(|node| node.name.as_str());
         if let Some((on, lacks)) = names.find_map(|name| locked.get_key_value(name)) {
-            let words = format!("what it keeps is on {on}, and was not looked at without {lacks}");
+            let words =
+                format!("the state of the device is on {on}, and was not checked without {lacks}");
             let why = Error::new(ErrorKind::Denied, words);
             found.push(finding(&node.name, Sort::NotLookedAt, Soundness::Sound, &why));
             continue;
@@ -78,7 +79,7 @@ async fn ask(
         Ok(graph) => graph,
         Err(error) => return Ok(Err(error)),
     };
-    let member = graph.member(device).expect("it is the last one that was planned");
+    let member = graph.member(device).expect("the planned graph has the device");
     Ok(graph.ask::<Check>(member, Nothing {}).await)
 }
 
@@ -111,7 +112,7 @@ async fn open(
 /// Returns the findings about the object store of a device.
 fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
     let unseen = |why: &Error| {
-        let why = why.clone().message_after("what it keeps was not looked at");
+        let why = why.clone().message_after("the state of the device was not checked");
         finding(device, Sort::NotLookedAt, Soundness::Sound, &why)
     };
     match asked {
@@ -121,7 +122,7 @@ fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
         // Without a decision it does not open degraded.
         Ok(Err(error)) if error.kind() == ErrorKind::Degraded => vec![unseen(&error)],
         Ok(Err(error)) => {
-            let why = error.message_after("what it keeps cannot be opened");
+            let why = error.message_after("the state of the device cannot be opened");
             vec![finding(device, Sort::DamagedObjects, Soundness::Damaged, &why)]
         }
         Ok(Ok(report)) => wrong(device, &report),
@@ -145,8 +146,8 @@ fn wrong(device: &str, report: &Checked) -> Vec<Finding> {
 fn finding(device: &str, sort: Sort, soundness: Soundness, why: &Error) -> Finding {
     let next = why.next_step().unwrap_or(match soundness {
         Soundness::Sound | Soundness::InUse => "",
-        Soundness::Repairable => "serve it: the next writes put it right",
-        Soundness::Damaged => "restore its disks from a copy",
+        Soundness::Repairable => "serve the graph: the next writes repair the state",
+        Soundness::Damaged => "restore the disks from a backup",
     });
     Finding::note(sort, soundness, Some(device), why.message().to_owned()).next(next)
 }

@@ -130,7 +130,7 @@ impl Graph<'_> {
             cells: BTreeMap::new(),
             ..newest.clone()
         };
-        let would = format!("give {} its label back as {}", said.place, said.name);
+        let would = format!("write a label on {} as {}", said.place, said.name);
         Ok(self.made(said, would, words, label, None))
     }
 
@@ -171,10 +171,10 @@ impl Graph<'_> {
         let NamedPlace { name, place, trusted, .. } = *said;
         self.may_be_written(here)?;
         is_as_large(said, self.named[name], there)?;
-        let would = format!("write the label on {place} anew, {name}");
+        let would = format!("rewrite the label on {place} as {name}");
         let mut label = label.clone();
         if trusted {
-            let words = "its bytes count as they are".to_owned();
+            let words = "its bytes are accepted unchanged".to_owned();
             return Ok(self.made(said, would, words, label, Some(number)));
         }
         let mut cut = self.cut.clone();
@@ -184,13 +184,15 @@ impl Graph<'_> {
         if let Some(why) = nowhere_else(self.planned, self.named, self.seen, &cut, name) {
             let graph = &self.newest.graph_name;
             let end = there.inspection.lost_end().unwrap_or("end");
-            let why = format!("the {end} of {place} is not what was written there, and {why}");
-            return Err(Error::new(ErrorKind::Degraded, why).next(format!("bring back the disk as it was, or a backup of it; if its bytes are known to \
-                         be whole: cairn repair {graph} --trust {name}; if those of another member of \
-                         a mirror are: cairn import {graph} --trust MEMBER")));
+            let why = format!("the {end} of {place} lost the bytes that Cairn wrote, and {why}");
+            return Err(Error::new(ErrorKind::Degraded, why).next(format!(
+                "restore the disk, or a backup of it; if its bytes are known to be intact: cairn \
+                 repair {graph} --trust {name}; if another member of a mirror is known to be intact: \
+                 cairn import {graph} --trust MEMBER"
+            )));
         }
         forget_copies(&mut label, self.planned);
-        let words = "all of it is copied there from the others at the next start".to_owned();
+        let words = "the next start copies all its bytes from the other disks".to_owned();
         Ok(self.made(said, would, words, label, Some(number)))
     }
 
@@ -215,8 +217,8 @@ impl Graph<'_> {
         let number = match &there.inspection.label {
             Ok(Some((found, number))) if found.disk == label.disk => *number,
             _ => {
-                let why = format!("{place} is not {name} of {}", label.graph_name);
-                return Err(Error::new(ErrorKind::Invalid, why).next("name its place"));
+                let why = format!("{place} is not the disk {name} of {}", label.graph_name);
+                return Err(Error::new(ErrorKind::Invalid, why).next("give the path of that disk"));
             }
         };
         let words = self.whose_bytes_count(said)?;
@@ -230,7 +232,7 @@ impl Graph<'_> {
             holder: newest.holder.clone(),
             ..label.clone()
         };
-        let would = format!("let {place} count as {name}");
+        let would = format!("accept {place} as {name}");
         Ok(self.made(said, would, words, label, Some(number)))
     }
 
@@ -240,20 +242,20 @@ impl Graph<'_> {
         let Some(known) = named.get(name) else {
             let names: Vec<_> = named.keys().map(String::as_str).collect();
             let (graph, names) = (&newest.graph_name, names.join(", "));
-            let why = format!("{graph} has no labelled disk {name:?}; it has {names}");
+            let why = format!("{graph} has no labelled disk {name:?}; its labelled disks: {names}");
             return Err(Error::new(ErrorKind::NotFound, why));
         };
         match seen.iter().find(|seen| seen.label.disk == known.disk) {
             None => Ok(*known),
             Some(ProbedDisk { place, .. }) => {
                 let graph = &newest.graph_name;
-                let why = format!("{name} of {graph} has its label, on {place}");
+                let why = format!("{name} of {graph} still has its label, on {place}");
                 let error = Error::new(ErrorKind::Invalid, why);
                 if !said.trusted {
                     return Err(error);
                 }
                 Err(error.next(format!(
-                    "if a mirror is to take its bytes for those that count: cairn import {graph} \
+                    "if its bytes are the authoritative ones of a mirror: cairn import {graph} \
                          --trust {name}"
                 )))
             }
@@ -264,7 +266,7 @@ impl Graph<'_> {
     fn may_be_written(&self, here: &Machine) -> Result<()> {
         let Self { newest, seen, .. } = self;
         if let Some(other) = split_brain(newest, seen.iter().map(|seen| seen.label)) {
-            return Err(split_brain_of(newest, other).error.next("leave one of them away"));
+            return Err(split_brain_of(newest, other).error.next("remove one of the two disks"));
         }
         let is_away = |(name, known): &(&String, &Remembered)| {
             seen.iter().all(|seen| seen.label.disk != known.disk)
@@ -272,11 +274,11 @@ impl Graph<'_> {
         };
         if let Some((away, _)) = self.named.iter().find(is_away) {
             let why = format!(
-                "{away} of {} is not here either, and may know more than those that are",
+                "{away} of {} is not found either, and may be newer than the found disks",
                 newest.graph_name
             );
             return Err(Error::new(ErrorKind::Degraded, why).next(format!(
-                "bring it back; or say where it is, if it has lost its label too: --disk \
+                "restore that disk; or, if that disk has lost its label too, --disk \
                          {away}=PATH"
             )));
         }
@@ -296,11 +298,11 @@ impl Graph<'_> {
             return Ok(());
         };
         let why = format!(
-            "what {0} ({1}) kept was in the label of {name} alone, and {0} does not open without",
+            "the state of {0} ({1}) was only in the label of {name}, and {0} does not open without it",
             node.name, node.kind.name
         );
         Err(Error::new(ErrorKind::Corrupt, why).next(format!(
-            "if {name} is copied from others, take it in anew: cairn serve SPEC --wipe {name}"
+            "if other disks have the data of {name}, label it again: cairn serve SPEC --wipe {name}"
         )))
     }
 
@@ -309,20 +311,21 @@ impl Graph<'_> {
         let NamedPlace { name, place, trusted, .. } = said;
         let only = self.planned.only_on(&[name]).join(", ");
         match (only.is_empty(), trusted) {
-            (true, false) => Ok("all of it is copied there from the others at the next start; \
-                                 what it alone had, if they were away, is lost"
+            (true, false) => Ok("the next start copies all its bytes from the other disks; \
+                                 bytes that only this disk had are lost"
                 .to_owned()),
             (true, true) => {
-                let why = format!("{name} is copied from the others");
-                Err(Error::new(ErrorKind::Invalid, why).next(format!("leave --trust {name} away")))
+                let why = format!("{name} is copied from the other disks in any case");
+                Err(Error::new(ErrorKind::Invalid, why).next(format!("omit --trust {name}")))
             }
-            (false, true) => Ok(format!("{only} shows its bytes as they are")),
+            (false, true) => Ok(format!("{only} shows the bytes of this disk unchanged")),
             (false, false) => {
                 let why = format!(
-                    "{only} has bytes that are on {name} alone, and nothing tells whether {place} \
-                         has them"
+                    "{name} may hold the only copy of some bytes of {only}, and {place} cannot be \
+                         matched to it"
                 );
-                Err(Error::new(ErrorKind::Degraded, why).next(format!("if it has, --trust {name}")))
+                let next = format!("if {place} has those bytes, --trust {name}");
+                Err(Error::new(ErrorKind::Degraded, why).next(next))
             }
         }
     }
@@ -338,7 +341,7 @@ pub(crate) fn check_writable(place: &str, label: &Label, here: &Machine, take: b
         // That machine may be writing the next label.
         Case::HeldByOtherHost => found
             .error
-            .next("stop it there, and repair it there; if that machine is gone for good, --take"),
+            .next("repair on that machine; if that machine never uses the disks again, --take"),
         _ => found.error,
     })
 }
@@ -350,7 +353,7 @@ fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
         (Ok(Some((label, _))), _) => {
             let (disk, graph) = (&label.disk_name, &label.graph_name);
             let why = format!("{place} has a label: it is {disk:?} of {graph:?}");
-            Err(Error::new(ErrorKind::InUse, why).next("name another"))
+            Err(Error::new(ErrorKind::InUse, why).next("use another disk"))
         }
         (Err(wrong @ (Wrong::Version(_) | Wrong::Features(_))), _) => {
             let why = format!("{place} has {wrong}");
@@ -359,17 +362,17 @@ fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
         (Err(Wrong::NoMagic | Wrong::Damaged(_)), _) | (Ok(None), ForeignContent::Blank) => Ok(()),
         (Ok(None), ForeignContent::Unknown) if *by_hand => Ok(()),
         (Ok(None), ForeignContent::Unknown) => {
-            let why = format!("{place} has bytes of something unknown where its label was");
-            let next = format!("if it is {name} all the same, --disk {name}={place}");
+            let why = format!("{place} holds unknown bytes in place of a label");
+            let next = format!("if that disk is {name}, --disk {name}={place}");
             Err(Error::new(ErrorKind::InUse, why).next(next))
         }
         (Ok(None), ForeignContent::Holds(what)) => {
-            let why = format!("{place} HOLDS {what}, so it is {name} no more");
-            Err(Error::new(ErrorKind::InUse, why).next("name another"))
+            let why = format!("{place} HOLDS {what}, so it is no longer the disk {name}");
+            Err(Error::new(ErrorKind::InUse, why).next("use another disk"))
         }
         (Ok(None), ForeignContent::TooSmall(bytes)) => {
             let why = format!("{place} has {bytes} bytes, too few for a label");
-            Err(Error::new(ErrorKind::Invalid, why).next("name another"))
+            Err(Error::new(ErrorKind::Invalid, why).next("use another disk"))
         }
     }
 }
@@ -380,8 +383,8 @@ fn is_as_large(said: &NamedPlace<'_>, known: Remembered, there: &PlaceContent) -
     let (has, needs) = (there.inspection.size, Area::Back(known.data_bytes).range().end());
     if has < needs {
         let (has, needs) = (format_exact(has), format_exact(needs));
-        let why = format!("{place} has {has}, and {name} had {needs}");
-        return Err(Error::new(ErrorKind::NoSpace, why).next("find that disk"));
+        let why = format!("{place} has {has}, but {name} had {needs}");
+        return Err(Error::new(ErrorKind::NoSpace, why).next("find the disk of that size"));
     }
     if there.block_size > known.block_size {
         let (has, had) = (there.block_size, known.block_size);

@@ -42,11 +42,11 @@ impl Plan {
 
     /// Returns a line for the user about each disk.
     pub fn text(&self) -> String {
-        let renew = |place: &String| format!("would write the label on {place} anew\n");
+        let renew = |place: &String| format!("would rewrite the label on {place}\n");
         let not = self.not.iter().map(|why| format!("not repaired: {why}\n"));
         let text = self.renew.iter().map(renew).chain(self.relabels.iter().map(Relabel::text));
         match text.chain(not).collect::<String>() {
-            text if text.is_empty() => "nothing that a repair could write anew\n".to_owned(),
+            text if text.is_empty() => "no label to repair\n".to_owned(),
             text => text,
         }
     }
@@ -121,8 +121,8 @@ impl Doctor {
     async fn write_label(&self, relabel: &Relabel) -> Result<()> {
         let disk = self.open(Path::new(&relabel.place), false).await?;
         if relabel.is_outdated(&meta::inspect(&self.env, disk.lower()).await?) {
-            let words = format!("{} has another label by now", relabel.place);
-            return Err(Error::new(ErrorKind::InUse, words).next("look again"));
+            let words = format!("the label on {} has changed since the check", relabel.place);
+            return Err(Error::new(ErrorKind::InUse, words).next("run cairn repair again"));
         }
         let store = Store::new(&self.env, disk.lower(), relabel.label.clone(), relabel.over)?;
         store.renew().await
@@ -138,7 +138,7 @@ impl Doctor {
         let inspection = meta::inspect(&self.env, disk.lower()).await?;
         let path = path.display();
         let Ok(Some((label, number))) = inspection.label else {
-            let words = format!("{path} has no label any more that can be read");
+            let words = format!("{path} no longer has a readable label");
             return Err(Error::new(ErrorKind::Corrupt, words));
         };
         check_writable(&path.to_string(), &label, &self.machine, take)?;
@@ -169,7 +169,8 @@ impl Asked<'_> {
         };
         let [graph] = &found.graphs[..] else {
             let count = found.graphs.len();
-            let why = format!("{option} is for the disks of one graph, and {count} are here");
+            let why =
+                format!("{option} is for the disks of one graph, and {count} graphs are found");
             let next = format!("cairn repair GRAPH {option} ...");
             return Err(Error::new(ErrorKind::Invalid, why).next(next));
         };
@@ -177,8 +178,8 @@ impl Asked<'_> {
             return Ok(());
         }
         let name = &graph.graph;
-        let why = format!("{name} runs, and knows its disks itself");
-        let next = format!("cairn device replace {name}/NAME PATH; or stop it");
+        let why = format!("{name} is running, so {option} cannot name its disks");
+        let next = format!("cairn device replace {name}/NAME PATH; or stop the graph");
         Err(Error::new(ErrorKind::InUse, why).next(next))
     }
 
@@ -259,7 +260,7 @@ impl Asked<'_> {
             }
         }
         if let Some(name) = self.trusted.iter().find(|name| all.iter().all(|one| one.0 != **name)) {
-            let why = format!("--trust {name}, and nothing says where {name} is");
+            let why = format!("--trust {name}: the place of the disk {name} is not known");
             return Err(Error::new(ErrorKind::Invalid, why)
                 .next(format!("--disk {name}=PATH, or repair a spec")));
         }
@@ -275,7 +276,7 @@ async fn planned_of(doctor: &Doctor, newest: &Label, named: &Named) -> Result<Pl
         Error::new(ErrorKind::Corrupt, why)
     })?;
     planned.ok_or_else(|| {
-        let why = format!("{graph} has disks without a label, and what they are like matters");
+        let why = format!("{graph} has unlabelled disks, whose properties the check needs");
         Error::new(ErrorKind::Unsupported, why)
     })
 }

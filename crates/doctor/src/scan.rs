@@ -120,8 +120,8 @@ impl Doctor {
 /// `Invalid` if the path is not UTF-8.
 pub fn text(path: &Path) -> Result<&str> {
     path.to_str().ok_or_else(|| {
-        let words = format!("{path:?} is not UTF-8, and specs and labels hold nothing else");
-        Error::new(ErrorKind::Invalid, words).next("rename it")
+        let words = format!("{path:?} is not UTF-8, as all paths in specs and labels must be");
+        Error::new(ErrorKind::Invalid, words).next("rename that file")
     })
 }
 
@@ -149,8 +149,8 @@ pub fn next_for(place: &str, wrong: &Wrong) -> String {
     match wrong {
         Wrong::Version(_) | Wrong::Features(_) => "use a newer version of Cairn".to_owned(),
         Wrong::NoMagic | Wrong::Damaged(_) => format!(
-            "cairn repair GRAPH --plan --disk NAME={place} tells whether its graph knows \
-                         enough to give it back"
+            "cairn repair GRAPH --plan --disk NAME={place} shows whether the label can be \
+                         restored"
         ),
     }
 }
@@ -182,11 +182,11 @@ fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
     paths.sort();
     if paths.len() > LOOKED_AT_MAX {
         let why = format!(
-            "{} block devices and files here; at most {LOOKED_AT_MAX} are looked at",
+            "found {} block devices and files; at most {LOOKED_AT_MAX} are searched",
             paths.len()
         );
         return Err(
-            Error::new(ErrorKind::Invalid, why).next("--directory DIR, where only the disks are")
+            Error::new(ErrorKind::Invalid, why).next("--directory DIR, with only the disks in it")
         );
     }
     Ok(paths)
@@ -333,9 +333,7 @@ fn held(seen: &AreaContent) -> (String, bool) {
         AreaContent::Wrong(wrong) => (wrong.to_string(), true),
         AreaContent::Other(ForeignContent::Blank) => ("nothing".to_owned(), false),
         AreaContent::Other(ForeignContent::Holds(what)) => (what.to_string(), false),
-        AreaContent::Other(ForeignContent::Unknown) => {
-            ("bytes of something unknown".to_owned(), false)
-        }
+        AreaContent::Other(ForeignContent::Unknown) => ("unknown bytes".to_owned(), false),
         AreaContent::Other(ForeignContent::TooSmall(bytes)) => {
             (format!("{bytes} bytes, too few for a label"), false)
         }

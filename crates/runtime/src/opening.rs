@@ -51,15 +51,16 @@ trait Tried<T> {
 
 impl<T, E: Into<io::Error>> Tried<T> for Result<T, E> {
     fn tried(self, open: &Open, what: &str) -> Result<T> {
+        let path = open.path.display();
         self.map_err(|error| {
-            let (error, path) = (error.into(), open.path.display());
-            let read_only = match error.raw_os_error() {
+            let error = error.into();
+            let failed = Error::io(&error, format_args!("{path}: {what}"));
+            match error.raw_os_error() {
                 Some(libc::EROFS) => {
-                    ": the file system is read-only; set read_only = true on the disk"
+                    failed.next("mount the file system read-write, or set read_only = true")
                 }
-                _ => "",
-            };
-            Error::io(&error, format_args!("{path}: {what}{read_only}"))
+                _ => failed,
+            }
         })
     }
 }

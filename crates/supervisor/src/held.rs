@@ -47,14 +47,14 @@ impl Held {
         let limit = |words: String| Err(Error::new(ErrorKind::Limit, words));
         if self.all.len() >= PASSED_FDS_MAX {
             return limit(format!(
-                "{name} is not held: {PASSED_FDS_MAX} descriptors of {} are already",
+                "the daemon does not hold {name}: {PASSED_FDS_MAX} descriptors of {} are held",
                 self.graph
             ));
         }
         let far = self.far(name);
         if far.len() > NAME_MAX_BYTES || name.contains(['\n', ':']) {
             return limit(format!(
-                "{name:?} is not held: no name of at most {NAME_MAX_BYTES} bytes"
+                "the daemon does not hold {name:?}: its name has at most {NAME_MAX_BYTES} bytes"
             ));
         }
         let told = runtime::fdstore_put(&far, file.as_fd());

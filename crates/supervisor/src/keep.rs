@@ -201,7 +201,7 @@ impl Kept {
             return outcome;
         }
         self.go_on().await;
-        Err(Ended { code: IN_USE, why: "a process of it is being started".to_owned() })
+        Err(Ended { code: IN_USE, why: "a worker is starting".to_owned() })
     }
 
     /// Resumes automatic starts of the graph.
@@ -248,7 +248,7 @@ impl Kept {
     }
 
     async fn order(&self, order: impl FnOnce(Reply) -> Order) -> Outcome {
-        let gone = || Ended { code: OTHER, why: "the graph is not kept any more".to_owned() };
+        let gone = || Ended { code: OTHER, why: "the daemon no longer keeps the graph".to_owned() };
         let (reply, outcome) = oneshot::channel();
         self.orders.send(order(reply)).await.map_err(|_| gone())?;
         outcome.await.unwrap_or_else(|_| Err(gone()))
@@ -381,7 +381,7 @@ impl Keep {
                 Some(Order::Start(_, reply)) if rest.ordered => {
                     // The caller that has suspended automatic starts will start it or resume them.
                     self.pace.reset();
-                    let why = "somebody is about to bring it up".to_owned();
+                    let why = "another request is about to start the graph".to_owned();
                     answer([reply], Err(Ended { code: IN_USE, why }));
                     Next::Rest(Rest { until: Some(Instant::now()), ..rest })
                 }
@@ -401,7 +401,7 @@ impl Keep {
                     Next::Rest(Rest::default())
                 }
                 Some(Order::Renew(reply)) => {
-                    let why = "it is not up".to_owned();
+                    let why = "the graph is not up".to_owned();
                     answer([reply], Err(Ended { code: OTHER, why }));
                     Next::Rest(rest)
                 }
@@ -419,7 +419,7 @@ impl Keep {
             return Next::Leave;
         }
         let why = format!(
-            "{} does not run, and what is held for its next process ({}) would be gone with this daemon",
+            "{} does not run, and this daemon would lose the descriptors for its next worker ({})",
             self.name,
             self.held.len()
         );
@@ -476,14 +476,15 @@ impl Keep {
                             self.end(&worker, &mut life);
                         }
                     }
-                    Err(error) => self.note(&format!("its socket: {error}")),
+                    Err(error) => self.note(&format!("the notify socket of the worker: {error}")),
                 },
                 order = self.orders.recv() => match order {
                     Some(order) => self.carry_out(order, &worker, &mut life),
                     None => return Next::Forget,
                 },
                 () = sleep_until(life.until) => {
-                    self.note(&format!("process {} says nothing any more, and is killed", worker.pid()));
+                    let pid = worker.pid();
+                    self.note(&format!("worker process {pid} missed its deadline, and is killed"));
                     worker.signal(Signal::KILL);
                     life.until += START;
                 }
@@ -497,7 +498,7 @@ impl Keep {
 
     /// Returns the running worker, or starts a new one.
     fn worker(&mut self, words: &[String], life: &mut Life) -> Result<Worker> {
-        let failed = |error: std::io::Error| Error::io(&error, "starting a process");
+        let failed = |error: std::io::Error| Error::io(&error, "starting a worker process");
         let sat = WorkerLock::sat(&self.seat())?;
         if let Sat::By(pid) = sat
             && let Some(worker) = Worker::adopt(pid).map_err(failed)?
@@ -505,7 +506,7 @@ impl Keep {
             && WorkerLock::sat(&self.seat())? == sat
         {
             life.seated = true;
-            self.note(&format!("goes on with process {pid}"));
+            self.note(&format!("adopts worker process {pid}"));
             worker.signal(Signal::USR1);
             return Ok(worker);
         }
@@ -536,7 +537,10 @@ impl Keep {
             self.status.send_modify(|status| status.held = self.held.len());
         }
         if let Some(event) = words.event.filter(|event| !self.events.push(event.clone())) {
-            self.note(&format!("warning: an event was lost for {}", event.program.display()));
+            self.note(&format!(
+                "warning: an event for {} is lost: too many events wait",
+                event.program.display()
+            ));
         }
         life.renewed |= words.renewed;
         life.lasting |= words.lasting;
@@ -591,7 +595,7 @@ impl Keep {
                 worker.signal(Signal::USR2);
             }
             Order::Renew(reply) => {
-                answer([reply], Err(Ended { code: OTHER, why: "it is not up".to_owned() }));
+                answer([reply], Err(Ended { code: OTHER, why: "the graph is not up".to_owned() }));
             }
             Order::Leave(leaver) => self.leaver = Some(leaver),
         }
@@ -622,17 +626,17 @@ impl Keep {
         let came_to_nothing = life.came_to_nothing(end);
         let code = life.exit.unwrap_or(if life.stopping { UNFLUSHED } else { OTHER });
         let why = life.why.unwrap_or_else(|| match life.exit {
-            Some(code) => format!("it ended with {code}"),
+            Some(code) => format!("the worker exited with code {code}"),
             None => match end {
-                Some(end) => format!("it was killed, or has crashed: {end}"),
-                None => "it was killed, or has crashed".to_owned(),
+                Some(end) => format!("the worker was killed, or crashed: {end}"),
+                None => "the worker was killed, or crashed".to_owned(),
             },
         });
         let ended = Ended { code, why };
         self.status.send_modify(|status| status.pid = None);
         let Waiting { starters, stoppers, renewers, .. } = life.waiting;
         if life.renewed {
-            self.note("has handed over to a new process");
+            self.note("the worker has handed over to a new process");
             // A stop applies to the successor as well.
             let waiting = Waiting { starters: renewers, stoppers, ..Waiting::default() };
             return Next::Life(Vec::new(), waiting);
@@ -650,14 +654,17 @@ impl Keep {
         }
         let age = life.begun.elapsed().as_millis();
         if let Some(before) = life.before {
-            self.note(&format!("did not come up, ended after {age} ms: {}", ended.why));
+            self.note(&format!(
+                "the new worker did not come up, ended after {age} ms: {}",
+                ended.why
+            ));
             answer(others, Err(ended));
             return self.again(before);
         }
         if life.exit == Some(0) {
             self.note(&format!(
-                "was stopped, though not by this daemon, and stays so until the next one. Next: cairn apply its spec; \
-                 or cairn stop {0}, and cairn import {0}",
+                "the worker was stopped, but not by this daemon, which starts no other one. Next: cairn \
+                 apply its spec; or cairn stop {0}, and cairn import {0}",
                 self.name
             ));
             self.is_at(Phase::Ended, |status| status.failure = None);
@@ -668,11 +675,11 @@ impl Keep {
         let lived = life.ready.map_or(Duration::ZERO, |ready| ready.elapsed());
         let pause = if life.lasting { None } else { self.pace.after(lived) };
         let then = match pause {
-            Some(Duration::ZERO) => "starting it again".to_owned(),
-            Some(pause) => format!("starting it again in {} ms", pause.as_millis()),
-            None => "it is not started again by itself".to_owned(),
+            Some(Duration::ZERO) => "starting the next worker".to_owned(),
+            Some(pause) => format!("starting the next worker in {} ms", pause.as_millis()),
+            None => "the daemon starts no other worker".to_owned(),
         };
-        self.note(&format!("ended after {age} ms: {}; {then}", ended.why));
+        self.note(&format!("the worker ended after {age} ms: {}; {then}", ended.why));
         let phase = if pause.is_some() { Phase::Waiting } else { Phase::GivenUp };
         self.is_at(phase, |status| status.failure = Some(ended));
         let until = pause.map(|pause| Instant::now() + pause);
@@ -692,7 +699,7 @@ impl Keep {
 
 /// Returns the refusal to suspend automatic starts.
 fn runs() -> Ended {
-    Ended { code: IN_USE, why: "a process of it runs".to_owned() }
+    Ended { code: IN_USE, why: "a worker is running".to_owned() }
 }
 
 impl Life {

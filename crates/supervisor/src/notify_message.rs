@@ -37,7 +37,7 @@ impl Event {
     /// Returns the message with which a worker asks the supervisor to run the program; `None` if the message would be
     /// too long.
     pub fn message(&self) -> Option<String> {
-        let event = serde_json::to_string(self).expect("it has only fields that JSON knows");
+        let event = serde_json::to_string(self).expect("an event can be written as JSON");
         let message = format!("{EVENT}={event}");
         (message.len() <= WORDS_MAX_BYTES).then_some(message)
     }

@@ -82,7 +82,7 @@ impl Record {
     /// # Errors
     /// `Limit` if the content is longer than [`RECORD_MAX_BYTES`].
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let body = serde_json::to_vec(self).expect("it has only fields that JSON knows");
+        let body = serde_json::to_vec(self).expect("a record can be written as JSON");
         let head = format!("{MAGIC} {VERSION} {:08x} {}\n", checksum(&body), body.len());
         let bytes = [head.as_bytes(), &body].concat();
         if bytes.len() > RECORD_MAX_BYTES {
@@ -103,7 +103,7 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let corrupt = |why: &str| Error::new(ErrorKind::Corrupt, why.to_owned());
         let line = bytes.iter().take(HEAD_MAX_BYTES).position(|byte| *byte == b'\n');
-        let line = line.ok_or_else(|| corrupt("no record of a graph"))?;
+        let line = line.ok_or_else(|| corrupt("the file is not a record of a graph"))?;
         let head = std::str::from_utf8(&bytes[..line]).unwrap_or_default();
         let body = &bytes[line + 1..];
         let words: Vec<_> = head.split(' ').collect();
@@ -111,18 +111,19 @@ impl Record {
             [MAGIC, version, sum, length] => (version, sum, length),
             // The first line of a later version is unknown, except for the place of its version number.
             [MAGIC, version, ..] if version != VERSION.to_string() => (version, "", ""),
-            _ => return Err(corrupt("no record of a graph")),
+            _ => return Err(corrupt("the file is not a record of a graph")),
         };
         if version.parse() != Ok(VERSION) {
-            let words = format!("version {version}, and this Cairn knows {VERSION} only");
+            let words =
+                format!("the record has version {version}, and this Cairn reads only {VERSION}");
             return Err(Error::new(ErrorKind::Unsupported, words));
         }
         if length.parse() != Ok(body.len()) {
-            let words = format!("{length} bytes were written, and {} are there", body.len());
+            let words = format!("{length} bytes were written, but the record has {}", body.len());
             return Err(corrupt(&words));
         }
         if u32::from_str_radix(sum, 16) != Ok(checksum(body)) {
-            return Err(corrupt("the checksum does not match: it is damaged"));
+            return Err(corrupt("the checksum of the record does not match"));
         }
         serde_json::from_slice(body).map_err(|error| corrupt(&error.to_string()))
     }

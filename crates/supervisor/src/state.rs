@@ -51,7 +51,7 @@ impl State {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let path = std::path::absolute(path).map_err(|error| failed(&error))?;
         if std::fs::metadata(&path).is_ok_and(|found| !found.is_dir()) {
-            let words = format!("{} is no directory", path.display());
+            let words = format!("{} is not a directory", path.display());
             return Err(Error::new(ErrorKind::Invalid, words).next("another --state"));
         }
         let mut builder = std::fs::DirBuilder::new();
@@ -64,7 +64,8 @@ impl State {
             let holder = Self::holder(&path);
             let holder =
                 holder.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
-            let words = format!("{} is used by {holder}, which is a daemon", path.display());
+            let words =
+                format!("the state directory {} is in use by {holder}, a daemon", path.display());
             return Err(Error::new(ErrorKind::InUse, words));
         }
         worker_lock::sign(&mut lock).map_err(failed)?;
@@ -114,7 +115,7 @@ impl State {
     pub fn write(&self, record: &Record) -> Result<()> {
         if !is_name(&record.name) {
             let words = format!(
-                "{:?} is no name of a graph: it has 1 to {NAME_MAX_BYTES} letters a-z, digits, - _ and \
+                "{:?} is not a graph name: a name has 1 to {NAME_MAX_BYTES} letters a-z, digits, - _ and \
                  ., and begins with a letter or digit",
                 record.name
             );
@@ -184,7 +185,7 @@ fn read(file: &Path) -> Result<Record> {
     let failed =
         |kind, why: &dyn std::fmt::Display| Error::new(kind, format!("{}: {why}", file.display()));
     if bytes.len() > RECORD_MAX_BYTES {
-        let why = format!("longer than {RECORD_MAX_BYTES} bytes");
+        let why = format!("the record is longer than {RECORD_MAX_BYTES} bytes");
         return Err(failed(ErrorKind::Corrupt, &why));
     }
     Record::decode(&bytes).map_err(|error| failed(error.kind(), &error))
@@ -201,7 +202,7 @@ fn is_named(record: Record, name: &str) -> Result<Record> {
     if record.name == name {
         return Ok(record);
     }
-    let words = format!("{name}: what is in this directory is of {:?}", record.name);
+    let words = format!("{name}: the record in this directory is of the graph {:?}", record.name);
     Err(Error::new(ErrorKind::Corrupt, words))
 }
 
@@ -217,8 +218,8 @@ fn check(path: &Path) -> Result<()> {
         return Ok(());
     }
     let words = format!(
-        "{} belongs to user {} and has mode {:03o}; what is in it is for user {user} \
-                         alone",
+        "{} belongs to user {} and has mode {:03o}; only user {user} may have access to \
+                         records",
         path.display(),
         found.uid(),
         found.mode() & 0o777

@@ -36,7 +36,7 @@ impl WorkerLock {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let holder = number(&mut file).unwrap_or_default();
-                let words = format!("{}: process {holder} is the worker", path.display());
+                let words = format!("{}: the worker is process {holder}", path.display());
                 return Err(Error::new(ErrorKind::InUse, words));
             }
             Err(error) => return Err(failed(&error.into())),
@@ -58,7 +58,10 @@ impl WorkerLock {
             Err(Errno::WOULDBLOCK) => match number(&mut file) {
                 Ok(pid) => Ok(Sat::By(pid)),
                 Err(error) => {
-                    let words = format!("{}: somebody has it: {error}", path.display());
+                    let words = format!(
+                        "{}: another process holds the lock of the worker: {error}",
+                        path.display()
+                    );
                     Err(Error::new(ErrorKind::Corrupt, words))
                 }
             },

@@ -22,7 +22,7 @@ use crate::out;
 
 const _: () = assert!(
     attach::NAME_MAX_BYTES == graph::spec::NAME_MAX_BYTES,
-    "every export can be attached under its own name"
+    "the longest export name must be a valid name of an attached device"
 );
 
 /// Longest wait, at the start, until a mount that is not resumed is gone.
@@ -181,17 +181,19 @@ impl Attachments {
         let all = self.env.left().into_iter().filter(|text| Kept::is_meant(text));
         for text in all {
             let Ok(kept) = text.parse::<Kept>() else {
-                out::note(&format!("warning: {text}: a mount that this version cannot go on with"));
+                out::note(&format!(
+                    "warning: this version of Cairn cannot resume the mount {text:?}"
+                ));
                 self.fdstore_remove(&text);
                 continue;
             };
             let path = kept.name.link().display().to_string();
             match self.resume_one(&kept).await {
                 Ok(view) => {
-                    out::note(&format!("{path} -> {}  goes on", view.device.unwrap_or_default()));
+                    out::note(&format!("{path} -> {}  resumed", view.device.unwrap_or_default()));
                 }
                 Err(failure) => out::note(&format!(
-                    "{path}: {}; it answers with I/O errors from now on, and is taken away",
+                    "{path}: {}; the device returns I/O errors, and is removed",
                     failure
                 )),
             }
@@ -219,7 +221,7 @@ impl Attachments {
         let why = match self.env.within(GROW, step(&kept.name, Step::Resize)).await {
             Some(Ok(_)) => return,
             Some(Err(failure)) => failure.to_string(),
-            None => format!("not done after {}", format_duration(GROW)),
+            None => format!("the resize did not end within {}", format_duration(GROW)),
         };
         out::note(&keeps_its_size(&kept.name.link().display().to_string(), &why));
     }
@@ -250,9 +252,11 @@ impl Attachments {
         let path = name.link().display().to_string();
         match self.env.within(CLEAR, step(name, Step::Clear)).await {
             Some(Ok(_)) => {}
-            Some(Err(failure)) => out::note(&format!("warning: {path}: {}", failure)),
+            Some(Err(failure)) => {
+                out::note(&format!("warning: removing the device {path}: {}", failure))
+            }
             None => out::note(&format!(
-                "warning: {path}: not removed after {}: its mount is still in use",
+                "warning: the device {path} is not removed after {}: its mount is still in use",
                 format_duration(CLEAR)
             )),
         }
@@ -270,20 +274,21 @@ impl Attachments {
         let Some(export) = self.exports.get(name) else {
             let exports = self.exports.all();
             let names: Vec<_> = exports.iter().map(|export| export.name()).collect();
-            let why = format!("no export {name:?}; there is {}", names.join(", "));
+            let why =
+                format!("no export {name:?} in this server; its exports: {}", names.join(", "));
             return Err(Failure::new(Exit::NotFound, why));
         };
         if self.ending.get() {
             return Err(block::env::stopped().into());
         }
         if self.busy.borrow().iter().any(|busy| busy == name) {
-            let why = format!("{name} is being attached just now");
+            let why = format!("the export {name} is already being attached");
             return Err(Failure::new(Exit::InUse, why));
         }
         let all = self.all.borrow();
         if let Some(one) = all.iter().find(|one| one.view.export == name) {
             // The page cache of each of two devices would miss the writes of the other.
-            let why = format!("{name} is {} already", one.view.path);
+            let why = format!("the export {name} is already attached as {}", one.view.path);
             return Err(Failure::new(Exit::InUse, why));
         }
         Ok(export)
@@ -308,14 +313,14 @@ impl Attachments {
     /// Reports if the mount or the server behind a device ends while the device is attached.
     fn watch(&self, one: &Rc<One>) {
         let (behind, one) = (one.behind.clone(), Rc::downgrade(one));
-        self.env.spawn("what stands behind a device", async move {
+        self.env.spawn("watch of an attached device", async move {
             behind.ended().await;
             if let Some(one) = one.upgrade().filter(|one| !one.leaving.get()) {
                 one.behind.withdraw();
                 let path = &one.view.path;
                 out::note(&format!(
-                    "{path}: somebody ended its {}; it answers with I/O errors. Next: cairn detach \
-                         {}",
+                    "{path}: the {} of the device ended without cairn detach; the device returns I/O errors. \
+                         Next: cairn detach {}",
                     one.behind.what(),
                     one.view.name
                 ));
@@ -328,7 +333,7 @@ impl Attachments {
         let found = all.iter().find(|one| one.view.name == name || one.view.path == name);
         found.cloned().ok_or_else(|| {
             let names = all.iter().map(|one| one.view.name.as_str());
-            let known = names::listed(names, "nothing is attached here", "attached here:");
+            let known = names::listed(names, "no device is attached", "attached devices:");
             Failure::new(Exit::NotFound, format!("{name} is not attached; {known}"))
         })
     }
@@ -380,7 +385,8 @@ impl Attachments {
                 let patience = deadline.since(self.env.now());
                 if failure.code == Exit::InUse.code() {
                     let wait = format_duration(patience);
-                    out::note(&format!("{}; waiting up to {wait} for that", failure));
+                    let until = "until the device is no longer in use";
+                    out::note(&format!("{failure}; waiting up to {wait} {until}"));
                 }
                 released = one.release(patience, true).await;
             }
@@ -390,7 +396,7 @@ impl Attachments {
                     self.forget(one).await;
                 }
                 Err(failure) => behind.push(format!(
-                    "{}. It answers with I/O errors from now on; what it had not written is lost",
+                    "{}. The device returns I/O errors from now on; its unwritten data are lost",
                     failure
                 )),
             }
@@ -410,7 +416,7 @@ fn unattached(name: &Name, export: &str) -> Attached {
 }
 
 fn keeps_its_size(path: &str, why: &str) -> String {
-    format!("warning: {path} keeps its size: {why}")
+    format!("warning: the device {path} keeps its old size: {why}")
 }
 
 /// Mark of an export with an attach in progress.

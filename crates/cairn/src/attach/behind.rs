@@ -103,7 +103,7 @@ impl Behind {
         let name = &kept.name;
         let info = export.info();
         if let Some(why) = broken_by_kill(&info) {
-            return Err(Failure::new(Exit::Unsupported, format!("{}: {why}", kept.export)));
+            return Err(Failure::new(Exit::Unsupported, format!("export {}: {why}", kept.export)));
         }
         let found = attach::find(name, wanted(&info), info.size)?;
         let channel = env.take_over(&kept.to_string(), &name.mount_point(), &name.counts())?;
@@ -197,9 +197,9 @@ fn wanted(info: &Info) -> Wanted {
 /// Returns the promise of a device that a kill of its process would break.
 fn broken_by_kill(info: &Info) -> Option<&'static str> {
     if !info.survives_process {
-        return Some("what was answered does not outlive its process");
+        return Some("its acknowledged writes do not outlive the server process");
     }
-    (!info.fenced).then_some("what a dead process has sent may land on what is written later")
+    (!info.fenced).then_some("late writes of a dead server process may overwrite newer ones")
 }
 
 /// Returns a server with a socket that only root can reach.
@@ -208,15 +208,15 @@ fn listen(env: &Env, export: &Rc<Export>, name: &Name) -> Result<Server> {
     let shown = export.name();
     if !export.is_for_all() {
         return unsupported(format!(
-            "{shown} is for clients that show a certificate, and the kernel's NBD client shows none. \
+            "the export {shown} needs a client certificate, and the kernel's NBD client has none. \
              Next: --by fuse"
         ));
     }
     let block_bytes = export.info().block_size;
     if block_bytes > BLOCK_MAX_BYTES {
         return unsupported(format!(
-            "{shown}: blocks of {block_bytes} bytes; a block device of this machine needs blocks of at \
-             most {BLOCK_MAX_BYTES}"
+            "the export {shown} has blocks of {block_bytes} bytes; a block device of this machine has \
+             at most {BLOCK_MAX_BYTES}"
         ));
     }
     let limits = Limits { connections: 1, request: KERNEL_PATIENCE, ..Limits::default() };

@@ -66,8 +66,10 @@ impl Job {
             // The job was done even if its caller has given up.
             let _ = sender.send(self.run_apart());
         });
-        begun.map_err(|error| Failure::io(&error, "starting a thread"))?;
-        receiver.await.map_err(|_| Failure::new(Exit::Other, "the hands gave no answer"))?
+        begun.map_err(|error| Failure::io(&error, "starting the thread of a helper process"))?;
+        receiver
+            .await
+            .map_err(|_| Failure::new(Exit::Other, "the helper thread returned no result"))?
     }
 
     fn run_apart(&self) -> Result<Done> {
@@ -75,7 +77,7 @@ impl Job {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(NAME).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| failed(&error))?;
-        let asked = child.stdin.take().expect("it is piped");
+        let asked = child.stdin.take().expect("the standard input of the helper process is piped");
         // If the child is gone, its missing answer reports that.
         let _ = serde_json::to_writer(asked, self);
         let output = child.wait_with_output().map_err(|error| failed(&error))?;
@@ -83,7 +85,7 @@ impl Job {
             serde_json::from_slice(&output.stdout).map_err(|_| {
                 Failure::new(
                     Exit::Other,
-                    format!("{NAME} ended without an answer: {}", output.status),
+                    format!("the helper process {NAME} ended without a result: {}", output.status),
                 )
             })?;
         Ok(answer?)
@@ -116,7 +118,9 @@ pub fn main() -> ExitCode {
     let job: Result<Job, _> = serde_json::from_reader(std::io::stdin().lock());
     let answer = match job {
         Ok(job) => job.perform(),
-        Err(error) => Err(Failure::new(Exit::Usage, format!("{NAME}: no job: {error}"))),
+        Err(error) => {
+            Err(Failure::new(Exit::Usage, format!("{NAME}: standard input holds no job: {error}")))
+        }
     };
     let answer = answer.map_err(Problem::from);
     // The server may be gone.

@@ -23,7 +23,7 @@ pub struct Kept {
 
 const _: () = assert!(
     SORT.len() + 3 + 2 * attach::NAME_MAX_BYTES + 10 <= runtime::NAME_MAX_BYTES,
-    "the longest one fits"
+    "the longest descriptor name of an attached device must fit"
 );
 
 impl Kept {

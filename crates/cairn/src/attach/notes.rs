@@ -12,9 +12,9 @@ const TIMEOUTS: [&str; 2] = ["default_request_timeout", "max_request_timeout"];
 /// Returns the notes, the most important first. `kept` is whether the device outlives this process.
 pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> {
     let mut notes = vec![after_kill(path, kept)];
-    let cache = "what is read is kept in memory twice";
+    let cache = "blocks that are read are cached twice";
     if !direct {
-        notes.push(format!("the loop device goes through the page cache: {cache}"));
+        notes.push(format!("the loop device uses the page cache: {cache}"));
     }
     match behind {
         Behind::Fuse(volume) => {
@@ -22,8 +22,8 @@ pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> 
             notes.extend(volume.lacks().map(str::to_owned));
         }
         Behind::Nbd(_) => notes.push(
-            "when memory is short, writes to the device may wait for each other: do not swap onto it, \
-             or attach it --by fuse"
+            "when memory is short, writes to the device may block each other: do not swap onto the \
+             device, or attach the export --by fuse"
                 .to_owned(),
         ),
     }
@@ -34,10 +34,12 @@ pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> 
 pub fn after_kill(path: &str, kept: bool) -> String {
     let pid = std::process::id();
     match kept {
-        true => format!("if process {pid} is killed, {path} pauses until it is started again"),
+        true => {
+            format!("if process {pid} is killed, {path} pauses until that process is started again")
+        }
         false => format!(
-            "if process {pid} is killed, {path} answers with I/O errors; unmount it then, and attach it \
-             again"
+            "if process {pid} is killed, {path} returns I/O errors; unmount the device then, and attach \
+             the export again"
         ),
     }
 }
@@ -59,8 +61,8 @@ fn timeout(name: &str) -> Option<String> {
     let seconds: u32 = std::fs::read_to_string(&path).ok()?.trim().parse().ok()?;
     (seconds > 0).then(|| {
         format!(
-            "{path} is {seconds}: a request that takes longer ends the device with I/O errors. Next: \
-             set it to 0, and attach again"
+            "{path} is {seconds}: the kernel ends the device if a request takes that many seconds. Next: \
+             set that limit to 0, and attach again"
         )
     })
 }

@@ -66,7 +66,7 @@ fn sample(graph: &KeptGraph) -> Option<Sample> {
 }
 
 fn gone() -> Failure {
-    Failure::new(Exit::Other, "the daemon is going down")
+    Failure::new(Exit::Other, "the daemon is stopping")
 }
 
 /// Returns the record to keep for a request, and the arguments for its first start only.

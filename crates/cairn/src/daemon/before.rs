@@ -37,8 +37,10 @@ pub fn open(path: &Path, replace: bool) -> Result<State> {
         opened = State::open(path);
     }
     let next = match replace {
-        false => ". Next: --replace, to take over from it; or another --state".to_owned(),
-        true => format!(", and did not leave within {LEAVE:?}. Next: end it; or another --state"),
+        false => ". Next: --replace, to replace that daemon; or another --state".to_owned(),
+        true => format!(
+            ", which did not end within {LEAVE:?}. Next: stop that daemon; or another --state"
+        ),
     };
     match taken(&opened) {
         Some(error) => Err(Failure::new(Exit::InUse, format!("{error}{next}"))),
@@ -66,13 +68,18 @@ fn elsewhere(path: &Path, error: &Error) -> Result<()> {
     let why = match (there.filter(|there| answers(there)), said.flatten()) {
         (Some(there), said) => {
             let next = match said {
-                Some(said) => format!("XDG_RUNTIME_DIR={}, as it has it", said.display()),
-                None => "without XDG_RUNTIME_DIR, as it was started".to_owned(),
+                Some(said) => format!("XDG_RUNTIME_DIR={}, as in that daemon", said.display()),
+                None => "unset XDG_RUNTIME_DIR, as in that daemon".to_owned(),
             };
-            format!("{error}, and answers at {}, not at {here}. Next: {next}", there.display())
+            format!(
+                "{error}, whose runtime directory is {}, not {here}. Next: {next}",
+                there.display()
+            )
         }
         (None, _) => {
-            format!("{error}, and does not answer at {here}. Next: the XDG_RUNTIME_DIR that it has")
+            format!(
+                "{error}, whose runtime directory is not {here}. Next: set XDG_RUNTIME_DIR as in that daemon"
+            )
         }
     };
     Err(Failure::new(Exit::InUse, format!("{why}; or another --state")))
@@ -98,8 +105,8 @@ fn ask_to_leave(path: &Path) -> Result<()> {
         && !same(&view.state)
     {
         let why = format!(
-            "the daemon that answers here keeps {0}, and not {1}. Next: --state {0}, to take its place; or another \
-             XDG_RUNTIME_DIR",
+            "the running daemon uses the state directory {0}, not {1}. Next: --state {0}, to replace \
+             that daemon; or another XDG_RUNTIME_DIR",
             view.state.display(),
             path.display()
         );

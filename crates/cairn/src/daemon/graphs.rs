@@ -53,9 +53,9 @@ impl Graphs {
                 Some((graph, name)) => {
                     held.entry(graph.to_owned()).or_default().push((name.to_owned(), file));
                 }
-                None => {
-                    out::note(&format!("warning: {name:?} was left to the daemon, and is closed"))
-                }
+                None => out::note(&format!(
+                    "warning: the inherited descriptor {name:?} has no graph, and is closed"
+                )),
             }
         }
         let (all, held) = (Mutex::default(), Mutex::new(held));
@@ -80,7 +80,9 @@ impl Graphs {
             }
             // They belong to no known graph. Their clients get errors, and so notice it.
             let count = out::count(files.len() as u64, "descriptor");
-            out::note(&format!("warning: {graph} is not kept any more; {count} of it closed"));
+            out::note(&format!(
+                "warning: the daemon has no record of {graph}, and closes its {count}"
+            ));
             for (name, _) in files {
                 let _ = runtime::withdraw(&format!("{graph}/{name}"));
             }
@@ -162,7 +164,7 @@ impl Graphs {
         let all = self.all();
         all.get(name).cloned().ok_or_else(|| {
             let names = all.keys().map(String::as_str);
-            let there = names::listed(names, "this daemon keeps none", "this daemon keeps");
+            let there = names::listed(names, "the daemon keeps no graph", "the daemon keeps");
             Failure::new(Exit::NotFound, format!("no graph {name:?}; {there}"))
         })
     }
@@ -207,7 +209,7 @@ impl Graphs {
     /// Writes the new record of a graph and supervises it, without a worker yet.
     fn begin_anew(&self, record: &Record, known: Option<Kept>) -> Result<Kept> {
         if self.ending.load(Ordering::Relaxed) {
-            return Err(Failure::new(Exit::Other, "the daemon is going down"));
+            return Err(Failure::new(Exit::Other, "the daemon is stopping"));
         }
         self.state.write(record)?;
         let name = &record.name;
@@ -264,7 +266,7 @@ impl Graphs {
             if kept.status().phase == Phase::Up
                 && let Err(ended) = kept.renew().await
             {
-                out::note(&format!("{name}: not replaced: {}", ended.why));
+                out::note(&format!("{name}: the worker is not replaced: {}", ended.why));
             }
         }
     }
@@ -335,8 +337,8 @@ impl Graphs {
             self.ending.store(false, Ordering::Relaxed);
             let pid = std::process::id();
             let next = format!(
-                "Next: cairn status, and kill -HUP {pid} once it can come up; or cairn stop it; or kill -USR2 {pid}, \
-                 which begins this daemon anew and keeps it"
+                "Next: cairn status, and kill -HUP {pid} once the graph can start; or cairn stop that \
+                 graph; or kill -USR2 {pid}, which restarts this daemon and keeps the descriptors"
             );
             return Err(Failure::of(ended.code, format!("{}. {next}", ended.why)));
         }
@@ -419,8 +421,9 @@ fn describe(name: &str, graph: &Graph) -> KeptGraph {
 
 /// Returns the refusal to bring up a graph that runs or is starting.
 fn not_at_rest(name: &str, ended: &Ended, status: &WorkerStatus) -> Failure {
-    let last = status.failure.as_ref().map(|last| format!("; the one before ended: {}", last.why));
-    let why = format!("{name} is not at rest: {}{}", ended.why, last.unwrap_or_default());
+    let last =
+        status.failure.as_ref().map(|last| format!("; the previous worker ended: {}", last.why));
+    let why = format!("{name} cannot be started now: {}{}", ended.why, last.unwrap_or_default());
     Failure::of(ended.code, why).next("cairn status")
 }
 

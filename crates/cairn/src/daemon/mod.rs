@@ -105,8 +105,9 @@ impl DaemonArgs {
 
     /// Runs the main loop, from the first start of graphs to the end.
     async fn keep(&self, graphs: Arc<Graphs>) -> Result<After> {
-        let kind =
-            |kind| signal(kind).map_err(|error| Failure::io(&error, "taking over the signals"));
+        let kind = |kind| {
+            signal(kind).map_err(|error| Failure::io(&error, "installing the signal handlers"))
+        };
         let mut ends =
             Ends { term: kind(SignalKind::terminate())?, int: kind(SignalKind::interrupt())? };
         let (mut reload, mut renew) =
@@ -147,9 +148,9 @@ impl DaemonArgs {
         match self.metrics {
             Some(at) if !at.ip().is_loopback() => {
                 let why =
-                    format!("--metrics {at}: every host that can reach it could read all figures");
+                    format!("--metrics {at}: every host on the network could read the metrics");
                 Err(Failure::new(Exit::Usage, why).next(format!(
-                    "an address of loopback, as 127.0.0.1:{}, and a proxy before it",
+                    "a loopback address, such as 127.0.0.1:{}, behind a proxy",
                     at.port()
                 )))
             }
@@ -209,13 +210,13 @@ fn open_socket() -> Result<ControlSocket> {
         let shown = path.display();
         match error.kind() {
             ErrorKind::AddrInUse => {
-                let why = format!("{shown}: a daemon answers there");
+                let why = format!("another daemon already listens at {shown}");
                 Failure::new(Exit::InUse, why)
-                    .next("--replace, to take its place; or another XDG_RUNTIME_DIR")
+                    .next("--replace, to replace that daemon; or another XDG_RUNTIME_DIR")
             }
             ErrorKind::AlreadyExists => {
-                let why = format!("{shown} is there already, and no socket");
-                Failure::new(Exit::InUse, why).next("remove it")
+                let why = format!("{shown} exists and is not a socket");
+                Failure::new(Exit::InUse, why).next("remove that file")
             }
             _ => Failure::io(&error, format_args!("opening the control socket {shown}")),
         }
@@ -264,7 +265,7 @@ fn anew(left: &Left) -> Failure {
         }
         Err(_) => PathBuf::from(&name),
     };
-    out::note(&format!("begins anew as {}", program.display()));
+    out::note(&format!("the daemon restarts as {}", program.display()));
     let error = Command::new(&program).arg0(name).args(words).stdin(stdin).exec();
-    Failure::io(&error, format_args!("beginning anew as {}", program.display()))
+    Failure::io(&error, format_args!("restarting the daemon as {}", program.display()))
 }

@@ -98,8 +98,8 @@ impl Serving {
         applied.changes.splice(..0, growth.map(|growth| growth.line(disk)));
         if said && !dry_run && self.record.is_none() && !applied.changes.is_empty() {
             applied.notes.push(format!(
-                "note: the next start reads the spec that you have. Next: take size and create of {disk} \
-                 out of it"
+                "note: the next start reads your spec file. Next: remove size and create of {disk} from \
+                 that file"
             ));
         }
         Ok(applied)
@@ -149,8 +149,8 @@ impl Serving {
         let changed = change.await;
         if let Err(failure) = record.settle(changed.is_ok()) {
             let note = format!(
-                "warning: what the daemon keeps of it was not written: {}. If its disks have no labels, the next start \
-                 is of the spec before. Next: see to that, and apply once more",
+                "warning: the daemon's record of the graph was not written: {}. If no disk has a label, \
+                 the next start uses the earlier spec. Next: fix the cause, and apply the spec again",
                 failure
             );
             out::note(&note);
@@ -175,7 +175,7 @@ impl Serving {
         let now = self.live.now();
         let (is, would) = (&now.planned.name, spec.name());
         if is != would {
-            let why = format!("this is the graph {is:?}, and the spec is of {would:?}");
+            let why = format!("the running graph is {is:?}, and the spec is of {would:?}");
             return Err(Failure::new(Exit::Usage, why));
         }
         let (doctor, running) = (labels::doctor(&self.env), now.labels.as_ref());
@@ -205,9 +205,9 @@ impl Serving {
         if same {
             return Ok(());
         }
-        let why = "[nbd] says something else than at the start, and clients know where they are \
-                         connected";
-        Err(Failure::new(Exit::Unsupported, why).next("stop, and start with the new spec"))
+        let why = "the spec changes [nbd], but a running server keeps its addresses, its TLS files and its \
+                         limit of connections";
+        Err(Failure::new(Exit::Unsupported, why).next("stop the graph, and start the new spec"))
     }
 
     fn nobody_uses_what_goes(&self, planned: &Planned) -> Result<()> {
@@ -215,13 +215,13 @@ impl Serving {
         let gone = now.graph.exports().iter().map(|export| &export.name);
         for name in gone.filter(|name| planned.exports.iter().all(|kept| kept.name != **name)) {
             if let Some(attached) = self.attachments.of(name) {
-                let why = format!("{name} is {attached}");
+                let why = format!("the export {name} is attached as {attached}");
                 return Err(Failure::new(Exit::InUse, why).next(format!("cairn detach {attached}")));
             }
             let clients = self.server.connections_to(name);
             if clients > 0 {
-                let why = format!("{name} has clients ({clients})");
-                return Err(Failure::new(Exit::InUse, why).next("let them disconnect first"));
+                let why = format!("the export {name} has connected clients ({clients})");
+                return Err(Failure::new(Exit::InUse, why).next("disconnect those clients first"));
             }
         }
         Ok(())
@@ -253,16 +253,17 @@ fn read(request: &ApplyRequest) -> Result<Spec> {
 
 /// Fails if relative paths mean other files to the client than to this process.
 pub(super) fn here(directory: &Path, what: &str) -> Result<()> {
-    let here = std::env::current_dir().map_err(|error| Failure::io(&error, "this directory"))?;
+    let here =
+        std::env::current_dir().map_err(|error| Failure::io(&error, "the current directory"))?;
     if here == directory {
         return Ok(());
     }
     let why = format!(
-        "{what} would begin in {}, and the graph is served from {}",
+        "{what} are relative to {}, but the graph is served from {}",
         directory.display(),
         here.display()
     );
-    Err(Failure::new(Exit::Usage, why).next("apply it from there"))
+    Err(Failure::new(Exit::Usage, why).next("run this command in that directory"))
 }
 
 /// Returns the failure for a graph that was not opened or not changed.
@@ -272,10 +273,10 @@ pub fn told(unchanged: Unchanged) -> Failure {
         Unchanged::Failed(error) => error.into(),
         Unchanged::Lost { change, back } => {
             let why = format!(
-                "{change}; and what was there before could not be opened again: {back}. \
+                "{change}; the devices before the change could not be reopened: {back}. \
                          Clients get errors"
             );
-            Failure::new(Exit::Io, why).next("stop, and start again")
+            Failure::new(Exit::Io, why).next("stop the graph, and start it again")
         }
     }
 }
@@ -286,8 +287,8 @@ fn nothing_moves(planned: &Planned, disk: &str) -> Result<()> {
     let moves = planned.nodes.iter().filter(|node| node.kind.capabilities.moves.is_some());
     let Some(moving) = moves.into_iter().find(|node| is_above(&node.name)) else { return Ok(()) };
     let why = format!(
-        "{} moves bytes above {disk}, which stays as large as it is meanwhile. Next: wait for it with cairn job watch \
-         {0}; or cairn job cancel {0}",
+        "the migration {} is above {disk}, which cannot be resized until it ends. Next: cairn \
+         job watch {0}; or cairn job cancel {0}",
         moving.name
     );
     Err(Failure::new(Exit::InUse, why))

@@ -47,7 +47,7 @@ impl Command {
                 // The receiver is gone if the server was ordered to end at once.
                 let _ = sender.send(status(child));
             })
-            .map_err(|error| Failure::io(&error, "starting a thread"))?;
+            .map_err(|error| Failure::io(&error, "starting the thread of --run"))?;
         Ok(Self { pid, ended })
     }
 

@@ -32,7 +32,10 @@ impl Serving {
             return;
         }
         if let Err(failure) = self.entrust_connections(&all) {
-            out::note(&format!("warning: connections end with this process: {}", failure));
+            out::note(&format!(
+                "warning: client connections are not handed over, and end with this process: {}",
+                failure
+            ));
             all.iter().for_each(|(_, socket)| socket.shutdown());
         }
     }
@@ -55,8 +58,9 @@ impl Serving {
         if !left.iter().any(|name| is_one(&name)) {
             return;
         }
-        let closed =
-            |why| out::note(&format!("a connection of the process before is closed: {why}"));
+        let closed = |why| {
+            out::note(&format!("a client connection of the previous process is closed: {why}"))
+        };
         match self.states() {
             Ok(states) => {
                 for (place, state) in states.into_iter().enumerate() {

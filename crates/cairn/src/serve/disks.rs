@@ -61,7 +61,7 @@ impl Serving {
             members.iter().map(|(path, device)| (path[..2].to_vec(), *device)).collect();
         devices.dedup_by(|one, other| one.0 == other.0);
         let known = devices.iter().map(|(_, device)| device.name.as_str());
-        let known = names::listed(known, "nothing here has members", "with members there are");
+        let known = names::listed(known, "no device has members", "devices with members:");
         if matches!(change, DiskChange::Insert(_)) {
             let unknown = || format!("no device {of} with members; {known}");
             let found = names::resolve_or_only(of, devices);
@@ -78,7 +78,8 @@ impl Serving {
 /// graph is served from there.
 fn place(directory: &Path, path: &Path) -> Result<(&'static Kind, PathBuf)> {
     use std::os::unix::fs::FileTypeExt;
-    let here = std::env::current_dir().map_err(|error| Failure::io(&error, "this directory"))?;
+    let here =
+        std::env::current_dir().map_err(|error| Failure::io(&error, "the current directory"))?;
     let path = if here == directory { path.to_owned() } else { directory.join(path) };
     let found = std::fs::metadata(&path).map_err(|error| Failure::io(&error, path.display()))?;
     let kind = REGISTRY.path_disk(found.file_type().is_block_device());
@@ -91,10 +92,12 @@ fn note(device: &str, request: &DiskRequest) -> String {
     let member = &request.member;
     let next = match &request.change {
         DiskChange::Insert(path) => {
-            format!("name {member} there, at {}, and in {device}", path.display())
+            format!("add {member} at {} to that file, and to {device}", path.display())
         }
-        DiskChange::Replace(path) => format!("let {member} be at {} there", path.display()),
-        DiskChange::Remove => format!("take {member} out of {device} there"),
+        DiskChange::Replace(path) => {
+            format!("set the path of {member} to {} in that file", path.display())
+        }
+        DiskChange::Remove => format!("remove {member} from {device} in that file"),
     };
-    format!("note: the next start reads the spec that you have. Next: {next}")
+    format!("note: the next start reads your spec file. Next: {next}")
 }

@@ -86,7 +86,9 @@ impl Serving {
                     let lost = receiver.number - before - 1;
                     if lost > 0 {
                         let program = program.display();
-                        out::note(&format!("warning: {lost} events were too fast for {program}"));
+                        out::note(&format!(
+                            "warning: {lost} events are lost: {program} runs too slowly"
+                        ));
                     }
                     let event = match event_of(&program, line(&graph, receiver)) {
                         Ok(event) => event,
@@ -132,7 +134,7 @@ fn have_run(event: &Event) {
         Some(message) => process::tell_manager(&message),
         None => {
             let shown = event.program.display();
-            out::note(&format!("warning: an event is too long for {shown}, and was lost"));
+            out::note(&format!("warning: an event for {shown} is lost: it is too long"));
         }
     }
 }
@@ -148,7 +150,9 @@ async fn run(event: Event) {
     match begun {
         // A thread that panics has ended too, so the result does not matter.
         Ok(_) => drop(ended.await),
-        Err(error) => out::note(&format!("warning: no thread for the program of events: {error}")),
+        Err(error) => {
+            out::note(&format!("warning: starting a thread for the event program: {error}"))
+        }
     }
 }
 
@@ -156,7 +160,10 @@ async fn run(event: Event) {
 pub fn run_noted(event: &Event) {
     if let Err(error) = run_now(event) {
         let what = event.arguments.join(" of ");
-        out::note(&format!("warning: {} for {what}: {error}", event.program.display()));
+        out::note(&format!(
+            "warning: event program {} for {what}: {error}",
+            event.program.display()
+        ));
     }
 }
 
@@ -175,7 +182,7 @@ fn run_now(event: &Event) -> std::io::Result<()> {
             // This includes the children of the program.
             kill_process_group(Pid::from_child(&child), Signal::KILL)?;
             child.wait()?;
-            let why = format!("it was still running after {TIMEOUT:?}, and was killed");
+            let why = format!("the program was killed, because it still ran after {TIMEOUT:?}");
             return Err(std::io::Error::other(why));
         }
         std::thread::sleep(LOOK);

@@ -43,26 +43,25 @@ impl Growth {
         let disks = planned.nodes.iter().filter(|node| node.role == Role::Disk);
         let names: Vec<&str> = disks.clone().map(|node| node.name.as_str()).collect();
         let Some(disk) = disks.into_iter().find(|node| node.name == *name) else {
-            let why = format!("no disk {name:?} in {}; it has {}", planned.name, names.join(", "));
+            let why =
+                format!("no disk {name:?} in {}; its disks: {}", planned.name, names.join(", "));
             return Err(Failure::new(Exit::NotFound, why));
         };
         let Some(wanted_bytes) = request.size_bytes else { return Ok(None) };
         let Some(path) = disk.path().filter(|_| disk.kind.made_size().is_some()) else {
-            let why = format!("{name} is no file, so its size is not Cairn's to change");
-            return Err(Failure::new(Exit::Unsupported, why).next(format!(
-                "make it larger where it comes from, then cairn device resize {name}"
-            )));
+            let why = format!("the disk {name} is not a file, so Cairn cannot change its size");
+            return Err(Failure::new(Exit::Unsupported, why)
+                .next(format!("enlarge the disk outside Cairn, then cairn device resize {name}")));
         };
         let around = if disk.labelled { 2 * doctor::AREA_BYTES } else { 0 };
         let is_bytes = disk.info.size + around;
         let (is, would) = (format_exact(is_bytes), format_exact(wanted_bytes));
         if wanted_bytes < is_bytes {
-            let why =
-                format!("{name} would shrink from {is} to {would}, and lose what is at its end");
+            let why = format!("{name} would shrink from {is} to {would}, and lose its last bytes");
             return Err(Failure::new(Exit::Unsupported, why));
         }
         if disk.labelled && wanted_bytes < is_bytes + doctor::AREA_BYTES {
-            let why = format!("{name} has a label, and {is} with it: it grows by a MiB at least");
+            let why = format!("the labelled disk {name} has {is}, and grows by 1 MiB at least");
             return Err(Failure::new(Exit::Usage, why));
         }
         Ok(Some(Self { path: path.to_owned(), wanted_bytes }))

@@ -65,8 +65,8 @@ impl Serving {
         names::resolve(wanted, paths).map_err(|unresolved| {
             let known: Vec<_> =
                 jobs.iter().map(|job| format!("{} ({})", job.number, job.device)).collect();
-            let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
-            let unknown = || format!("no job {wanted:?}; under way: {known}");
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let unknown = || format!("no job {wanted:?}; jobs in progress: {known}");
             unresolved.refuse(wanted, unknown)
         })
     }
@@ -89,10 +89,15 @@ impl Serving {
             let turn = self.live.turn().await;
             let Some(kept) = self.is_done(&moving.name) else { continue };
             match self.leave(&turn, &moving, &kept).await {
-                Ok(()) => out::note(&format!("{}: the bytes are on {kept}", moving.name)),
+                Ok(()) => out::note(&format!(
+                    "the migration {} is done: all bytes are on {kept}",
+                    moving.name
+                )),
                 Err(failure) => {
                     let (name, why) = (&moving.name, failure.to_string());
-                    out::note(&format!("warning: {name} is done, and does not leave: {why}"));
+                    out::note(&format!(
+                        "warning: the migration {name} is done, but not removed: {why}"
+                    ));
                 }
             }
             break;
@@ -132,14 +137,14 @@ impl Serving {
         // A move in progress cannot be dropped, even if it has just begun: it may move bytes before it is removed.
         let goes = |moving: &Move| !spec.has(&moving.name) && self.is_done(&moving.name).is_none();
         if before.moves(REGISTRY).iter().any(|moving| !to_move.is_empty() || goes(moving)) {
-            let why = "bytes are on their way already";
+            let why = "another migration is in progress";
             return Err(Failure::new(Exit::InUse, why).next("cairn job ls"));
         }
         for (from, to) in to_move {
             let name = spec.name_for_move(&to);
             notes.push(format!(
-                "note: the bytes of {from} move to {to}: cairn job watch {name}; when they are there, \
-                 {name} goes by itself"
+                "note: the bytes of {from} move to {to}: cairn job watch {name}; the graph drops {name} \
+                 when the migration is done"
             ));
             spec = spec.with_move(&before, &Move { name, from, to, speed }, REGISTRY);
         }

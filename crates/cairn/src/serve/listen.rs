@@ -25,7 +25,7 @@ pub fn warn(listens: &[Listen]) {
             && !is_loopback(host)
         {
             out::note(&format!(
-                "warning: {at} is open to every host that can reach it, and nothing is encrypted"
+                "warning: the server at {at} accepts every host without encryption"
             ));
         }
     }

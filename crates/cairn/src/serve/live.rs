@@ -128,7 +128,7 @@ fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Mem
     let names: Vec<_> = all.iter().map(|(path, _)| path[1..].join("/")).collect();
     names::resolve(&word, all).map_err(|unresolved| {
         let known = names.iter().map(String::as_str);
-        let known = names::listed(known, "no device here has members", "there are");
+        let known = names::listed(known, "no device has members", "members:");
         unresolved.refuse(&word, || format!("no member {word}; {known}"))
     })
 }
@@ -140,7 +140,7 @@ fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member> {
     let path = |device: &&'g Member| (vec![graph.name().to_owned(), device.name.clone()], *device);
     names::resolve_or_only(of, devices.iter().map(path).collect()).map_err(|unresolved| {
         let known = devices.iter().map(|device| device.name.as_str());
-        let known = names::listed(known, "nothing here has copies", "there are");
+        let known = names::listed(known, "no device keeps copies", "devices with copies:");
         unresolved.refuse(of, || format!("no device {of} with copies; {known}"))
     })
 }
@@ -197,7 +197,7 @@ impl Serving {
         let Some(found) = graph.export(export) else {
             let names: Vec<_> = graph.exports().iter().map(|e| e.name.as_str()).collect();
             let (graph, names) = (graph.name(), names.join(", "));
-            let why = format!("{graph} has no export {export:?}; it has {names}");
+            let why = format!("{graph} has no export {export:?}; its exports: {names}");
             return Err(Failure::new(Exit::NotFound, why));
         };
         Ok(graph.locate(found, *offset).await?)
@@ -223,7 +223,10 @@ impl Serving {
         }
         let now = self.live.now();
         let found = now.graph.member(&name).map(|found| device(found, now.graph.report(found)));
-        found.ok_or_else(|| Failure::new(Exit::NotFound, format!("{name} has just left the graph")))
+        found.ok_or_else(|| {
+            let why = format!("the device {name} was removed from the graph meanwhile");
+            Failure::new(Exit::NotFound, why)
+        })
     }
 
     /// Carries out a command with arguments in JSON.
@@ -234,7 +237,7 @@ impl Serving {
         if now.graph.member(device).is_none() {
             let why = format!("no device {device:?} in {}", now.graph.name());
             let error = block::Error::new(ErrorKind::NotFound, why);
-            return Err(error.next("cairn graph shows what there is"));
+            return Err(error.next("cairn graph shows the devices"));
         }
         let verb = find_verb(REGISTRY.verbs(), verb).map_err(at)?;
         let command = Command::decode(verb, args.to_string().as_bytes()).map_err(at)?;

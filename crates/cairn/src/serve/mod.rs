@@ -98,7 +98,7 @@ pub struct ServeOptions {
     /// Start without missing labelled disks, if the other disks have all data
     #[arg(long)]
     degraded: bool,
-    /// Open disks that another machine had open and did not close: it must never use them again
+    /// Open disks that another machine had open and did not close: that machine must never use them again
     #[arg(long)]
     take: bool,
     /// Show the exports and addresses without serving or changing anything
@@ -107,16 +107,16 @@ pub struct ServeOptions {
     /// Run a shell command with $uri, $unixsocket and $size of the first export, and end with it
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
-    /// Listen here instead: unix:PATH, tcp:HOST:PORT or tls://HOST:PORT; may be given more than once
+    /// Listen at this address, not at the default socket: unix:PATH, tcp:HOST:PORT or tls://HOST:PORT; may be given more than once
     #[arg(long, value_name = "ADDR")]
     listen: Vec<String>,
     /// Allow --listen on TCP beyond loopback, unencrypted and open to every host that can reach it
     #[arg(long)]
     insecure: bool,
-    /// Write the process id here once clients can connect
+    /// Write the process id to this file once clients can connect
     #[arg(long, value_name = "FILE")]
     pidfile: Option<PathBuf>,
-    /// Open the control socket here, not where live verbs look
+    /// Open the control socket at this path; live verbs then need --at
     #[arg(long, value_name = "SOCKET")]
     at: Option<PathBuf>,
     /// Longest wait, at the end, for begun requests and for flushes
@@ -292,7 +292,7 @@ impl Serving {
 
 /// Returns the warning for an export that could not be attached.
 fn no_device(export: &str, failure: &Failure) -> String {
-    format!("warning: {export} is no device: {}", failure)
+    format!("warning: the export {export} is not attached: {}", failure)
 }
 
 /// Offers the present exports of the graph to clients. An export that existed before keeps its identity.
@@ -304,7 +304,8 @@ fn offer(env: &Env, engine: &Engine, live: &RunningGraph, list: &ExportList) {
             known.let_in(clients);
             return known;
         }
-        let portal = live.portal(&export.name).expect("each export of a running graph has one");
+        let portal =
+            live.portal(&export.name).expect("each export of a running graph has a portal");
         Export::for_clients(env, engine, &portal, &now.planned.name, clients)
     });
     list.set(offered.collect::<Vec<_>>());
@@ -463,15 +464,11 @@ impl ServeOptions {
     fn judge(&self, probe: Option<&Probe>, wipe: &[String]) -> Result<()> {
         let Some(probe) = probe else {
             let what = match (self.degraded || self.take, wipe.first()) {
-                (true, _) => {
-                    "--degraded and --take are for labelled disks, which say what is missing"
-                }
-                (_, Some(_)) => {
-                    "--wipe is for labelled disks: on raw ones nothing is written unasked"
-                }
+                (true, _) => "--degraded and --take need labelled disks",
+                (_, Some(_)) => "--wipe needs labelled disks",
                 _ => return Ok(()),
             };
-            let next = "and this spec has none. Next: leave it away";
+            let next = "and this spec has none. Next: remove that option";
             return Err(Failure::new(Exit::Usage, format!("{what}, {next}")));
         };
         probe.notices().iter().for_each(|notice| out::note(notice));
@@ -516,7 +513,7 @@ fn goes_on(spec: Spec, probe: Option<&Probe>) -> Spec {
             return spec;
         }
         out::note(&format!(
-            "note: the bytes of {} go on moving to {}: cairn job watch {}",
+            "note: the bytes of {} continue to move to {}: cairn job watch {}",
             moving.from, moving.to, moving.name
         ));
         spec.with_move(&spec, moving, REGISTRY)
@@ -544,8 +541,8 @@ fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server>
         let in_use =
             |why: &str| Failure::new(Exit::InUse, format!("{shown}: {why}")).next("another --at");
         match error.kind() {
-            ErrorKind::AddrInUse => in_use("a graph is controlled there already"),
-            ErrorKind::AlreadyExists => in_use("this is there already, and no socket"),
+            ErrorKind::AddrInUse => in_use("another graph listens at this control socket"),
+            ErrorKind::AlreadyExists => in_use("this path exists and is not a socket"),
             _ => Failure::io(&error, format_args!("opening the control socket {shown}")),
         }
     })

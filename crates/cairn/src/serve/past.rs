@@ -54,7 +54,7 @@ impl Serving {
         let _turn = self.live.turn().await;
         let now = self.live.now();
         let labels = now.labels.as_ref().ok_or_else(|| {
-            let why = "nothing of this graph is in labels: there is nothing to check";
+            let why = "no disk of this graph has a label to check";
             Failure::new(Exit::Unsupported, why)
         })?;
         if repair {
@@ -64,7 +64,7 @@ impl Serving {
         checked.map(|checked| checked.map(Into::into)).ok_or_else(|| {
             Failure::new(
                 Exit::Damaged,
-                "none of its disks can be looked at, or all are being made still",
+                "no disk of the graph can be read, or all are still in provisioning",
             )
         })
     }
@@ -79,9 +79,9 @@ impl Serving {
             here(&request.way.directory, "paths")?;
         }
         if let [moving, ..] = &self.spec.borrow().moves(REGISTRY)[..] {
-            let why = format!("the bytes of {} are on their way to {}", moving.from, moving.to);
+            let why = format!("the migration of {} to {} is in progress", moving.from, moving.to);
             return Err(Failure::new(Exit::InUse, why).next(format!(
-                "cairn job cancel {} brings them back; or wait, and undo then",
+                "cairn job cancel {} moves the bytes back; or wait, and undo then",
                 moving.name
             )));
         }
@@ -96,8 +96,8 @@ impl Serving {
         certificates::check(&self.env, &mut spec);
         let mut applied = self.become_or_move(&turn, spec, &way).await?;
         if !way.dry_run && self.record.is_none() && !applied.changes.is_empty() {
-            let note = "note: the next start reads the spec that you have. Next: let it say what \
-                        cairn show says";
+            let note = "note: the next start reads your spec file. Next: write the output of cairn \
+                        show to that file";
             applied.notes.push(note.to_owned());
         }
         Ok(applied)
@@ -128,14 +128,14 @@ impl Serving {
         let name = &now.planned.name;
         let all: Vec<_> = labels.past().iter().map(|past| past.epoch.to_string()).collect();
         let why = match (to, &all[..]) {
-            (_, []) => format!("{name} has not been changed since it was made"),
+            (_, []) => format!("the spec of {name} has not changed since the graph was created"),
             (Some(to), all) => {
                 let all = all.join(", ");
                 format!(
-                    "no change {to} of {name} is kept; there are {all}. Next: cairn undo --list"
+                    "no change {to} of {name} is recorded; changes: {all}. Next: cairn undo --list"
                 )
             }
-            (None, _) => format!("{name} has always been as it is now"),
+            (None, _) => format!("{name} has no earlier spec"),
         };
         Err(Failure::new(Exit::NotFound, why))
     }
@@ -169,8 +169,8 @@ fn uuids(text: &str) -> BTreeMap<String, Uuid> {
 
 fn kept(labels: Option<&Labels>) -> Result<&Labels> {
     labels.ok_or_else(|| {
-        let why = "nothing keeps what this graph was before: it has no labelled disks";
-        Failure::new(Exit::Unsupported, why).next("cairn apply with the spec that it had")
+        let why = "no earlier spec is recorded: the graph has no labelled disks";
+        Failure::new(Exit::Unsupported, why).next("cairn apply with the earlier spec")
     })
 }
 

@@ -32,8 +32,9 @@ pub fn raise_limits() -> Result<()> {
     }
     match getrlimit(Resource::Nofile).current {
         Some(most) if most < FILES_MIN => {
-            let why =
-                format!("at most {most} files may be open at once, and a server needs {FILES_MIN}");
+            let why = format!(
+                "the process may open at most {most} files, and a server needs {FILES_MIN}"
+            );
             Err(Failure::new(Exit::of(ErrorKind::Limit), why)
                 .next("ulimit -n 1024, or LimitNOFILE= of its service"))
         }
@@ -68,7 +69,7 @@ pub fn beat() {
 pub fn watch(env: &Env) {
     let Some(pause) = watchdog() else { return };
     let me = env.clone();
-    env.spawn("word to the service manager", async move {
+    env.spawn("watchdog messages to the service manager", async move {
         loop {
             beat();
             me.sleep(pause).await;
@@ -91,8 +92,9 @@ impl PidFile {
             && Path::new(&format!("/proc/{pid}")).exists()
         {
             let shown = path.display();
-            let why = format!("{shown} belongs to process {pid}, which is running");
-            return Err(Failure::new(Exit::InUse, why).next("stop it, or choose another --pidfile"));
+            let why = format!("the pid file {shown} belongs to process {pid}, which is running");
+            return Err(Failure::new(Exit::InUse, why)
+                .next("stop that process, or choose another --pidfile"));
         }
         Ok(Self(path.to_owned()))
     }

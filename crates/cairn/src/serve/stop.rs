@@ -15,8 +15,7 @@ use crate::out;
 /// Longest wait, after the flush, to close the listeners and the ring.
 const CLOSE: Duration = Duration::from_secs(5);
 
-const AT_ONCE: &str =
-    "stopped at once by a second signal; what was not flushed may be lost with power";
+const AT_ONCE: &str = "stopped at once by a second signal; a power cut may lose unflushed writes";
 
 /// The result of serving.
 pub enum Ended {
@@ -156,7 +155,7 @@ impl Serving {
                 self.close(deadline).await;
                 Ok(closed)
             }
-            Some(Err(failed)) => Err(format!("not everything was flushed: {failed}")),
+            Some(Err(failed)) => Err(format!("the flush at the end failed: {failed}")),
             None => Err(self.overdue(limit)),
         }
     }
@@ -171,7 +170,7 @@ impl Serving {
         match self.env.within(left, labels.close()).await {
             Some(Ok(())) => {}
             Some(Err(error)) => out::note(&format!("note: a label stays marked as open: {error}")),
-            None => out::note("note: labels stay marked as open: no answer in time"),
+            None => out::note("note: labels stay marked as open: the disks did not answer in time"),
         }
     }
 
@@ -188,8 +187,8 @@ impl Serving {
         let limit = format_duration(limit);
         let clients = out::count(self.engine.in_flight(), "request");
         format!(
-            "stopped after {limit} with {clients} unanswered; waiting: {}. What was not \
-             flushed may be lost with power",
+            "stopped after {limit} with {clients} unanswered; waiting: {}. A power cut may \
+             lose unflushed writes",
             waiting.join(", ")
         )
     }

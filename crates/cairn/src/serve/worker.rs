@@ -97,11 +97,14 @@ impl WorkerArgs {
     fn run(self) -> Result {
         // The filter is set before any thread is started, because threads inherit it.
         if let Err(error) = runtime::confine() {
-            out::note(&format!("warning: this process runs without a filter: {error}"));
+            out::note(&format!(
+                "warning: the worker runs without a filter of system calls: {error}"
+            ));
         }
         // Without a session of its own, the worker would get the Ctrl-C of the terminal. Only the daemon may get it,
         // and then ends its workers in order. Also, the worker must not ask at that terminal.
-        rustix::process::setsid().map_err(|error| Failure::io(&error.into(), "a new session"))?;
+        rustix::process::setsid()
+            .map_err(|error| Failure::io(&error.into(), "starting a new session"))?;
         process::raise_limits()?;
         runtime::inherit_from(std::io::stdin())?;
         let core = Core::new(Config { note: out::note, by_hand: false, ..Config::default() })?;
@@ -168,7 +171,7 @@ impl OnFile {
         let name = &record.name;
         let spec = spec_of(&record.source, name);
         if spec.name() != name {
-            let why = format!("the spec of {name:?} is of {:?}", spec.name());
+            let why = format!("the record of the graph {name:?} holds a spec of {:?}", spec.name());
             return Err(Failure::new(Exit::Spec, why));
         }
         let Some(next) = record.next else { return Ok(spec) };
@@ -176,15 +179,15 @@ impl OnFile {
         let look = |spec: &Spec| core.block_on(look(core, spec, options, wipe));
         let (now, then) = (look(&spec), look(&next_spec));
         if then > now {
-            out::note(&format!("{name}: a change had happened when the process before ended"));
+            out::note(&format!("{name}: the previous worker completed a change before it ended"));
             let record = self.record();
             self.write(Record { source: next, next: None, ..record })?;
             return Ok(next_spec);
         }
         if now != Prospect::OnDisks && then != Prospect::Refused {
             out::note(&format!(
-                "warning: {name}: a change was under way when the process before ended, and no disk tells whether it had \
-                 happened: the spec is the one before it. Next: apply the new one once more"
+                "warning: {name}: the previous worker ended during a change, and no label shows whether \
+                 the change was complete; the graph has the earlier spec. Next: apply the new spec again"
             ));
         }
         Ok(spec)
@@ -224,7 +227,7 @@ impl OnFile {
 /// `Usage` for a name that is not a member of a mirror.
 pub fn trust(spec: &mut Spec, members: &[String]) -> Result<()> {
     members.iter().try_for_each(|member| spec.trust(member, REGISTRY)).map_err(|why| {
-        Failure::new(Exit::Usage, format!("--trust {why}")).next("name one of these")
+        Failure::new(Exit::Usage, format!("--trust {why}")).next("use one of these names")
     })
 }
 
@@ -314,7 +317,7 @@ impl Serving {
         match self.left_in_order().await {
             Ok(()) => Some(Ended::HandedOver),
             Err(why) => {
-                out::note(&format!("it is not handed over: {why}"));
+                out::note(&format!("the graph is not handed over to a new process: {why}"));
                 let why = serde_json::to_string(&why).expect("a string is JSON");
                 process::tell_manager(&format!("{}={why}", supervisor::FAILURE));
                 None
@@ -324,16 +327,18 @@ impl Serving {
 
     async fn left_in_order(&self) -> Result<(), String> {
         if let Some(path) = self.attachments.mortal() {
-            return Err(format!("{path} does not outlive its process. Next: cairn detach {path}"));
+            return Err(format!(
+                "the device {path} does not outlive this process. Next: cairn detach {path}"
+            ));
         }
         let exports = self.exports.all();
         if let Some(export) = exports.iter().find(|export| !export.info().survives_process) {
             let name = export.name();
-            return Err(format!("what {name} shows is kept in the memory of this process alone"));
+            return Err(format!("the bytes of {name} are only in the memory of this process"));
         }
         let deadline = self.env.now().after(HAND_OVER);
         let Some(turn) = self.within(deadline, self.live.turn()).await else {
-            return Err("a change is under way".to_owned());
+            return Err("a change of the graph is in progress".to_owned());
         };
         if let Err(why) = self.quiet_and_flushed(deadline).await {
             self.server.go_on();

@@ -63,9 +63,11 @@ pub struct Moving {
 fn speed(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
     match REGISTRY.mover().map(|(_, moving)| moving.speed.value) {
-        Some(ValueType::Size(least, most)) if !(least..=most).contains(&bytes) => {
-            Err(format!("a move has {} to {} a second", write_size(least), write_size(most)))
-        }
+        Some(ValueType::Size(least, most)) if !(least..=most).contains(&bytes) => Err(format!(
+            "the speed of a move is {} to {} per second",
+            write_size(least),
+            write_size(most)
+        )),
         _ => Ok(bytes),
     }
 }
@@ -103,7 +105,7 @@ impl ApplyArgs {
         let lent = written.lend_keys()?;
         let ApplyRequest { file, text, variables, .. } = written.request;
         let up = options.up(&written.name, GraphSource::Spec { file, text, variables })?;
-        bring_up(form, &daemon.expect("it is there"), UpRequest { wipe, ..up }, &lent)
+        bring_up(form, &daemon.expect("a daemon runs"), UpRequest { wipe, ..up }, &lent)
     }
 }
 
@@ -214,7 +216,7 @@ pub fn print(form: Form, applied: &Applied, dry_run: bool) -> Result {
 fn text(applied: &Applied, dry_run: bool) -> String {
     if applied.changes.is_empty() {
         let graph = &applied.graph;
-        return format!("{graph} is so already; nothing to do.\n");
+        return format!("{graph} already matches the spec; nothing to do.\n");
     }
     let width = applied.changes.iter().map(|line| line.name.len()).max().unwrap_or(0);
     let would = if dry_run { "would " } else { "" };

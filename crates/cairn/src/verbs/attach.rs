@@ -16,7 +16,7 @@ pub struct AttachArgs {
     /// An export of a running graph, or the NBD URI of an export of any server
     #[arg(value_name = "EXPORT|URI")]
     export: String,
-    /// Its name in /dev/cairn; by default the name of the export
+    /// The name of the device in /dev/cairn; by default the name of the export
     #[arg(long)]
     name: Option<String>,
     /// Means: fuse (a FUSE mount and a loop device), or nbd (the kernel's own NBD client); by default fuse
@@ -34,14 +34,14 @@ fn means(text: &str) -> std::result::Result<Means, String> {
     match text {
         "fuse" => Ok(Means::Fuse),
         "nbd" => Ok(Means::Nbd),
-        _ => Err("there is fuse, and nbd".to_owned()),
+        _ => Err("use fuse or nbd".to_owned()),
     }
 }
 
 /// Arguments of `detach`.
 #[derive(Args)]
 pub struct DetachArgs {
-    /// Its name in /dev/cairn
+    /// The name of the device in /dev/cairn
     name: String,
     /// Show the steps without doing anything
     #[arg(long)]
@@ -71,8 +71,8 @@ impl AttachArgs {
 /// Adds to a failure of root that another user may serve the export: then its URI is needed.
 fn of_others(failure: Failure, export: &str) -> Failure {
     let why = format!(
-        "{}; or, if another user serves it, cairn attach 'nbd+unix:///{export}?socket=SOCKET', as their \
-         cairn ls shows it",
+        "{}; or, if another user serves the export, cairn attach 'nbd+unix:///{export}?socket=SOCKET' with \
+         the socket that cairn ls of that user shows",
         failure
     );
     failure.reworded(why)
@@ -109,11 +109,11 @@ impl DetachArgs {
         let path = name.link().display().to_string();
         let claim = Claim::take(&name)?;
         if self.dry_run {
-            out::print(&format!("would remove what a process that is gone has left of {path}\n"))?;
+            out::print(&format!("would remove {path}, whose server process has ended\n"))?;
         } else {
             attach::clear(claim.name())?;
             let users = still_used(&name).map(|users| format!("  {users}\n")).unwrap_or_default();
-            out::print(&format!("{path}  removed; the process that served it is gone\n{users}"))?;
+            out::print(&format!("{path}  removed; its server process has ended\n{users}"))?;
         }
         Ok(Exit::Ok)
     }
@@ -122,7 +122,7 @@ impl DetachArgs {
 fn not_attached(name: &Name, failure: Failure) -> Failure {
     match still_used(name) {
         Some(users) => {
-            let why = format!("nothing is attached here as {name}; {users}");
+            let why = format!("no running graph has attached {name}; {users}");
             failure.reworded(why)
         }
         None => failure,
@@ -131,5 +131,5 @@ fn not_attached(name: &Name, failure: Failure) -> Failure {
 
 /// Returns the users of a device that is gone, who must close it.
 fn still_used(name: &Name) -> Option<String> {
-    attach::still_used(name).map(|users| format!("the device that it had {users}"))
+    attach::still_used(name).map(|users| format!("the device behind {name} {users}"))
 }

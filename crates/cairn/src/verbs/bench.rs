@@ -32,7 +32,7 @@ pub struct BenchArgs {
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// Rounds; in each, every export has its turn
+    /// Rounds; each measures every export once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Length of a measured round
@@ -56,7 +56,7 @@ fn parse_pattern(word: &str) -> std::result::Result<Pattern, String> {
     let found = Pattern::ALL.iter().find(|(name, _)| *name == word);
     found.map(|(_, pattern)| *pattern).ok_or_else(|| {
         let names: Vec<_> = Pattern::ALL.iter().map(|(name, _)| *name).collect();
-        format!("no such pattern; there are {}", names.join(", "))
+        format!("no such pattern; patterns: {}", names.join(", "))
     })
 }
 
@@ -102,8 +102,9 @@ impl BenchArgs {
     fn may_write(&self) -> Result<()> {
         let writes = !matches!(self.pattern, Pattern::RandomRead | Pattern::SequentialRead);
         if (writes || self.fill) && !self.yes {
-            let why = "this overwrites what the export holds";
-            return Err(Failure::new(Exit::Usage, why).next("add --yes, or only read"));
+            let why = "this benchmark overwrites the bytes of the export";
+            return Err(Failure::new(Exit::Usage, why)
+                .next("add --yes, or choose a pattern that only reads"));
         }
         Ok(())
     }
@@ -111,7 +112,10 @@ impl BenchArgs {
     fn load(&self) -> Result<Load> {
         let block = u32::try_from(self.block).unwrap_or(u32::MAX);
         if block == 0 || block > 32 << 20 || !block.is_multiple_of(512) {
-            let why = format!("requests of {} bytes; 512 to 32MiB, in steps of 512", self.block);
+            let why = format!(
+                "--block {}: a request has 512 bytes to 32MiB, a multiple of 512",
+                self.block
+            );
             return Err(Failure::new(Exit::Usage, why));
         }
         Ok(Load {
@@ -172,7 +176,7 @@ fn check(uri: &str, outcome: &Outcome) -> Result<()> {
         return Err(Failure::new(Exit::Io, why));
     }
     if outcome.wrong > 0 {
-        let why = format!("{uri}: {} reads had other bytes than were written", outcome.wrong);
+        let why = format!("{uri}: {} reads returned other bytes than were written", outcome.wrong);
         return Err(Failure::new(Exit::Damaged, why));
     }
     Ok(())

@@ -77,7 +77,8 @@ pub fn look(graph: Option<&Path>, directory: &Path) -> Result<(Vec<Client>, Foun
         return Ok((clients, found));
     };
     let why: Vec<_> = found.skipped.iter().map(|one| format!("\n  {}", one.why)).collect();
-    let why = format!("no graph {wanted} runs, and no disk here is of it{}", why.concat());
+    let why =
+        format!("the graph {wanted} does not run, and none of its disks is found{}", why.concat());
     Err(Failure::new(Exit::NotFound, why))
 }
 

@@ -65,6 +65,6 @@ fn write(command: Command, dir: &Path, above: &str) -> Result<()> {
 
 fn page(command: Command) -> Vec<u8> {
     let mut text = Vec::new();
-    Man::new(command).render(&mut text).expect("a Vec takes everything");
+    Man::new(command).render(&mut text).expect("writes to a Vec do not fail");
     text
 }

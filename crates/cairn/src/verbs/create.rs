@@ -22,7 +22,7 @@ const BLOCK_BYTES: u64 = 512;
 pub struct CreateArgs {
     /// The file to create; it must not exist
     file: PathBuf,
-    /// Its size: 4096, 64KiB, 10G, 1.5TiB
+    /// The size of the file: 4096, 64KiB, 10G, 1.5TiB
     #[arg(value_parser = parse_size)]
     size: u64,
     /// Show the file without creating it
@@ -53,7 +53,7 @@ impl CreateArgs {
         let would = if self.dry_run { "would create " } else { "" };
         form.print(&created, || {
             let size = format_size(self.size);
-            format!("{would}{shown}  {size}, sparse, raw (nothing of Cairn's inside)\n")
+            format!("{would}{shown}  {size}, sparse, raw (without a label)\n")
         })
     }
 
@@ -61,12 +61,12 @@ impl CreateArgs {
         let size = self.size;
         let whole = size - size % BLOCK_BYTES;
         let why = if size < BLOCK_BYTES {
-            format!("a disk of {size} bytes has no block; at least {BLOCK_BYTES} are needed")
+            format!("a disk of {size} bytes is too small; at least {BLOCK_BYTES} are needed")
         } else if size > SIZE_MAX_BYTES {
-            format!("a file of {size} bytes; at most {SIZE_MAX_BYTES} are possible")
+            format!("a file of {size} bytes is too large; at most {SIZE_MAX_BYTES} are possible")
         } else if size != whole {
             let near = write_size(whole);
-            format!("{size} bytes are not a multiple of {BLOCK_BYTES}. Next: take {near}")
+            format!("{size} bytes are not a multiple of {BLOCK_BYTES}. Next: use {near}")
         } else {
             return Ok(());
         };
@@ -82,7 +82,7 @@ impl CreateArgs {
         file.set_len(self.size).map_err(|error| {
             // A disk of the wrong size is removed: the file is new, and has no data yet.
             if let Err(error) = std::fs::remove_file(&self.file) {
-                out::note(&format!("warning: {shown} stays, and is empty: {error}"));
+                out::note(&format!("warning: removing the empty file {shown}: {error}"));
             }
             block::Error::size(&error, shown, self.size).into()
         })
@@ -90,7 +90,7 @@ impl CreateArgs {
 
     fn is_there(&self) -> Failure {
         let shown = self.file.display();
-        let why = format!("{shown} is there already");
+        let why = format!("{shown} already exists");
         Failure::new(Exit::InUse, why).next(format!("another name, or cairn info {shown}"))
     }
 }

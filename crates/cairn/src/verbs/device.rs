@@ -31,7 +31,7 @@ pub struct DeviceArgs {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Take a member out of service: it is neither read nor written from then on
+    /// Fail a member: its device neither reads nor writes it from then on
     Fail {
         #[command(flatten)]
         target: Target,
@@ -43,7 +43,7 @@ enum Verb {
     Resync {
         #[command(flatten)]
         target: Target,
-        /// Watch until it is in sync; the resync continues after Ctrl-C
+        /// Watch until the member is in sync; the resync continues after Ctrl-C
         #[arg(long)]
         wait: bool,
     },
@@ -71,7 +71,7 @@ enum Verb {
     Resize {
         /// The disk, by its name in the spec; `disk` for a served file or device without a spec
         disk: String,
-        /// New size of its file: 20GiB; by default the present size of the disk
+        /// New size of the file of the disk: 20GiB; by default the present size of the disk
         #[arg(value_parser = size)]
         size: Option<u64>,
         /// Show the steps without doing anything
@@ -88,10 +88,10 @@ struct DiskArgs {
     target: Target,
     /// The disk: a block device, or a file
     path: PathBuf,
-    /// Label it even if it is not empty: its content is lost
+    /// Label the disk even if it is not empty: its content is lost
     #[arg(long)]
     wipe: bool,
-    /// Watch until it is in sync, also without a terminal; the resync continues after Ctrl-C
+    /// Watch until the member is in sync, also without a terminal; the resync continues after Ctrl-C
     #[arg(long)]
     wait: bool,
 }
@@ -111,7 +111,7 @@ struct Target {
 /// Parses the size of a disk.
 fn size(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
-        0 => Err("a disk of no bytes holds nothing; say more".to_owned()),
+        0 => Err("the size of a disk must be above 0".to_owned()),
         bytes => Ok(bytes),
     }
 }
@@ -132,7 +132,9 @@ fn devices(client: &Client, has: impl Fn(&DeviceStatus) -> bool) -> Vec<Path> {
 /// Returns the device of a graph for which `is_it` is true.
 fn find(client: &Client, is_it: impl Fn(&DeviceStatus) -> bool) -> Result<DeviceStatus> {
     let found = client.get(&routes::STATUS)?.devices.into_iter().find(is_it);
-    found.ok_or_else(|| Failure::new(Exit::NotFound, "the device is gone"))
+    found.ok_or_else(|| {
+        Failure::new(Exit::NotFound, "the device was removed from the graph meanwhile")
+    })
 }
 
 /// Returns the members of a graph.
@@ -244,7 +246,7 @@ impl Target {
         if member.state == MemberState::InSync {
             return Ok(Exit::Ok);
         }
-        let why = format!("{} is {} now: {}", member.name, member.state, member.detail);
+        let why = format!("the member {} is {}: {}", member.name, member.state, member.detail);
         Err(Failure::new(Exit::Io, why))
     }
 
@@ -271,7 +273,7 @@ impl Target {
     fn watch(&self, client: &Client, mut device: DeviceStatus) -> Result<DeviceStatus> {
         let Some(copied) = self.find(&device)?.progress else { return Ok(device) };
         let whose = format!("{}/{}", client.get(&routes::GRAPH)?.name, device.name);
-        let bar = progress::bar("rebuild", &whose, copied.all_bytes);
+        let bar = progress::bar("resync", &whose, copied.all_bytes);
         loop {
             let member = self.find(&device)?;
             if member.state != MemberState::Copying {
@@ -290,7 +292,7 @@ impl Target {
     fn find<'a>(&self, device: &'a DeviceStatus) -> Result<&'a Member> {
         let member = &self.member.member;
         device.members.iter().find(|one| one.name == *member).ok_or_else(|| {
-            let why = format!("{} has no member {member} any more", device.name);
+            let why = format!("{} no longer has a member {member}", device.name);
             Failure::new(Exit::NotFound, why)
         })
     }
@@ -307,10 +309,10 @@ impl Target {
         let (client, name) = self.resolve()?;
         let before = client.ask(&routes::FAIL, &name.request(true))?;
         if self.dry_run {
-            return self.print(form, &before, "take it out of service");
+            return self.print(form, &before, "fail the member");
         }
         let Member { name: member, state, .. } = self.find(&before)?;
-        confirm(yes, &format!("take {member} ({state}) out of {}?", before.name))?;
+        confirm(yes, &format!("fail the member {member} ({state}) of {}?", before.name))?;
         let device = client.ask(&routes::FAIL, &name.request(false))?;
         self.print(form, &device, "")
     }
@@ -319,7 +321,7 @@ impl Target {
         let (client, name) = self.resolve()?;
         let device = client.ask(&routes::RESYNC, &name.request(self.dry_run))?;
         if !wait || self.dry_run {
-            return self.print(form, &device, "copy it from those that are in sync");
+            return self.print(form, &device, "resync the member from members in sync");
         }
         let device = self.watch(&client, device)?;
         self.print(form, &device, "")?;

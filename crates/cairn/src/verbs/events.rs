@@ -43,7 +43,7 @@ impl EventsArgs {
 /// Prints an event. Each is a complete JSON value on a line, so that programs need not wait for the last one.
 fn print(event: &EventLine, form: Form) -> Result<()> {
     match form {
-        Form::Json => out::print(&(serde_json::to_string(event).expect("it is plain data") + "\n")),
+        Form::Json => out::print(&(serde_json::to_string(event).expect("an event is JSON") + "\n")),
         Form::Text => out::print(&text(event)),
     }
 }

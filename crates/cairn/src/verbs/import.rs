@@ -170,25 +170,27 @@ impl ImportArgs {
                 || graph.missing.contains(name)
                 || graph.unlabelled.contains(name);
             if !is_there {
-                return usage(format!("--disk {name}: {} has no such disk", graph.name));
+                return usage(format!("--disk {name}: the graph {} has no such disk", graph.name));
             }
             disks.insert(name.clone(), said_place(at));
         }
         let is_nowhere =
             |name: &&String| graph.missing.contains(name) && !disks.contains_key(*name);
         if let Some(name) = self.wipe.iter().find(is_nowhere) {
-            return usage(format!("--wipe {name}: {name} is not here. Next: --disk {name}=PATH"));
+            return usage(format!(
+                "--wipe {name}: the disk {name} is not found. Next: --disk {name}=PATH"
+            ));
         }
         if let Some(name) = graph.unlabelled.iter().find(|name| !disks.contains_key(*name)) {
             return usage(format!(
-                "{name} of {} has no label, so it cannot be found. Next: --disk {name}=PATH",
+                "the disk {name} of {} has no label, so it cannot be found. Next: --disk {name}=PATH",
                 graph.name
             ));
         }
         for name in keys.keys() {
             if !graph.keys.contains(name) {
                 return usage(format!(
-                    "--key {name}: {} opens no such device with a key",
+                    "--key {name}: {} has no device {name} that needs a key",
                     graph.name
                 ));
             }
@@ -208,8 +210,8 @@ impl Found {
             [graph] => Ok(graph),
             [] => {
                 let names = self.graphs.iter().map(|graph| &*graph.name);
-                let none = "no disk here has a label that can be read";
-                let here = names::listed(names, none, "there is");
+                let none = "no disk with a readable label is found";
+                let here = names::listed(names, none, "found graphs:");
                 let open: Vec<_> =
                     self.skipped.iter().map(|one| format!("\n  {}", one.why)).collect();
                 let why = format!("no graph {wanted:?}; {here}{}", open.concat());
@@ -222,7 +224,7 @@ impl Found {
                     .collect();
                 let why = format!("{} graphs are called {wanted:?}", several.len());
                 Err(Failure::new(Exit::Usage, why)
-                    .next(format!("say which, with one of{}", uuids.concat())))
+                    .next(format!("choose one graph by its uuid, with one of{}", uuids.concat())))
             }
         }
     }
@@ -260,7 +262,7 @@ fn line(graph: &FoundGraph, title: String) -> String {
         format!("{} = {}, change {}{in_use}", disk.path.display(), disk.name, disk.epoch)
     };
     let here: Vec<_> = graph.disks.iter().map(one).collect();
-    let mut text = format!("{title}  {}, {} here", out::count(all as u64, "disk"), names.len());
+    let mut text = format!("{title}  {}, {} found", out::count(all as u64, "disk"), names.len());
     if !here.is_empty() {
         text.push_str(&format!(" ({})", here.join("; ")));
     }
@@ -284,21 +286,21 @@ fn prospect(graph: &FoundGraph) -> String {
         match (graph.missing.is_empty(), graph.unlabelled.is_empty()) {
             (true, _) => "would come up",
             (false, true) => "would come up with --degraded",
-            (false, false) => "would come up with --degraded, if all data are on the disks here",
+            (false, false) => "would come up with --degraded, if all data are on the found disks",
         }
         .to_owned(),
     ];
     if graph.needs_take {
-        needs.push("with --take, if that host will not come back with it".to_owned());
+        needs.push("with --take, if that host never uses the disks again".to_owned());
     }
     for name in &graph.unlabelled {
-        needs.push(format!("with --disk {name}=PATH, for it has no label"));
+        needs.push(format!("with --disk {name}=PATH, because disk {name} has no label"));
     }
     for option in &graph.options {
         needs.push(format!("with --set {option}=VALUE, which labels do not hold"));
     }
     for name in &graph.keys {
-        needs.push(format!("key {name:?} is asked for, or --key {name}=SOURCE"));
+        needs.push(format!("with the key of {name}, which is asked for, or --key {name}=SOURCE"));
     }
     needs.join("; ")
 }

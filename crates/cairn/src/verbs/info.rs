@@ -129,7 +129,7 @@ impl LabelView {
     fn text(&self) -> String {
         let Self { graph, disk, disk_uuid, .. } = self;
         let open = match &self.open_on {
-            Some(host) => format!("open on {host:?}, or not closed there"),
+            Some(host) => format!("open on host {host:?}, or not closed by that host"),
             None => "closed".to_owned(),
         };
         let data = format_size(self.data_bytes);

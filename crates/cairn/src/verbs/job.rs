@@ -71,9 +71,9 @@ impl JobArgs {
                 let (client, job) = owner(&at, &job)?;
                 watch(&client, &job, form)
             }
-            Verb::Pause(args) => args.run(form, JobCommand::Pause, "let it rest"),
-            Verb::Resume(args) => args.run(form, JobCommand::Resume, "let it go on"),
-            Verb::Cancel(args) => args.run(form, JobCommand::Cancel, "take back what it has done"),
+            Verb::Pause(args) => args.run(form, JobCommand::Pause, "pause the job"),
+            Verb::Resume(args) => args.run(form, JobCommand::Resume, "resume the job"),
+            Verb::Cancel(args) => args.run(form, JobCommand::Cancel, "cancel the job"),
         }
     }
 }
@@ -86,7 +86,7 @@ fn list(at: &At, form: Form) -> Result {
         rows.extend(jobs.map(|job| Row { graph: graph.clone(), job }));
     }
     form.print(&rows, || match rows.is_empty() {
-        true => "nothing is under way.\n".to_owned(),
+        true => "no job is in progress.\n".to_owned(),
         false => rows.iter().map(Row::line).collect(),
     })
 }
@@ -164,9 +164,10 @@ pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
         form.print(&job, || format!("{}\n", line(&job)))?;
     }
     match job.work.state {
-        JobState::Stopped => {
-            Err(Failure::new(Exit::Io, format!("{} has stopped: {}", job.device, job.work.detail)))
-        }
+        JobState::Stopped => Err(Failure::new(
+            Exit::Io,
+            format!("the job of {} has stopped: {}", job.device, job.work.detail),
+        )),
         JobState::Running | JobState::Paused | JobState::Done => Ok(Exit::Ok),
     }
 }

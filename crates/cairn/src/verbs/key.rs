@@ -177,7 +177,7 @@ impl Lent {
         let wanted = Wanted { source: source.clone(), prompt, twice, who: String::new() };
         let env = core.env();
         let secret = core.block_on(env.secret(&wanted))?;
-        let failed = |error: std::io::Error| Failure::io(&error, "handing the key over");
+        let failed = |error: std::io::Error| Failure::io(&error, "passing the key to the server");
         let (reader, mut writer) = std::io::pipe().map_err(failed)?;
         // The longest key fits into a pipe, so this write does not wait for a reader.
         writer.write_all(secret.bytes()).map_err(failed)?;

@@ -49,14 +49,14 @@ fn confirm(yes: bool, question: &str) -> Result<()> {
     }
     let stop = |why: &str| Err(Failure::new(Exit::Usage, why));
     if !std::io::stdin().is_terminal() {
-        return stop("there is no terminal to ask at. Next: add --yes");
+        return stop("no terminal to ask for a confirmation. Next: add --yes");
     }
     eprint!("{} [y/N] ", crate::out::escaped(question));
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
     match (read, answer.trim()) {
         (Ok(_), "y" | "Y" | "yes") => Ok(()),
-        _ => stop("not confirmed, nothing done"),
+        _ => stop("not confirmed; nothing was changed"),
     }
 }
 

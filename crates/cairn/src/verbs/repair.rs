@@ -30,7 +30,7 @@ pub struct RepairArgs {
     /// Accept the bytes of this disk as they are, although some may be missing
     #[arg(long, value_name = "DISK")]
     trust: Vec<String>,
-    /// Also write labels that another machine has open: it must never use them again
+    /// Also write labels that another machine has open: that machine must never use the disks again
     #[arg(long)]
     take: bool,
     /// Show the repairs without changing anything
@@ -65,7 +65,7 @@ impl RepairArgs {
             return Ok(exit(&found));
         }
         let places = plan.places().join(", ");
-        confirm(self.yes, &format!("{}write the labels on {places} anew?", plan.text()))?;
+        confirm(self.yes, &format!("{}rewrite the labels on {places}?", plan.text()))?;
         for (client, graph) in clients.iter().zip(&found.graphs) {
             if graph.disks.iter().any(|disk| disk.to_renew) {
                 client.ask(&routes::REPAIR, &())?;
@@ -74,7 +74,7 @@ impl RepairArgs {
         core.block_on(doctor.repair(&found, plan, self.take))?;
         let (_, found) = look(graph, &self.directory)?;
         let shown = Shown { found: &found, plan };
-        form.print(&shown, || format!("{}wrote {places} anew\n", text(&found)))?;
+        form.print(&shown, || format!("{}rewrote the labels on {places}\n", text(&found)))?;
         Ok(exit(&found))
     }
 }

@@ -66,22 +66,25 @@ fn down(graph: &KeptGraph) -> String {
     };
     let why =
         problem.as_ref().map(|problem| problem.message.lines().collect::<Vec<_>>().join("; "));
-    let in_order = "closed in order; it comes up again with the next daemon";
+    let in_order = "closed; the next daemon starts the graph again";
     let why = why.unwrap_or_else(|| match phase {
         Phase::Stopped => in_order.to_owned(),
         _ => String::new(),
     });
     let mut text = format!("{name}   {word}   {why}\n");
     if *held > 0 {
-        let held = count(*held as u64, "listener or device");
+        let held = count(*held as u64, "descriptor");
         // Writing to a String does not fail.
-        let _ = writeln!(text, "  held for its next process: {held}; their users wait");
+        let _ = writeln!(text, "  the daemon holds {held} for the next worker; clients wait");
     }
     if problem.is_some() && matches!(phase, Phase::GivenUp | Phase::Stopped) {
-        let next = "put that right, then cairn apply its spec, or send SIGHUP to the daemon";
-        let _ = writeln!(text, "  next: {next}; cairn stop {name} gives it up");
+        let next = "fix the cause, then cairn apply its spec, or send SIGHUP to the daemon";
+        let _ = writeln!(text, "  next: {next}; or cairn stop {name}, to remove the graph");
     } else if *phase == Phase::Stopped {
-        let _ = writeln!(text, "  next: cairn apply its spec; or cairn stop {name} gives it up");
+        let _ = writeln!(
+            text,
+            "  next: cairn apply its spec; or cairn stop {name}, to remove the graph"
+        );
     }
     text
 }
@@ -118,7 +121,7 @@ fn text(status: &Status) -> String {
     for device in &status.devices {
         let Some(Room { taken_bytes, of_bytes }) = device.room else { continue };
         let (taken, of) = (format_size(taken_bytes), format_size(of_bytes));
-        let _ = writeln!(text, "  {}: {taken} of {of} taken", device.name);
+        let _ = writeln!(text, "  {}: {taken} of {of} in use", device.name);
     }
     for Attached { path, export, device, .. } in &status.attached {
         let device = device.as_deref().unwrap_or_default();

@@ -20,7 +20,7 @@ use crate::serve::worker;
 pub struct StopArgs {
     /// The graph
     name: String,
-    /// Do not ask for confirmation if it has clients
+    /// Do not ask for confirmation if the graph has clients
     #[arg(long)]
     yes: bool,
     /// Show the steps without doing anything
@@ -36,7 +36,7 @@ impl StopArgs {
         let DaemonView { graphs, state, .. } = daemon.get(&routes::DAEMON)?;
         let Some(kept) = graphs.iter().find(|graph| graph.name == name) else {
             let names = graphs.iter().map(|graph| graph.name.as_str());
-            let known = names::listed(names, "the daemon keeps none", "the daemon keeps");
+            let known = names::listed(names, "the daemon keeps no graph", "the daemon keeps");
             return Err(Failure::new(Exit::NotFound, format!("no graph {name:?}; {known}")));
         };
         let is_up = kept.phase == Phase::Up;
@@ -58,14 +58,15 @@ impl StopArgs {
                     format!("{name}  stopped, and its disks are free. Next: cairn apply SPEC\n")
                 }
                 (false, true) => format!(
-                    "{name}  is not kept any more. It did not run. Next: cairn apply SPEC\n"
+                    "{name}  removed from the daemon; its worker did not run. Next: cairn apply SPEC\n"
                 ),
                 (true, false) => format!(
-                    "{name}  stopped, and free for other machines. Next: cairn import {name}\n"
+                    "{name}  stopped; another machine may open its disks. Next: cairn import {name}\n"
                 ),
                 (true, true) => format!(
-                    "{name}  is not kept any more. It did not run, so its disks may be marked as open here still. \
-                     Next: cairn import {name}, and stop it; or cairn import {name} --take on another machine\n"
+                    "{name}  removed from the daemon; its worker did not run, so labels may show it as open \
+                     on this machine. Next: cairn import {name}, and stop it; or cairn import {name} --take \
+                     on another machine\n"
                 ),
             }
         })
@@ -77,7 +78,7 @@ fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> 
     let status = client.get(&routes::STATUS)?;
     if status.connections > 0 {
         let clients = count(status.connections as u64, "connection");
-        confirm(yes || dry_run, &format!("{name} has {clients}, which would be closed. Stop it?"))?;
+        confirm(yes || dry_run, &format!("stop {name}, and close its {clients}?"))?;
     }
     for attached in status.attached {
         client.ask(&routes::DETACH, &DetachRequest { name: attached.name, dry_run })?;
@@ -95,14 +96,14 @@ fn without(name: &str) -> Failure {
     let of = At::default().named(name).ok().flatten();
     let (why, next) = match of.and_then(|client| client.get(&routes::GRAPH).ok()?.pid) {
         Some(pid) if is_worker(name, pid) => (
-            format!("the daemon that kept {name} is gone, and process {pid} of it goes on"),
+            format!("the daemon of {name} has ended, but its worker, process {pid}, still runs"),
             format!("cairn daemon, then cairn stop {name}"),
         ),
         Some(pid) => {
-            (format!("{name} is served by process {pid}, and no daemon"), format!("kill {pid}"))
+            (format!("process {pid} serves {name} without a daemon"), format!("kill {pid}"))
         }
         None => {
-            (format!("no daemon runs here, so nothing keeps {name}"), "cairn status".to_owned())
+            (format!("no daemon runs, so {name} has no worker to stop"), "cairn status".to_owned())
         }
     };
     Failure::new(Exit::NotFound, why).next(next)

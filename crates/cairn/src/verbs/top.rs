@@ -33,7 +33,8 @@ impl TopArgs {
     /// Shows rates until a signal ends it. As JSON, prints the figures since the start, once.
     pub fn run(self, form: Form) -> Result {
         if self.interval < INTERVAL_MIN {
-            let why = format!("an interval of {:?}; at least {INTERVAL_MIN:?}", self.interval);
+            let why =
+                format!("--interval {:?} is too short; at least {INTERVAL_MIN:?}", self.interval);
             return Err(Failure::new(Exit::Usage, why));
         }
         let client = self.at.one()?;

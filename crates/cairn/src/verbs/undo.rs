@@ -133,7 +133,7 @@ fn text(history: &History) -> String {
         text.push_str(&format!("  {change:width$}  until {since} ago; then {then}\n"));
     }
     if past.is_empty() {
-        text.push_str("  not changed since it was made, or its labels keep nothing of that\n");
+        text.push_str("  no earlier spec is recorded in the labels\n");
     }
     text
 }

@@ -44,20 +44,20 @@ impl WipeArgs {
         let disk = core.block_on(doctor.open(&self.disk, self.dry_run))?;
         let Content { words: held, ours, blank: nothing } = core.block_on(disk.content())?;
         if !ours && !self.all_signatures && !nothing {
-            let why = format!("{shown} holds {held}, and no label of Cairn's");
+            let why = format!("{shown} holds {held}, but no label of Cairn");
             return Err(
-                Failure::new(Exit::InUse, why).next("--all-signatures to remove it all the same")
+                Failure::new(Exit::InUse, why).next("--all-signatures, to remove that content")
             );
         }
         if !nothing && !self.dry_run {
-            let warning = "Without it the data cannot be found.";
+            let warning = "The data on this disk cannot be found afterwards.";
             confirm(self.yes, &format!("remove {held} from {shown}? {warning}"))?;
             core.block_on(disk.wipe())?;
         }
         let wiped =
             Wiped { path: shown.clone(), held: held.clone(), wiped: !nothing && !self.dry_run };
         form.print(&wiped, || match (nothing, self.dry_run) {
-            (true, _) => format!("{shown}  blank, nothing done\n"),
+            (true, _) => format!("{shown}  blank; nothing was changed\n"),
             (false, true) => format!("{shown}  would remove {held}\n"),
             (false, false) => format!("{shown}  removed {held}\n"),
         })
