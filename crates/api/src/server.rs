@@ -311,7 +311,7 @@ mod tests {
 
     /// A client that removes dead sockets must not find a socket that does not listen yet.
     #[test]
-    fn bind_publishes_only_listening_sockets() {
+    fn control_socket_bind_publishes_only_listening_sockets() {
         let dir = std::env::temp_dir().join(format!("cairn-bind-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = |n: usize| dir.join(format!("{n}.sock"));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn bind_replaces_only_dead_sockets() {
+    fn control_socket_bind_replaces_only_dead_sockets() {
         let dir = std::env::temp_dir().join(format!("cairn-room-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("a.sock");

@@ -377,7 +377,7 @@ fn openapi_schemas_match_sent_types() {
 }
 
 #[test]
-fn openapi_mismatch_is_found() {
+fn openapi_comparison_finds_value_that_violates_schema() {
     let document = document();
     let schemas = &document["components"]["schemas"];
     let fits = |name: &str, value: Value| misfit(&document, &schemas[name], &value, name).is_none();

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_is_parsed_from_its_name() {
+    fn kernel_device_is_parsed_from_loop_or_nbd_name() {
         for name in ["loop0", "loop17", "nbd3"] {
             assert_eq!(Device::of(Path::new(name)).unwrap().name(), name);
         }

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_is_one_path_component() {
+    fn attached_device_name_is_one_path_component() {
         let is = |text: &str| text.parse::<Name>().is_ok();
         assert!(is("home") && is("a.b-c_9") && is(&"x".repeat(64)));
         for wrong in ["", ".", "..", ".home.lock", "a/b", "-a", "a b", "ä", &"x".repeat(65)] {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_fits_and_distinguishes_long_names() {
+    fn loop_device_mark_distinguishes_long_device_names() {
         let mark = |text: &str| text.parse::<Name>().unwrap().mark();
         assert_eq!(mark("home"), "cairn:home");
         assert_eq!(mark(&"x".repeat(57)), format!("cairn:{}", "x".repeat(57)));

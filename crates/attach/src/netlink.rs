@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn connect_message_has_expected_bytes() {
+    fn nbd_connect_message_has_expected_bytes() {
         let device =
             Device { size_bytes: 1 << 20, block_bytes: 4096, flags: 0x6d, mark: "cairn:home" };
         let bytes = connect(0x1c, 5, &device).finish();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_is_parsed_as_attributes_and_end() {
+    fn netlink_reply_parses_into_attributes_and_end() {
         let mut bytes = Message::new(0x1c, CONNECT).with(INDEX, &3_u32.to_ne_bytes()).finish();
         let mut end = vec![0; HEADER_BYTES + 4];
         end[..4].copy_from_slice(&20_u32.to_ne_bytes());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_reject_truncated_or_mislabelled_messages() {
+    fn netlink_parser_rejects_truncated_or_mislabelled_messages() {
         let whole = Message::new(0x1c, CONNECT).with(INDEX, &3_u32.to_ne_bytes()).finish();
         for len in 0..whole.len() {
             assert!(answers(&whole[..len]).is_empty(), "{len}");

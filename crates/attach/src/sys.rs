@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loop_structures_have_kernel_sizes() {
+    fn loop_ioctl_structures_have_kernel_sizes() {
         assert_eq!((size_of::<loop_info64>(), size_of::<loop_config>()), (232, 304));
     }
 }

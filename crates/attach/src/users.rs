@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_are_found_by_number_and_by_name() {
+    fn mounts_finds_device_by_number_and_name() {
         let text = "36 35 7:3 / /srv rw,noatime shared:1 - ext4 /dev/loop3 rw\n\
                     37 35 259:1 / /a\\040b rw - xfs /dev/loop3p1 rw\n\
                     38 35 0:44 / /pool rw - btrfs /dev/cairn/home rw\n\

@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pool_reuses_blocks_within_limit() {
+    fn buffer_pool_reuses_freed_blocks_within_limit() {
         let pool = BufPool::new(3 * BUF_ALIGN, BUF_ALIGN);
         let a = pool.take(1).unwrap();
         let part = a.slice(0..1);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn buf_slices_share_bytes() {
+    fn buffer_slice_shares_bytes_with_whole_buffer() {
         let pool = BufPool::new(1 << 20, 0);
         let whole = pool.take(8192).unwrap();
         whole.slice(4096..8192).write().fill(7);
@@ -454,7 +454,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "while a write borrow")]
-    fn buf_read_panics_during_write() {
+    fn buffer_read_panics_while_buffer_is_borrowed_for_write() {
         let pool = BufPool::new(1 << 20, 0);
         let buf = pool.take(16).unwrap();
         let _writing = buf.write();
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_rejects_sizes_out_of_bounds() {
+    fn buffer_pool_rejects_zero_and_oversized_buffers() {
         let pool = BufPool::new(usize::MAX, 0);
         assert_eq!(pool.take(0).unwrap_err().kind(), ErrorKind::Invalid);
         assert_eq!(pool.take(BUF_MAX_BYTES + 1).unwrap_err().kind(), ErrorKind::Invalid);

@@ -140,7 +140,7 @@ mod tests {
     use std::task::Waker;
 
     #[test]
-    fn deadline_limits_wait_after_earlier_one_was_answered() {
+    fn deadline_of_second_wait_starts_when_second_wait_begins() {
         let (world, env) = TestWorld::new();
         let deadline = Deadline::new(&env, Duration::from_secs(8));
         let mut cx = Context::from_waker(Waker::noop());

@@ -237,14 +237,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_keeps_innermost_place() {
+    fn error_text_shows_only_innermost_device() {
         let error = Error::new(ErrorKind::Io, "read of 4096 bytes").at("a").at("mirror");
         assert_eq!(error.to_string(), "a: read of 4096 bytes");
         assert_eq!(error.errno(), 5);
     }
 
     #[test]
-    fn error_shows_place_message_and_next_step() {
+    fn error_text_shows_device_message_and_next_step() {
         let error = Error::because(Reason::LabelStale, "it is older").next("take another disk");
         let error = error.at("b").within("b");
         assert_eq!(error.to_string(), "b: it is older. Next: take another disk");
@@ -253,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn error_distinguishes_full_disk_from_broken_disk() {
+    fn error_kind_distinguishes_full_disk_from_io_error() {
         assert_eq!(Error::os(28, "write").kind(), ErrorKind::NoSpace);
         assert_eq!(Error::os(5, "write").kind(), ErrorKind::Io);
     }
 
     #[test]
-    fn result_is_one_word_long() {
+    fn result_type_has_size_of_one_machine_word() {
         assert_eq!(size_of::<Result<()>>(), 8);
     }
 }

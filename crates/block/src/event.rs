@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn events_keep_latest_and_wake_waiting_reader() {
+    fn event_log_keeps_latest_events_and_wakes_waiting_reader() {
         let events = Events::default();
         let mut waits = pin!(events.next_after(0));
         let mut cx = Context::from_waker(Waker::noop());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn event_types_have_distinct_words() {
+    fn event_types_have_distinct_names() {
         const ALL: [What; 12] = [
             What::MemberFailed,
             What::ResyncBegun,

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn fan_returns_answers_in_any_order() {
+    fn fan_returns_answers_in_order_of_completion() {
         let cells: [Rc<Cell<Option<u32>>>; 2] = Default::default();
         let mut room = [const { None }; 4];
         let mut fan = Fan::new(&mut room);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn fan_returns_late_child_after_deadline() {
+    fn fan_returns_late_request_after_deadline() {
         let (world, env) = TestWorld::new();
         let deadline = Deadline::new(&env, Duration::from_secs(8));
         let cell: Rc<Cell<Option<u32>>> = Rc::default();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn all_returns_answers_in_order_of_futures() {
+    fn join_all_returns_answers_in_order_of_futures() {
         let cells: [Rc<Cell<Option<u32>>>; 2] = Default::default();
         let mut both = Box::pin(all(cells.iter().map(answer_of).collect()));
         cells[1].set(Some(2));

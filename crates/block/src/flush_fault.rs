@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flush_fault_keeps_first_failure() {
+    fn flush_fault_reports_first_failed_flush() {
         let fault = FlushFault::default();
         assert!(fault.check().is_ok());
         fault.note(&Error::os(5, "/dev/x: flush").at("a"), "a");

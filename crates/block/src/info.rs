@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn combined_transfer_is_multiple_of_both_blocks() {
+    fn combined_transfer_limit_is_multiple_of_both_block_sizes() {
         let both = |block_size, max_transfer| {
             let other = Info { max_transfer, ..Info::disk(1 << 20, 512) };
             Info::disk(1 << 20, block_size).and(&other).max_transfer

@@ -42,7 +42,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     #[test]
-    fn mutex_admits_waiters_in_order_of_asking() {
+    fn mutex_admits_waiters_in_order_of_lock_calls() {
         let mutex = Mutex::new();
         let mut cx = Context::from_waker(Waker::noop());
         let (mut first, mut second) = (pin!(mutex.lock()), pin!(mutex.clone().lock()));
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn mutex_taken_at_once_has_one_holder() {
+    fn mutex_try_lock_fails_while_held_or_awaited() {
         let mutex = Mutex::new();
         let held = mutex.try_lock().expect("nobody holds it");
         assert!(mutex.try_lock().is_none() && mutex.wanted() == 1);

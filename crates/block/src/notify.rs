@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn notify_wakes_task_once_however_often_it_was_polled() {
+    fn notify_wakes_task_once_after_repeated_polls() {
         let (count, notify, over) =
             (Arc::new(Count::default()), Notify::default(), Cell::new(false));
         let waker = Waker::from(count.clone());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn waiter_wakes_latest_task_once() {
+    fn waiter_wakes_only_latest_registered_task_once() {
         let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
         let waiter = Waiter::default();
         for count in &counts {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn one_shot_wakes_task_with_answer() {
+    fn one_shot_wakes_waiting_task_when_answer_is_set() {
         let (count, answer) = (Arc::new(Count::default()), OneShot::default());
         let waker = Waker::from(count.clone());
         let mut cx = Context::from_waker(&waker);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn notify_keeps_memory_of_its_list_after_wake() {
+    fn notify_keeps_list_memory_after_wake() {
         let notify = Notify::default();
         notify.wake_later(&Context::from_waker(Waker::noop()));
         notify.wake();

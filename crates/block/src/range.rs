@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn range_rejects_empty_and_overflowing_bounds() {
+    fn byte_range_rejects_empty_and_overflowing_bounds() {
         assert!(ByteRange::new(0, 0).is_none());
         assert!(ByteRange::new(u64::MAX, 1).is_none());
         assert!(ByteRange::between(7, 7).is_none());
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn range_widens_to_whole_blocks() {
+    fn byte_range_widens_to_whole_blocks() {
         let range = ByteRange::new(511, 2).unwrap();
         assert_eq!(range.widen(512), ByteRange::new(0, 1024));
         assert_eq!(ByteRange::new(u64::MAX - 1, 1).unwrap().widen(512), None);
     }
 
     #[test]
-    fn range_intersects_overlapping_range() {
+    fn byte_range_intersects_only_overlapping_ranges() {
         let a = ByteRange::new(0, 10).unwrap();
         let b = ByteRange::new(5, 10).unwrap();
         assert_eq!(a.intersect(b), ByteRange::new(5, 5));

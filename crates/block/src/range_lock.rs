@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn range_lock_admits_overlapping_waiters_in_order() {
+    fn range_lock_admits_waiters_of_overlapping_ranges_in_order() {
         let lock = RangeLock::new();
         let mut first = pin!(lock.lock(range(0, 10), Mode::Exclusive));
         let mut second = pin!(lock.lock(range(5, 10), Mode::Exclusive));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn range_lock_wakes_only_next_of_exclusive_waiters() {
+    fn range_lock_wakes_only_next_exclusive_waiter_on_release() {
         let lock = RangeLock::new();
         let held = lock.try_lock(range(0, 8), Mode::Exclusive).unwrap();
         let shared = |start, len| Box::pin(lock.lock(range(start, len), Mode::Shared));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn range_lock_try_lock_respects_waiters() {
+    fn range_lock_try_lock_fails_while_overlapping_waiter_queues() {
         let lock = RangeLock::new();
         let held = lock.try_lock(range(0, 8), Mode::Exclusive).unwrap();
         let mut across = pin!(lock.lock(range(4, 8), Mode::Shared));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn range_lock_admits_next_waiter_when_first_gives_up() {
+    fn range_lock_admits_second_waiter_when_first_wait_is_dropped() {
         let lock = RangeLock::new();
         let first = lock.lock(range(0, 8), Mode::Exclusive);
         let mut second = pin!(lock.lock(range(0, 8), Mode::Exclusive));

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reason_is_found_by_its_code() {
+    fn error_reason_is_found_by_unique_code() {
         let codes: BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.code()).collect();
         assert_eq!(codes.len(), Reason::ALL.len(), "two reasons have one code");
         for reason in Reason::ALL {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn registry_equals_its_document() {
+    fn error_reasons_equal_documented_list() {
         let rows = Reason::ALL.iter().map(|it| format!("| `{it}` | {} |\n", it.text()));
         let table: String = rows.collect();
         let document = include_str!("../../../docs/reasons.md");

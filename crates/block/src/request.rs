@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn push_extent_merges_runs_of_one_state_without_overflow() {
+    fn push_extent_merges_neighbours_of_same_state_without_overflow() {
         let mut all = Vec::new();
         for (len, state) in
             [(4, State::Data), (5, State::Data), (u64::MAX, State::Hole), (2, State::Hole)]

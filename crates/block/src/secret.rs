@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_pages_are_locked_and_in_no_dump() {
+    fn key_memory_is_locked_and_excluded_from_core_dumps() {
         let secret = Secret::copy_of(b"hunter2").unwrap();
         let flags = flags_of(secret.bytes().as_ptr() as usize);
         for flag in ["lo", "dd", "wf"] {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_memory_is_locked_and_in_no_dump_meanwhile() {
+    fn hidden_memory_is_locked_and_excluded_from_dumps_during_call() {
         let mut memory = vec![7_u8; 64 * PAGE];
         let at = memory.as_ptr() as usize + 8 * PAGE;
         let during = while_hidden(&mut memory, |memory| {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn truncate_wipes_removed_bytes() {
+    fn key_truncate_wipes_removed_bytes() {
         let mut secret = Secret::copy_of(b"hunter2\n").unwrap().without_newline();
         assert_eq!(secret.bytes(), b"hunter2");
         secret.truncate(2);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_same_compares_bytes_and_length() {
+    fn key_comparison_checks_bytes_and_length() {
         let secret = |bytes: &[u8]| Secret::copy_of(bytes).unwrap();
         assert!(secret(b"").same(&secret(b"")));
         assert!(secret(b"abc").same(&secret(b"abc")));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn key_source_parses_from_its_own_text() {
+    fn key_source_parses_valid_text_and_hides_invalid_text() {
         for text in ["file:/etc/key", "file:a:b", "fd:0", "fd:65535", "credential:disk", "ask"] {
             assert_eq!(text.parse::<KeySource>().unwrap().to_string(), text);
         }

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn task_group_close_wakes_tasks_that_wait_for_it() {
+    fn task_group_close_wakes_tasks_that_wait_for_close() {
         let (world, env) = TestWorld::new();
         let group = Rc::new(TaskGroup::new(&env));
         let closing = group.clone();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn task_group_is_open_again_after_dropped_close() {
+    fn task_group_reopens_when_close_is_dropped() {
         let (world, env) = TestWorld::new();
         let group = Rc::new(TaskGroup::new(&env));
         group.spawn("a task without an end", pending());

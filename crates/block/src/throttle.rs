@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn throttle_uses_all_of_idle_disk_and_sixth_of_busy_disk() {
+    fn throttle_gives_background_work_sixth_of_busy_disk() {
         // From a disk of 50 MiB/s to one of 4 GiB/s.
         for ns_per_mib in [20_000_000, 5_000_000, 1_000_000, 250_000] {
             let mut gait = ThrottleState::new(at(0), None);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn throttle_gets_share_without_measurement_on_idle_disk() {
+    fn throttle_grants_share_of_disk_that_was_never_idle() {
         let mut gait = ThrottleState::new(at(0), None);
         second(&mut gait, at(1), 1_000_000, true);
         let (busy, _) = second(&mut gait, at(2), 1_000_000, true);
@@ -329,7 +329,7 @@ mod tests {
 
     /// Clients slow the steps down by a factor of four or five, in turn; one step in eight takes hardly longer.
     #[test]
-    fn throttle_keeps_share_of_idle_rate_when_clients_slow_steps() {
+    fn throttle_keeps_background_share_when_clients_slow_steps() {
         let mut gait = ThrottleState::new(at(0), None);
         let (mut now, mut all) = (at(1), 0);
         for step in 0.. {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn throttle_keeps_tenth_with_steps_seven_times_as_long() {
+    fn throttle_keeps_tenth_of_rate_when_steps_take_sevenfold() {
         let mut gait = ThrottleState::new(at(0), None);
         let (idle, _) = second(&mut gait, at(1), 1_400_000, false);
         let (busy, _) = second(&mut gait, at(3), 7 * 1_400_000, true);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn throttle_takes_at_most_half_of_slow_disk() {
+    fn throttle_limits_background_work_to_half_of_slow_disk() {
         // 64 KiB take 100 ms: the lowest rate of a throttle would exceed the disk's rate.
         let mut gait = ThrottleState::new(at(0), None);
         second(&mut gait, at(1), 1_600_000_000, false);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn throttle_limit_holds_on_idle_disks() {
+    fn throttle_keeps_configured_limit_on_idle_and_busy_disk() {
         let mut gait = ThrottleState::new(at(0), Some(20 * MIB));
         for busy in [false, true, false] {
             let from = gait.next.after(QUIET);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn throttle_users_take_turns() {
+    fn throttle_delays_second_user_until_first_step_is_due() {
         let mut gait = ThrottleState::new(at(0), Some(MIB));
         assert!(gait.begin(at(1), 0, &ANY).is_ok());
         assert_eq!(gait.begin(at(1), 0, &ANY), Err(at(2)), "the first has not even ended");

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn window_returns_first_error_after_all_answers() {
+    fn window_returns_first_error_after_all_requests_are_answered() {
         let device = Rc::new(Manual::default());
         let (lower, mut window) = (device.lower(), Window::<4>::new());
         (0..3).for_each(|_| window.start(&lower, Op::Flush));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn window_waits_for_requests_behind_failed_one() {
+    fn window_waits_for_later_requests_after_one_fails() {
         let device = Rc::new(Manual::default());
         let (lower, mut window) = (device.lower(), Window::<4>::new());
         (0..2).for_each(|_| window.start(&lower, Op::Flush));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn window_copies_read_that_was_answered_in_another_buffer() {
+    fn window_copies_read_answered_in_another_buffer() {
         let device = Rc::new(Manual::default());
         let (lower, mut window) = (device.lower(), Window::<1>::new());
         let pool = BufPool::new(1 << 20, 1 << 20);

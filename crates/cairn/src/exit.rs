@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn os_error_has_a_next_step() {
+    fn os_error_message_has_next_step() {
         for (errno, next) in [
             (
                 rustix::io::Errno::ROFS.raw_os_error(),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_match_those_that_scripts_rely_on() {
+    fn error_kinds_map_to_documented_exit_codes() {
         let of = |kind| Exit::of(kind).code();
         assert_eq!(of(ErrorKind::Invalid), 2);
         assert_eq!(of(ErrorKind::NotFound), 4);

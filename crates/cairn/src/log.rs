@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_line_is_one_object() {
+    fn json_log_writes_each_line_as_one_object() {
         let pid = std::process::id();
         let said = json("warning: a \"disk\"\nis late", Some("home"), 7);
         let wanted = format!(

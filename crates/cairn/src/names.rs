@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn resolve_takes_own_name_after_any_of_the_path() {
+    fn resolve_finds_member_by_name_and_part_of_path() {
         let all = || things(&["home/pair/a", "home/pair/b", "home/far/b", "work/pair/c"]);
         for (word, found) in [
             ("a", "home/pair/a"),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn resolve_refuses_ambiguous_word_with_full_names() {
+    fn resolve_refuses_ambiguous_name_with_full_names() {
         let all = || things(&["pair/x/b", "home/pair/b", "home/vol", "work/vol"]);
         let both =
             |one: &str, two: &str| Err(Unresolved::Ambiguous(vec![one.to_owned(), two.to_owned()]));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn resolve_or_only_takes_graph_for_its_only_thing() {
+    fn resolve_or_only_finds_only_device_of_named_graph() {
         assert_eq!(resolve_or_only("home", things(&["home/m", "work/n"])), Ok("home/m"));
         // A thing's own name takes precedence.
         assert_eq!(resolve_or_only("m", things(&["m/n", "work/m"])), Ok("work/m"));

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escaped_removes_all_terminal_controls() {
+    fn printed_text_escapes_terminal_control_characters() {
         let text = "home \u{1b}]0;x\u{7}\r\u{9b}2J\u{202e} \u{e9}\n\tb";
         assert_eq!(escaped(text), "home \\u001b]0;x\\u0007\\u000d\\u009b2J\\u202e \u{e9}\n\tb");
         let json = serde_json::to_string(text).unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_aligned() {
+    fn printed_table_aligns_columns() {
         let rows = [vec!["a".into(), "10".into(), "x".into()], vec!["long".into(), "7".into()]];
         assert_eq!(columns("<><", &rows), "a     10  x\nlong   7\n");
     }

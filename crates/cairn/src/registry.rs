@@ -93,14 +93,14 @@ nbd behaviour: tls timeout reconnect replay connections unsafe_replica
     }
 
     #[test]
-    fn options_declare_their_scopes() {
+    fn kind_options_declare_expected_scopes() {
         let words = [(Scope::Graph, "graph"), (Scope::Local, "local"), (Scope::Secret, "secret")];
         let found = listed(&words, |option| option.scope);
         assert_eq!(found, SCOPES, "{found}");
     }
 
     #[test]
-    fn options_declare_their_effects() {
+    fn kind_options_declare_expected_effects() {
         let words = [
             (Effect::Bytes, "bytes"),
             (Effect::Behaviour, "behaviour"),
@@ -112,7 +112,7 @@ nbd behaviour: tls timeout reconnect replay connections unsafe_replica
     }
 
     #[test]
-    fn kind_has_at_most_one_start_and_one_making_option() {
+    fn kind_has_at_most_one_start_and_creation_option() {
         for kind in REGISTRY.0 {
             let of = |effect| kind.options.iter().filter(move |option| option.effect == effect);
             assert!(of(Effect::Start).count() <= 1, "{}", kind.name);
@@ -121,7 +121,7 @@ nbd behaviour: tls timeout reconnect replay connections unsafe_replica
     }
 
     #[test]
-    fn scopes_fit_their_options() {
+    fn option_scope_fits_type_of_option() {
         for kind in REGISTRY.0 {
             for option in kind.options {
                 let name = format!("{}.{}", kind.name, option.name);

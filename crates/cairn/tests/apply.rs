@@ -41,7 +41,7 @@ fn in_sync(dir: &Dir) {
 }
 
 #[test]
-fn clients_go_on_through_every_live_change() {
+fn clients_keep_working_during_every_live_change() {
     let (dir, serve) = served();
     let uri = serve.uri().to_owned();
     let load = Load::of_nbd_with(
@@ -91,7 +91,7 @@ fn clients_go_on_through_every_live_change() {
 }
 
 #[test]
-fn apply_refuses_impossible_change_without_effect() {
+fn apply_leaves_graph_unchanged_when_change_is_impossible() {
     let (dir, serve) = served();
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
@@ -153,7 +153,7 @@ fn apply_refuses_impossible_change_without_effect() {
 }
 
 #[test]
-fn apply_rolls_back_failed_change() {
+fn apply_rolls_back_change_when_new_device_cannot_open() {
     let (dir, serve) = served();
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
@@ -230,7 +230,7 @@ fn apply_is_atomic_if_server_is_killed() {
 }
 
 #[test]
-fn apply_keeps_export_in_use() {
+fn apply_refuses_to_remove_export_with_connected_client() {
     let (dir, serve) = served();
     let two = format!("{VOL}\nagain = {{ on = \"safe\", read_only = true }}");
     dir.write("two.toml", &spec("", PAIR, &two));
@@ -418,7 +418,7 @@ fn resize_of_labelled_members_grows_mirror_under_load() {
 }
 
 #[test]
-fn labels_are_found_at_new_end_of_grown_disk() {
+fn start_finds_label_at_new_end_of_grown_disk() {
     let dir = Dir::new();
     dir.write(
         "one.toml",

@@ -19,7 +19,7 @@ fn file() -> (Dir, common::Serve) {
 }
 
 #[test]
-fn file_system_keeps_files_over_remount() {
+fn attached_device_keeps_files_over_remount() {
     if !is_root() {
         return;
     }
@@ -51,7 +51,7 @@ fn file_system_keeps_files_over_remount() {
 }
 
 #[test]
-fn attach_serves_xfs_btrfs_and_ext4() {
+fn attached_device_holds_xfs_btrfs_and_ext4_file_systems() {
     if !is_root() {
         return;
     }
@@ -83,7 +83,7 @@ fn attach_serves_xfs_btrfs_and_ext4() {
 }
 
 #[test]
-fn attach_serves_direct_and_buffered_io() {
+fn attached_device_serves_direct_and_buffered_io() {
     if !is_root() {
         return;
     }
@@ -131,7 +131,7 @@ fn attach_serves_direct_and_buffered_io() {
 }
 
 #[test]
-fn fstrim_frees_space_of_backing_file() {
+fn fstrim_on_attached_device_frees_space_of_backing_file() {
     if !is_root() {
         return;
     }
@@ -155,7 +155,7 @@ fn fstrim_frees_space_of_backing_file() {
 }
 
 #[test]
-fn zeroout_and_discard_read_as_zeros() {
+fn attached_device_reads_zeros_after_zeroout_and_discard() {
     if !is_root() {
         return;
     }
@@ -179,7 +179,7 @@ fn zeroout_and_discard_read_as_zeros() {
 }
 
 #[test]
-fn attach_serves_several_exports_and_reports_them() {
+fn server_attaches_several_exports_and_status_lists_each() {
     if !is_root() {
         return;
     }
@@ -229,7 +229,7 @@ fn attach_serves_several_exports_and_reports_them() {
 }
 
 #[test]
-fn attach_finds_partitions_of_volume() {
+fn kernel_finds_partitions_on_attached_device() {
     if !is_root() {
         return;
     }
@@ -290,7 +290,7 @@ fn serve_attaches_export_with_attach_option() {
 }
 
 #[test]
-fn attach_serves_export_of_another_server() {
+fn attach_by_uri_serves_export_of_another_server() {
     if !is_root() {
         return;
     }
@@ -339,7 +339,7 @@ impl Drop for Nbdkit {
 }
 
 #[test]
-fn attach_writes_zeros_where_server_has_no_write_zeroes() {
+fn attach_writes_zeros_when_nbd_server_lacks_write_zeroes() {
     if !is_root() {
         return;
     }
@@ -365,7 +365,7 @@ fn attach_writes_zeros_where_server_has_no_write_zeroes() {
 }
 
 #[test]
-fn attach_passes_on_io_errors_of_disk() {
+fn attached_device_returns_io_errors_of_disk() {
     if !is_root() {
         return;
     }
@@ -393,7 +393,7 @@ fn attach_passes_on_io_errors_of_disk() {
 }
 
 #[test]
-fn attach_verifies_under_random_load() {
+fn attached_device_returns_written_bytes_under_random_load() {
     if !is_root() {
         return;
     }

@@ -21,7 +21,7 @@ fn file(args: &[&str]) -> (Dir, Serve) {
 }
 
 #[test]
-fn detach_refuses_device_in_use_and_names_its_user() {
+fn detach_refuses_device_in_use_and_reports_user() {
     if !is_root() {
         return;
     }
@@ -61,7 +61,7 @@ fn detach_refuses_device_in_use_and_names_its_user() {
 }
 
 #[test]
-fn longest_name_is_found_again_after_kill() {
+fn detach_removes_device_with_longest_name_after_kill() {
     if !is_root() {
         return;
     }
@@ -79,7 +79,7 @@ fn longest_name_is_found_again_after_kill() {
 }
 
 #[test]
-fn killed_server_leaves_io_errors_and_next_one_cleans_up() {
+fn attached_device_returns_io_errors_after_server_is_killed() {
     if !is_root() {
         return;
     }
@@ -137,7 +137,7 @@ fn killed_server_leaves_io_errors_and_next_one_cleans_up() {
 }
 
 #[test]
-fn sigterm_waits_for_users_of_attached_device() {
+fn server_waits_for_users_of_attached_device_after_sigterm() {
     if !is_root() {
         return;
     }
@@ -164,7 +164,7 @@ fn sigterm_waits_for_users_of_attached_device() {
 }
 
 #[test]
-fn stop_leaves_users_of_device_after_deadline() {
+fn server_stops_after_deadline_despite_users_of_device() {
     if !is_root() {
         return;
     }
@@ -189,7 +189,7 @@ fn stop_leaves_users_of_device_after_deadline() {
 }
 
 #[test]
-fn labels_stay_open_while_device_is_in_use() {
+fn labels_stay_marked_open_while_attached_device_is_used() {
     if !is_root() {
         return;
     }
@@ -225,7 +225,7 @@ fn labels_stay_open_while_device_is_in_use() {
 }
 
 #[test]
-fn forced_unmount_fails_device_and_server_goes_on() {
+fn forced_unmount_fails_attached_device_but_not_server() {
     if !is_root() {
         return;
     }
@@ -253,7 +253,7 @@ fn forced_unmount_fails_device_and_server_goes_on() {
 }
 
 #[test]
-fn attach_refuses_name_in_use() {
+fn attach_refuses_device_name_of_another_server() {
     if !is_root() {
         return;
     }
@@ -283,7 +283,7 @@ fn attach_refuses_name_in_use() {
 }
 
 #[test]
-fn attach_reports_memory_lock_limit() {
+fn attach_reports_memory_lock_limit_when_too_low() {
     if !is_root() {
         return;
     }
@@ -308,7 +308,7 @@ fn attach_reports_memory_lock_limit() {
 }
 
 #[test]
-fn attach_without_root_is_refused() {
+fn attach_refuses_user_without_root() {
     let dir = Dir::new();
     if !rustix::process::geteuid().is_root() {
         dir.text(&["create", "disk.img", "1M"]);

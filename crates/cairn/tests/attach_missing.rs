@@ -23,7 +23,7 @@ fn elsewhere(dir: &Dir, lines: &str) -> Background {
 }
 
 #[test]
-fn failed_attach_leaves_nothing_behind() {
+fn failed_attach_leaves_no_mount_or_device() {
     if !is_root() {
         return;
     }

@@ -112,7 +112,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn bad_cases_print_expected_messages() {
+fn command_prints_expected_message_for_each_bad_input() {
     let rewrite = std::env::var("CASES").is_ok_and(|what| what == "write");
     let root = rustix::process::geteuid().is_root();
     let mut wrong = String::new();
@@ -135,7 +135,7 @@ fn bad_cases_print_expected_messages() {
 }
 
 #[test]
-fn bad_cases_have_exit_code_and_message() {
+fn bad_input_case_has_exit_code_and_message() {
     for case in cases() {
         let code = case.expected.lines().next().unwrap().trim_start_matches("exit: ");
         assert!(code.parse::<u8>().is_ok_and(|code| (1..=12).contains(&code)), "{}", case.name);

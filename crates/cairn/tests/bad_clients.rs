@@ -40,7 +40,7 @@ fn in_use(dir: &Dir, name: &str) -> u64 {
 }
 
 #[test]
-fn sparse_disk_is_copied_without_its_holes() {
+fn clients_copy_sparse_volume_without_holes() {
     for kind in ["stripe", "mirror"] {
         let dir = Dir::new();
         dir.write("pair.toml", &pair(kind));
@@ -74,7 +74,7 @@ fn sparse_disk_is_copied_without_its_holes() {
 }
 
 #[test]
-fn nbdinfo_reports_offered_features() {
+fn nbdinfo_lists_features_offered_by_server() {
     let dir = Dir::new();
     dir.write("pair.toml", &pair("mirror"));
     let serve = dir.serve(&["pair.toml"]);
@@ -103,7 +103,7 @@ fn nbdinfo_reports_offered_features() {
 }
 
 #[test]
-fn qemu_converts_writes_zeroes_and_discards() {
+fn qemu_tools_convert_zero_and_discard_volume() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "64M"]);
     let serve = dir.serve(&["disk.img"]);
@@ -141,7 +141,7 @@ fn qemu_converts_writes_zeroes_and_discards() {
 }
 
 #[test]
-fn fio_verifies_its_writes() {
+fn fio_reads_back_writes_to_volume() {
     let memory = "[disk]\nm = { memory = \"16MiB\" }\n[export]\nvol = { on = \"m\" }\n".to_owned();
     for spec in [memory, pair("mirror")] {
         let dir = Dir::new();
@@ -170,7 +170,7 @@ fn fio_verifies_its_writes() {
 }
 
 #[test]
-fn connection_limit_is_reported_to_clients() {
+fn server_reports_connection_limit_to_refused_client() {
     let dir = Dir::new();
     dir.write(
         "one.toml",
@@ -207,7 +207,7 @@ fn raise_open_files() -> u64 {
 }
 
 #[test]
-fn idle_connections_are_bounded() {
+fn server_bounds_files_and_memory_of_idle_connections() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "16M"]);
     let serve = dir.serve(&["disk.img"]);
@@ -230,7 +230,7 @@ fn idle_connections_are_bounded() {
 }
 
 #[test]
-fn accept_pauses_at_descriptor_limit() {
+fn server_pauses_accept_at_descriptor_limit() {
     let dir = Dir::new();
     dir.write(
         "many.toml",

@@ -115,7 +115,7 @@ fn concat_joins_nbd_servers_with_different_limits() {
 }
 
 #[test]
-fn io_error_reaches_only_its_request() {
+fn disk_error_fails_only_requests_in_failing_range() {
     let dir = Dir::new();
     dir.write(
         "bad.toml",
@@ -136,7 +136,7 @@ fn io_error_reaches_only_its_request() {
 }
 
 #[test]
-fn last_member_in_sync_passes_on_its_errors() {
+fn mirror_returns_errors_of_last_member_in_sync() {
     let dir = Dir::new();
     dir.write(
         "pair.toml",
@@ -156,7 +156,7 @@ fn last_member_in_sync_passes_on_its_errors() {
 }
 
 #[test]
-fn full_file_system_is_enospc_for_client() {
+fn client_gets_enospc_when_file_system_is_full() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("passed over: needs root: it mounts a tmpfs");
         return;
@@ -190,7 +190,7 @@ fn thin(dir: &Dir, size: &str) -> Mount {
 }
 
 #[test]
-fn thin_volume_on_full_file_system_discards_and_reopens() {
+fn thin_volume_discards_and_reopens_on_full_file_system() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("passed over: needs root: it mounts a tmpfs");
         return;
@@ -213,7 +213,7 @@ fn thin_volume_on_full_file_system_discards_and_reopens() {
 }
 
 #[test]
-fn thin_volume_is_not_created_without_space_for_map() {
+fn start_refuses_new_thin_volume_without_space_for_map() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("passed over: needs root: it mounts a tmpfs");
         return;
@@ -243,7 +243,7 @@ fn thin_volume_is_not_created_without_space_for_map() {
 }
 
 #[test]
-fn mirror_fails_hanging_member_and_goes_on() {
+fn mirror_fails_hanging_member_after_timeout() {
     let dir = Dir::new();
     dir.write(
         "pair.toml",
@@ -314,7 +314,7 @@ const SLOW_FILE: &str =
     "[disk]\nd = { file = \"fuse.img\", timeout = \"500ms\" }\n[export]\nvol = { on = \"d\" }\n";
 
 #[test]
-fn hanging_file_times_out_and_recovers() {
+fn hanging_file_disk_fails_requests_until_file_answers() {
     let dir = Dir::new();
     let fuse = Fuse::start(&dir);
     dir.write("slow.toml", SLOW_FILE);
@@ -336,7 +336,7 @@ fn hanging_file_times_out_and_recovers() {
 }
 
 #[test]
-fn hanging_nbd_disk_times_out_until_restart() {
+fn hanging_nbd_disk_fails_requests_until_restart() {
     let dir = Dir::new();
     let other = Other::start(&dir);
     dir.write(
@@ -378,7 +378,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn lost_block_device_fails_alone_and_leaves_mirror_degraded() {
+fn mirror_degrades_when_block_device_is_lost() {
     let dir = Dir::new();
     let mut fuse = Fuse::start(&dir);
     let device = Loop::over(&dir, "fuse.img");
@@ -411,7 +411,7 @@ fn lost_block_device_fails_alone_and_leaves_mirror_degraded() {
 }
 
 #[test]
-fn stop_does_not_wait_forever_for_hanging_disk() {
+fn server_stops_after_deadline_when_disk_hangs() {
     let dir = Dir::new();
     let other = Other::start(&dir);
     dir.write(
@@ -432,7 +432,7 @@ fn stop_does_not_wait_forever_for_hanging_disk() {
 }
 
 #[test]
-fn killed_server_leaves_all_acknowledged_writes() {
+fn killed_server_keeps_acknowledged_writes_on_disk() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "16M"]);
     for round in 1..=3_u64 {

@@ -60,7 +60,7 @@ fn check_reports_sound_graph_without_writing() {
 }
 
 #[test]
-fn repair_needs_one_complete_label_copy() {
+fn repair_rewrites_label_only_from_complete_copy() {
     let dir = made("mirror");
     // Some bytes of both copies at the front are damaged. The graph starts all the same.
     damage_front(&dir, "b.img");
@@ -153,7 +153,7 @@ fn check_reports_lost_disks_and_labels() {
 }
 
 #[test]
-fn truncated_disk_is_damaged_without_repair_plan() {
+fn repair_offers_no_plan_for_truncated_disk() {
     for (kind, next) in
         [("mirror", "with --wipe a: all its bytes are copied"), ("stripe", "a backup of it")]
     {
@@ -287,7 +287,7 @@ fn check_distinguishes_graphs_of_same_name() {
 }
 
 #[test]
-fn truncated_disk_is_not_trusted_when_extended_again() {
+fn start_refuses_truncated_disk_that_was_extended_again() {
     let dir = Dir::new();
     dir.write("home.toml", &spec("mirror"));
     let serve = dir.serve(&["home.toml"]);
@@ -348,7 +348,7 @@ fn truncated_disk_is_not_trusted_when_extended_again() {
 }
 
 #[test]
-fn repair_trusts_only_copy_only_if_asked() {
+fn repair_accepts_damaged_only_copy_only_with_trust_option() {
     let dir = made("stripe");
     damage(&dir, "a.img", 15 * MIB, MIB);
     let before = bytes(&dir);
@@ -411,7 +411,7 @@ fn resync_never_copies_from_stale_member() {
 }
 
 #[test]
-fn truncated_disk_is_damaged_at_any_path() {
+fn repair_refuses_overwritten_only_copy_at_any_path() {
     let dir = made("stripe");
     std::fs::create_dir(dir.path("other")).unwrap();
     damage(&dir, "b.img", 15 * MIB, MIB);
@@ -449,7 +449,7 @@ fn truncated_disk_is_damaged_at_any_path() {
 }
 
 #[test]
-fn check_of_graph_ignores_failing_disk_of_another() {
+fn check_ignores_failing_disk_of_another_graph() {
     let dir = Dir::new();
     let socket = dir.path("n.sock");
     let mut server = std::process::Command::new("nbdkit")
@@ -499,7 +499,7 @@ fn write_raw(dir: &Dir, disk: &str) {
 }
 
 #[test]
-fn resync_copies_member_whose_front_was_overwritten() {
+fn resync_copies_member_with_overwritten_front() {
     for is_repaired in [false, true] {
         copies_overwritten_member(is_repaired);
     }
@@ -531,7 +531,7 @@ fn copies_overwritten_member(is_repaired: bool) {
 }
 
 #[test]
-fn repair_trusts_disk_whose_front_was_overwritten_only_if_asked() {
+fn repair_accepts_disk_with_overwritten_front_only_with_trust() {
     let dir = made("stripe");
     write_raw(&dir, "b.img");
     assert_eq!(dir.cairn(&["serve", "home.toml"]).code, 11);
@@ -559,7 +559,7 @@ fn repair_trusts_disk_whose_front_was_overwritten_only_if_asked() {
 }
 
 #[test]
-fn start_refuses_overwritten_member_where_others_missed_writes() {
+fn start_refuses_overwritten_member_when_others_missed_writes() {
     let dir = made("mirror");
     let away = dir.path("away.img");
     std::fs::rename(dir.path("b.img"), &away).unwrap();
@@ -597,7 +597,7 @@ fn findings(dir: &Dir, code: i32) -> Vec<(String, String)> {
 }
 
 #[test]
-fn repair_leaves_no_finding_about_labels_that_it_wrote() {
+fn check_reports_no_finding_about_repaired_labels() {
     type Harm = fn(&Dir);
     let blank = |dir: &Dir| {
         let file = std::fs::File::options().write(true).open(dir.path("b.img")).unwrap();

@@ -38,7 +38,7 @@ fn told(dir: &Dir) -> String {
 }
 
 #[test]
-fn worker_runs_behind_filter_and_event_program_does_not() {
+fn system_call_filter_confines_worker_but_not_event_program() {
     let dir = with_program();
     let daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -62,7 +62,7 @@ fn worker_runs_behind_filter_and_event_program_does_not() {
 }
 
 #[test]
-fn serve_in_foreground_runs_without_filter() {
+fn foreground_server_runs_without_system_call_filter() {
     let dir = with_program();
     let serve = dir.serve(&["home.toml"]);
     let unfiltered = confinement_of(std::process::id());
@@ -73,7 +73,7 @@ fn serve_in_foreground_runs_without_filter() {
 }
 
 #[test]
-fn pid_file_follows_no_link() {
+fn server_does_not_write_pid_file_through_symlink() {
     let dir = home();
     dir.write("precious", "bytes\n");
     symlink("precious", dir.path("pid")).unwrap();

@@ -57,7 +57,7 @@ fn works(name: &Name<'_>, seed: u64) {
 }
 
 #[test]
-fn overlapping_restarts_keep_held_descriptors() {
+fn daemon_keeps_descriptors_when_restarts_overlap() {
     if !is_root() {
         return;
     }
@@ -94,7 +94,7 @@ fn overlapping_restarts_keep_held_descriptors() {
 }
 
 #[test]
-fn held_descriptors_of_stopped_graph_go_to_next_daemon() {
+fn restarted_daemon_keeps_descriptors_of_graph_without_worker() {
     if !is_root() {
         return;
     }
@@ -136,7 +136,7 @@ fn held_descriptors_of_stopped_graph_go_to_next_daemon() {
 }
 
 #[test]
-fn stop_during_restart_flushes_and_closes() {
+fn stop_flushes_and_closes_graph_during_worker_restart() {
     if !is_root() {
         return;
     }
@@ -157,7 +157,7 @@ fn stop_during_restart_flushes_and_closes() {
 }
 
 #[test]
-fn stop_is_cut_short_only_by_explicit_order() {
+fn worker_finishes_stop_despite_restart_signal_and_daemon_stop() {
     let dir = slow(true);
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "slow.toml"]);
@@ -181,7 +181,7 @@ fn stop_is_cut_short_only_by_explicit_order() {
 }
 
 #[test]
-fn daemon_stays_if_next_one_cannot_take_over() {
+fn daemon_keeps_running_when_replacement_fails() {
     let dir = slow(true);
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "slow.toml"]);
@@ -197,7 +197,7 @@ fn daemon_stays_if_next_one_cannot_take_over() {
 }
 
 #[test]
-fn apply_reports_change_that_is_not_kept() {
+fn apply_warns_when_daemon_record_cannot_be_written() {
     let dir = slow(false);
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "slow.toml"]);

@@ -168,7 +168,7 @@ fn crypt_warns_of_key_file_readable_by_others() {
 }
 
 #[test]
-fn plain_crypt_has_no_key_slots() {
+fn key_commands_refuse_device_without_key_slots() {
     let dir = Dir::new();
     put_key(&dir, "key", &random_key());
     dir.write("home.toml", &spec("key = \"file:key\""));

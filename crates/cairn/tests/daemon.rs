@@ -16,7 +16,7 @@ use common::{Dir, send, until};
 use serde_json::{Value, json};
 
 #[test]
-fn command_finds_graph_by_name_of_device() {
+fn command_selects_graph_by_device_name() {
     let dir = Dir::new();
     let mut daemon = Daemon::start(&dir);
     for name in ["one", "two"] {
@@ -133,7 +133,7 @@ fn daemon_starts_changes_and_stops_graph() {
 }
 
 #[test]
-fn graph_that_fails_to_start_is_not_kept() {
+fn daemon_drops_graph_that_fails_first_start() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.write("bad.toml", "name = \"bad\"\n[export]\nvol = { on = \"nowhere\" }\n");
@@ -167,7 +167,7 @@ fn graph_that_fails_to_start_is_not_kept() {
 
 /// Without labels, a graph cannot be found by a scan of the disks.
 #[test]
-fn graph_without_labels_is_restarted_from_its_spec() {
+fn daemon_restarts_unlabelled_graph_from_recorded_spec() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);
     let spec =
@@ -187,7 +187,7 @@ fn graph_without_labels_is_restarted_from_its_spec() {
 }
 
 #[test]
-fn second_daemon_is_refused() {
+fn second_daemon_refuses_state_directory_in_use() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -259,7 +259,7 @@ fn commands_refuse_paths_that_are_not_utf8() {
 }
 
 #[test]
-fn many_graphs_outlive_their_daemon() {
+fn workers_of_many_graphs_outlive_killed_daemon() {
     const GRAPHS: usize = 64;
     let dir = Dir::new();
     let mut daemon = Daemon::start(&dir);
@@ -354,7 +354,7 @@ fn apply_is_atomic_if_worker_is_killed() {
 }
 
 #[test]
-fn hung_worker_is_replaced() {
+fn daemon_replaces_hung_worker_after_watchdog_deadline() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -370,7 +370,7 @@ fn hung_worker_is_replaced() {
 }
 
 #[test]
-fn metrics_cover_every_graph() {
+fn daemon_metrics_cover_every_graph() {
     let dir = home();
     dir.write("down.toml", &mirror("down", ""));
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -407,7 +407,7 @@ fn metrics_cover_every_graph() {
 }
 
 #[test]
-fn second_signal_ends_daemon_without_waiting() {
+fn daemon_stops_at_once_after_second_signal() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "16M"]);
     dir.write(
@@ -460,7 +460,7 @@ fn unit_file_passes_systemd_analyze() {
 }
 
 #[test]
-fn json_log_has_one_object_per_line() {
+fn daemon_json_log_has_one_object_per_line() {
     let dir = home();
     let mut daemon = Daemon::with(&dir, &["--log", "json"]);
     dir.text(&["apply", "home.toml"]);
@@ -486,7 +486,7 @@ fn json_log_has_one_object_per_line() {
 }
 
 #[test]
-fn key_is_read_at_each_start_and_never_kept() {
+fn daemon_never_stores_key_that_worker_reads_at_start() {
     let dir = home();
     dir.write("key", "correct horse battery staple");
     let safe = "s = { kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \"1MiB\", \
@@ -512,7 +512,7 @@ fn key_is_read_at_each_start_and_never_kept() {
 /// Live changes that no spec contains are kept as well: members that commands replaced, and bytes on their way back
 /// out of an encryption that the spec no longer has.
 #[test]
-fn live_changes_without_spec_are_kept() {
+fn daemon_records_live_changes_that_no_spec_contains() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);

@@ -26,7 +26,7 @@ fn keyed(source: &str) -> Dir {
 }
 
 #[test]
-fn one_shot_key_is_handed_to_next_worker() {
+fn daemon_hands_one_shot_key_to_next_worker() {
     let dir = keyed("fd:5");
     let mut key = [0; 48];
     fs::File::open("/dev/urandom").unwrap().read_exact(&mut key).unwrap();

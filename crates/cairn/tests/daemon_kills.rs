@@ -78,7 +78,7 @@ fn replace_in_turn(daemon: &mut Daemon<'_>, name: &str, round: usize) {
 }
 
 #[test]
-fn attached_device_only_pauses_at_kills() {
+fn attached_device_pauses_without_errors_during_kills() {
     if !is_root() {
         return;
     }
@@ -128,7 +128,7 @@ fn attached_device_only_pauses_at_kills() {
 }
 
 #[test]
-fn daemon_and_worker_kills_are_survived_with_fdstore() {
+fn attached_device_survives_daemon_and_worker_kills_with_fdstore() {
     if !is_root() {
         return;
     }
@@ -172,7 +172,7 @@ fn daemon_and_worker_kills_are_survived_with_fdstore() {
 }
 
 #[test]
-fn planned_restart_is_shorter_pause_than_kill() {
+fn attached_device_pauses_shorter_at_planned_restart_than_kill() {
     if !is_root() {
         return;
     }
@@ -200,7 +200,7 @@ fn planned_restart_is_shorter_pause_than_kill() {
 }
 
 #[test]
-fn planned_restart_disconnects_no_client() {
+fn planned_worker_restart_keeps_nbd_clients_connected() {
     let _alone = alone();
     let dir = graphs();
     let mut daemon = Daemon::start(&dir);
@@ -246,7 +246,7 @@ fn planned_restart_disconnects_no_client() {
 }
 
 #[test]
-fn reconnecting_nbd_clients_survive_kills() {
+fn nbd_clients_reconnect_after_worker_kills() {
     let _alone = alone();
     let dir = graphs();
     let mut daemon = Daemon::start(&dir);
@@ -303,7 +303,7 @@ fn reconnecting_nbd_clients_survive_kills() {
 }
 
 #[test]
-fn device_on_nbd_disk_pauses_at_restart_of_server() {
+fn nbd_disk_reconnects_after_restart_of_nbd_server() {
     let _alone = alone();
     let dir = graphs();
     let mut daemon = Daemon::start(&dir);
@@ -340,7 +340,7 @@ fn device_on_nbd_disk_pauses_at_restart_of_server() {
 }
 
 #[test]
-fn device_on_nbd_disk_outlives_worker_and_server() {
+fn device_on_nbd_disk_survives_worker_and_server_kills() {
     if !is_root() {
         return;
     }
@@ -380,7 +380,7 @@ fn device_on_nbd_disk_outlives_worker_and_server() {
 }
 
 #[test]
-fn memory_disk_is_not_handed_over() {
+fn planned_restart_refuses_to_hand_over_memory_disk() {
     let _alone = alone();
     let dir = Dir::new();
     dir.write(

@@ -11,7 +11,7 @@ use common::keeper::{Daemon, home, io, mirror};
 use common::{Dir, send, until};
 
 #[test]
-fn trust_counts_for_one_start_only() {
+fn daemon_applies_trust_option_at_first_start_only() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     let spec = mirror("home", "").replace("[\"a\", \"b\"] }", "[\"a\", \"b\"], trust = \"a\" }");
@@ -67,7 +67,7 @@ fn apply_never_recreates_missing_disk_of_graph() {
 }
 
 #[test]
-fn failing_graph_does_not_delay_others() {
+fn daemon_starts_graphs_without_waiting_for_failing_graph() {
     let dir = home();
     for name in ["more", "newer", "torn"] {
         dir.write(&format!("{name}.toml"), &mirror(name, ""));
@@ -124,7 +124,7 @@ fn failing_graph_does_not_delay_others() {
 
 /// The labels of a graph that does not run stay marked as open.
 #[test]
-fn stop_of_graph_that_does_not_run_reports_open_labels() {
+fn stop_reports_open_labels_when_worker_does_not_run() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -148,7 +148,7 @@ fn stop_of_graph_that_does_not_run_reports_open_labels() {
 }
 
 #[test]
-fn permanent_fault_is_given_up_at_once() {
+fn daemon_ends_retries_at_once_after_permanent_fault() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -184,7 +184,7 @@ fn permanent_fault_is_given_up_at_once() {
 }
 
 #[test]
-fn degraded_permission_counts_at_each_start() {
+fn daemon_applies_degraded_option_at_each_start() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "home.toml"]);
@@ -209,7 +209,7 @@ fn degraded_permission_counts_at_each_start() {
 
 /// An order for a graph does not wait for the retries of the daemon.
 #[test]
-fn order_between_retries_is_carried_out_at_once() {
+fn daemon_runs_command_at_once_between_start_retries() {
     let dir = Dir::new();
     let names = ["home", "other", "third"];
     names.iter().for_each(|name| dir.write(&format!("{name}.toml"), &mirror(name, "")));

@@ -35,7 +35,7 @@ fn events(dir: &Dir) -> String {
 }
 
 #[test]
-fn truncated_member_is_taken_out_and_copied_anew() {
+fn mirror_fails_and_resyncs_truncated_member() {
     let dir = Dir::new();
     dir.write("p.toml", PAIR);
     let serve = dir.serve(&["p.toml"]);
@@ -58,7 +58,7 @@ fn truncated_member_is_taken_out_and_copied_anew() {
 }
 
 #[test]
-fn truncated_single_disk_fails() {
+fn only_disk_fails_requests_after_file_is_truncated() {
     let dir = Dir::new();
     let serve = {
         assert_eq!(dir.cairn(&["create", "d.img", "16M"]).code, 0);
@@ -76,7 +76,7 @@ fn truncated_single_disk_fails() {
 }
 
 #[test]
-fn deleted_member_is_taken_out() {
+fn mirror_fails_member_whose_file_is_deleted() {
     let dir = Dir::new();
     dir.write("p.toml", PAIR);
     let serve = dir.serve(&["p.toml"]);
@@ -92,7 +92,7 @@ fn deleted_member_is_taken_out() {
 }
 
 #[test]
-fn deleted_single_disk_is_served_and_can_be_saved() {
+fn server_keeps_serving_deleted_file_of_only_disk() {
     let dir = Dir::new();
     assert_eq!(dir.cairn(&["create", "d.img", "16M"]).code, 0);
     let serve = dir.serve(&["d.img"]);
@@ -109,7 +109,7 @@ fn deleted_single_disk_is_served_and_can_be_saved() {
 }
 
 #[test]
-fn renamed_disk_is_reported() {
+fn event_reports_renamed_file_of_disk() {
     let dir = Dir::new();
     assert_eq!(dir.cairn(&["create", "d.img", "16M"]).code, 0);
     let serve = dir.serve(&["d.img"]);

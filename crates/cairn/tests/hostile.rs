@@ -89,7 +89,7 @@ fn is_refused(ran: &Ran, disk: &str) {
 }
 
 #[test]
-fn import_refuses_a_label_with_a_program_an_address_and_a_path() {
+fn import_refuses_label_with_program_address_and_path() {
     let dir = made(PAIR);
     for disk in ["a.img", "b.img"] {
         relabel(&dir, disk, |label| label.spec = prepared(&dir, &label.spec));
@@ -111,7 +111,7 @@ fn import_refuses_a_label_with_a_program_an_address_and_a_path() {
 }
 
 #[test]
-fn import_refuses_a_label_of_another_graph_than_its_spec() {
+fn import_refuses_label_whose_spec_names_another_graph() {
     let dir = made(PAIR);
     for disk in ["a.img", "b.img"] {
         relabel(&dir, disk, |label| label.spec = label.spec.replace("home", "../home"));
@@ -121,7 +121,7 @@ fn import_refuses_a_label_of_another_graph_than_its_spec() {
 }
 
 #[test]
-fn undo_refuses_a_past_with_a_program_an_address_and_a_path() {
+fn undo_refuses_earlier_spec_with_program_address_and_path() {
     let dir = made(PAIR);
     for disk in ["a.img", "b.img"] {
         relabel(&dir, disk, |label| {
@@ -142,7 +142,7 @@ fn undo_refuses_a_past_with_a_program_an_address_and_a_path() {
 }
 
 #[test]
-fn worker_refuses_a_label_with_a_program_an_address_and_a_path() {
+fn worker_refuses_label_with_program_address_and_path() {
     let dir = made(PAIR);
     let text = std::fs::read(dir.path("a.img")).unwrap();
     let text = prepared(&dir, &Label::decode(&text[64 << 10..]).unwrap().spec);
@@ -223,7 +223,7 @@ fn undo_asks_for_options_that_labels_do_not_hold() {
 }
 
 #[test]
-fn names_in_labels_are_escaped_wherever_they_are_printed() {
+fn commands_escape_terminal_controls_in_names_from_labels() {
     let dir = made(PAIR);
     for disk in ["a.img", "b.img"] {
         relabel(&dir, disk, |label| {

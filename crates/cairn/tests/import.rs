@@ -55,7 +55,7 @@ fn reads(dir: &Dir, uri: &str) {
 }
 
 #[test]
-fn import_finds_graph_by_its_disks_alone() {
+fn import_finds_graph_on_disks_without_spec() {
     let dir = moved();
     let list = dir.text(&["import"]);
     assert!(
@@ -217,7 +217,7 @@ fn import_list_reports_split_brain() {
 }
 
 #[test]
-fn import_wipes_member_only_if_asked() {
+fn import_wipes_member_only_with_wipe_option() {
     let dir = made();
     std::fs::remove_file(dir.path("b.img")).unwrap();
     let ran = cairn(&dir, &["import", "home", "--wipe", "b", "--run", "true"]);

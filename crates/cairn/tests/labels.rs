@@ -37,7 +37,7 @@ fn pair() -> Dir {
 }
 
 #[test]
-fn what_was_written_is_there_under_other_paths() {
+fn start_finds_labelled_disks_with_swapped_paths() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 1M").code, 0);
     fs::rename(dir.path("a.img"), dir.path("x")).unwrap();
@@ -49,7 +49,7 @@ fn what_was_written_is_there_under_other_paths() {
 }
 
 #[test]
-fn returning_member_is_resynced_before_it_is_read() {
+fn mirror_reads_returning_member_only_after_resync() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 1 0 1M").code, 0);
     fs::rename(dir.path("b.img"), dir.path("away")).unwrap();
@@ -84,7 +84,7 @@ fn resync_after_kill_keeps_acknowledged_writes() {
 }
 
 #[test]
-fn info_says_whose_a_labelled_disk_is_in_use_or_not() {
+fn info_reports_graph_of_labelled_disk_even_in_use() {
     let dir = pair();
     let serve = dir.serve(&["home.toml"]);
     for in_use in [true, false] {
@@ -111,7 +111,7 @@ fn info_says_whose_a_labelled_disk_is_in_use_or_not() {
 }
 
 #[test]
-fn label_of_newer_version_is_left_alone() {
+fn start_refuses_label_of_newer_version_without_writing() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);
     relabel(&dir, "b.img", BACK, |copy| copy[8] = 2);
@@ -122,7 +122,7 @@ fn label_of_newer_version_is_left_alone() {
 }
 
 #[test]
-fn what_another_machine_has_open_is_refused_until_it_is_taken() {
+fn start_refuses_disk_open_on_other_machine_without_take() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);
     relabel(&dir, "b.img", BACK, |copy| {
@@ -137,7 +137,7 @@ fn what_another_machine_has_open_is_refused_until_it_is_taken() {
 }
 
 #[test]
-fn dry_run_lists_disks_and_changes_nothing() {
+fn serve_dry_run_lists_disks_without_writing() {
     let dir = pair();
     dir.text(&["create", "a.img", "8M"]);
     let made = tool(&dir, "sh", &["-c", "truncate -s 8M b.img && mkfs.ext4 -q -L old b.img"]);
@@ -154,7 +154,7 @@ fn dry_run_lists_disks_and_changes_nothing() {
 }
 
 #[test]
-fn dry_run_exits_with_code_of_start() {
+fn serve_dry_run_returns_exit_code_of_start() {
     let stripe = PAIR.replace("\"mirror\"", "\"stripe\", chunk = \"64KiB\"");
     for (spec, code, words) in
         [(PAIR, 10, "on the other disks"), (&stripe, 4, "vol cannot be served without")]
@@ -175,7 +175,7 @@ fn dry_run_exits_with_code_of_start() {
 }
 
 #[test]
-fn dry_run_lists_path_of_each_disk() {
+fn serve_dry_run_lists_path_of_each_disk() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "read 0 4k").code, 0);
     fs::rename(dir.path("a.img"), dir.path("x")).unwrap();
@@ -196,7 +196,7 @@ fn dry_run_lists_path_of_each_disk() {
 }
 
 #[test]
-fn blank_disk_replaces_lost_member() {
+fn start_resyncs_new_blank_disk_in_place_of_member() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 1M").code, 0);
     fs::remove_file(dir.path("a.img")).unwrap();
@@ -208,7 +208,7 @@ fn blank_disk_replaces_lost_member() {
 }
 
 #[test]
-fn wiped_disk_holds_no_label() {
+fn wipe_removes_label_but_keeps_data_of_disk() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);
     let ran = dir.cairn(&["wipe", "a.img", "--dry-run"]);
@@ -227,7 +227,7 @@ fn raw(options: &str) -> String {
 }
 
 #[test]
-fn raw_serve_refuses_labelled_disk_unless_read_only() {
+fn serve_refuses_labelled_disk_as_raw_unless_read_only() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 4M").code, 0);
     let before = fs::read(dir.path("b.img")).unwrap();
@@ -263,7 +263,7 @@ fn raw_serve_refuses_labelled_disk_unless_read_only() {
 }
 
 #[test]
-fn raw_serve_goes_on_over_change_after_client_labels_disk() {
+fn apply_accepts_raw_disk_that_client_labelled_while_served() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 4M").code, 0);
     fs::rename(dir.path("b.img"), dir.path("image")).unwrap();

@@ -98,7 +98,7 @@ fn start_ends_in_time_for_deep_stack_of_partitions() {
 }
 
 #[test]
-fn start_ends_in_time_for_largest_spec_that_a_label_takes() {
+fn start_ends_in_time_for_largest_spec_in_label() {
     let layers = (DEPTH_MAX - 2) / 2;
     let (mut parts, mut text) = (1, String::new());
     loop {
@@ -176,7 +176,7 @@ fn start_ends_in_time_for_densest_spec() {
 }
 
 #[test]
-fn validate_lists_first_faults_of_spec_with_very_many() {
+fn validate_limits_listed_faults_of_large_invalid_spec() {
     let dir = Dir::in_memory();
     let mut text = "name = \"wrong\"\n[device]\n".to_owned();
     let on: Vec<_> = (0..1000).map(|n| format!("\"d{n}\"")).collect();

@@ -16,7 +16,7 @@ fn pair() -> (Dir, common::Serve) {
 }
 
 #[test]
-fn mirror_degrades_and_resyncs() {
+fn device_commands_fail_and_resync_mirror_member() {
     let (dir, serve) = pair();
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
@@ -157,7 +157,7 @@ fn top_shows_fused_tables_as_one_row() {
 }
 
 #[test]
-fn command_selects_one_of_two_graphs() {
+fn command_selects_one_of_two_graphs_with_at_option() {
     let (dir, one) = pair();
     dir.text(&["create", "disk.img", "1M"]);
     let two = dir.serve(&["disk.img"]);
@@ -184,7 +184,7 @@ fn command_selects_one_of_two_graphs() {
 }
 
 #[test]
-fn control_socket_path_can_be_chosen() {
+fn serve_opens_control_socket_at_chosen_path() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);
     let serve = dir.serve(&["disk.img", "--at", "here.sock"]);
@@ -202,7 +202,7 @@ fn control_socket_path_can_be_chosen() {
 }
 
 #[test]
-fn runtime_directory_writable_by_others_is_refused() {
+fn server_refuses_runtime_directory_writable_by_other_users() {
     use std::os::unix::fs::PermissionsExt;
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);
@@ -221,7 +221,7 @@ fn runtime_directory_writable_by_others_is_refused() {
 }
 
 #[test]
-fn commands_report_that_no_graph_runs() {
+fn commands_fail_when_no_graph_is_running() {
     let dir = Dir::new();
     for args in [&["status"][..], &["ls"], &["top"], &["show"], &["graph"], &["locate", "v", "0"]] {
         let ran = dir.cairn(args);

@@ -55,7 +55,7 @@ fn data_of(dir: &Dir, disk: &str) -> Vec<u8> {
 }
 
 #[test]
-fn members_are_replaced_added_and_removed() {
+fn device_commands_replace_insert_and_remove_members() {
     let (dir, serve, bytes) = served();
     in_sync(&dir);
     dir.text(&["create", "c.img", "10M"]);
@@ -84,7 +84,7 @@ fn members_are_replaced_added_and_removed() {
 }
 
 #[test]
-fn insert_refuses_invalid_member_name() {
+fn device_insert_refuses_invalid_member_name() {
     let (dir, serve, _) = served();
     in_sync(&dir);
     dir.text(&["create", "c.img", "10M"]);
@@ -102,7 +102,7 @@ fn insert_refuses_invalid_member_name() {
 }
 
 #[test]
-fn insert_resolves_path_from_caller_directory() {
+fn device_insert_resolves_path_from_caller_directory() {
     let (dir, serve, bytes) = served();
     in_sync(&dir);
     fs::create_dir(dir.path("other")).unwrap();
@@ -145,7 +145,7 @@ fn scrub_finds_and_repairs_changed_bytes() {
 }
 
 #[test]
-fn events_are_recorded_and_run_program() {
+fn server_records_events_and_runs_event_program() {
     let (dir, serve, _) = served();
     in_sync(&dir);
     dir.text(&["device", "fail", "home/b", "--yes"]);
@@ -166,7 +166,7 @@ fn events_are_recorded_and_run_program() {
 }
 
 #[test]
-fn followers_get_events_as_they_happen() {
+fn event_followers_receive_each_new_event() {
     let (dir, serve, _) = served();
     in_sync(&dir);
     dir.text(&["device", "fail", "home/b", "--yes"]);
@@ -190,7 +190,7 @@ fn followers_get_events_as_they_happen() {
 }
 
 #[test]
-fn followers_are_limited() {
+fn server_limits_number_of_event_followers() {
     let (dir, serve, _) = served();
     in_sync(&dir);
     let run = dir.path("run/cairn");
@@ -216,7 +216,7 @@ fn followers_are_limited() {
 }
 
 #[test]
-fn member_that_cannot_be_reopened_stays_in_use() {
+fn apply_keeps_member_whose_file_was_renamed() {
     let (dir, serve, _) = served();
     in_sync(&dir);
     fs::rename(dir.path("b.img"), dir.path("elsewhere.img")).unwrap();

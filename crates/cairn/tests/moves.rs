@@ -137,7 +137,7 @@ fn migration_encrypts_and_decrypts_volume_in_use() {
 
 /// Deriving a key takes a second or more. It ends before clients must wait for the change.
 #[test]
-fn clients_do_not_wait_for_key_derivation() {
+fn apply_derives_key_without_delaying_clients() {
     let dir = dir();
     let costly = SAFE.replace("\"1MiB\", kdf_passes = 1", "\"256MiB\", kdf_passes = 10");
     assert_ne!(costly, SAFE);
@@ -180,7 +180,7 @@ fn migration_moves_volume_to_other_disk() {
 }
 
 #[test]
-fn migration_pauses_and_cancels_without_a_trace() {
+fn migration_stays_paused_over_restart_and_cancels_completely() {
     let dir = dir();
     let serve = dir.serve(&["plain.toml"]);
     let known = Known::fill(&dir, serve.uri());
@@ -239,7 +239,7 @@ fn migration_refuses_stale_target() {
 }
 
 #[test]
-fn resize_of_disk_beneath_migration_is_refused() {
+fn device_resize_refuses_disk_beneath_encrypting_migration() {
     let dir = dir();
     let serve = dir.serve(&["plain.toml"]);
     dir.text(&["apply", "safe.toml", "--move", "--speed", "1MiB"]);
@@ -255,7 +255,7 @@ fn resize_of_disk_beneath_migration_is_refused() {
 /// Kills the server at any moment, and starts it again from the spec or from the disk alone. All acknowledged writes
 /// must be there, and the migration must continue from its boundary.
 #[test]
-fn migration_survives_kills() {
+fn migration_survives_server_kills() {
     let dir = dir();
     let mut serve = dir.serve(&["plain.toml"]);
     let mut known = Known::fill(&dir, serve.uri());

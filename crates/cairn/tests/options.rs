@@ -52,7 +52,7 @@ fn is_direct(pid: u32, file: &Path) -> bool {
 }
 
 #[test]
-fn labelled_disks_are_reopened_under_load() {
+fn apply_reopens_labelled_disks_under_load() {
     let (dir, serve) = served();
     let (uri, pid) = (serve.uri().to_owned(), serve.pid());
     let disk = dir.path("a.img").canonicalize().unwrap();
@@ -100,7 +100,7 @@ fn labelled_disks_are_reopened_under_load() {
 }
 
 #[test]
-fn apply_reports_why_disk_is_unchanged() {
+fn apply_refuses_disk_options_that_cannot_change_live() {
     let (dir, serve) = served();
     let before: GraphView = dir.json(0, &["graph"]);
     let larger = spec("", "").replace("a.img\", size = \"64MiB\"", "a.img\", size = \"96MiB\"");
@@ -136,7 +136,7 @@ fn apply_reports_why_disk_is_unchanged() {
 
 /// The state that is left if the server ends after it has extended the file, but before it has changed the graph.
 #[test]
-fn file_larger_than_its_label_keeps_old_size() {
+fn disk_keeps_labelled_size_when_file_is_larger() {
     let (dir, serve) = served();
     assert_eq!(serve.stop().code, 0);
     let file = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
@@ -153,7 +153,7 @@ fn file_larger_than_its_label_keeps_old_size() {
 }
 
 #[test]
-fn migration_moves_labelled_disk_to_smaller_one() {
+fn migration_moves_volume_to_smaller_labelled_disk() {
     let dir = Dir::new();
     let on = |disk: &str, name: &str, size: &str| {
         format!(
@@ -183,7 +183,7 @@ fn migration_moves_labelled_disk_to_smaller_one() {
 
 /// Labels do not record the options of a disk, so both specs start, and no data are lost.
 #[test]
-fn kill_during_reopen_loses_nothing() {
+fn kill_during_disk_reopen_keeps_acknowledged_writes() {
     let (dir, serve) = served();
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
@@ -211,7 +211,7 @@ fn kill_during_reopen_loses_nothing() {
 }
 
 #[test]
-fn disk_without_label_is_reopened() {
+fn apply_reopens_disk_without_label() {
     let dir = Dir::new();
     let spec = |how: &str| {
         format!(
@@ -239,7 +239,7 @@ fn disk_without_label_is_reopened() {
 }
 
 #[test]
-fn apply_reports_why_nbd_disk_is_unchanged() {
+fn apply_refuses_nbd_disk_options_that_cannot_change_live() {
     let dir = Dir::new();
     dir.text(&["create", "far.img", "16M"]);
     let far = dir.serve(&["far.img"]);

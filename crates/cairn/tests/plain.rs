@@ -9,7 +9,7 @@ use common::{Dir, PAIR, listing};
 use serde_json::Value;
 
 #[test]
-fn create_makes_a_sparse_file_once() {
+fn create_makes_sparse_file_but_refuses_existing_file() {
     let dir = Dir::new();
     let out = dir.text(&["create", "disk.img", "10G"]);
     assert_eq!(out, "disk.img  10 GiB, sparse, raw (without a label)\n");
@@ -24,7 +24,7 @@ fn create_makes_a_sparse_file_once() {
 }
 
 #[test]
-fn create_refuses_bad_sizes_and_leaves_nothing() {
+fn create_leaves_no_file_when_size_is_invalid() {
     let dir = Dir::new();
     let before = listing(&dir.0);
     for (size, code, words) in [
@@ -91,7 +91,7 @@ fn info_prints_size_use_and_format() {
 }
 
 #[test]
-fn info_queries_export() {
+fn info_reports_facts_of_nbd_export() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);
     let serve = dir.serve(&["disk.img"]);
@@ -175,7 +175,7 @@ fn serve_refuses_file_that_is_no_disk() {
 }
 
 #[test]
-fn kinds_are_listed_and_explained() {
+fn kinds_command_lists_kinds_and_shows_manual() {
     let dir = Dir::new();
     let list = dir.text(&["kinds"]);
     assert!(list.lines().any(|line| line.starts_with("mirror ")), "{list}");
@@ -191,7 +191,7 @@ fn kinds_are_listed_and_explained() {
 }
 
 #[test]
-fn shells_and_man_are_served() {
+fn completions_and_man_cover_commands() {
     let dir = Dir::new();
     for shell in ["bash", "zsh", "fish"] {
         assert!(dir.text(&["completions", shell]).contains("locate"), "{shell}");
@@ -203,7 +203,7 @@ fn shells_and_man_are_served() {
 }
 
 #[test]
-fn full_stdout_is_reported_and_closed_pipe_is_not() {
+fn command_reports_full_stdout_but_not_closed_pipe() {
     let dir = Dir::new();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let status = dir.command(&["kinds"]).stdout(full).stderr(std::process::Stdio::null()).status();

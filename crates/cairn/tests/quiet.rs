@@ -94,7 +94,7 @@ fn requests(dir: &Dir, serve: &Serve, export: &str, pattern: &str) -> u64 {
 }
 
 #[test]
-fn an_idle_graph_of_twenty_devices_and_four_clients_sleeps() {
+fn server_sleeps_while_large_graph_is_idle() {
     let dir = Dir::new();
     dir.write("quiet.toml", SPEC);
     let serve = dir.serve(&["quiet.toml"]);
@@ -119,7 +119,7 @@ fn an_idle_graph_of_twenty_devices_and_four_clients_sleeps() {
 }
 
 #[test]
-fn idle_attached_device_sleeps() {
+fn server_sleeps_while_attached_device_is_idle() {
     if !is_root() {
         return;
     }
@@ -138,7 +138,7 @@ fn idle_attached_device_sleeps() {
 }
 
 #[test]
-fn idle_graph_and_connection_use_little_memory() {
+fn server_uses_little_memory_while_graph_is_idle() {
     let dir = Dir::new();
     dir.write("quiet.toml", &SPEC.replace("memory = ", "null = "));
     let serve = dir.serve(&["quiet.toml"]);

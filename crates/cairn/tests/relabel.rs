@@ -72,7 +72,7 @@ fn refused(dir: &Dir, args: &[&str], code: i32, words: &str) {
 }
 
 #[test]
-fn relabelled_member_is_resynced_completely() {
+fn mirror_resyncs_relabelled_member_completely() {
     let dir = made(MIRROR, "both");
     wipe(&dir, "b.img");
     // No client may read these bytes.
@@ -124,7 +124,7 @@ fn repair_replaces_damaged_label() {
 }
 
 #[test]
-fn repair_relabels_only_copy_if_trusted() {
+fn repair_relabels_only_copy_with_trust_option() {
     let dir = made(STRIPE, "both");
     wipe(&dir, "b.img");
     let words = "b may hold the only copy of some bytes of vol, and b.img cannot be matched to it. \
@@ -229,7 +229,7 @@ fn put_back(dir: &Dir, disk: &str, byte: u8) {
 }
 
 #[test]
-fn disk_restored_from_backup_is_refused() {
+fn start_refuses_stripe_disk_restored_from_backup() {
     let dir = made(STRIPE, "both");
     put_back(&dir, "b.img", 9);
     let before = bytes(&dir);
@@ -254,7 +254,7 @@ fn disk_restored_from_backup_is_refused() {
 }
 
 #[test]
-fn copy_of_disk_in_use_is_stale_after_close() {
+fn start_refuses_copy_of_disk_made_while_in_use() {
     let dir = made(STRIPE, "both");
     let serve = dir.serve(&["home.toml"]);
     std::fs::copy(dir.path("b.img"), dir.path("older")).unwrap();
@@ -265,7 +265,7 @@ fn copy_of_disk_in_use_is_stale_after_close() {
 }
 
 #[test]
-fn stale_member_is_reported_and_resynced() {
+fn check_reports_stale_member_that_start_resyncs() {
     let dir = made(MIRROR, "both");
     put_back(&dir, "b.img", 9);
     let checked = dir.cairn(&["check"]);

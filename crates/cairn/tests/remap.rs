@@ -39,7 +39,7 @@ fn place(dir: &Dir, offset: &str) -> Option<u64> {
 }
 
 #[test]
-fn thin_volume_survives_kill() {
+fn thin_volume_keeps_acknowledged_writes_after_kill() {
     let dir = Dir::new();
     dir.write("g.toml", &spec(""));
     let serve = dir.serve(&["g.toml"]);
@@ -62,7 +62,7 @@ fn thin_volume_survives_kill() {
 }
 
 #[test]
-fn remap_is_inserted_into_graph_in_use_and_packed() {
+fn apply_inserts_remap_device_into_running_graph() {
     let dir = Dir::new();
     let other = "[disk]\nb = { memory = \"1MiB\" }\n[export]\nother = { on = \"b\" }\n";
     dir.write("before.toml", &format!("name = \"g\"\n{other}"));
@@ -97,7 +97,7 @@ fn remap_is_inserted_into_graph_in_use_and_packed() {
 }
 
 #[test]
-fn full_thin_volume_is_reported_and_discard_frees_space() {
+fn discard_frees_space_of_full_thin_volume() {
     let dir = Dir::new();
     dir.write("g.toml", &spec(""));
     let serve = dir.serve(&["g.toml"]);

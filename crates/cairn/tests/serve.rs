@@ -21,7 +21,7 @@ fn mode(path: &std::path::Path) -> u32 {
 }
 
 #[test]
-fn serve_offers_file_unchanged() {
+fn serve_exports_file_as_raw_volume() {
     let dir = with_disk();
     let serve = dir.serve(&["disk.img"]);
     assert!(serve.banner.starts_with("vol  16 MiB (16777216 B), blocks of "), "{}", serve.banner);
@@ -47,7 +47,7 @@ fn serve_offers_file_unchanged() {
 }
 
 #[test]
-fn printed_example_commands_work() {
+fn example_commands_in_serve_banner_work() {
     let dir = with_disk();
     let serve = dir.serve(&["disk.img"]);
     let lines = serve.banner.lines().skip_while(|line| !line.contains("try:"));
@@ -65,7 +65,7 @@ fn printed_example_commands_work() {
 }
 
 #[test]
-fn stop_closes_and_counts_connections() {
+fn server_closes_and_counts_connections_when_stopped() {
     let dir = with_disk();
     let serve = dir.serve(&["disk.img"]);
     let mut client = Command::new("qemu-io")
@@ -97,7 +97,7 @@ fn slow(what: &str) -> String {
 }
 
 #[test]
-fn stop_names_flush_past_deadline() {
+fn server_reports_unanswered_flush_after_stop_deadline() {
     let dir = Dir::new();
     dir.write("slow.toml", &slow("flush"));
     let ran = dir.serve(&["slow.toml", "--stop-timeout", "200ms"]).stop();
@@ -107,7 +107,7 @@ fn stop_names_flush_past_deadline() {
 }
 
 #[test]
-fn stop_without_requests_needs_no_timeout() {
+fn server_stops_within_zero_timeout_when_idle() {
     let dir = Dir::new();
     dir.write("m.toml", "[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n");
     let ran = dir.serve(&["m.toml", "--stop-timeout", "0s"]).stop();
@@ -115,7 +115,7 @@ fn stop_without_requests_needs_no_timeout() {
 }
 
 #[test]
-fn stop_names_request_past_deadline() {
+fn server_reports_unanswered_request_after_stop_deadline() {
     let dir = Dir::new();
     dir.write("slow.toml", &slow("write"));
     let serve = dir.serve(&["slow.toml", "--stop-timeout", "200ms"]);
@@ -140,7 +140,7 @@ fn stop_names_request_past_deadline() {
 }
 
 #[test]
-fn stop_reports_failed_flush() {
+fn server_reports_failed_flush_when_stopped() {
     let dir = Dir::new();
     dir.write(
         "bad.toml",
@@ -154,7 +154,7 @@ fn stop_reports_failed_flush() {
 }
 
 #[test]
-fn run_passes_uri_and_returns_exit_code() {
+fn serve_run_passes_uri_and_returns_exit_code() {
     let dir = with_disk();
     let line = "nbdinfo --size \"$uri\"; echo $size; test -S \"$unixsocket\" && exit 7";
     let ran = dir.cairn(&["serve", "disk.img", "--run", line]);
@@ -166,7 +166,7 @@ fn run_passes_uri_and_returns_exit_code() {
 }
 
 #[test]
-fn signal_reaches_command_and_second_one_ends_server() {
+fn serve_run_forwards_first_signal_and_ends_at_second() {
     let dir = with_disk();
     let start = |line: &str| {
         let mut command = dir.command(&["serve", "disk.img", "--run", line]);
@@ -213,7 +213,7 @@ fn pid_file_exists_while_server_runs() {
 }
 
 #[test]
-fn disk_in_use_is_not_served_twice() {
+fn serve_refuses_disk_of_another_server() {
     let dir = with_disk();
     let serve = dir.serve(&["disk.img"]);
     let ran = dir.cairn(&["serve", "disk.img", "--listen", "unix:x.sock", "--run", "true"]);
@@ -224,7 +224,7 @@ fn disk_in_use_is_not_served_twice() {
 }
 
 #[test]
-fn serve_dry_run_changes_nothing() {
+fn serve_dry_run_creates_no_file_or_socket() {
     let dir = Dir::new();
     dir.write("pair.toml", PAIR);
     let before = listing(&dir.0);
@@ -235,7 +235,7 @@ fn serve_dry_run_changes_nothing() {
 }
 
 #[test]
-fn service_manager_is_notified_of_start_and_end() {
+fn server_notifies_service_manager_of_start_and_end() {
     let dir = with_disk();
     let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
     manager.set_read_timeout(Some(common::PATIENCE)).unwrap();
@@ -265,7 +265,7 @@ fn read_only_export_refuses_writes() {
 }
 
 #[test]
-fn tcp_beyond_loopback_needs_option_and_is_warned_of() {
+fn serve_needs_insecure_option_for_tcp_beyond_loopback() {
     let dir = with_disk();
     let args = ["serve", "disk.img", "--listen", "tcp:0.0.0.0:0", "--run", "nbdinfo --size $uri"];
     let ran = dir.cairn(&args);

@@ -97,7 +97,7 @@ const WRITER: &str = "n=0
     done";
 
 #[test]
-fn killed_server_only_pauses_attached_device() {
+fn attached_device_pauses_while_killed_server_restarts() {
     if !is_root() {
         return;
     }
@@ -162,7 +162,7 @@ fn killed_server_only_pauses_attached_device() {
 }
 
 #[test]
-fn clients_connect_to_same_socket_after_takeover() {
+fn next_server_takes_over_listening_sockets_after_kill() {
     let _alone = alone();
     let dir = plain();
     let mut manager = Manager::new(&dir);
@@ -207,7 +207,7 @@ fn clients_connect_to_same_socket_after_takeover() {
 
 /// fio's NBD client does not reconnect.
 #[test]
-fn planned_restart_keeps_connections() {
+fn planned_restart_keeps_client_connections() {
     let _alone = alone();
     let dir = plain();
     let mut manager = Manager::new(&dir);
@@ -229,7 +229,7 @@ fn planned_restart_keeps_connections() {
 }
 
 #[test]
-fn planned_restart_closes_memory_disk_in_order() {
+fn planned_restart_closes_graph_with_memory_disk() {
     let _alone = alone();
     let dir = mortal();
     let mut manager = Manager::new(&dir);
@@ -240,7 +240,7 @@ fn planned_restart_closes_memory_disk_in_order() {
 }
 
 #[test]
-fn takeover_detaches_device_of_removed_export() {
+fn next_server_detaches_device_of_removed_export() {
     if !is_root() {
         return;
     }
@@ -283,7 +283,7 @@ fn takeover_detaches_device_of_removed_export() {
 }
 
 #[test]
-fn device_on_memory_disk_is_not_held_over_kill() {
+fn server_does_not_store_attached_device_on_memory_disk() {
     if !is_root() {
         return;
     }
@@ -305,7 +305,7 @@ fn device_on_memory_disk_is_not_held_over_kill() {
 }
 
 #[test]
-fn takeover_fails_request_present_at_every_crash() {
+fn next_server_fails_request_present_at_every_crash() {
     if !is_root() {
         return;
     }
@@ -357,7 +357,7 @@ fn takeover_fails_request_present_at_every_crash() {
 }
 
 #[test]
-fn takeover_continues_device_if_another_attach_fails() {
+fn next_server_resumes_device_when_another_attach_fails() {
     if !is_root() {
         return;
     }
@@ -407,7 +407,7 @@ fn takeover_continues_device_if_another_attach_fails() {
 }
 
 #[test]
-fn takeover_grows_device_of_grown_export() {
+fn next_server_grows_attached_device_of_grown_export() {
     if !is_root() {
         return;
     }
@@ -433,7 +433,7 @@ fn takeover_grows_device_of_grown_export() {
 }
 
 #[test]
-fn takeover_continues_device_without_replay_counts() {
+fn next_server_resumes_device_without_replay_counts() {
     if !is_root() {
         return;
     }
@@ -458,7 +458,7 @@ fn takeover_continues_device_without_replay_counts() {
 }
 
 #[test]
-fn apply_reports_whether_device_is_held() {
+fn apply_reports_whether_attached_device_survives_kill() {
     if !is_root() {
         return;
     }

@@ -71,7 +71,7 @@ fn works(dir: &Dir, name: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn tls_works_between_cairn_client_and_server() {
+fn cairn_client_connects_to_cairn_server_over_tls() {
     let (dir, serve) = serve();
     assert!(serve.uri().starts_with("nbds+unix:///vol?socket="), "{}", serve.banner);
     assert!(dir.text(&["info", &uri(&dir, "vol", "ours")]).contains("64 MiB"));
@@ -97,7 +97,7 @@ fn tls_works_between_cairn_client_and_server() {
 }
 
 #[test]
-fn nbd_disk_works_over_tls_and_tcp() {
+fn nbd_disk_serves_requests_over_tls_and_tcp() {
     let dir = Dir::new();
     certificates(&dir);
     dir.write("t.toml", &SPEC.replace("tls+unix:tls.sock", "tls://127.0.0.1:0"));
@@ -118,7 +118,7 @@ fn nbd_disk_works_over_tls_and_tcp() {
 }
 
 #[test]
-fn tls_serves_clients_of_other_projects() {
+fn tls_server_accepts_clients_of_other_projects() {
     let (dir, serve) = serve();
     let vol = uri(&dir, "vol", "ours");
     let told = works(&dir, "nbdinfo", &[&vol]);
@@ -146,7 +146,7 @@ fn tls_serves_clients_of_other_projects() {
 }
 
 #[test]
-fn export_admits_only_listed_clients() {
+fn tls_export_admits_only_listed_clients() {
     let (dir, _serve) = serve();
     for (who, sees) in [("ours", "alices"), ("bob", "bobs")] {
         let list = works(&dir, "nbdinfo", &["--list", &uri(&dir, "", who)]);
@@ -160,7 +160,7 @@ fn export_admits_only_listed_clients() {
 }
 
 #[test]
-fn tls_refuses_client_without_valid_certificate() {
+fn tls_server_refuses_client_without_valid_certificate() {
     let (dir, serve) = serve();
     let cases = [
         ("alone", "requires a client certificate"),
@@ -186,7 +186,7 @@ fn tls_refuses_client_without_valid_certificate() {
 }
 
 #[test]
-fn tls_1_2_is_refused() {
+fn tls_server_refuses_tls_1_2() {
     let (dir, serve) = serve();
     dir.write("old.conf", "[overrides]\ndisabled-version = tls1.3\n");
     let ask = |config: Option<&str>| {
@@ -238,7 +238,7 @@ fn is_closed(stream: &mut UnixStream) -> bool {
 }
 
 #[test]
-fn tls_required_server_refuses_plain_options() {
+fn tls_server_refuses_nbd_options_before_starttls() {
     let (dir, serve) = serve();
     const TLS_REQD: u32 = 0x8000_0005;
     let mut stream = connect(&dir);
@@ -269,7 +269,7 @@ fn tls_required_server_refuses_plain_options() {
 }
 
 #[test]
-fn hanging_tls_handshake_is_closed_in_time() {
+fn tls_server_closes_hanging_handshake_after_timeout() {
     let (dir, serve) = serve();
     let mut stream = connect(&dir);
     stream.write_all(&option(STARTTLS, b"")).unwrap();
@@ -350,7 +350,7 @@ fn tls_client_verifies_servers_of_other_projects() {
 }
 
 #[test]
-fn spec_with_wrong_certificates_is_refused_with_path() {
+fn spec_check_reports_path_of_wrong_certificate() {
     let dir = Dir::new();
     certificates(&dir);
     let cases = [
@@ -389,7 +389,7 @@ fn spec_with_wrong_certificates_is_refused_with_path() {
 
 /// Runs the commands of the manual unchanged.
 #[test]
-fn tls_commands_of_manual_work() {
+fn certificate_commands_in_manual_work() {
     let dir = Dir::new();
     let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/exports/nbd.md");
     let manual = std::fs::read_to_string(manual).unwrap();
@@ -431,7 +431,7 @@ fn tls_commands_of_manual_work() {
 }
 
 #[test]
-fn planned_restart_closes_tls_sessions_in_order() {
+fn planned_restart_closes_tls_sessions() {
     let dir = Dir::new();
     certificates(&dir);
     let on_file = "d = { file = \"d.img\", size = \"64MiB\", create = true }";
@@ -518,7 +518,7 @@ impl Drop for Reader {
 }
 
 #[test]
-fn apply_closes_sessions_of_removed_certificates() {
+fn apply_closes_tls_sessions_of_clients_no_longer_listed() {
     let (dir, serve) = serve();
     let mut alices = Reader::start(&dir, "alices", "ours");
     let mut bobs = Reader::start(&dir, "bobs", "bob");
@@ -534,7 +534,7 @@ fn apply_closes_sessions_of_removed_certificates() {
 }
 
 #[test]
-fn certificate_files_are_read_by_each_handshake() {
+fn tls_handshake_reads_changed_certificate_files() {
     let dir = Dir::new();
     let (ours, here) = (Authority::new("ours"), |name: &str| dir.path(name));
     ours.write(&here("ours"));

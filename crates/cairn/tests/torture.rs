@@ -405,7 +405,7 @@ impl Drop for Trial<'_> {
 }
 
 #[test]
-fn no_acknowledged_write_is_lost_and_no_io_fails() {
+fn attached_device_keeps_acknowledged_writes_under_random_kills() {
     if !is_root() {
         return;
     }

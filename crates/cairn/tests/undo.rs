@@ -58,7 +58,7 @@ fn history(dir: &Dir) -> History {
 }
 
 #[test]
-fn undo_removes_added_member_and_restores_it() {
+fn undo_removes_added_member_and_next_undo_restores_member() {
     let (dir, serve) = served("", PAIR);
     let nothing = dir.cairn(&["undo"]);
     assert!(
@@ -141,7 +141,7 @@ fn undo_reads_history_from_labels_after_restart() {
 }
 
 #[test]
-fn undo_refuses_graph_without_labels() {
+fn undo_refuses_graph_without_labelled_disks() {
     let dir = Dir::new();
     dir.cairn(&["create", "raw.img", "8M"]).ok();
     let serve = dir.serve(&["raw.img"]);

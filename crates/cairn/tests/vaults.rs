@@ -148,7 +148,7 @@ fn check_finds_flipped_byte_in_each_page_of_vault() {
 }
 
 #[test]
-fn check_reads_log_that_was_not_replayed() {
+fn check_reads_vault_log_before_replay() {
     let dir = made(&spec("", "a"), true);
     let said = every_page_flipped(&dir);
     println!("{said:?}");

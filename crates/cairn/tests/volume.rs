@@ -170,7 +170,7 @@ fn are_equal(dir: &Dir) {
 }
 
 #[test]
-fn new_volume_opens_only_with_its_passphrase() {
+fn encrypted_volume_opens_only_with_passphrase() {
     let dir = written();
     are_equal(&dir);
     opens(&dir, "one");
@@ -182,7 +182,7 @@ fn new_volume_opens_only_with_its_passphrase() {
 }
 
 #[test]
-fn key_slots_change_while_volume_is_served() {
+fn key_commands_change_slots_while_volume_is_served() {
     let dir = written();
     let serve = dir.serve(&["home.toml"]);
     let add =
@@ -221,7 +221,7 @@ fn key_slots_change_while_volume_is_served() {
 }
 
 #[test]
-fn key_rm_and_key_change_erase_slot_in_both_generations() {
+fn key_rm_and_change_erase_slot_in_all_labels() {
     let dir = written();
     let serve = dir.serve(&["home.toml"]);
     dir.text(&["key", "add", "safe", "--key", "file:one", "--new-key", "file:two"]);
@@ -258,7 +258,7 @@ fn slot(state: &[u8], number: usize) -> Vec<u8> {
 }
 
 #[test]
-fn returning_member_gets_current_key_slots() {
+fn returning_mirror_member_gets_current_key_slots() {
     let dir = written();
     fs::rename(dir.path("b.img"), dir.path("away")).unwrap();
     let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
@@ -335,7 +335,7 @@ fn blank_replacement_disk_gets_key_slots() {
 }
 
 #[test]
-fn neither_passphrases_nor_the_volume_key_are_outside_locked_memory() {
+fn passphrases_and_volume_key_stay_in_locked_memory() {
     let dir = home();
     let [mut one, mut two] = [[0; 48]; 2];
     let urandom = File::open("/dev/urandom").unwrap();

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_is_parsed_from_line() {
+    fn control_command_is_parsed_from_line() {
         let cut = |policy, stay| Ok(Command::PowerCut { policy, stay });
         assert_eq!("powercut".parse(), cut(CutPolicy::DropAll, false));
         assert_eq!("powercut omit-one stay".parse(), cut(CutPolicy::OmitOne, true));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn command_knows_every_cut_policy() {
+    fn control_command_knows_every_power_cut_policy() {
         for policy in CutPolicy::ALL {
             assert!(POLICIES.iter().any(|(_, known)| *known == policy), "{policy:?}");
         }

@@ -38,7 +38,7 @@ fn head() -> Vec<u8> {
 }
 
 #[test]
-fn write_with_incomplete_payload_changes_nothing() {
+fn server_ignores_write_with_incomplete_payload() {
     let mut rig = Rig::of(&Shape::ONE, 1);
     rig.serve(&Shape::ONE.spec(0));
     let volume = rig.volume();

@@ -20,7 +20,7 @@ fn ops(top: &Value, device: &str, verb: &str) -> u64 {
 }
 
 #[test]
-fn flush_is_one_flush_of_each_disk() {
+fn volume_flush_flushes_each_disk_once() {
     for shape in &Shape::ALL {
         println!("{}", shape.name);
         let mut rig = Rig::of(shape, 1);
@@ -42,7 +42,7 @@ fn flush_is_one_flush_of_each_disk() {
 }
 
 #[test]
-fn fua_is_passed_on_without_flush() {
+fn volume_passes_fua_to_disks_without_flush() {
     for shape in &Shape::ALL {
         println!("{}", shape.name);
         let mut rig = Rig::of(shape, 1);
@@ -61,7 +61,7 @@ fn fua_is_passed_on_without_flush() {
 }
 
 #[test]
-fn flush_of_volume_flushes_file_once() {
+fn volume_flush_flushes_file_disk_once() {
     let mut rig = Rig::new(1, &["a=4KiB".to_owned()]);
     rig.serve(
         "[disk]\nfile = { file = \"disk.img\", size = \"1MiB\", create = true }\n\

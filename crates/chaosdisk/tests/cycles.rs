@@ -119,11 +119,11 @@ fn cycles(count: u64, end: impl Fn(u64) -> End) {
 }
 
 #[test]
-fn acknowledged_writes_survive_kill() {
+fn volume_keeps_acknowledged_writes_after_server_kill() {
     cycles(20, |_| End::Kill);
 }
 
 #[test]
-fn flushed_writes_survive_power_cut() {
+fn volume_keeps_flushed_writes_after_power_cut() {
     cycles(12, |n| if n % 4 == 3 { End::Kill } else { End::PowerCut });
 }

@@ -29,7 +29,7 @@ fn cut(profile: &str, policy: &str) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn power_cut_follows_its_policy() {
+fn simulated_power_cut_follows_policy() {
     let (left, old, _) = cut("512n", "drop-all");
     assert!(left == old);
     let (left, _, new) = cut("512n", "keep-all");
@@ -43,7 +43,7 @@ fn power_cut_follows_its_policy() {
 }
 
 #[test]
-fn power_cut_keeps_connections_with_stay() {
+fn simulated_power_cut_with_stay_keeps_connections() {
     let (rig, disk) = one("512n");
     disk.write(&rig.core, 0, &bytes_of(1, PIECE));
     rig.ctl("powercut drop-all stay");
@@ -51,7 +51,7 @@ fn power_cut_keeps_connections_with_stay() {
 }
 
 #[test]
-fn eio_fails_ordered_number_of_requests() {
+fn eio_command_fails_requested_number_of_requests() {
     let (rig, disk) = one("512n");
     let bytes = bytes_of(1, PIECE);
     rig.ctl("eio a write 2");
@@ -62,7 +62,7 @@ fn eio_fails_ordered_number_of_requests() {
 }
 
 #[test]
-fn disk_stalls_hangs_and_resumes() {
+fn simulated_disk_stalls_hangs_and_resumes_by_command() {
     let (rig, disk) = one("512n");
     let begun = Instant::now();
     rig.ctl("stall a 200ms");
@@ -82,7 +82,7 @@ fn disk_stalls_hangs_and_resumes() {
 }
 
 #[test]
-fn rot_flips_one_bit_of_medium() {
+fn rot_command_flips_one_bit_of_medium() {
     let (rig, disk) = one("512n");
     let bytes = bytes_of(1, PIECE);
     disk.write_fua(&rig.core, 0, &bytes);

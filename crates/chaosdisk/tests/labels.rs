@@ -231,7 +231,7 @@ fn labelled_graph_opens_after_any_power_cut() {
 /// No data were served before the cut. The disks may be in a state that needs --wipe or a decision of the
 /// operator, and the error says so.
 #[test]
-fn first_start_can_be_repeated_after_power_cut() {
+fn graph_first_start_can_be_repeated_after_power_cut() {
     let seed = seed();
     let draw = Stream::new(seed, "first", 0);
     for round in 0..8 {

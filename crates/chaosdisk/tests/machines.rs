@@ -107,7 +107,7 @@ impl Machine {
 }
 
 #[test]
-fn flushed_writes_survive_power_cut_of_machine() {
+fn volume_keeps_flushed_writes_when_machine_loses_power() {
     let cuts = std::env::var("CUTS").map_or(CUTS_DEFAULT, |cuts| cuts.parse().expect("a number"));
     let mut machine = Machine::new(seed());
     let answered: u64 = (0..cuts).map(|cycle| machine.cycle(cycle)).sum();

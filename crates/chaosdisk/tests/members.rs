@@ -41,7 +41,7 @@ fn out() -> (String, String) {
 }
 
 #[test]
-fn degraded_write_completes_when_disk_hangs() {
+fn mirror_completes_degraded_write_when_disk_hangs() {
     let (mut rig, volume) = mirror();
     rig.ctl("hang b");
     let begun = Instant::now();
@@ -60,7 +60,7 @@ fn degraded_write_completes_when_disk_hangs() {
 }
 
 #[test]
-fn read_uses_other_copy_when_disk_hangs() {
+fn mirror_reads_other_member_when_disk_hangs() {
     for hung in ["a", "b"] {
         let (rig, volume) = mirror();
         volume.write(&rig.core, 0, &bytes_of(3, PIECE));
@@ -75,7 +75,7 @@ fn read_uses_other_copy_when_disk_hangs() {
 }
 
 #[test]
-fn failed_flush_retires_member_and_other_keeps_data() {
+fn mirror_fails_member_after_failed_flush() {
     for (fails, keeps) in [("a", "b"), ("b", "a")] {
         let (mut rig, volume) = mirror();
         volume.flush(&rig.core);
@@ -91,7 +91,7 @@ fn failed_flush_retires_member_and_other_keeps_data() {
 }
 
 #[test]
-fn failed_write_retires_member() {
+fn mirror_fails_member_after_failed_write() {
     let (rig, volume) = mirror();
     rig.ctl("eio a write");
     volume.write(&rig.core, 0, &bytes_of(5, PIECE));
@@ -101,7 +101,7 @@ fn failed_write_retires_member() {
 }
 
 #[test]
-fn failed_flush_without_other_copy_is_permanent() {
+fn volume_without_copies_fails_permanently_after_failed_flush() {
     for shape in [Shape::ONE, Shape::STRIPE, Shape::CONCAT] {
         let mut rig = Rig::of(&shape, 1);
         rig.serve(&shape.spec(0));

@@ -23,7 +23,7 @@ fn after(rig: &mut Rig, shape: &Shape, turn: usize, look: impl Fn(&Rig, &common:
 }
 
 #[test]
-fn power_cut_keeps_flushed_and_loses_unflushed_writes() {
+fn power_cut_loses_only_unflushed_writes() {
     for (shape, turn) in every() {
         println!("{}, {turn}", shape.name);
         let mut rig = Rig::of(shape, 1);
@@ -48,7 +48,7 @@ fn power_cut_keeps_flushed_and_loses_unflushed_writes() {
 }
 
 #[test]
-fn flush_covers_writes_of_other_connections() {
+fn server_flush_covers_writes_of_other_connections() {
     for (shape, turn) in every() {
         println!("{}, {turn}", shape.name);
         let mut rig = Rig::of(shape, 2);
@@ -66,7 +66,7 @@ fn flush_covers_writes_of_other_connections() {
 }
 
 #[test]
-fn fua_makes_only_its_own_request_durable() {
+fn fua_write_makes_only_own_bytes_durable() {
     for (shape, turn) in every() {
         println!("{}, {turn}", shape.name);
         let mut rig = Rig::of(shape, 3);
@@ -99,7 +99,7 @@ fn fua_makes_only_its_own_request_durable() {
 }
 
 #[test]
-fn power_cut_reveals_disk_that_ignores_flushes() {
+fn power_cut_loses_data_of_disk_that_ignores_flushes() {
     let mut rig = Rig::new(4, &["a=256KiB,liar".to_owned()]);
     rig.serve(&Shape::ONE.spec(0));
     let volume = rig.volume();

@@ -32,7 +32,7 @@ fn counter(rig: &Rig, disk: &str, what: &str) -> u64 {
 }
 
 #[test]
-fn acknowledged_writes_survive_power_cut_of_disks() {
+fn nbd_disk_replays_acknowledged_writes_after_power_cut() {
     for shape in [Shape::ONE, Shape::STRIPE, Shape::CONCAT] {
         let mut rig = Rig::of(&shape, 1);
         rig.serve(&shape.spec(0));
@@ -63,7 +63,7 @@ fn acknowledged_writes_survive_power_cut_of_disks() {
 const KEPT: &str = "[disk]\na = { nbd = \"@a\" }\n[export]\nvol = { on = \"a\" }\n";
 
 #[test]
-fn replay_survives_kill_of_worker_and_power_cut_of_disks() {
+fn nbd_replay_survives_worker_kill_and_power_cut() {
     let mut rig = Rig::of(&Shape::ONE, 1);
     rig.keep(KEPT);
     let core = &rig.core;
@@ -102,7 +102,7 @@ fn replay_survives_kill_of_worker_and_power_cut_of_disks() {
 }
 
 #[test]
-fn replay_loses_nothing_in_power_cuts_under_load() {
+fn nbd_replay_keeps_writes_in_power_cuts_under_load() {
     let seed = seed();
     for shape in [Shape::ONE, Shape::STRIPE] {
         let mut rig = Rig::of(&shape, seed);
@@ -145,7 +145,7 @@ fn replay_loses_nothing_in_power_cuts_under_load() {
 }
 
 #[test]
-fn live_change_flushes_disk_that_it_reopens() {
+fn live_change_flushes_nbd_disk_before_reopening() {
     let spec = |timeout| {
         format!("[disk]\na = {{ nbd = \"@a\"{timeout} }}\n[export]\nvol = {{ on = \"a\" }}\n")
     };
@@ -163,7 +163,7 @@ fn live_change_flushes_disk_that_it_reopens() {
 }
 
 #[test]
-fn flush_fails_after_power_cut_without_replay() {
+fn nbd_disk_fails_flush_after_power_cut_without_replay() {
     let mut rig = Rig::of(&Shape::ONE, 1);
     rig.serve("[disk]\na = { nbd = \"@a\", replay = 0 }\n[export]\nvol = { on = \"a\" }\n");
     let volume = rig.volume();
@@ -182,7 +182,7 @@ fn flush_fails_after_power_cut_without_replay() {
 }
 
 #[test]
-fn lost_connection_is_permanent_without_reconnect() {
+fn nbd_disk_fails_permanently_after_disconnect_without_reconnect() {
     let mut rig = Rig::of(&Shape::ONE, 1);
     rig.serve("[disk]\na = { nbd = \"@a\", reconnect = \"0s\" }\n[export]\nvol = { on = \"a\" }\n");
     let volume = rig.volume();

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn label_of_another_host_is_written_only_if_taken() {
+    fn repair_writes_label_of_another_host_only_with_take() {
         let held = Label { holder: Some(Machine::new("there", [2; 16])), ..label() };
         assert_eq!(reason(&held, false), Some(Reason::LabelHeldByOtherHost));
         assert_eq!(reason(&held, true), None);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn label_with_unknown_features_is_not_written() {
+    fn repair_refuses_label_with_unknown_features() {
         let newer = Label { unknown_read_only: 4, ..label() };
         for take in [false, true] {
             assert_eq!(reason(&newer, take), Some(Reason::LabelNewer));

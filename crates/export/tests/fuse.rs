@@ -199,7 +199,7 @@ fn serve(export: &Rc<Export>, log: &Rc<RefCell<Vec<String>>>) -> (Rc<Wire>, Volu
 }
 
 #[test]
-fn volume_keeps_bytes_and_rejects_bad_requests() {
+fn mounted_volume_keeps_written_bytes_and_rejects_bad_requests() {
     with_export(MEMORY, |env, export, _| async move {
         let log = Rc::default();
         let (wire, volume) = serve(&export, &log);
@@ -251,7 +251,7 @@ fn volume_keeps_bytes_and_rejects_bad_requests() {
 }
 
 #[test]
-fn old_kernel_is_refused() {
+fn mount_fails_when_kernel_fuse_version_is_too_old() {
     with_export(MEMORY, |env, export, _| async move {
         let log = Rc::default();
         let (wire, volume) = serve(&export, &log);
@@ -264,7 +264,7 @@ fn old_kernel_is_refused() {
 }
 
 #[test]
-fn request_waits_for_overlapping_write_of_broken_mount() {
+fn mount_read_waits_for_overlapping_write_of_broken_mount() {
     let spec = "[disk]\nm = { memory = \"1MiB\" }\n[device]\n\
                 late = { kind = \"delay\", on = \"m\", time = \"200ms\" }\n\
                 [export]\nvol = { on = \"late\" }\n";
@@ -293,7 +293,7 @@ fn request_waits_for_overlapping_write_of_broken_mount() {
 
 /// No piece is admitted during a change of the graph or a hand-over.
 #[test]
-fn long_discard_is_admitted_piece_by_piece() {
+fn mount_admits_long_discard_piece_by_piece() {
     const PUNCH_AND_KEEP_SIZE: u64 = 3;
     let spec = "[disk]\nm = { memory = \"64MiB\" }\n[device]\n\
                 late = { kind = \"delay\", on = \"m\", write = \"50ms\" }\n\
@@ -324,7 +324,7 @@ fn long_discard_is_admitted_piece_by_piece() {
 }
 
 #[test]
-fn resume_carries_out_unanswered_requests() {
+fn resumed_mount_carries_out_requests_without_reply() {
     with_export(MEMORY, |env, export, _| async move {
         let lines = Rc::<RefCell<Vec<String>>>::default();
         let wire = Rc::<Wire>::default();
@@ -366,7 +366,7 @@ fn resume_carries_out_unanswered_requests() {
 }
 
 #[test]
-fn mount_ends_with_process_after_failed_flush() {
+fn mount_leaves_descriptor_store_after_failed_flush() {
     let spec = "[disk]\nm = { memory = \"1MiB\" }\n[device]\n\
                 bad = { kind = \"error\", on = \"m\", op = \"flush\" }\n\
                 [export]\nvol = { on = \"bad\" }\n";

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_counts_each_use() {
+    fn prose_check_counts_each_word_that_is_not_plain() {
         assert_eq!(marks("The label names the machine that has the disk open."), 0);
         assert_eq!(marks("Whoever reads it waits. Somebody is told."), 5);
         assert_eq!(marks("What is new is copied."), 1);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn paragraphs_are_comments_or_text_outside_of_fences() {
+    fn prose_check_reads_comments_and_text_outside_of_fences() {
         let code = "/// One\n/// two.\nlet x = \"// no\";\n// Three.\n";
         assert_eq!(paragraphs(Path::new("a.rs"), code), ["One two. ", "Three. "]);
         let document = "# Title\n\nText.\n```\nnobody\n```\n";

@@ -44,7 +44,7 @@ fn judges(words: &str) -> Result<Vec<&str>, String> {
 }
 
 #[test]
-fn architecture_fits_its_limit_of_lines() {
+fn architecture_document_fits_line_limit() {
     let text = text();
     let count = text.lines().count();
     assert!(
@@ -61,7 +61,7 @@ fn architecture_fits_its_limit_of_lines() {
 }
 
 #[test]
-fn architecture_names_every_crate() {
+fn architecture_document_names_every_crate() {
     let text = text();
     for name in house::crates().keys() {
         let is_there = [format!("`{name}`"), format!("`{name}/`")]
@@ -72,7 +72,7 @@ fn architecture_names_every_crate() {
 }
 
 #[test]
-fn invariants_are_numbered_without_gap() {
+fn architecture_invariants_are_numbered_without_gap() {
     let text = text();
     let numbers: Vec<_> = invariants(&text).iter().map(|(number, _)| *number).collect();
     assert!(
@@ -84,7 +84,7 @@ fn invariants_are_numbered_without_gap() {
 }
 
 #[test]
-fn invariants_name_tests_and_seeded_bugs_that_exist() {
+fn architecture_invariants_name_existing_tests_and_seeded_bugs() {
     let (text, tests, bugs) = (text(), house::test_names(), house::seeded_bugs());
     assert!(tests.len() > 500, "only {} tests were found: is the search right?", tests.len());
     assert!(bugs.len() > 50, "only {} bugs were found: is the search right?", bugs.len());
@@ -111,7 +111,7 @@ fn invariants_name_tests_and_seeded_bugs_that_exist() {
 }
 
 #[test]
-fn invariant_without_judge_is_refused() {
+fn architecture_check_rejects_invariant_without_test() {
     assert!(judges("1. **Nothing is lost.**").is_err());
     assert!(judges("1. **Nothing is lost.** Judged by a test.").is_err());
     assert_eq!(judges("1. Judged by `one`, `bug 02a`.").unwrap(), ["one", "bug 02a"]);

@@ -50,7 +50,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn dependencies_are_those_of_the_table() {
+fn crate_dependencies_equal_table_of_allowed_dependencies() {
     let manifests = manifests();
     for (name, manifest) in &manifests {
         let known = MAY_KNOW.iter().find(|(known, _)| known == name);

@@ -55,7 +55,7 @@ fn linked() -> Vec<(PathBuf, Vec<PathBuf>)> {
 }
 
 #[test]
-fn document_links_to_glossary() {
+fn every_document_links_to_glossary() {
     let glossary = Path::new("docs/glossary.md");
     for (path, targets) in linked() {
         let is_exception = WITHOUT_GLOSSARY.iter().any(|name| path == Path::new(name));
@@ -71,7 +71,7 @@ fn document_links_to_glossary() {
 }
 
 #[test]
-fn document_links_lead_to_files() {
+fn document_links_lead_to_existing_files() {
     let mut missing = Vec::new();
     let mut count = 0;
     for (path, targets) in linked() {
@@ -84,7 +84,7 @@ fn document_links_lead_to_files() {
 }
 
 #[test]
-fn link_search_skips_code_and_web_pages() {
+fn document_link_search_skips_code_and_web_pages() {
     let text =
         "[a](one.md) [b](two.md#part)\n```\n[c](three.md)\n```\n[d](https://x.org) [e](#here)";
     assert_eq!(links(text), ["one.md", "two.md"]);

@@ -5,7 +5,7 @@
 const LINES_MAX: usize = 800;
 
 #[test]
-fn file_fits_its_limit_of_lines() {
+fn source_file_fits_line_limit() {
     let files = house::rust_files();
     assert!(files.len() > 50, "only {} files were found: is this the right place?", files.len());
     for path in files {

@@ -16,7 +16,7 @@ fn terms() -> Vec<String> {
 }
 
 #[test]
-fn glossary_terms_select_tests() {
+fn glossary_terms_appear_in_test_names() {
     let (terms, tests) = (terms(), house::test_names());
     assert!(terms.len() > 50, "only {} terms were found: is the search right?", terms.len());
     let selected = |term: &&String| tests.iter().filter(|test| test.contains(*term)).count();

@@ -48,7 +48,7 @@ fn product_code_outside_of_kinds_names_no_kind() {
 }
 
 #[test]
-fn names_of_kinds_are_found_in_code_alone() {
+fn search_for_kind_names_skips_comments_and_tests() {
     assert_eq!(named(&product_code("let kind = find(\"mirror\");")), ["mirror"]);
     assert_eq!(named(&product_code("use kinds::crypt::slots;")), ["crypt"]);
     assert!(named(&product_code("/// a \"mirror\"\nlet a = \"mirrors\";")).is_empty());

@@ -24,7 +24,7 @@ fn counts() -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn prose_uses_plain_words() {
+fn prose_of_workspace_uses_plain_words() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(ALLOWED);
     let counts = counts();
     let text = std::fs::read_to_string(&path).unwrap_or_default();

@@ -5,7 +5,7 @@
 const BENEATH: [&str; 3] = ["meta::", "graph::labels", "labels::diagnosis"];
 
 #[test]
-fn binary_names_neither_meta_nor_labels_of_graph() {
+fn binary_sources_name_neither_meta_crate_nor_label_module() {
     let sources = house::root().join("crates/cairn/src");
     let sources = std::fs::canonicalize(sources).expect("the binary has sources");
     let mut judged = 0;

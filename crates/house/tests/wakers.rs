@@ -33,7 +33,7 @@ fn keeps_waker(line: &str) -> bool {
 }
 
 #[test]
-fn wakers_are_kept_by_toolkit_and_executors_alone() {
+fn only_listed_sources_store_wakers() {
     let root = std::fs::canonicalize(house::root()).unwrap();
     let of_house = |path: &Path| path.starts_with("crates/house");
     let mut found = Vec::new();
@@ -49,7 +49,7 @@ fn wakers_are_kept_by_toolkit_and_executors_alone() {
 }
 
 #[test]
-fn kept_wakers_are_found_in_declarations_alone() {
+fn search_for_stored_wakers_finds_declarations_only() {
     let kept = [
         "    waiting: RefCell<Vec<Waker>>,",
         "    waiter: Cell<Option<std::task::Waker>>,",

@@ -32,7 +32,7 @@ const REFUSED: &[&str] = &[
 const SOURCES_OF_RANDOMNESS: &[&str] = &["fastrand", "getrandom", "oorandom", "rand", "rand_core"];
 
 #[test]
-fn crates_reach_the_world_through_env() {
+fn only_listed_sources_call_operating_system_directly() {
     let root = std::fs::canonicalize(house::root()).unwrap();
     let mut found = Vec::new();
     for path in house::rust_files() {
@@ -52,7 +52,7 @@ fn crates_reach_the_world_through_env() {
 }
 
 #[test]
-fn clippy_refuses_calls_that_pass_env_by() {
+fn clippy_config_refuses_calls_that_bypass_env() {
     let text = std::fs::read_to_string(house::root().join("clippy.toml")).unwrap();
     let settings: toml::Table = text.parse().unwrap();
     let rows = settings["disallowed-methods"].as_array().unwrap();
@@ -63,7 +63,7 @@ fn clippy_refuses_calls_that_pass_env_by() {
 }
 
 #[test]
-fn randomness_comes_from_env() {
+fn no_crate_depends_on_random_number_library() {
     for (name, manifest) in house::manifests() {
         let named = manifest.get("dependencies").and_then(|table| table.as_table());
         let other = named.and_then(|table| {

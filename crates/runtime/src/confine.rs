@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn confine_answers_eperm_and_forbids_new_privileges() {
+    fn system_call_filter_returns_eperm_and_forbids_new_privileges() {
         let status = std::thread::spawn(|| {
             confine().unwrap();
             let error = std::os::unix::fs::chroot("/").unwrap_err();

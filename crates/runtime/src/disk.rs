@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_writes_zeros_without_fallocate_support() {
+    fn disk_zero_writes_zeros_when_fallocate_is_unsupported() {
         with_disk("zeros", async |core, disk| {
             let env = core.env();
             let data = env.buf(SIZE as usize).unwrap();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_falls_back_when_file_system_refuses_call() {
+    fn disk_zero_succeeds_when_file_system_refuses_fallocate() {
         with_disk("refused", async |_, disk| {
             let range = ByteRange::new(0, 4096).unwrap();
             for unmap in [true, false] {
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failed_flush_every_flush_fails() {
+    fn disk_fails_every_flush_after_failed_flush() {
         with_disk("flush", async |core, disk| {
             disk.start(DiskIo::Flush).await.result.unwrap();
             let first = disk.disk.failed(Op::Flush, 0, libc::EIO);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_complete_beyond_queue_capacity() {
+    fn disk_completes_more_reads_than_queue_holds() {
         with_disk("many", async |core, disk| {
             let buf = core.env().buf(512).unwrap();
             // More than the 256 entries of the submission queue and the 4096 of the completion queue.

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn engine_falls_back_to_threads_only_if_banned() {
+    fn io_engine_uses_threads_only_when_io_uring_is_forbidden() {
         let of = |errno| refusal(&io::Error::from_raw_os_error(errno));
         assert_eq!(of(libc::EPERM), Some("this process may not use io_uring (EPERM)"));
         assert!(of(libc::ENOSYS).is_some());

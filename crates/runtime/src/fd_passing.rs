@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn passed_descriptors_arrive_under_their_names() {
+    fn child_process_receives_passed_descriptors_by_name() {
         let all: Vec<_> = (0..PASSED_FDS_MAX).map(|n| (format!("passed-{n}"), n)).collect();
         let files: Vec<_> = all.iter().map(|(name, _)| file(name)).collect();
         let names = all.iter().map(|(name, _)| name.as_str());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn inherit_from_rejects_name_without_descriptor() {
+    fn child_process_rejects_name_without_descriptor() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         (&ours).write_all(b"listener\n").unwrap();
         drop(ours);

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn send_times_out_when_service_manager_hangs() {
+    fn descriptor_store_send_times_out_when_service_manager_hangs() {
         let path = std::env::temp_dir().join(format!("cairn-store-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let manager = UnixDatagram::bind(&path).unwrap();

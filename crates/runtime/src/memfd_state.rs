@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_taken_once() {
+    fn stored_state_is_returned_only_once_to_next_process() {
         let mut held = left("papers-once", b"state");
         assert_eq!(take("papers-once", 5).unwrap(), b"state");
         let mut again = Vec::new();

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn given_key_is_found_by_name_and_dropped_when_kept() {
+    fn one_shot_key_is_dropped_when_stored_for_next_process() {
         let path = std::env::temp_dir().join(format!("cairn-given-{}", std::process::id()));
         std::fs::write(&path, b"hunter2").unwrap();
         give_key("home/safe", &path).unwrap();

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remains_get_finds_memory_left_with_its_size() {
+    fn persistent_memory_keeps_bytes_and_size_for_next_process() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(memfd_create("test", flags).unwrap());
         file.set_len(4096).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn remains_get_fails_without_service_manager() {
+    fn persistent_memory_is_refused_without_service_manager() {
         // No test of this crate runs under a service manager.
         let all = PersistentMemories::default();
         assert_eq!(all.get("nothing", 4096).err().unwrap().kind(), ErrorKind::Unsupported);

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replay_counts_survive_process_restarts() {
+    fn fuse_resend_counts_survive_process_restart() {
         let path = std::env::temp_dir().join(format!("cairn-again-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let mut first = Again::open(&path).unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn replay_counts_restart_when_file_is_too_long() {
+    fn fuse_resend_counts_restart_when_count_file_is_too_long() {
         let path = std::env::temp_dir().join(format!("cairn-again-long-{}", std::process::id()));
         std::fs::write(&path, vec![1; FILE_MAX_BYTES as usize + RECORD_BYTES]).unwrap();
         assert_eq!(Again::open(&path).unwrap().note(0x0101_0101_0101_0101).unwrap(), 1);

@@ -71,7 +71,7 @@ mod tests {
     use crate::{Config, Core, Engine};
 
     #[test]
-    fn signals_arrive_in_order_on_both_engines() {
+    fn signal_reader_returns_signals_in_order_on_both_engines() {
         for engine in [Engine::Ring, Engine::Threads] {
             let core = Core::new(Config { engine, ..Config::default() }).unwrap();
             let mut signals = core.signals().unwrap();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn started_program_inherits_unblocked_signals() {
+    fn child_program_starts_with_signals_unblocked() {
         let core = Core::new(Config::default()).unwrap();
         let mut signals = core.signals().unwrap();
         let blocked = |mask: &str| {

@@ -13,7 +13,7 @@ use runtime::{Config, Core};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn close_of_channel_ends_waiting_requests() {
+fn fuse_channel_close_fails_waiting_requests_of_mount() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("passed over: only root may mount");
         return;

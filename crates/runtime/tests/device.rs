@@ -19,7 +19,7 @@ impl Drop for Loop {
 
 #[test]
 #[ignore = "needs root and a free loop device"]
-fn round_trip() {
+fn block_device_reads_back_writes_zeroes_and_discards() {
     each_core(|core| {
         let place = Place::on_disk("loop");
         std::fs::File::create_new(place.path()).unwrap().set_len(16 << 20).unwrap();

@@ -53,7 +53,7 @@ fn round_trip(core: &Core, open: &Open) {
 }
 
 #[test]
-fn round_trip_past_the_page_cache() {
+fn file_disk_reads_back_writes_with_direct_io() {
     each_core(|core| {
         let place = Place::on_disk("direct");
         let open = place.open(SIZE, CacheMode::Direct);
@@ -63,7 +63,7 @@ fn round_trip_past_the_page_cache() {
 }
 
 #[test]
-fn round_trip_through_the_page_cache() {
+fn file_disk_reads_back_writes_with_page_cache() {
     each_core(|core| {
         let place = Place::on_disk("buffered");
         round_trip(core, &place.open(SIZE, CacheMode::Buffered));
@@ -71,7 +71,7 @@ fn round_trip_through_the_page_cache() {
 }
 
 #[test]
-fn round_trip_in_memory() {
+fn file_disk_reads_back_writes_on_tmpfs() {
     each_core(|core| {
         let place = Place::in_memory("memory");
         round_trip(core, &place.open(SIZE, CacheMode::Direct));
@@ -104,7 +104,7 @@ fn created_file_appears_with_its_full_size() {
 }
 
 #[test]
-fn disk_refuses_invalid_requests() {
+fn file_disk_refuses_requests_past_end_or_misaligned() {
     each_core(|core| {
         let place = Place::on_disk("refused");
         let env = core.env();
@@ -133,7 +133,7 @@ fn disk_refuses_invalid_requests() {
 }
 
 #[test]
-fn read_reports_shrunken_disk() {
+fn read_fails_when_file_of_disk_was_truncated() {
     each_core(|core| {
         let place = Place::on_disk("shrunk");
         let env = core.env();
@@ -150,7 +150,7 @@ fn read_reports_shrunken_disk() {
 }
 
 #[test]
-fn disk_identity_is_equal_for_all_its_names() {
+fn disk_identity_is_equal_for_all_paths_of_file() {
     each_core(|core| {
         let place = Place::on_disk("identity");
         let open = place.open(MIB, CacheMode::Buffered);
@@ -173,7 +173,7 @@ fn disk_identity_is_equal_for_all_its_names() {
 }
 
 #[test]
-fn short_write_is_continued_until_system_refuses_the_rest() {
+fn disk_continues_short_write_until_kernel_refuses_rest() {
     let place = Place::on_disk("short");
     std::fs::File::create(place.path()).unwrap().set_len(SIZE).unwrap();
     // The limit is in blocks of 512 bytes. A process that reaches it also gets a signal, which is ignored

@@ -19,7 +19,7 @@ fn core(engine: Engine) -> Core {
 }
 
 #[test]
-fn dropped_core_awaits_its_reads() {
+fn core_drop_waits_for_reads_in_flight() {
     for engine in [Engine::Ring, Engine::Threads] {
         let place = Place::on_disk("drain");
         let file = std::fs::File::create_new(place.path()).unwrap();
@@ -57,7 +57,7 @@ fn dropped_core_awaits_its_reads() {
 }
 
 #[test]
-fn shutdown_cancels_operations_that_wait_for_others() {
+fn core_shutdown_cancels_waiting_socket_operations() {
     for engine in [Engine::Ring, Engine::Threads] {
         let place = Place::on_disk("down.sock");
         let core = core(engine);
@@ -89,7 +89,7 @@ fn shutdown_cancels_operations_that_wait_for_others() {
 }
 
 #[test]
-fn shutdown_reports_job_that_does_not_end() {
+fn core_shutdown_reports_worker_job_that_does_not_end() {
     let core = core(Engine::Auto);
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let job = core.env().work(move || assert!(ended.recv().is_err()));
@@ -101,7 +101,7 @@ fn shutdown_reports_job_that_does_not_end() {
 }
 
 #[test]
-fn what_is_still_in_flight_is_named_and_never_freed() {
+fn core_shutdown_reports_unfinished_write_and_keeps_write_buffer() {
     for engine in [Engine::Ring, Engine::Threads] {
         let place = Place::on_disk("lost");
         let core = core(engine);

@@ -17,7 +17,7 @@ const SIZE: u64 = 256 << 20;
 const WRITE_BYTES: usize = 1 << 20;
 
 #[test]
-fn lock_conflict_names_the_holder() {
+fn disk_lock_conflict_error_names_holding_process() {
     each_core(|core| {
         let place = Place::on_disk("conflict");
         let env = core.env();
@@ -46,7 +46,7 @@ fn lock_conflict_names_the_holder() {
 }
 
 #[test]
-fn a_request_in_flight_keeps_the_lock() {
+fn disk_lock_is_held_until_write_in_flight_ends() {
     let place = Place::on_disk("flying");
     let core = Core::new(Config { engine: Engine::Ring, ..Config::default() }).unwrap();
     let env = core.env();
@@ -79,7 +79,7 @@ fn open_when_free(env: &Env, open: &Open) -> u32 {
 }
 
 #[test]
-fn lock_outlives_killed_writer_until_writes_end() {
+fn disk_lock_of_killed_process_is_held_until_writes_end() {
     let place = Place::on_disk("killed");
     let file = std::fs::File::create_new(place.path()).unwrap();
     // Allocated before, so that writes need no journal.

@@ -23,7 +23,7 @@ fn get(core: &Core, source: &str) -> Result<Vec<u8>, Error> {
 }
 
 #[test]
-fn key_files_are_read_unchanged() {
+fn key_file_is_read_unchanged_and_limited_in_length() {
     each_core(|core| {
         let place = Place::in_memory("key");
         let source = format!("file:{}", place.path().display());
@@ -45,7 +45,7 @@ fn key_files_are_read_unchanged() {
 }
 
 #[test]
-fn key_pipe_is_read_without_waiting() {
+fn key_from_empty_pipe_is_refused_without_waiting() {
     let core = Core::new(Config::default()).unwrap();
     let (reader, mut writer) = std::io::pipe().unwrap();
     let source = format!("file:/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
@@ -57,9 +57,9 @@ fn key_pipe_is_read_without_waiting() {
     assert!(get(&core, &source).is_err(), "it is gone with the first who read it");
 }
 
-/// Runs as a process of its own, with a terminal: see `passphrase_is_asked_at_terminal`.
+/// Runs as a process of its own, with a terminal: see `terminal_prompt_reads_passphrase_without_echo`.
 #[test]
-fn asked() {
+fn child_process_prompts_for_passphrase_when_started_by_test() {
     let Ok(mode) = std::env::var("CAIRN_ASKED") else { return };
     let core = Core::new(Config::default()).unwrap();
     let env = core.env();
@@ -97,7 +97,7 @@ fn terminal(mode: &str, lines: &[&str]) -> String {
 }
 
 #[test]
-fn passphrase_is_asked_at_terminal() {
+fn terminal_prompt_reads_passphrase_without_echo() {
     let seen = terminal("once", &["hunter2"]);
     assert!(seen.contains("passphrase for home/safe: "), "{seen}");
     assert!(seen.contains("got [hunter2]"), "{seen}");
@@ -111,10 +111,14 @@ fn passphrase_is_asked_at_terminal() {
 }
 
 #[test]
-fn passphrase_without_terminal_is_refused() {
+fn passphrase_prompt_is_refused_without_terminal() {
     let me = std::env::current_exe().unwrap();
     let ran = Command::new(me)
-        .args(["--exact", "asked", "--nocapture"])
+        .args([
+            "--exact",
+            "child_process_prompts_for_passphrase_when_started_by_test",
+            "--nocapture",
+        ])
         .env("CAIRN_ASKED", "once")
         .stdin(Stdio::null())
         .output()

@@ -57,7 +57,7 @@ async fn echo(env: &Env, at: &Address) {
 }
 
 #[test]
-fn unix_echo() {
+fn unix_socket_delivers_bytes_in_both_directions() {
     each_core(|core| {
         let place = Place::on_disk("echo.sock");
         core.block_on(echo(&core.env(), &Address::Unix(place.path())));
@@ -65,7 +65,7 @@ fn unix_echo() {
 }
 
 #[test]
-fn closed_peer_is_gone_before_its_bytes_are_received() {
+fn socket_reports_closed_peer_before_last_bytes_are_received() {
     each_core(|core| {
         let (env, place) = (core.env(), Place::on_disk("gone.sock"));
         for at in [Address::Unix(place.path()), Address::Tcp("127.0.0.1".into(), 0)] {
@@ -86,7 +86,7 @@ fn closed_peer_is_gone_before_its_bytes_are_received() {
 }
 
 #[test]
-fn half_closed_peer_is_gone() {
+fn socket_reports_half_closed_peer_as_gone() {
     each_core(|core| {
         let (env, place) = (core.env(), Place::on_disk("half.sock"));
         core.block_on(async {
@@ -101,7 +101,7 @@ fn half_closed_peer_is_gone() {
 }
 
 #[test]
-fn tcp_echo() {
+fn tcp_socket_delivers_bytes_in_both_directions() {
     each_core(|core| {
         core.block_on(echo(&core.env(), &Address::Tcp("127.0.0.1".into(), 0)));
         core.block_on(echo(&core.env(), &Address::Tcp("::1".into(), 0)));
@@ -110,7 +110,7 @@ fn tcp_echo() {
 }
 
 #[test]
-fn socket_file_is_private_and_removed_with_listener() {
+fn listener_removes_private_socket_file_when_closed() {
     each_core(|core| {
         let place = Place::on_disk("life.sock");
         let env = core.env();
@@ -142,7 +142,7 @@ fn socket_file_is_private_and_removed_with_listener() {
 }
 
 #[test]
-fn abandoned_accept_loses_no_connection() {
+fn listener_keeps_connection_when_accept_is_abandoned() {
     each_core(|core| {
         let place = Place::on_disk("accept.sock");
         let env = core.env();
@@ -161,7 +161,7 @@ fn abandoned_accept_loses_no_connection() {
 }
 
 #[test]
-fn abandoned_receive_keeps_buffer_until_completion() {
+fn socket_keeps_buffer_of_abandoned_receive_until_completion() {
     each_core(|core| {
         let place = Place::on_disk("abandon.sock");
         let env = core.env();
@@ -187,7 +187,7 @@ fn abandoned_receive_keeps_buffer_until_completion() {
 }
 
 #[test]
-fn accept_waits_while_descriptors_are_short() {
+fn listener_accept_waits_while_process_has_no_free_descriptors() {
     let ran = std::process::Command::new("sh")
         .args(["-c", "ulimit -n 100 && exec \"$0\""])
         .arg(common::helper("few_descriptors"))

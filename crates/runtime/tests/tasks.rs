@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use common::each_core;
 
 #[test]
-fn timers_fire_in_order() {
+fn core_fires_timers_in_order_of_deadline() {
     each_core(|core| {
         let env = core.env();
         let fired = Rc::new(RefCell::new(Vec::new()));
@@ -33,7 +33,7 @@ fn timers_fire_in_order() {
 }
 
 #[test]
-fn clock_is_current_when_core_runs_again() {
+fn core_clock_is_current_after_core_was_idle() {
     const AWAY: Duration = Duration::from_millis(50);
     each_core(|core| {
         let env = core.env();
@@ -47,7 +47,7 @@ fn clock_is_current_when_core_runs_again() {
 /// A read from the page cache completes within a turn. Work that may take a sixth of the time beside clients
 /// must measure its own time all the same.
 #[test]
-fn throttle_paces_work_within_one_turn() {
+fn throttle_limits_background_work_within_one_event_loop_turn() {
     const WORK: Duration = Duration::from_millis(2);
     const STEPS: u32 = 10;
     each_core(|core| {
@@ -72,7 +72,7 @@ fn throttle_paces_work_within_one_turn() {
 
 /// A client that waits for a slow disk sends nothing else meanwhile, and still counts as present.
 #[test]
-fn throttle_counts_waiting_client_as_present() {
+fn throttle_slows_background_work_while_client_waits() {
     const WORK: Duration = Duration::from_millis(5);
     each_core(|core| {
         let env = core.env();
@@ -105,7 +105,7 @@ fn throttle_counts_waiting_client_as_present() {
 }
 
 #[test]
-fn ten_thousand_sleeps() {
+fn core_completes_ten_thousand_concurrent_sleeps() {
     each_core(|core| {
         let env = core.env();
         let ended = Rc::new(Cell::new(0));
@@ -127,7 +127,7 @@ fn ten_thousand_sleeps() {
 }
 
 #[test]
-fn waker_works_on_another_thread() {
+fn waker_wakes_core_from_another_thread() {
     each_core(|core| {
         let shared = Arc::new((AtomicBool::new(false), Mutex::new(None::<Waker>)));
         let other = shared.clone();
@@ -155,7 +155,7 @@ fn waker_works_on_another_thread() {
 }
 
 #[test]
-fn waker_outlives_its_core() {
+fn waker_has_no_effect_after_core_has_ended() {
     let kept = RefCell::new(None);
     each_core(|core| {
         core.block_on(poll_fn(|cx| {
@@ -169,7 +169,7 @@ fn waker_outlives_its_core() {
 }
 
 #[test]
-fn work_runs_on_other_thread_and_returns() {
+fn worker_job_runs_on_another_thread_and_returns() {
     each_core(|core| {
         let env = core.env();
         let here = std::thread::current().id();
@@ -194,7 +194,7 @@ impl std::task::Wake for Witness {
 }
 
 #[test]
-fn work_wakes_waiter_on_its_own_core() {
+fn worker_job_wakes_waiting_task_on_thread_of_core() {
     each_core(|core| {
         let mut work = core.env().work(|| std::thread::sleep(Duration::from_millis(5)));
         let mut witness = None;
@@ -209,7 +209,7 @@ fn work_wakes_waiter_on_its_own_core() {
 }
 
 #[test]
-fn random_numbers_differ() {
+fn env_random_numbers_differ() {
     each_core(|core| {
         let mut numbers: Vec<u64> = (0..1000).map(|_| core.env().random("test")).collect();
         numbers.sort_unstable();
@@ -225,7 +225,7 @@ fn voluntary_switches() -> u64 {
 }
 
 #[test]
-fn idle_core_makes_no_wake_up() {
+fn idle_core_causes_no_wake_ups() {
     each_core(|core| {
         let env = core.env();
         // So that the last waits were short, and spinning would be allowed.

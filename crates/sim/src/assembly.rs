@@ -373,7 +373,7 @@ mod tests {
     use block::{ByteRange, Op};
 
     #[test]
-    fn stripe_reads_back_writes_over_simulated_disks() {
+    fn simulated_stripe_reads_back_writes_with_and_without_fusing() {
         for fuse in [false, true] {
             let world = SimWorld::new(1);
             let env = world.env();

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_are_independent() {
+    fn random_streams_are_independent_of_each_other() {
         let (one, two) = (Stream::new(7, "disk", 0), Stream::new(7, "disk", 1));
         let alone: Vec<_> = (0..4).map(|_| two.next()).collect();
         two.counter.set(0);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_of_zero_draws_nothing() {
+    fn random_chance_of_zero_draws_no_number() {
         let stream = Stream::new(7, "fault", 0);
         assert!(!stream.chance(0));
         assert_eq!(stream.next(), stream.at(0));

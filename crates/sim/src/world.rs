@@ -537,7 +537,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_jumps_to_next_event() {
+    fn simulated_clock_jumps_to_next_event() {
         let world = SimWorld::new(1);
         let env = world.env();
         let start = env.now();
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_tasks_run_in_any_order() {
+    fn simulator_runs_ready_tasks_in_any_order() {
         let mut orders = std::collections::BTreeSet::new();
         for seed in 0..100 {
             let world = SimWorld::new(seed);
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn stuck_error_names_waiting_tasks() {
+    fn simulator_names_waiting_tasks_when_no_event_is_left() {
         let world = SimWorld::new(1);
         world.env().spawn("forgotten", std::future::pending());
         let stuck = world.block_on(std::future::pending::<()>()).unwrap_err();
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn kill_drops_every_task() {
+    fn simulator_drops_every_task_of_killed_process() {
         let world = SimWorld::new(1);
         let alive = Rc::new(());
         let held = alive.clone();
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn work_finishes_later() {
+    fn simulated_worker_job_takes_time() {
         let world = SimWorld::new(1);
         let env = world.env();
         let start = env.now();

@@ -25,7 +25,7 @@ use sim::Faults;
 use wire::nbd::{ClientConfig, Command, CommandFlags};
 
 #[test]
-fn change_refuses_to_remove_last_member_in_sync() {
+fn live_change_refuses_to_remove_last_member_in_sync() {
     let rig = Rig::new(3);
     let live = rig.open(&text(&[0, 1], false));
     let env = rig.world.env();
@@ -58,7 +58,7 @@ fn change_refuses_to_remove_last_member_in_sync() {
 /// The result of a copy is recorded only after the new graph is committed and its members have recorded their
 /// states. Until then the label of a member may equal the one in an older image of the member.
 #[test]
-fn old_image_is_no_member_after_copy_in_change() {
+fn old_member_image_is_stale_after_resync_in_change() {
     let rig = Rc::new(Rig::of_speeds(&[NS_MAX / 50, NS_MAX / 50, NS_MAX]));
     let live = Rc::new(rig.open(&text(&[0, 1], false)));
     let client = rig.client(&live);
@@ -98,7 +98,7 @@ fn old_image_is_no_member_after_copy_in_change() {
 /// A disk beside a mirror has no state of the mirror. If its label were the only one with the new graph, the
 /// other labels would record a member in sync that this graph does not have.
 #[test]
-fn change_names_new_graph_first_on_disks_with_its_states() {
+fn live_change_writes_new_spec_first_to_members_of_mirror() {
     let rig = Rc::new(Rig::of_speeds(&[NS_MAX, NS_MAX, NS_MAX, NS_MAX / 50]));
     let beside = |text: String| {
         let disk = "d3 = { path = \"/disk3\", label = true }\n[device]";
@@ -133,7 +133,7 @@ fn change_names_new_graph_first_on_disks_with_its_states() {
 /// A remap writes whenever it opens its vault. A mirror below that the same change makes cannot mark the dirty regions
 /// before the labels record the change.
 #[test]
-fn members_are_alike_after_power_cut_in_change_of_mirror_below_remap() {
+fn mirror_members_below_remap_stay_equal_after_power_cut_in_change() {
     const DATA: u64 = 256 << 10;
     let text = |timeout: &str| {
         let options =
@@ -183,7 +183,7 @@ fn members_are_alike_after_power_cut_in_change_of_mirror_below_remap() {
 /// Requests of several pieces are admitted piece by piece. A change waits for the piece in flight, and the
 /// other pieces reach the new graph.
 #[test]
-fn member_added_during_long_request_has_its_zeroes() {
+fn member_added_during_long_write_zeroes_has_zeroes() {
     const PIECES: u64 = 8;
     let rig = Rig::new(3);
     let live = rig.open(&text(&[0, 1], false));
@@ -221,7 +221,7 @@ fn member_added_during_long_request_has_its_zeroes() {
 
 /// After an orderly close, the next start copies nothing, so members must be identical.
 #[test]
-fn flush_before_close_waits_for_write_of_client_that_has_gone() {
+fn graph_flush_before_close_waits_for_write_of_disconnected_client() {
     let rig = Rig::of_speeds(&[NS_MAX / 50, NS_MAX]);
     let live = rig.open(&text(&[0, 1], false));
     rig.pass(LIMIT);
@@ -242,7 +242,7 @@ fn flush_before_close_waits_for_write_of_client_that_has_gone() {
 
 /// A device that was replaced may not undo the states of the device that took its place.
 #[test]
-fn label_refuses_state_of_replaced_device() {
+fn label_refuses_state_of_device_replaced_by_change() {
     let rig = Rig::new(2);
     let live = rig.open(&text(&[0, 1], false));
     rig.pass(LIMIT);
@@ -268,7 +268,7 @@ fn label_refuses_state_of_replaced_device() {
 
 /// A handle that outlives its device must not reach any device.
 #[test]
-fn closed_device_refuses_requests() {
+fn closed_device_refuses_requests_after_live_change() {
     let rig = Rig::new(3);
     let live = rig.open(&text(&[0, 1], false));
     rig.pass(LIMIT);
@@ -287,7 +287,7 @@ fn closed_device_refuses_requests() {
 
 /// A closed mirror writes no states any more: the new device has its own states already.
 #[test]
-fn command_waits_while_change_makes_device_anew() {
+fn command_waits_while_live_change_replaces_device() {
     let rig = Rc::new(Rig::new(3));
     let before = text(&[0, 1], false);
     let live = Rc::new(rig.open(&before));
@@ -322,7 +322,7 @@ fn command_waits_while_change_makes_device_anew() {
 
 /// A function passed to `change_and` can check the new export before any request of a client begins.
 #[test]
-fn change_calls_hook_before_requests_of_clients() {
+fn live_change_calls_hook_before_requests_of_clients() {
     let rig = Rig::new(3);
     let live = rig.open(&text(&[0, 1], false));
     rig.pass(LIMIT);
@@ -349,7 +349,7 @@ fn change_calls_hook_before_requests_of_clients() {
 
 /// An export of a failed change must not hold devices of the graph that goes on.
 #[test]
-fn failed_change_with_new_export_releases_disks() {
+fn failed_live_change_with_new_export_releases_disks() {
     let rig = Rig::new(3);
     let all = text(&[0, 1, 2], false);
     let live = rig.open(&all);
@@ -377,7 +377,7 @@ fn failed_change_with_new_export_releases_disks() {
 /// States that were held back for a disk are lost if its label cannot be written. The mirror must learn of it
 /// even without a write by a client.
 #[test]
-fn disk_that_misses_undoing_of_change_is_failed() {
+fn mirror_fails_disk_that_misses_undo_of_live_change() {
     let rig = Rig::new(3);
     let before = text(&[0, 1, 2], false);
     let live = rig.open(&before);
@@ -405,7 +405,7 @@ fn disk_that_misses_undoing_of_change_is_failed() {
 /// A disk that is reopened with other options has one label, written through either handle. States that the old
 /// devices wrote after the probe must stay.
 #[test]
-fn label_keeps_states_written_after_probe() {
+fn label_keeps_device_states_written_after_probe_of_change() {
     let rig = Rig::new(2);
     let before = text(&[0, 1], false);
     let live = rig.open(&before);
@@ -448,7 +448,7 @@ fn label_keeps_states_written_after_probe() {
 
 /// A removed disk is informed of its removal if it answers. Clients must not wait for that.
 #[test]
-fn clients_do_not_wait_for_removed_disk() {
+fn clients_do_not_wait_for_hung_disk_that_change_removes() {
     let rig = Rig::new(3);
     let live = rig.open(&text(&[0, 1, 2], false));
     rig.pass(LIMIT);
@@ -482,7 +482,7 @@ fn clients_do_not_wait_for_removed_disk() {
 
 /// A write that must mark its region as dirty waits for a label no longer than for data.
 #[test]
-fn writes_do_not_wait_for_label_of_hung_disk() {
+fn mirror_write_does_not_wait_for_label_of_hung_disk() {
     let rig = Rig::new(2);
     let mirror = "kind = \"mirror\", timeout = \"1s\"";
     let live = rig.open(&text(&[0, 1], false).replace("kind = \"mirror\"", mirror));
@@ -519,7 +519,7 @@ fn record_on(rig: &Rig, disk: usize) -> Record {
 /// An interrupted start may have updated its label more than once. The label of the next start must
 /// nevertheless be the newest, from its first generation on.
 #[test]
-fn label_of_new_disk_is_newer_than_label_of_interrupted_start() {
+fn label_of_new_disk_is_newer_than_from_interrupted_start() {
     let cut = Rig::new(3);
     // So that its graph gets another uuid than the one below.
     Uuid::draw(&cut.world.env());
@@ -547,7 +547,7 @@ fn label_of_new_disk_is_newer_than_label_of_interrupted_start() {
 /// A state that a member did not acknowledge may be on its disk nevertheless. The next mirror of the process
 /// must know that; otherwise the state looks like a split brain.
 #[test]
-fn mirror_made_anew_keeps_what_was_sent_to_a_failed_member() {
+fn recreated_mirror_remembers_states_sent_to_failed_member() {
     let rig = Rig::new(3);
     let mirror = "kind = \"mirror\"";
     let before = text(&[0, 1, 2], false).replace(mirror, &format!("{mirror}, spares = 1"));
@@ -581,7 +581,7 @@ fn mirror_made_anew_keeps_what_was_sent_to_a_failed_member() {
 /// A device without an export may have a cache, too. A disk below another device is flushed through that
 /// device.
 #[test]
-fn flush_of_graph_reaches_exported_and_uppermost_devices() {
+fn graph_flush_reaches_exported_and_uppermost_devices() {
     let rig = Rig::new(2);
     let spec = "name = \"g\"\n[disk]\nd0 = { path = \"/disk0\", label = true }\n\
                 d1 = { path = \"/disk1\", label = true }\n[device]\n\
@@ -596,7 +596,7 @@ fn flush_of_graph_reaches_exported_and_uppermost_devices() {
 /// A spec from before the end of a migration would encrypt a volume twice. It must be refused without a change
 /// of the volume.
 #[test]
-fn start_rejects_migration_that_has_ended() {
+fn start_rejects_spec_of_migration_that_has_ended() {
     let disk = "name = \"g\"\n[disk]\nd0 = { path = \"/disk0\", label = true }\n[device]\n";
     let safe = "safe = { kind = \"crypt\", on = \"d0\", key = \"credential:safe\", \
                 kdf_memory = \"64KiB\", kdf_passes = 1 }\n";

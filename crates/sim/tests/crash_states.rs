@@ -195,12 +195,12 @@ fn every_crash_of_an_undone_change(
 }
 
 #[test]
-fn undone_change_that_removes_a_member_leaves_one_graph() {
+fn one_graph_starts_after_undone_removal_of_member() {
     assert_eq!(every_crash_of_an_undone_change(&[0, 1, 2], &[0, 1], 1, 1), [0, 0]);
 }
 
 #[test]
-fn undone_change_that_replaces_a_member_leaves_one_graph() {
+fn one_graph_starts_after_undone_replacement_of_member() {
     for ill in 1..4 {
         assert_eq!(every_crash_of_an_undone_change(&[0, 1, 2], &[1, 2, 3], ill, 1), [0, 0]);
     }
@@ -208,7 +208,7 @@ fn undone_change_that_replaces_a_member_leaves_one_graph() {
 
 /// The only disk of both graphs cannot be informed of the undoing.
 #[test]
-fn undone_change_at_its_only_shared_disk_leaves_one_graph_in_the_end() {
+fn one_graph_starts_after_undone_change_fails_on_shared_disk() {
     for updates in 1..4 {
         let [_, after] = every_crash_of_an_undone_change(&[0, 1], &[0, 2], 0, updates);
         assert_eq!(after, 0);
@@ -216,26 +216,26 @@ fn undone_change_at_its_only_shared_disk_leaves_one_graph_in_the_end() {
 }
 
 #[test]
-fn undone_change_that_adds_a_member_leaves_one_graph_at_least() {
+fn one_graph_starts_after_undone_addition_of_member() {
     for ill in 0..3 {
         every_crash_of_an_undone_change(&[0, 1], &[0, 1, 2], ill, 1);
     }
 }
 
 #[test]
-fn change_that_adds_a_member_survives_power_cuts() {
+fn live_change_that_adds_member_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1], &[0, 1, 2], false);
 }
 
 #[test]
-fn change_that_adds_a_member_below_crypt_survives_power_cuts() {
+fn live_change_that_adds_member_below_crypt_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1], &[0, 1, 2], true);
 }
 
 /// The progress of a copy, recorded by region, is held back, too, until the labels record the change. One disk
 /// is so fast that it would get this state before the others.
 #[test]
-fn change_that_adds_a_copied_member_survives_power_cuts() {
+fn live_change_that_resyncs_added_member_survives_power_cuts() {
     let rig = Rig::of_speeds(&[NS_MAX / 50, NS_MAX, NS_MAX]);
     let texts = [&[0, 1][..], &[0, 1, 2]].map(|members| text(members, false));
     let mirror = "kind = \"mirror\"";
@@ -244,18 +244,18 @@ fn change_that_adds_a_copied_member_survives_power_cuts() {
 }
 
 #[test]
-fn change_that_replaces_a_member_survives_power_cuts() {
+fn live_change_that_replaces_member_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1], &[0, 2], false);
 }
 
 #[test]
-fn change_that_removes_a_member_survives_power_cuts() {
+fn live_change_that_removes_member_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1, 2], &[0, 2], true);
 }
 
 /// Nothing was served yet, so a second start may begin anew or go on.
 #[test]
-fn first_start_can_be_repeated_after_power_cut() {
+fn graph_first_start_can_be_repeated_after_power_cut() {
     let rig = Rc::new(Rig::new(2));
     let (own, wanted) = (rig.clone(), text(&[0, 1], true));
     let again = wanted.clone();
@@ -293,7 +293,7 @@ fn migration_in_place_survives_power_cuts() {
 /// Labels do not record the options with which disks are opened. The new states are written through the
 /// reopened disks, while the old handles still serve.
 #[test]
-fn change_that_reopens_members_survives_power_cuts() {
+fn live_change_that_reopens_members_survives_power_cuts() {
     let before = text(&[0, 1], true);
     let after =
         before.replace("label = true", "label = true, cache = \"buffered\", timeout = \"9s\"");
@@ -317,7 +317,7 @@ fn comes_up_whole(state: &[Image], text: &str) -> u64 {
 }
 
 #[test]
-fn change_that_grows_members_survives_power_cuts() {
+fn live_change_that_grows_members_survives_power_cuts() {
     let text = text(&[0, 1], false);
     let small: Vec<Image> = {
         let rig = Rig::new(2);

@@ -87,7 +87,7 @@ impl Drop for Rig {
 }
 
 #[test]
-fn waiting_request_is_dropped_with_its_connection() {
+fn server_drops_waiting_write_of_broken_connection() {
     let rig = Rig::new(Limits::default());
     // A slow write, whose client goes away.
     let first = rig.connect();
@@ -109,7 +109,7 @@ fn waiting_request_is_dropped_with_its_connection() {
 }
 
 #[test]
-fn requests_not_begun_are_dropped_after_next_connection() {
+fn server_drops_unread_writes_of_dead_client_after_next_connection() {
     let rig = Rig::new(Limits { requests: 1, ..Limits::default() });
     // A slow write, and a second one that waits unread because the server takes one request at a time.
     let process = ProcessId(1);
@@ -130,7 +130,7 @@ fn requests_not_begun_are_dropped_after_next_connection() {
 }
 
 #[test]
-fn flush_covers_writes_of_other_connections() {
+fn server_flush_covers_writes_of_other_connections() {
     let rig = Rig::new(Limits::default());
     let (one, other) = (rig.connect(), rig.connect());
     let answer = |ticket: Ticket| rig.world.block_on(ticket).unwrap().result.unwrap();
@@ -146,7 +146,7 @@ fn flush_covers_writes_of_other_connections() {
 }
 
 #[test]
-fn partial_payload_is_not_written() {
+fn server_never_writes_partial_payload_of_killed_client() {
     const LEN: u64 = 128 << 10;
     let (mut whole, mut none) = (0, 0);
     for step in 1..30 {

@@ -31,7 +31,7 @@ fn label() -> Label {
 }
 
 #[test]
-fn label_update_needs_no_free_buffer() {
+fn label_update_succeeds_when_buffer_pool_is_exhausted() {
     let world = SimWorld::new(1);
     let env = world.env();
     let disk = SimDisk::new(&world, 0, DiskConfig::new(4 << 20, Profile::Native512));
@@ -47,7 +47,7 @@ fn label_update_needs_no_free_buffer() {
 
 /// Otherwise the writes of the next update would overtake those of the dropped one.
 #[test]
-fn an_update_that_nobody_waits_for_any_more_comes_before_the_next() {
+fn label_update_completes_before_next_when_first_wait_is_dropped() {
     for micros in 0..400 {
         let world = SimWorld::new(micros);
         let env = world.env();
@@ -73,7 +73,7 @@ fn an_update_that_nobody_waits_for_any_more_comes_before_the_next() {
 
 /// A longer label may have contained a key slot that was removed since.
 #[test]
-fn label_that_becomes_shorter_leaves_none_of_its_bytes() {
+fn label_update_overwrites_all_bytes_of_longer_label() {
     let world = SimWorld::new(1);
     let env = world.env();
     let disk = SimDisk::new(&world, 0, DiskConfig::new(4 << 20, Profile::Native512));

@@ -223,7 +223,7 @@ impl Trial {
 }
 
 #[test]
-fn replay_keeps_acknowledged_changes_after_kill() {
+fn nbd_disk_replays_acknowledged_writes_after_process_kill() {
     let seeds = match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().expect("SEED is a number")],
         Err(_) => (1..=SEEDS).collect(),
@@ -248,7 +248,7 @@ fn replay_keeps_acknowledged_changes_after_kill() {
 }
 
 #[test]
-fn replay_keeps_unacknowledged_write_after_it_was_read() {
+fn nbd_disk_keeps_write_that_was_read_before_kill() {
     let mut trial = Trial::new(1);
     let world = trial.world.clone();
     trial.start();
@@ -282,7 +282,7 @@ fn replay_keeps_unacknowledged_write_after_it_was_read() {
 }
 
 #[test]
-fn persistent_memory_has_one_owner_at_a_time() {
+fn persistent_memory_refuses_second_owner() {
     let world = SimWorld::new(1);
     world.keep_memory();
     world.enter(SERVER);
@@ -301,7 +301,7 @@ fn persistent_memory_has_one_owner_at_a_time() {
 }
 
 #[test]
-fn replay_to_server_without_flush_clears_memory() {
+fn nbd_disk_clears_replay_memory_when_server_has_no_flush() {
     let world = SimWorld::new(1);
     world.keep_memory();
     world.enter(SERVER);

@@ -72,7 +72,7 @@ fn trial(seed: u64) -> u64 {
 }
 
 #[test]
-fn reconnect_loses_and_reverts_no_writes() {
+fn nbd_disk_reconnect_loses_and_reverts_no_writes() {
     let seeds = match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().expect("SEED is a number")],
         Err(_) => (1..=SEEDS).collect(),

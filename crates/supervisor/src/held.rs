@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn store_holds_one_copy_of_each_descriptor() {
+    fn descriptor_store_holds_one_copy_of_each_descriptor() {
         let mut held = Held::new("home", Vec::new());
         let sockets: Vec<OwnedFd> =
             (0..2).map(|_| UnixDatagram::unbound().unwrap().into()).collect();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_continues_after_failed_removal() {
+    fn descriptor_store_clear_continues_after_failed_removal() {
         let mut held = Held::new("home", Vec::new());
         for name in ["one", "two", "three"] {
             held.store(name, std::fs::File::open("/dev/null").unwrap().into()).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_limit() {
+    fn store_refuses_descriptor_above_limit() {
         let mut held = Held::new("home", Vec::new());
         let node = || std::fs::File::open("/dev/null").unwrap().into();
         for n in 0..PASSED_FDS_MAX {

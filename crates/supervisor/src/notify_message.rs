@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parse_follows_documented_format() {
+    fn notify_message_parse_follows_documented_format() {
         let store = NotifyMessage::parse(b"FDSTORE=1\nFDNAME=attached/home/vol/4096");
         assert!(store.store && !store.remove && store.name == "attached/home/vol/4096");
         let remove = NotifyMessage::parse(b"FDSTOREREMOVE=1\nFDNAME=listener");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_reads_back_event_message() {
+    fn notify_message_parse_reads_back_event() {
         let event = Event {
             program: "/bin/mail \n x".into(),
             directory: "/".into(),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn last_message_of_any_length_is_parsed() {
+    fn notify_message_parse_accepts_long_failure_text() {
         let why = "a is missing\nerror: so is \"b\"";
         let last = NotifyMessage::parse(NotifyMessage::last(4, why).as_bytes());
         assert_eq!((last.exit, last.failure.as_deref()), (Some(4), Some(why)));

@@ -99,7 +99,7 @@ mod tests {
     use super::{MaybeUninit, NotifySocket, io};
 
     #[tokio::test]
-    async fn newest_socket_at_path_receives() {
+    async fn newest_notify_socket_at_path_receives_messages() {
         let path = std::env::temp_dir().join(format!("cairn-ear-{}", std::process::id()));
         let say = |words: &str| {
             let socket = UnixDatagram::unbound().unwrap();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn descriptor_arrives_with_its_message() {
+    async fn notify_socket_receives_descriptor_with_message() {
         use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
         let path = std::env::temp_dir().join(format!("cairn-ear-with-{}", std::process::id()));
         let ear = NotifySocket::open(&path).unwrap();

@@ -54,12 +54,12 @@ mod tests {
     const START_MAX: Duration = Duration::from_secs(2);
 
     #[test]
-    fn pause_and_start_stay_within_promised_limit() {
+    fn worker_restart_stays_within_promised_time() {
         assert!(PAUSE_MAX + START_MAX <= PROMISED);
     }
 
     #[test]
-    fn pauses_grow_until_given_up() {
+    fn restart_pauses_grow_until_supervisor_ends_retries() {
         let mut pace = Pace::default();
         let quick = Duration::from_millis(999);
         let pauses: Vec<_> = std::iter::from_fn(|| pace.after(quick)).collect();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn long_life_resets_quick_deaths() {
+    fn long_worker_life_resets_restart_pauses() {
         let mut pace = Pace::default();
         for _ in 0..3 * GIVE_UP_AFTER {
             assert!(pace.after(Duration::ZERO).is_some());

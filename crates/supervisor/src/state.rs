@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_lists_records_despite_corrupt_ones() {
+    fn entries_lists_records_beside_corrupt_records() {
         let place = Place::new("found");
         let state = State::open(&place.0).unwrap();
         for name in ["one", "two", "three"] {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn state_rejects_names_outside_its_directory() {
+    fn state_rejects_graph_names_outside_state_directory() {
         let place = Place::new("name");
         let state = State::open(&place.0.join("state")).unwrap();
         for name in ["", "..", ".", "../other", "a/b", "ä", "-a", &"x".repeat(65)] {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_write_keeps_previous_record() {
+    fn failed_record_write_keeps_previous_record() {
         let place = Place::new("kept");
         let state = State::open(&place.0).unwrap();
         state.write(&record("home")).unwrap();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn state_is_locked_by_one_daemon_and_private() {
+    fn state_directory_admits_one_daemon_and_one_user() {
         let place = Place::new("lock");
         let first = State::open(&place.0).unwrap();
         let error = State::open(&place.0).err().unwrap();

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn worker_end_is_seen_by_parent_and_adopter() {
+    async fn parent_and_adopter_see_end_of_worker() {
         let mut sleep = Command::new("sleep");
         sleep.arg("60");
         let worker = Worker::start(sleep).unwrap();

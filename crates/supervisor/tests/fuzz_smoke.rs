@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use supervisor::{NotifyMessage, Options, Record, Source};
 
 #[test]
-fn records() {
+fn supervisor_record_parser_never_panics_on_mutated_input() {
     let text = "name = \"home\"\n[disk]\na = { memory = \"1MiB\" }\n".to_owned();
     let disks = BTreeMap::from([("a".to_owned(), ("file".to_owned(), "a.img".to_owned()))]);
     let record = Record {
@@ -33,7 +33,7 @@ fn records() {
 }
 
 #[test]
-fn words() {
+fn notify_message_parser_never_panics_on_mutated_input() {
     let whole = [
         b"FDSTORE=1\nFDNAME=attached/home/vol/1048576".to_vec(),
         NotifyMessage::last(4, "a is missing").into_bytes(),

@@ -125,7 +125,7 @@ async fn try_once_is_one_try_and_restores_status() {
 
 /// This test uses the real clock: the process ends in real time.
 #[tokio::test]
-async fn stop_before_up_leaves_no_socket() {
+async fn supervisor_removes_socket_when_stopped_before_worker_is_up() {
     let place = Place::new("stopped-early");
     let path = place.0.join("vol.sock");
     let listener = UnixListener::bind(&path).unwrap();

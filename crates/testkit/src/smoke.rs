@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn smoke_mixes_valid_mutated_and_noise_inputs() {
+    fn fuzz_smoke_mixes_valid_mutated_and_random_inputs() {
         let whole = [vec![7; 100], vec![9; 50]];
         let (mut seen, mut untouched, mut longest) = (0, 0, 0);
         smoke(&whole, |input| {

@@ -4,7 +4,7 @@ use testkit::conformance;
 use testkit::wrong::{Sin, copies, keeper, one, subject};
 
 #[test]
-fn every_sin_is_refused_by_its_rule() {
+fn battery_refuses_each_wrong_device_by_expected_rule() {
     let mut wrong = Vec::new();
     for sin in Sin::ALL {
         match conformance(&subject(sin)) {
@@ -22,7 +22,7 @@ fn every_sin_is_refused_by_its_rule() {
 }
 
 #[test]
-fn devices_without_a_sin_pass() {
+fn battery_accepts_correct_devices() {
     for subject in [one(None), copies(None), copies(None).on_labels(), keeper(None)] {
         if let Err(refusal) = conformance(&subject) {
             panic!("{refusal}");

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_records_open_only_in_order() {
+    fn tls_records_decrypt_only_in_order() {
         let (mut to, mut from) = pair();
         let mut first = sealed(&mut to, b"one", Content::Data);
         let mut second = sealed(&mut to, &[0; PLAIN_MAX_BYTES], Content::Handshake);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn seal_from_makes_same_record_as_seal() {
+    fn tls_encryption_from_other_buffer_equals_encryption_in_place() {
         let plain = [3; 1000];
         let mut record = [0; 1000 + OVERHEAD_BYTES];
         assert_eq!(pair().0.seal_from(&plain, &mut record, Content::Data), record.len());
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn open_rejects_record_with_any_flipped_bit() {
+    fn tls_decryption_rejects_record_with_any_flipped_bit() {
         for bit in 0..(4 + OVERHEAD_BYTES) * 8 {
             let (mut to, mut from) = pair();
             let mut record = sealed(&mut to, b"data", Content::Data);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn record_len_rejects_invalid_headers() {
+    fn tls_record_length_rejects_invalid_headers() {
         assert_eq!(record_len(&[23, 3, 3, 0]), Ok(None));
         assert_eq!(record_len(b"GET / HTTP").unwrap_err().alert, UNEXPECTED_MESSAGE);
         assert_eq!(record_len(&[23, 3, 3, 0x41, 1]).unwrap_err().alert, RECORD_OVERFLOW);

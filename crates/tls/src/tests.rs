@@ -107,7 +107,7 @@ async fn receive(env: &Env, socket: &dyn Socket, len: usize, cut: usize) -> Vec<
 /// Data sent in parts of many lengths and received in pieces of others arrives unchanged, while the keys
 /// change.
 #[test]
-fn data_arrives_intact_across_key_updates() {
+fn tls_socket_delivers_data_unchanged_across_key_updates() {
     run(|env| async move {
         let (server, client, _) = pair(&env).await;
         server.renew_after(3);
@@ -134,7 +134,7 @@ fn data_arrives_intact_across_key_updates() {
 
 /// A clean end is an end. Bytes that are no record are a lasting error.
 #[test]
-fn socket_distinguishes_end_from_garbage() {
+fn tls_socket_distinguishes_clean_close_from_garbage() {
     run(|env| async move {
         let (server, client, _) = pair(&env).await;
         client.shutdown();
@@ -161,7 +161,7 @@ fn socket_distinguishes_end_from_garbage() {
 }
 
 #[test]
-fn key_updates_without_data_end_connection() {
+fn tls_socket_fails_after_many_key_updates_without_data() {
     run(|env| async move {
         let (server, client, _below) = pair(&env).await;
         for _ in 0..3 {
@@ -177,7 +177,7 @@ fn key_updates_without_data_end_connection() {
 
 /// A disk reconnects while all free buffers are held by requests that wait for it.
 #[test]
-fn handshake_with_reserved_buffers_needs_no_others() {
+fn tls_handshake_succeeds_with_reserved_buffers_only() {
     run(|env| async move {
         let pool = env.pool();
         assert!(pool.reserve(2 * CONNECTION_BYTES));

@@ -19,7 +19,7 @@ fn sealed(lengths: &[usize]) -> Vec<u8> {
 }
 
 #[test]
-fn records() {
+fn tls_record_parser_never_panics_on_mutated_input() {
     let mut most = vec![1; SEALED_MAX_BYTES - 16];
     // As long as a record may be, and one byte more than it may hold.
     most[PLAIN_MAX_BYTES + 1..].fill(0);

@@ -39,7 +39,7 @@ fn call(opcode: u8, node: u8, body: &str) -> String {
 }
 
 #[test]
-fn request_parses_every_call() {
+fn fuse_request_parser_accepts_every_supported_call() {
     let read =
         "0000000000000000 0010000000000000 00020000 00000000 0000000000000000 00000000 00000000";
     assert_eq!(call(15, 2, read), "Some(Volume) Read { offset: 4096, size: 512 }");
@@ -61,7 +61,7 @@ fn request_parses_every_call() {
 }
 
 #[test]
-fn write_parses_head_and_checks_payload_length() {
+fn fuse_write_parser_checks_payload_length() {
     let head =
         "0000000000000000 0010000000000000 04000000 00000000 0000000000000000 00000000 00000000";
     let bytes = message(16, 2, &format!("{head} 01020304"));
@@ -73,7 +73,7 @@ fn write_parses_head_and_checks_payload_length() {
 }
 
 #[test]
-fn fallocate_accepts_modes_that_keep_size() {
+fn fuse_fallocate_parser_accepts_only_modes_that_keep_size() {
     let of = |mode: &str| {
         let body = format!("0000000000000000 0010000000000000 0000010000000000 {mode} 00000000");
         let bytes = message(43, 2, &body);
@@ -91,7 +91,7 @@ fn fallocate_accepts_modes_that_keep_size() {
 }
 
 #[test]
-fn init_negotiates_version_flags_and_sizes() {
+fn fuse_init_negotiates_version_flags_and_sizes() {
     // 7.45, 128 KiB of read-ahead, all flags; the second word says that the kernel can send requests again.
     let offer = "07000000 2d000000 00000200 ffffffff 80000000";
     let bytes = message(26, 0, &format!("{offer} {}", "00000000".repeat(11)));
@@ -118,7 +118,7 @@ fn init_negotiates_version_flags_and_sizes() {
 }
 
 #[test]
-fn reply_encodes_every_answer() {
+fn fuse_reply_encodes_every_answer() {
     let bytes = |reply: Reply| reply.bytes().to_vec();
     assert_eq!(bytes(Reply::done(UNIQUE)), hex("10000000 00000000 1000000000000000"));
     assert_eq!(bytes(Reply::error(UNIQUE, 5)), hex("10000000 fbffffff 1000000000000000"));
@@ -150,7 +150,7 @@ fn reply_encodes_every_answer() {
 }
 
 #[test]
-fn names_fill_room_from_offset() {
+fn fuse_readdir_reply_fills_buffer_from_offset() {
     let all = Reply::names(UNIQUE, 0, 4096);
     let expected = "70000000 00000000 1000000000000000
                     0100000000000000 0100000000000000 01000000 04000000 2e00000000000000
@@ -166,7 +166,7 @@ fn names_fill_room_from_offset() {
 }
 
 #[test]
-fn request_reports_resent_bit() {
+fn fuse_request_parser_reports_resent_bit() {
     let mut bytes = message(17, 1, "");
     assert!(!parsed(&bytes).is_resent());
     bytes[15] |= 0x80;
@@ -178,7 +178,7 @@ fn request_reports_resent_bit() {
 }
 
 #[test]
-fn request_rejects_malformed_messages() {
+fn fuse_request_parser_rejects_malformed_messages() {
     let good = message(17, 1, "");
     let unique = |bytes: &[u8]| Request::parse(bytes, bytes.len()).unwrap_err().unique;
     assert_eq!(unique(&good[..39]), None);

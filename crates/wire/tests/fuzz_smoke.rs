@@ -47,17 +47,17 @@ fn read() -> RequestHeader {
 }
 
 #[test]
-fn server_handshake() {
+fn server_handshake_never_panics_on_mutated_input() {
     run(&[transcripts().0], bodies::server_handshake);
 }
 
 #[test]
-fn client_handshake() {
+fn client_handshake_never_panics_on_mutated_input() {
     run(&[transcripts().1], bodies::client_handshake);
 }
 
 #[test]
-fn request() {
+fn request_parser_never_panics_on_mutated_input() {
     let commands = (0..9).map(Command::from_wire);
     let seeds: Vec<Vec<u8>> = commands
         .flat_map(|command| STYLES.map(|style| (command, style)))
@@ -81,7 +81,7 @@ fn error_at(hole: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn reply() {
+fn reply_parser_never_panics_on_mutated_input() {
     let seeds = STYLES.map(|style| {
         let reply = Reply::new(&read(), style);
         let mut out = Vec::new();
@@ -101,7 +101,7 @@ fn reply() {
 }
 
 #[test]
-fn handed_over_connections() {
+fn connection_handover_parser_never_panics_on_mutated_input() {
     let facts = bodies::OneExport::facts();
     let shown = Shown::of(&facts);
     let all = STYLES.map(|style| {
@@ -116,7 +116,7 @@ fn handed_over_connections() {
 }
 
 #[test]
-fn uri() {
+fn nbd_uri_parser_never_panics_on_mutated_input() {
     let seeds = [
         "nbd://[::1]:10810/a%2Fb",
         "nbds://host/",
@@ -127,7 +127,7 @@ fn uri() {
 }
 
 #[test]
-fn fuse_request() {
+fn fuse_request_parser_never_panics_on_mutated_input() {
     let seeds: Vec<Vec<u8>> = (0..50)
         .map(|opcode: u32| {
             let len: u32 = if opcode == 16 { 96 } else { 80 };

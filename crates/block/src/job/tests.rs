@@ -115,7 +115,7 @@ fn refusal(work: &Rc<Counted>, action: Action) -> String {
 }
 
 #[test]
-fn job_carries_out_steps_until_done() {
+fn job_runs_every_step_until_done() {
     let (world, work) = work(5);
     Job::begin(&work);
     world.run();
@@ -125,7 +125,7 @@ fn job_carries_out_steps_until_done() {
 }
 
 #[test]
-fn job_holds_guard_until_record_is_durable() {
+fn job_holds_range_lock_of_step_until_record_is_durable() {
     let (world, work) = work(2);
     work.is_durable.set(false);
     Job::begin(&work);
@@ -142,7 +142,7 @@ fn job_holds_guard_until_record_is_durable() {
 }
 
 #[test]
-fn job_holds_guard_of_step_until_it_has_stopped_if_record_fails() {
+fn job_holds_range_lock_until_stopped_when_record_fails() {
     let (world, work) = work(1);
     work.record_fails.set(true);
     Job::begin(&work);
@@ -153,7 +153,7 @@ fn job_holds_guard_of_step_until_it_has_stopped_if_record_fails() {
 }
 
 #[test]
-fn job_settles_before_it_pauses_and_goes_on_when_resumed() {
+fn job_records_finished_steps_before_pause_and_continues_after_resume() {
     let (world, work) = work(9);
     Job::begin(&work);
     Job::steer(&work, Action::Pause).unwrap();
@@ -168,7 +168,7 @@ fn job_settles_before_it_pauses_and_goes_on_when_resumed() {
 }
 
 #[test]
-fn job_tries_again_after_it_has_stopped() {
+fn job_retries_after_stop_by_error() {
     let (world, work) = work(3);
     work.fails.set(true);
     Job::begin(&work);
@@ -183,7 +183,7 @@ fn job_tries_again_after_it_has_stopped() {
 }
 
 #[test]
-fn job_is_resumed_before_it_tries_again() {
+fn resumed_job_retries_without_waiting_after_error() {
     let (world, work) = work(3);
     work.fails.set(true);
     Job::begin(&work);
@@ -196,7 +196,7 @@ fn job_is_resumed_before_it_tries_again() {
 }
 
 #[test]
-fn job_takes_back_steps_when_cancelled() {
+fn cancelled_job_reverses_finished_steps() {
     let (world, work) = work(4);
     work.done.set(3);
     Job::begin(&work);
@@ -207,7 +207,7 @@ fn job_takes_back_steps_when_cancelled() {
 }
 
 #[test]
-fn job_rests_when_tasks_are_closed_and_goes_on_after() {
+fn job_stops_while_tasks_close_and_continues_after_dropped_close() {
     let (world, work) = work(4);
     Job::begin(&work);
     {
@@ -222,7 +222,7 @@ fn job_rests_when_tasks_are_closed_and_goes_on_after() {
 }
 
 #[test]
-fn job_wait_answers_once_job_is_done() {
+fn job_wait_command_answers_when_job_is_done() {
     let (world, work) = work(1);
     let mut waiting = Job::control(&work, &Command::new::<Wait>(Nothing {}));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());

@@ -70,7 +70,7 @@ mod tests {
     const P1: Port = Port(1);
 
     #[test]
-    fn linear_rejects_bytes_beyond_lower() {
+    fn linear_table_rejects_bytes_past_end_of_lower() {
         assert_eq!(
             Table::linear(P0, 8192, 4096, 4096).unwrap().to_string(),
             "0+4096 linear p0 4096"
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn concat_appends_lowers() {
+    fn concat_table_maps_lowers_one_after_another() {
         let table = Table::concat(&[(P1, 100), (P0, 50)]).unwrap();
         assert_eq!(table.to_string(), "0+100 linear p1 0\n100+50 linear p0 0");
         assert_eq!((table.size(), table.port_count()), (150, 2));
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn concat_rejects_device_with_itself() {
+    fn concat_table_rejects_same_lower_twice() {
         let error = Table::concat(&[(P0, 100), (P0, 50)]).unwrap_err();
         let [first, second] = [50, 100].map(|len| ByteRange::new(0, len).unwrap());
         assert_eq!(error, TableError::Overlap { port: P0, first, second });
     }
 
     #[test]
-    fn stripe_reports_unused_bytes() {
+    fn stripe_table_reports_unused_bytes_of_unequal_lowers() {
         // The smallest one holds 2 chunks and 100 bytes; the other one 3 chunks.
         let striped = Table::stripe(&[(P0, 2 * 4096 + 100), (P1, 3 * 4096)], 4096).unwrap();
         assert_eq!(striped.table.to_string(), "0+16384 striped 4096 skip 0 p0:0 p1:0");
@@ -109,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn stripe_of_one_is_linear() {
+    fn stripe_table_of_one_lower_is_linear() {
         let striped = Table::stripe(&[(P0, 4096 + 1)], 4096).unwrap();
         assert_eq!(striped.table.to_string(), "0+4096 linear p0 0");
         assert_eq!(striped.unused_bytes, 1);
     }
 
     #[test]
-    fn stripe_rejects_columns_and_sizes_out_of_bounds() {
+    fn stripe_table_rejects_invalid_number_and_size_of_lowers() {
         let error = |lowers: &[(Port, u64)], chunk| Table::stripe(lowers, chunk).unwrap_err();
         assert_eq!(error(&[], 512).to_string(), "the stripe has 0 columns; 2 to 64 are allowed");
         let many: Vec<_> = (0..65).map(|port| (Port(port), 4096)).collect();

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_shifts_and_clips_linear() {
+    fn fuse_of_linear_over_concat_shifts_and_clips_segments() {
         let upper = Table::linear(P0, 300, 50, 200).unwrap();
         let lower = Table::concat(&[(P0, 100), (P1, 200)]).unwrap();
         let fused = upper.fuse(&[Some(&lower)]).unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_keeps_port_of_opaque_lower() {
+    fn fuse_keeps_port_of_lower_without_table() {
         let upper = Table::concat(&[(P0, 100), (P1, 100)]).unwrap();
         let lower = Table::linear(P0, 500, 7, 100).unwrap();
         let fused = upper.fuse(&[None, Some(&lower)]).unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_of_partition_over_stripe_adds_skip() {
+    fn fuse_of_linear_over_stripe_offsets_first_chunk() {
         let upper = Table::linear(P0, 16384, 1536, 8192).unwrap();
         let lower = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
         let fused = upper.fuse(&[Some(&lower)]).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_of_stripe_adopts_offsets_of_columns() {
+    fn fuse_of_stripe_over_linears_adopts_column_offsets() {
         let upper = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
         let one = Table::linear(P0, 100_000, 4096, 8192).unwrap();
         let two = Table::concat(&[(P0, 8192), (P1, 4096)]).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_keeps_column_over_two_segments_or_stripe() {
+    fn fuse_keeps_stripe_column_over_two_segments_or_stripe() {
         let upper = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
         let joined = Table::concat(&[(P0, 4096), (P1, 4096)]).unwrap();
         let striped = Table::stripe(&[(P0, 4096), (P1, 4096)], 512).unwrap().table;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_keeps_port_that_cannot_be_fused_completely() {
+    fn fuse_keeps_port_when_one_segment_cannot_be_fused() {
         // The linear segment of p0 could be fused; the column of p0 could not.
         let upper = table("0+2048 striped 512 skip 0 p0:0 p1:0\n2048+100 linear p0 1024");
         let lower = table("0+512 linear p0 0\n512+1000 linear p1 0");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_keeps_port_that_would_exceed_segment_limit() {
+    fn fuse_keeps_port_when_result_would_exceed_segment_limit() {
         let rows = (0..4096).map(|n| format!("{n}+1 linear p0 {}", (4096 - n) * 2));
         let full = table(&rows.collect::<Vec<_>>().join("\n"));
         let upper = Table::concat(&[(P0, 4096), (P1, 100)]).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_keeps_port_that_would_exceed_port_limit() {
+    fn fuse_keeps_port_when_result_would_exceed_port_limit() {
         let wide = |count| (0..count).map(|port| (Port(port), 1)).collect::<Vec<_>>();
         let full = Table::concat(&wide(1024)).unwrap();
         let upper = Table::linear(P0, 1024, 0, 1024).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_rejects_lower_that_is_too_small() {
+    fn fuse_rejects_lower_smaller_than_upper_segment() {
         let upper = Table::linear(P0, 300, 50, 200).unwrap();
         let lower = Table::linear(P0, 249, 0, 249).unwrap();
         let error = upper.fuse(&[Some(&lower)]).unwrap_err();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_keeps_column_without_bytes() {
+    fn fuse_keeps_stripe_column_without_mapped_bytes() {
         // Only the first chunk, in p0, is within the segment.
         let upper = table("0+512 striped 512 skip 0 p0:0 p1:0");
         let lower = Table::linear(P0, 4096, 1024, 1024).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn fused_halves_equal_whole() {
+    fn fuse_of_two_contiguous_halves_equals_whole() {
         let halves = [0, 512].map(|start| Table::linear(P0, 1024, start, 512).unwrap());
         let joined = Table::concat(&[(P0, 512), (P1, 512)]).unwrap();
         let fused = joined.fuse(&halves.each_ref().map(Some)).unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn renumber_rejects_bytes_reached_twice() {
+    fn table_renumber_rejects_overlapping_segments() {
         let joined = Table::concat(&[(P0, 512), (P1, 512)]).unwrap();
         let error = joined.renumber(&[P0, P0]).unwrap_err();
         assert_eq!(error.to_string(), "bytes 0+512 and 0+512 of p0 overlap");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_of_sixteen_swaps_is_one_rotation() {
+    fn fuse_of_sixteen_rotations_has_two_segments() {
         // Swap k rotates by (2 k + 1) * 4 KiB: 4 KiB * 16 * 16 = 1 MiB of the 4 MiB in all.
         let size = 4096 * KIB;
         let mut stack = Table::linear(P0, size, 0, size).unwrap();

@@ -232,7 +232,7 @@ fn offset_in_stripe(stripe: &Stripe, at: Origin, len: u64) -> Option<u64> {
 }
 
 #[test]
-fn column_byte_maps_back() {
+fn stripe_column_byte_maps_back_to_stripe_offset() {
     // 1024-byte chunks, seen from byte 1536: half of chunk 1 is skipped.
     let column = |port, start| Origin { port: Port(port), start };
     let columns = vec![column(0, 0), column(1, 4096), column(2, 8192)];
@@ -257,7 +257,7 @@ fn extreme_table() -> impl Strategy<Value = Option<Table>> {
 
 proptest! {
     #[test]
-    fn runs_cover_the_range_in_order((table, _) in any_table(), numbers: (u64, u64)) {
+    fn table_map_covers_range_in_order_without_gaps((table, _) in any_table(), numbers: (u64, u64)) {
         let range = within(table.size(), numbers);
         let runs: Vec<_> = table.map(range).collect();
         let mut at = range.start();
@@ -270,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn runs_stay_within_the_lowers_and_never_meet((table, sizes) in any_table()) {
+    fn table_map_stays_within_lowers_without_overlap((table, sizes) in any_table()) {
         let mut runs: Vec<_> = table.map(whole(&table)).map(|run| (run.port, run.range)).collect();
         runs.sort_unstable();
         for (port, range) in &runs {
@@ -282,7 +282,7 @@ proptest! {
     }
 
     #[test]
-    fn a_part_maps_as_in_the_whole((table, _) in any_table(), numbers: (u64, u64)) {
+    fn table_maps_part_of_range_like_whole_range((table, _) in any_table(), numbers: (u64, u64)) {
         let range = within(table.size(), numbers);
         let clipped = table.map(whole(&table)).filter_map(|run| {
             let above = ByteRange::new(run.start, run.range.len()).unwrap().intersect(range)?;
@@ -293,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn the_fast_path_agrees((table, _) in any_table(), start: u64, len in 0..600_u64) {
+    fn table_map_one_agrees_with_map((table, _) in any_table(), start: u64, len in 0..600_u64) {
         let range = within(table.size(), (start, len));
         let runs: Vec<_> = table.map(range).collect();
         let one_segment = table.segment_at(range.start()) == table.segment_at(range.end() - 1);
@@ -302,14 +302,14 @@ proptest! {
     }
 
     #[test]
-    fn the_way_back_leads_to_the_start((table, _) in any_table(), byte: u64) {
+    fn table_reverse_lookup_returns_mapped_byte((table, _) in any_table(), byte: u64) {
         let byte = byte % table.size();
         let run = table.map_one(ByteRange::new(byte, 1).unwrap()).unwrap();
         prop_assert_eq!(upper_of(&table, run.port, run.range.start()), Some(byte));
     }
 
     #[test]
-    fn the_way_back_exists_only_where_a_run_is((table, sizes) in any_table(), byte: u64) {
+    fn table_reverse_lookup_finds_only_mapped_bytes((table, sizes) in any_table(), byte: u64) {
         let port = Port((byte % sizes.len() as u64) as u16);
         let byte = ByteRange::new(byte % sizes[usize::from(port.0)], 1).unwrap();
         let run = table.map(whole(&table)).find(|run| run.port == port && run.range.contains(byte));
@@ -318,7 +318,7 @@ proptest! {
     }
 
     #[test]
-    fn fused_and_unfused_agree(node in stack(), numbers in vec(any::<(u64, u64)>(), 8)) {
+    fn fused_table_maps_like_unfused_stack(node in stack(), numbers in vec(any::<(u64, u64)>(), 8)) {
         let fused = node.fused();
         prop_assert_eq!(fused.size(), node.size());
         for range in numbers.into_iter().map(|numbers| within(node.size(), numbers)) {
@@ -328,14 +328,14 @@ proptest! {
     }
 
     #[test]
-    fn what_is_printed_parses_back(node in stack()) {
+    fn table_parses_from_printed_text(node in stack()) {
         let fused = node.fused();
         let fused = fused.table().unwrap();
         prop_assert_eq!(&table(&fused.to_string()), fused);
     }
 
     #[test]
-    fn two_halves_are_the_whole(size in 2..u64::MAX, cut: u64) {
+    fn fused_concat_of_halves_equals_whole_device(size in 2..u64::MAX, cut: u64) {
         let cut = 1 + cut % (size - 1);
         let halves = [(0, cut), (cut, size - cut)];
         let lowers = halves.map(|(start, len)| Table::linear(Port(0), size, start, len).unwrap());
@@ -346,7 +346,7 @@ proptest! {
     }
 
     #[test]
-    fn extreme_numbers_make_a_table_or_an_error(table in extreme_table()) {
+    fn table_with_extreme_numbers_is_valid_or_rejected(table in extreme_table()) {
         if let Some(table) = table {
             let last = ByteRange::new(table.size() - 1, 1).unwrap();
             let run = table.map_one(last).unwrap();

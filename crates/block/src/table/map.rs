@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn map_one_returns_run_within_one_segment() {
+    fn table_map_one_returns_range_only_within_one_segment() {
         let table = Table::concat(&[(P0, 100), (P1, 50)]).unwrap();
         assert_eq!(table.map_one(range(90, 10)), Some(run(P0, 90, 10, 90)));
         assert_eq!(table.map_one(range(100, 50)), Some(run(P1, 0, 50, 100)));
@@ -156,21 +156,21 @@ mod tests {
     }
 
     #[test]
-    fn map_one_returns_run_within_one_chunk() {
+    fn table_map_one_returns_range_only_within_one_chunk() {
         let table = Table::stripe(&[(P0, 4096), (P1, 4096)], 1024).unwrap().table;
         assert_eq!(table.map_one(range(3072, 1024)), Some(run(P1, 1024, 1024, 3072)));
         assert_eq!(table.map_one(range(3072, 1025)), None);
     }
 
     #[test]
-    fn map_splits_range_at_concat_boundary() {
+    fn table_map_splits_range_at_concat_boundary() {
         let table = Table::concat(&[(P0, 100), (P1, 50)]).unwrap();
         let runs: Vec<_> = table.map(range(90, 20)).collect();
         assert_eq!(runs, [run(P0, 90, 10, 90), run(P1, 0, 10, 100)]);
     }
 
     #[test]
-    fn map_splits_range_at_chunks() {
+    fn table_map_splits_range_at_stripe_chunks() {
         let table = Table::stripe(&[(P0, 4096), (P1, 4096)], 1024).unwrap().table;
         let runs: Vec<_> = table.map(range(512, 3000)).collect();
         let expected = [
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn map_joins_runs_of_contiguous_segments() {
+    fn table_map_joins_ranges_of_contiguous_segments() {
         // A stripe of one chunk, and what follows that chunk: two segments, but one run below.
         let table = table("0+512 striped 512 skip 0 p0:0 p1:0\n512+512 linear p0 512");
         assert_eq!(table.map(range(0, 1024)).collect::<Vec<_>>(), [run(P0, 0, 1024, 0)]);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "100+51 ends past the end of a table of 150 bytes")]
-    fn map_panics_past_end_of_table() {
+    fn table_map_panics_when_range_ends_past_table() {
         Table::concat(&[(P0, 100), (P1, 50)]).unwrap().map(range(100, 51));
     }
 }

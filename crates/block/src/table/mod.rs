@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn table_merges_neighbours_that_continue() {
+    fn table_merges_neighbouring_segments_that_are_contiguous() {
         let linear = "0+5 linear p0 0\n5+5 linear p0 5";
         assert_eq!(shortest(linear), "0+10 linear p0 0");
         let striped = "0+700 striped 512 skip 9 p0:0 p1:0\n700+5 striped 512 skip 709 p0:0 p1:0";
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn table_keeps_other_neighbours_as_two_segments() {
+    fn table_keeps_neighbouring_segments_that_are_not_contiguous() {
         let texts = [
             "0+5 linear p0 0\n5+5 linear p1 5",
             "0+5 linear p0 0\n5+5 linear p0 6",
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn check_block_size_rejects_misaligned_numbers() {
+    fn table_block_size_check_rejects_misaligned_segments() {
         let unaligned =
             |text: &str, block| table(text).check_block_size(block).unwrap_err().to_string();
         let end = unaligned("0+4096 linear p0 0\n4096+1536 linear p1 0", 4096);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn check_block_size_accepts_aligned_table() {
+    fn table_block_size_check_accepts_aligned_segments() {
         let text = "0+4096 linear p0 512\n4096+1024 striped 1536 skip 512 p1:0 p2:1024";
         assert_eq!(table(text).check_block_size(512), Ok(()));
     }

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn stripe_locates_byte_in_column() {
+    fn stripe_locates_column_and_address_of_byte() {
         let at = |port, start| Origin { port: Port(port), start };
         assert_eq!(window().locate(0), (at(1, 4096 + 512), 512));
         assert_eq!(window().locate(512), (at(2, 8192), 1024));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn stripe_extent_covers_dealt_chunks() {
+    fn stripe_column_extent_covers_chunks_of_range() {
         // 600 bytes: the rest of chunk 1 in column 1, 88 bytes of chunk 2 in column 2.
         assert_eq!(window().extent(0, 600), None);
         assert_eq!(window().extent(1, 600), ByteRange::new(4096 + 512, 512));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn stripe_rejects_chunks_and_columns_out_of_bounds() {
+    fn stripe_rejects_invalid_chunk_size_and_single_column() {
         assert_eq!(check_chunk(0), Err(TableError::Chunk(0)));
         assert_eq!(check_chunk(513), Err(TableError::Chunk(513)));
         assert_eq!(check_chunk((1 << 30) + 512), Err(TableError::Chunk((1 << 30) + 512)));

@@ -41,12 +41,12 @@ fn origin(port: &str, start: &str) -> Origin {
 }
 
 #[test]
-fn table_prints_its_segments() {
+fn table_prints_one_line_per_segment() {
     assert_eq!(table(TWO).to_string(), TWO);
 }
 
 #[test]
-fn table_rejects_rows_without_bytes_and_bytes_reached_twice() {
+fn table_rejects_empty_and_overlapping_segments() {
     let error = |text| try_table(text).unwrap_err().to_string();
     assert_eq!(error(""), "the length is 0 bytes; at least 1 byte is needed");
     assert_eq!(error("0+0 linear p0 0"), "the length is 0 bytes; at least 1 byte is needed");

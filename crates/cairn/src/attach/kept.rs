@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_name_round_trips_and_rejects_other_names() {
+    fn mount_descriptor_name_round_trips_through_text() {
         let long = "x".repeat(attach::NAME_MAX_BYTES);
         for (name, export) in [("home", "vol-1.a_b"), (&*long, &*long)] {
             let kept =

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layout_points_edges_down_and_keeps_boxes_apart() {
+    fn graph_layout_draws_edges_downward_without_overlapping_boxes() {
         // Rows of two, three and one box, and one edge that spans a layer.
         let edges = [(0, 2), (0, 3), (1, 4), (1, 3), (2, 5), (3, 5), (4, 5), (0, 5)];
         let widths = [100.0; 6];
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn layout_finds_order_without_crossings() {
+    fn graph_layout_orders_boxes_without_crossing_edges() {
         // The edges cross in the given order: 0 to 3, 1 to 2.
         let laid = layout(&[10.0; 4], &[(0, 3), (1, 2)], &[false; 4]);
         let over = |a: usize, b: usize| laid.boxes[a].0 < laid.boxes[b].0;
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn layout_of_empty_graph_has_no_layers() {
+    fn graph_layout_has_no_layers_for_empty_graph() {
         assert_eq!(layout(&[], &[], &[]).layers, 0);
     }
 }

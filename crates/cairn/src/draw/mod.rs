@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn term_shows_shared_device_once() {
+    fn terminal_drawing_expands_shared_device_once() {
         let text = term(&diamond());
         assert_eq!(
             text,
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn dot_has_every_node_and_edge() {
+    fn graphviz_text_has_every_device_and_edge() {
         let text = dot(&diamond());
         assert_eq!(text.matches(" -> ").count(), 6);
         assert!(text.contains("\"pair\" -> \"p1\""));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn svg_has_a_box_for_each_node_and_escapes_names() {
+    fn svg_has_box_for_each_device_and_escapes_names() {
         let text = svg(&diamond());
         assert!(text.starts_with("<svg ") && text.ends_with("</svg>\n"));
         assert_eq!(text.matches("<rect ").count(), 6);

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uri_is_absolute_and_reachable() {
+    fn printed_uri_has_absolute_path_and_reachable_host() {
         let at = |address, tls| Listen { address, tls };
         let unix = uri(&at(Address::Unix("/run/a b.sock".into()), false), "vol");
         assert_eq!(unix, "nbd+unix:///vol?socket=/run/a%20b.sock");

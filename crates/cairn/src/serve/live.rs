@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn openapi_describes_every_route() {
+    fn openapi_document_describes_every_route() {
         let document = include_str!("../../../../docs/api/openapi.json");
         let document: Value = serde_json::from_str(document).unwrap();
         let of = |tag: &str| -> BTreeSet<String> {

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn draw_puts_copies_below_their_arrow() {
+    fn locate_draws_each_copy_below_arrow_of_device() {
         let a = place("a", (5 << 30) + (1 << 20), "mirrored", vec![]);
         let b = Place { label_bytes: 1 << 20, ..place("b", 512, "mirrored", vec![]) };
         let both = place("both", 5 << 30, "", vec![a, b]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn sum_is_exact() {
+    fn locate_prints_exact_offset_in_units() {
         assert_eq!(sum(0), "0 B");
         assert_eq!(sum((1 << 40) + 4096 + 7), "1 TiB + 4 KiB + 7 B");
         assert_eq!(sum(u64::MAX), "16777215 TiB + 1023 GiB + 1023 MiB + 1023 KiB + 1023 B");

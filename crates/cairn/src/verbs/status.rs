@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_far_reports_progress_speed_and_time_left() {
+    fn status_line_reports_resync_progress_speed_and_time() {
         let progress =
             |done_bytes, all_bytes| Progress { done_bytes, all_bytes, of_bytes: 1 << 40 };
         let words = how_far(progress(3 << 20, 12 << 20), Some(Duration::from_secs(3)));

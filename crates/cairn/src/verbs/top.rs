@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn table_shows_rates_over_the_interval() {
+    fn top_table_shows_request_rates_over_interval() {
         let text = table(&top(1_000_000, 1000), &top(3_000_000, 3000));
         let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
         let expected = "vol + part-a + part-b stripe 1000 0 0 0 0 0 4.1 5 2";

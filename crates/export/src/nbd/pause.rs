@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_refuses_oversized_connection_and_takes_next() {
+    fn handover_refuses_oversized_connection_and_accepts_next() {
         let mut room = Room::new();
         let taken = [1 << 20, HANDED_MAX_BYTES, 1 << 20].map(|bytes| room.takes(bytes));
         assert_eq!(taken, [true, false, true]);

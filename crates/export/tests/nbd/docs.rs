@@ -5,7 +5,7 @@ use std::path::Path;
 use export::nbd::Limits;
 
 #[test]
-fn nbd_manual_has_the_limits() {
+fn nbd_manual_lists_limits_of_server() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/exports/nbd.md");
     let text = std::fs::read_to_string(path).unwrap();
     let says = |what: &str, limit: String| {

@@ -15,7 +15,7 @@ const SLOW: &str = "[disk]\nm = { memory = \"1MiB\" }\n\
                     [export]\nvol = { on = \"slow\" }\n";
 
 #[test]
-fn stop_ends_client_that_never_pauses() {
+fn server_stop_closes_client_that_sends_without_pause() {
     let world = World::new(SLOW, SHORT);
     let mut client = Client::new(&world);
     let (tell, told) = mpsc::channel();
@@ -44,7 +44,7 @@ fn stop_ends_client_that_never_pauses() {
 }
 
 #[test]
-fn stop_answers_begun_requests_and_drops_incomplete_ones() {
+fn server_stop_answers_begun_requests_and_drops_incomplete_requests() {
     let world = World::new(SLOW, Limits { request: Duration::from_secs(20), ..SHORT });
     let mut client = Client::new(&world);
     let mut half = Client::new(&world);
@@ -65,7 +65,7 @@ fn stop_answers_begun_requests_and_drops_incomplete_ones() {
 }
 
 #[test]
-fn long_request_fails_when_server_stops() {
+fn long_write_zeroes_fails_when_server_stops() {
     const ESHUTDOWN: u32 = 108;
     let world = World::new(SLOW, SHORT);
     let mut client = Client::new(&world);
@@ -79,7 +79,7 @@ fn long_request_fails_when_server_stops() {
 }
 
 #[test]
-fn stop_ends_client_that_reads_nothing() {
+fn server_stop_closes_client_that_reads_no_replies() {
     let world = World::new(MEMORY, SHORT);
     let mut hog = Client::new(&world);
     hog.send(&header(READ, 0, 0, 1 << 20).repeat(8));
@@ -90,7 +90,7 @@ fn stop_ends_client_that_reads_nothing() {
 }
 
 #[test]
-fn stop_reports_unanswered_request() {
+fn server_stop_reports_request_without_reply() {
     let world = World::new(&SLOW.replace("time = \"20ms\"", "time = \"10min\""), SHORT);
     let mut client = Client::new(&world);
     client.request(WRITE, 0, 0, 512, &[1; 512]);

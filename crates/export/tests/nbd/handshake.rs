@@ -6,7 +6,7 @@ use super::client::*;
 use super::world::{MEMORY, SHORT, World};
 
 #[test]
-fn handshake_accepts_export_name_and_go() {
+fn handshake_opens_export_by_export_name_and_go() {
     let world = World::new(MEMORY, SHORT);
     let mut old = Client::negotiate(&world);
     old.send_option(OPT_EXPORT_NAME, b"vol");
@@ -30,7 +30,7 @@ fn handshake_accepts_export_name_and_go() {
 }
 
 #[test]
-fn list_has_every_export_however_many_there_are() {
+fn list_option_returns_more_than_500_exports() {
     let exports: String =
         (0..600).map(|n| format!("v{n} = {{ on = \"d\", read_only = true }}\n")).collect();
     let spec = format!("[disk]\nd = {{ memory = \"1MiB\" }}\n[export]\n{exports}");
@@ -40,7 +40,7 @@ fn list_has_every_export_however_many_there_are() {
 }
 
 #[test]
-fn refused_options_leave_the_stream_readable() {
+fn handshake_continues_after_refused_options() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::negotiate(&world);
     let kind = |replies: Vec<(u32, Vec<u8>)>| {
@@ -62,7 +62,7 @@ fn refused_options_leave_the_stream_readable() {
 }
 
 #[test]
-fn malformed_handshake_is_closed_and_logged() {
+fn server_closes_and_logs_malformed_handshake() {
     let world = World::new(MEMORY, SHORT);
     let closed = |bytes: &[u8], words: &str| {
         let mut client = Client::negotiate(&world);
@@ -80,7 +80,7 @@ fn malformed_handshake_is_closed_and_logged() {
 }
 
 #[test]
-fn idle_and_slow_handshakes_have_deadline() {
+fn server_closes_idle_and_slow_handshakes_at_deadline() {
     let world = World::new(MEMORY, SHORT);
     let begun = Instant::now();
     let mut idle = Client::negotiate(&world);
@@ -95,7 +95,7 @@ fn idle_and_slow_handshakes_have_deadline() {
 }
 
 #[test]
-fn client_beyond_connection_limit_is_refused_and_closed() {
+fn server_refuses_client_above_connection_limit() {
     let world = World::new(MEMORY, SHORT);
     let mut served: Vec<_> = (0..SHORT.connections).map(|_| Client::new(&world)).collect();
     let mut late = Client::negotiate(&world);

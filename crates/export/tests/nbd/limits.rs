@@ -26,7 +26,7 @@ fn is_held_back(client: &mut Client, bytes: &[u8], most: usize) -> bool {
 }
 
 #[test]
-fn client_that_reads_no_data_is_held_back_alone() {
+fn server_throttles_only_client_that_reads_no_data() {
     const POOL: usize = 32 << 20;
     let limits = Limits { held_bytes: 4 << 20, request: Duration::from_secs(20), ..SHORT };
     let world = World::with_pool(MEMORY, limits, POOL);
@@ -44,7 +44,7 @@ fn client_that_reads_no_data_is_held_back_alone() {
 }
 
 #[test]
-fn client_that_reads_no_replies_without_data_is_held_back() {
+fn server_throttles_client_that_reads_no_replies() {
     let world = World::new(MEMORY, Limits { request: Duration::from_secs(20), ..SHORT });
     // A flush holds no bytes, and a request that is refused is never begun.
     for command in [FLUSH, 99] {
@@ -55,7 +55,7 @@ fn client_that_reads_no_replies_without_data_is_held_back() {
 }
 
 #[test]
-fn stuck_clients_are_closed_when_others_wait_for_memory() {
+fn server_closes_stuck_clients_when_clients_wait_for_memory() {
     let limits = Limits { connections: 20, ..SHORT };
     let world = World::with_pool(&MEMORY.replace("1MiB", "16MiB"), limits, 32 << 20);
     let mut patient = Client::new(&world);
@@ -71,7 +71,7 @@ fn stuck_clients_are_closed_when_others_wait_for_memory() {
 }
 
 #[test]
-fn ten_thousand_silent_connections_are_bounded() {
+fn server_limits_number_of_silent_connections() {
     let limits = Limits { connections: 16, ..SHORT };
     let world = World::new(MEMORY, limits);
     for _ in 0..10_000 {

@@ -19,7 +19,7 @@ fn slow() -> World {
 }
 
 #[test]
-fn what_overlaps_waits_for_the_write_of_a_client_that_is_gone() {
+fn read_waits_for_overlapping_write_of_disconnected_client() {
     let world = slow();
     let mut other = Client::new(&world);
     let mut gone = Client::new(&world);
@@ -35,7 +35,7 @@ fn what_overlaps_waits_for_the_write_of_a_client_that_is_gone() {
 }
 
 #[test]
-fn flush_waits_for_write_of_gone_client() {
+fn flush_waits_for_write_of_disconnected_client() {
     let world = slow();
     let mut other = Client::new(&world);
     let mut gone = Client::new(&world);
@@ -54,7 +54,7 @@ const LAST: u64 = 3 * PIECE as u64;
 const PIECE: u32 = SHORT.piece_bytes as u32;
 
 #[test]
-fn long_request_of_gone_client_ends_with_piece_under_way() {
+fn write_zeroes_of_disconnected_client_stops_after_current_piece() {
     let world = slow();
     let mut other = Client::new(&world);
     let mut gone = Client::new(&world);
@@ -71,7 +71,7 @@ fn long_request_of_gone_client_ends_with_piece_under_way() {
 }
 
 #[test]
-fn long_request_ends_after_disconnect_command() {
+fn long_write_zeroes_completes_after_disconnect_command() {
     let world = slow();
     let mut client = Client::new(&world);
     assert_eq!(client.ask(WRITE, 0, 0, LONG_BYTES, &[7; LONG_BYTES as usize]), 0);
@@ -88,7 +88,7 @@ fn one_at_a_time() -> World {
 }
 
 #[test]
-fn unbegun_request_of_half_closed_client_is_dropped() {
+fn server_drops_unbegun_request_of_half_closed_client() {
     for connect in [Client::new, Client::over_tcp] {
         let world = one_at_a_time();
         let mut gone = connect(&world);
@@ -105,7 +105,7 @@ fn unbegun_request_of_half_closed_client_is_dropped() {
 }
 
 #[test]
-fn requests_before_disconnect_command_are_begun_before_next_client_is_served() {
+fn server_begins_requests_before_disconnect_command_before_next_client() {
     for connect in [Client::new, Client::over_tcp] {
         let world = one_at_a_time();
         let mut gone = connect(&world);
@@ -120,7 +120,7 @@ fn requests_before_disconnect_command_are_begun_before_next_client_is_served() {
 }
 
 #[test]
-fn replies_arrive_after_disconnect_command() {
+fn client_receives_replies_after_disconnect_command() {
     // The disconnect command follows the requests directly, and their replies arrive all the same.
     let world = slow();
     let mut client = Client::new(&world);

@@ -45,7 +45,7 @@ fn hear_all(client: &mut Client) {
 }
 
 #[test]
-fn handover_resumes_stream_from_every_place() {
+fn handover_resumes_request_stream_at_every_byte() {
     let world = World::new(MEMORY, PATIENT);
     let stream = stream();
     let second = 28 + LONG as usize;
@@ -68,7 +68,7 @@ fn handover_resumes_stream_from_every_place() {
 }
 
 #[test]
-fn handover_at_any_time_answers_each_request_once() {
+fn handover_under_load_answers_each_request_once() {
     const HANDOVERS: usize = 200;
     let world = World::new(MEMORY, PATIENT);
     let mut client = Client::new(&world);
@@ -96,7 +96,7 @@ fn handover_at_any_time_answers_each_request_once() {
 }
 
 #[test]
-fn long_request_is_carried_out_by_next_server() {
+fn handover_completes_long_write_zeroes_in_next_server() {
     let spec = "[disk]\nm = { memory = \"1MiB\" }\n\
                 [device]\nslow = { kind = \"delay\", on = \"m\", write = \"50ms\" }\n\
                 [export]\nvol = { on = \"slow\" }\n";
@@ -142,7 +142,7 @@ fn handover_keeps_reply_style_of_client() {
 }
 
 #[test]
-fn handover_closes_connection_to_changed_device() {
+fn handover_closes_connection_when_device_of_export_changed() {
     let world = World::new(MEMORY, PATIENT);
     let mut client = Client::new(&world);
     assert_eq!(client.ask(WRITE, 0, 0, 512, &[1; 512]), 0);
@@ -153,7 +153,7 @@ fn handover_closes_connection_to_changed_device() {
 }
 
 #[test]
-fn handover_closes_only_connection_that_does_not_fit() {
+fn handover_closes_only_connection_that_exceeds_state_limit() {
     const WHOLE: usize = 32 << 20;
     let spec = "[disk]\nm = { memory = \"64MiB\" }\n[export]\nvol = { on = \"m\" }\n";
     let world = World::new(spec, PATIENT);
@@ -201,7 +201,7 @@ fn handover_closes_client_that_reads_no_replies() {
 }
 
 #[test]
-fn failed_or_undone_pause_is_invisible_to_client() {
+fn client_is_served_after_failed_or_undone_handover() {
     let slow = "[disk]\nm = { memory = \"1MiB\" }\n\
                 [device]\nslow = { kind = \"delay\", on = \"m\", time = \"100ms\" }\n\
                 [export]\nvol = { on = \"slow\" }\n";

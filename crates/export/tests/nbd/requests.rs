@@ -12,7 +12,7 @@ const ENOSPC: u32 = 28;
 const SIZE: u64 = 1 << 20;
 
 #[test]
-fn every_command_succeeds() {
+fn export_executes_every_nbd_command() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);
     assert_eq!(client.ask(WRITE, 0, 4096, 4096, &[7; 4096]), 0);
@@ -28,7 +28,7 @@ fn every_command_succeeds() {
 }
 
 #[test]
-fn bad_requests_get_errors_and_change_nothing() {
+fn export_rejects_bad_requests_without_change() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);
     assert_eq!(client.ask(WRITE, 0, 0, 4096, &[1; 4096]), 0);
@@ -64,7 +64,7 @@ fn bad_requests_get_errors_and_change_nothing() {
 }
 
 #[test]
-fn long_write_zeroes_fails_when_one_piece_fails() {
+fn export_fails_long_write_zeroes_when_one_piece_fails() {
     let spec = "[disk]\nm = { memory = \"1MiB\" }\n[device]\n\
                 bad = { kind = \"error\", on = \"m\", with = \"io\", start = \"64KiB\", size = \"64KiB\" }\n\
                 [export]\nvol = { on = \"bad\" }\n";
@@ -79,7 +79,7 @@ fn long_write_zeroes_fails_when_one_piece_fails() {
 }
 
 #[test]
-fn garbage_after_handshake_closes_connection() {
+fn server_closes_connection_after_garbage_in_request() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);
     client.send(&[0x55; 4096]);
@@ -92,7 +92,7 @@ fn garbage_after_handshake_closes_connection() {
 }
 
 #[test]
-fn truncated_payload_changes_nothing() {
+fn write_with_truncated_payload_changes_no_bytes() {
     let world = World::new(MEMORY, SHORT);
     // One is short enough to be received with its header, the other is received directly into its place.
     for len in [4096_u32, 512 << 10] {
@@ -113,7 +113,7 @@ fn truncated_payload_changes_nothing() {
 }
 
 #[test]
-fn payload_of_refused_write_has_deadline() {
+fn server_closes_connection_when_payload_misses_deadline() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);
     client.send(&header(WRITE, 0, SIZE, 512 << 10));
@@ -122,7 +122,7 @@ fn payload_of_refused_write_has_deadline() {
 }
 
 #[test]
-fn slow_request_is_closed_at_deadline() {
+fn server_closes_connection_when_request_misses_deadline() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);
     let begun = Instant::now();
@@ -142,7 +142,7 @@ fn slow_request_is_closed_at_deadline() {
 }
 
 #[test]
-fn block_status_and_reads_report_holes() {
+fn export_reports_holes_in_block_status_and_reads() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::structured(&world);
     client.request(WRITE, 0, 65536, 4096, &[5; 4096]);
@@ -174,7 +174,7 @@ fn block_status_and_reads_report_holes() {
 }
 
 #[test]
-fn extended_headers_follow_specification() {
+fn export_serves_extended_headers_as_nbd_specifies() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::negotiate(&world);
     assert_eq!(client.option(OPT_EXTENDED, &[])[0].0, ACK);
@@ -205,7 +205,7 @@ fn extended_headers_follow_specification() {
 }
 
 #[test]
-fn long_request_may_end_at_highest_offset() {
+fn long_write_zeroes_succeeds_up_to_highest_offset() {
     let quarter = |name| format!("{name} = {{ null = \"4194304TiB\" }}\n");
     let world = World::new(
         &format!(
@@ -229,7 +229,7 @@ fn long_request_may_end_at_highest_offset() {
 }
 
 #[test]
-fn reply_has_error_of_disk() {
+fn reply_contains_errno_of_failed_disk() {
     for (with, error) in [("io", EIO), ("nospace", ENOSPC), ("timeout", EIO), ("readonly", EPERM)] {
         let spec = format!(
             "[disk]\nm = {{ memory = \"1MiB\" }}\n\
@@ -244,7 +244,7 @@ fn reply_has_error_of_disk() {
 }
 
 #[test]
-fn read_only_export_refuses_every_change() {
+fn read_only_export_refuses_writes_zeroes_and_trims() {
     let spec = MEMORY.replace("on = \"m\"", "on = \"m\", read_only = true");
     let world = World::new(&spec, SHORT);
     let mut client = Client::new(&world);

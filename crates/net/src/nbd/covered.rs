@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn covered_takes_parts_in_any_order_once() {
+    fn read_reply_accepts_each_part_once_in_any_order() {
         let orders: [&[Range<usize>]; 4] = [
             &[0..4, 4..6, 6..9],
             &[6..9, 4..6, 0..4],
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn covered_limits_separate_parts() {
+    fn read_reply_limits_number_of_separate_parts() {
         let mut covered = Covered::default();
         (0..APART_MAX).for_each(|n| covered.add(2 * n + 1..2 * n + 2).unwrap());
         let more = 2 * APART_MAX + 1;

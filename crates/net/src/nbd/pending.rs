@@ -173,7 +173,7 @@ mod tests {
     use super::super::any_bytes_tests::try_any_replies;
 
     #[test]
-    fn client_survives_any_reply() {
+    fn nbd_client_never_panics_on_arbitrary_replies() {
         // Arbitrary bytes with valid heads among them: magic, flags, type, cookie, length; an offset before payload.
         let mut draw = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = |below: u64| {

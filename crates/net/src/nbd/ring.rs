@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_matches_documented_bytes() {
+    fn unflushed_log_in_memory_matches_documented_bytes() {
         let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
         let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
         ring.append(&write(&pool, 0x200, b"abcd")).unwrap();
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn next_process_finds_unflushed_changes() {
+    fn unflushed_log_is_found_by_next_process() {
         let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
         let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
         assert_eq!(found(&memory, &pool), (vec![], None));
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_reports_damaged_or_missing_records() {
+    fn unflushed_log_reports_damaged_or_missing_records() {
         let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
         let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
         ring.append(&write(&pool, 0, &[1; 100])).unwrap();
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_unfinished_at_kill_is_empty() {
+    fn unflushed_log_is_empty_when_kill_interrupts_creation() {
         let (made, pool) = (memory(), BufPool::new(1 << 20, 0));
         Ring::new(made.clone(), EXPORT).unwrap();
         // The head in front is written last: a kill leaves only a part of the other one.
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_is_refused_for_other_export() {
+    fn unflushed_log_is_refused_for_other_export() {
         let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
         let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
         let other = || {
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_survives_any_bytes() {
+    fn unflushed_log_never_panics_on_arbitrary_bytes() {
         let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
         let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
         ring.append(&write(&pool, 0, &[1; 100])).unwrap();

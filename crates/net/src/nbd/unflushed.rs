@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn flush_covers_changes_answered_before_its_submission() {
+    fn flush_clears_writes_acknowledged_before_flush_from_log() {
         let pool = BufPool::new(1 << 20, 0);
         let log = Unflushed::new(1 << 20, &pool);
         answer(&log, &change(&pool, 0, 512), false);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn log_keeps_durable_change_only_over_volatile_one() {
+    fn log_keeps_durable_write_only_when_overlapping_unflushed_write() {
         let pool = BufPool::new(1 << 20, 0);
         let log = Unflushed::new(1 << 20, &pool);
         answer(&log, &change(&pool, 0, 512), true);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn log_is_bounded_and_reports_dropped_change() {
+    fn log_requests_flush_when_full_and_reports_dropped_write() {
         let pool = BufPool::new(1 << 20, 0);
         let log = Unflushed::new(2 * (4096 + ENTRY_BYTES), &pool);
         answer(&log, &change(&pool, 0, 4096), false);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn log_needs_flush_after_refused_overlapping_change() {
+    fn log_requests_flush_after_refused_overlapping_write() {
         let pool = BufPool::new(1 << 20, 0);
         let log = Unflushed::new(1 << 20, &pool);
         let (one, apart) = (change(&pool, 0, 1024), change(&pool, 1024, 512));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn log_frees_room_of_failed_change() {
+    fn log_frees_space_of_failed_write() {
         let pool = BufPool::new(1 << 20, 0);
         let log = Unflushed::new(4096 + ENTRY_BYTES, &pool);
         let one = change(&pool, 0, 4096);

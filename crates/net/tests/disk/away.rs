@@ -19,7 +19,7 @@ fn loses_one() -> Fake {
 }
 
 #[test]
-fn requests_are_held_until_reconnect() {
+fn disk_holds_requests_until_reconnect() {
     let fake = loses_one();
     let volume = Volume::new(&fake.uri(), &[]);
     volume.write(0, 4096, 5, false).unwrap();
@@ -41,7 +41,7 @@ fn requests_are_held_until_reconnect() {
 }
 
 #[test]
-fn idle_disk_notices_lost_connection() {
+fn idle_disk_reconnects_after_lost_connection() {
     let fake = loses_one();
     let volume = Volume::new(&fake.uri(), &[]);
     drop(volume.client.send(Op::read(crate::volume::range(0, 512), volume.filled(512, 0))));
@@ -50,7 +50,7 @@ fn idle_disk_notices_lost_connection() {
 }
 
 #[test]
-fn requests_fail_when_server_is_away_too_long() {
+fn disk_fails_requests_when_reconnect_time_is_over() {
     let fake = loses_one();
     let hold = Duration::from_millis(400);
     let volume = Volume::new(&fake.uri(), &[("reconnect", time(hold))]);
@@ -70,7 +70,7 @@ fn requests_fail_when_server_is_away_too_long() {
 }
 
 #[test]
-fn disk_without_reconnect_fails_at_once() {
+fn disk_without_reconnect_fails_requests_at_once() {
     let fake = loses_one();
     let volume = Volume::new(&fake.uri(), &[("reconnect", time(Duration::ZERO))]);
     let begun = Instant::now();
@@ -80,7 +80,7 @@ fn disk_without_reconnect_fails_at_once() {
 }
 
 #[test]
-fn disk_reconnects_with_exhausted_pool() {
+fn disk_reconnects_while_buffer_pool_is_exhausted() {
     let fake = loses_one();
     let volume = Volume::new(&fake.uri(), &[]);
     fake.seen().shut = true;

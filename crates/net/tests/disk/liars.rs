@@ -16,7 +16,7 @@ fn good(_: u32) -> (u64, u16) {
 }
 
 #[test]
-fn disk_reconnects_after_server_answers_twice() {
+fn disk_reconnects_after_duplicate_reply() {
     let fake = Fake::new(good, |asked| match asked.connection == 1 && asked.command == READ {
         true => Act::Twice,
         false => Act::Serve,
@@ -46,17 +46,17 @@ fn is_given_up(act: Act) {
 }
 
 #[test]
-fn disk_gives_up_server_that_sends_garbage() {
+fn disk_fails_when_server_always_sends_garbage() {
     is_given_up(Act::Garbage);
 }
 
 #[test]
-fn disk_gives_up_server_that_always_answers_twice() {
+fn disk_fails_when_server_always_replies_twice() {
     is_given_up(Act::Twice);
 }
 
 #[test]
-fn disk_gives_up_server_that_always_disconnects() {
+fn disk_fails_when_server_always_disconnects() {
     is_given_up(Act::Lose);
 }
 
@@ -83,7 +83,7 @@ fn in_pieces(pieces: &'static [Piece]) -> (Vec<u8>, u64) {
 }
 
 #[test]
-fn read_takes_pieces_in_any_order() {
+fn disk_read_accepts_reply_parts_in_any_order() {
     const ALL: [&[Piece]; 3] = [
         &[data(0, 4096)],
         &[hole(3072, 1024), data(0, 1024), data(1024, 2048)],
@@ -101,7 +101,7 @@ fn read_takes_pieces_in_any_order() {
 }
 
 #[test]
-fn read_with_wrong_pieces_ends_connection() {
+fn disk_closes_connection_after_read_reply_with_wrong_parts() {
     const ALL: [&[Piece]; 8] = [
         // As many bytes as were asked for, but not all of them.
         &[data(0, 2048), data(0, 2048)],
@@ -122,7 +122,7 @@ fn read_with_wrong_pieces_ends_connection() {
 }
 
 #[test]
-fn status_may_be_longer_than_one_receive() {
+fn disk_reads_block_status_longer_than_one_receive() {
     // The last one is the most that a server may send.
     for count in [1, EXTENTS_MAX as u32 + 1, 33_000, 131_072] {
         let fake = Fake::new(
@@ -147,7 +147,7 @@ fn status_may_be_longer_than_one_receive() {
 }
 
 #[test]
-fn structured_session_rejects_simple_reply_to_read() {
+fn disk_rejects_simple_reply_to_read_in_structured_session() {
     let fake = Fake::new(good, |asked| match asked.connection {
         1 => Act::Serve,
         _ if asked.command == READ => Act::Pieces(WHOLE),
@@ -160,7 +160,7 @@ fn structured_session_rejects_simple_reply_to_read() {
 }
 
 #[test]
-fn disk_fails_when_server_stops_answering() {
+fn disk_fails_when_server_exceeds_reply_timeout() {
     let fake = Fake::new(good, |asked| match asked.command {
         WRITE => Act::Hang,
         _ => Act::Serve,
@@ -174,7 +174,7 @@ fn disk_fails_when_server_stops_answering() {
 }
 
 #[test]
-fn requests_fail_past_real_end_of_export() {
+fn disk_read_fails_past_real_end_of_export() {
     let fake = Fake::new(|_| (4 << 20, FLAGS), |_| Act::Serve);
     let volume = Volume::new(&fake.uri(), &[]);
     says(volume.read(3 << 20, 4096), "far: ");
@@ -183,7 +183,7 @@ fn requests_fail_past_real_end_of_export() {
 }
 
 #[test]
-fn open_refuses_export_above_size_limit() {
+fn disk_open_refuses_export_above_size_limit() {
     let claims: [Claim; 3] =
         [|_| (i64::MAX as u64 - 511, FLAGS), |_| (1 << 63, FLAGS), |_| (u64::MAX, FLAGS)];
     for (n, claim) in claims.into_iter().enumerate() {
@@ -203,7 +203,7 @@ fn open_refuses_export_above_size_limit() {
 }
 
 #[test]
-fn reconnect_refuses_changed_export() {
+fn disk_reconnect_refuses_changed_export() {
     let claims: [(Claim, &str); 3] = [
         (
             |n| (if n == 1 { 1 << 20 } else { 1 << 19 }, FLAGS),
@@ -229,7 +229,7 @@ fn reconnect_refuses_changed_export() {
 }
 
 #[test]
-fn connections_are_shared_only_with_multi_conn() {
+fn disk_uses_several_connections_only_with_multi_conn() {
     let fake = Fake::new(|_| (1 << 20, FLAGS | MULTI_CONN), |_| Act::Serve);
     let four = [("connections", Value::Integer(4))];
     let volume = Volume::new(&fake.uri(), &four);
@@ -252,7 +252,7 @@ fn connections_are_shared_only_with_multi_conn() {
 }
 
 #[test]
-fn long_zeroes_are_split_to_fit_header() {
+fn disk_splits_long_write_zeroes_to_fit_request_header() {
     let fake = Fake::new(
         |_| (5 << 30, FLAGS),
         |asked| match asked.command {
@@ -267,7 +267,7 @@ fn long_zeroes_are_split_to_fit_header() {
 }
 
 #[test]
-fn lost_session_ends_before_next_one_writes() {
+fn disk_ends_lost_connections_before_writes_of_next_session() {
     // The first connection is lost at a read; the other one still works, on a slow write.
     let fake = Fake::new(
         |_| (1 << 20, FLAGS | MULTI_CONN),

@@ -3,7 +3,7 @@
 use net::nbd::KIND;
 
 #[test]
-fn manual_lists_exactly_the_options() {
+fn nbd_disk_manual_lists_exactly_the_options() {
     let (_, options) = KIND.manual.split_once("\n## Options\n").unwrap();
     let table = options.split("\n\n| URI").next().unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));

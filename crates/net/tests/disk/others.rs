@@ -73,7 +73,7 @@ fn lines(dir: &Dir) -> [String; 3] {
 }
 
 #[test]
-fn other_servers_may_be_killed_under_load() {
+fn disk_survives_kill_of_nbdkit_and_qemu_under_load() {
     for n in 0..3 {
         let dir = Dir::new(&n.to_string());
         let (line, socket) = (&lines(&dir)[n], dir.path("sock"));
@@ -117,7 +117,7 @@ fn other_servers_may_be_killed_under_load() {
 }
 
 #[test]
-fn tcp_server_may_be_killed() {
+fn disk_over_tcp_survives_kill_of_server() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let dir = Dir::new("tcp");
     let disk = dir.path("disk");

@@ -25,7 +25,7 @@ fn mortal(armed: &Arc<AtomicBool>) -> impl Fn(&Asked) -> Act + Send + Sync + 'st
 }
 
 #[test]
-fn replay_restores_writes_and_zeroes_in_order() {
+fn disk_replays_unflushed_writes_and_zeroes_in_order() {
     let armed = Arc::default();
     let fake = Fake::new(good, mortal(&armed));
     let volume = Volume::new(&fake.uri(), &[]);
@@ -49,7 +49,7 @@ fn replay_restores_writes_and_zeroes_in_order() {
 }
 
 #[test]
-fn discard_is_sent_as_zeroes_if_it_may_be_replayed() {
+fn disk_sends_discard_as_write_zeroes_when_replay_is_on() {
     for (replay, command) in [(64 << 10, WRITE_ZEROES), (0, TRIM)] {
         let fake = Fake::new(good, |_| Act::Serve);
         let volume = Volume::new(&fake.uri(), &[("replay", Value::Size(replay))]);
@@ -61,7 +61,7 @@ fn discard_is_sent_as_zeroes_if_it_may_be_replayed() {
 }
 
 #[test]
-fn disk_has_no_discard_where_server_lacks_zeroes() {
+fn disk_offers_no_discard_when_server_lacks_write_zeroes() {
     const NO_ZEROES: u16 = FLAGS & !(1 << 6);
     for (replay, discards) in [(64 << 10, false), (0, true)] {
         let fake = Fake::new(|_| (1 << 20, NO_ZEROES), |_| Act::Serve);
@@ -71,7 +71,7 @@ fn disk_has_no_discard_where_server_lacks_zeroes() {
 }
 
 #[test]
-fn changes_in_flight_are_sent_again() {
+fn disk_replays_writes_in_flight_after_lost_connection() {
     for act in [Act::Lose, Act::ServeAndLose, Act::Die] {
         for command in [WRITE, WRITE_ZEROES, FLUSH] {
             let done = AtomicBool::new(false);
@@ -96,7 +96,7 @@ fn changes_in_flight_are_sent_again() {
 }
 
 #[test]
-fn log_is_bounded_by_its_own_flushes() {
+fn disk_flushes_to_keep_unflushed_log_below_limit() {
     let fake = Fake::new(good, |_| Act::Serve);
     let volume = Volume::new(&fake.uri(), &[("replay", Value::Size(64 << 10))]);
     for n in 0..256 {
@@ -117,7 +117,7 @@ fn log_is_bounded_by_its_own_flushes() {
 }
 
 #[test]
-fn flush_fails_after_loss_of_changes_not_kept() {
+fn disk_flush_fails_after_loss_of_writes_beyond_replay_limit() {
     let armed = Arc::default();
     let fake = Fake::new(good, mortal(&armed));
     let volume = Volume::new(&fake.uri(), &[("replay", Value::Size(8192))]);
@@ -133,7 +133,7 @@ fn flush_fails_after_loss_of_changes_not_kept() {
 /// One connection is lost while a request on the other one exceeds its time limit. That request belongs to the lost
 /// session, so its timeout says nothing about the next one.
 #[test]
-fn hung_change_of_lost_session_is_sent_again() {
+fn disk_replays_hung_write_of_lost_session() {
     const HANGS: u64 = 8192;
     let fake = Fake::new(
         |_| (1 << 20, FLAGS | MULTI_CONN),

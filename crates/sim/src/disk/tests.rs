@@ -65,7 +65,7 @@ impl Bench {
 }
 
 #[test]
-fn acknowledged_write_reads_back_and_is_not_durable() {
+fn power_cut_loses_acknowledged_write_without_flush() {
     let bench = Bench::plain(1);
     bench.wait(bench.write(0, 512, 1, false)).unwrap();
     assert_eq!(bench.read(0).unwrap(), 1);
@@ -74,7 +74,7 @@ fn acknowledged_write_reads_back_and_is_not_durable() {
 }
 
 #[test]
-fn flush_covers_writes_completed_before_its_submission() {
+fn disk_flush_covers_only_writes_completed_before_flush() {
     let bench = Bench::plain(1);
     bench.wait(bench.write(0, 512, 1, false)).unwrap();
     let late = bench.write(512, 512, 2, false);
@@ -86,7 +86,7 @@ fn flush_covers_writes_completed_before_its_submission() {
 }
 
 #[test]
-fn fua_write_makes_no_other_write_durable() {
+fn disk_fua_write_makes_no_other_write_durable() {
     let bench = Bench::plain(1);
     bench.wait(bench.write(0, 512, 1, false)).unwrap();
     bench.wait(bench.write(512, 512, 2, true)).unwrap();
@@ -95,7 +95,7 @@ fn fua_write_makes_no_other_write_durable() {
 }
 
 #[test]
-fn power_cut_keeps_any_subset_of_pending_writes() {
+fn power_cut_keeps_any_subset_of_unflushed_sectors() {
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..64 {
         let bench = Bench::plain(seed);
@@ -109,7 +109,7 @@ fn power_cut_keeps_any_subset_of_pending_writes() {
 }
 
 #[test]
-fn power_cut_keeps_writes_by_policy() {
+fn power_cut_keeps_unflushed_writes_by_chosen_policy() {
     let after = |policy| {
         let bench = Bench::plain(3);
         for n in 0..4 {
@@ -127,7 +127,7 @@ fn power_cut_keeps_writes_by_policy() {
 }
 
 #[test]
-fn torn_write_keeps_4k_sectors_atomic() {
+fn torn_write_never_splits_sector_of_4k_disk() {
     for seed in 0..32 {
         let bench = Bench::new(seed, DiskConfig::new(1 << 20, Profile::Native4k));
         bench.wait(bench.write(0, 8192, 1, false)).unwrap();
@@ -140,7 +140,7 @@ fn torn_write_keeps_4k_sectors_atomic() {
 }
 
 #[test]
-fn torn_write_on_emulated_disk_damages_neighbours() {
+fn torn_write_on_512e_disk_damages_neighbouring_sectors() {
     let damaged = (0..32).any(|seed| {
         let bench = Bench::new(seed, DiskConfig::new(1 << 20, Profile::Emulated512));
         bench.wait(bench.write(0, 1024, 1, false)).unwrap();
@@ -151,7 +151,7 @@ fn torn_write_on_emulated_disk_damages_neighbours() {
 }
 
 #[test]
-fn torn_write_on_non_atomic_disk_damages_sector() {
+fn torn_write_splits_sector_of_non_atomic_disk() {
     let half = (0..32).any(|seed| {
         let bench = Bench::new(seed, DiskConfig::new(1 << 20, Profile::NotAtomic));
         bench.wait(bench.write(0, 1024, 1, false)).unwrap();
@@ -163,7 +163,7 @@ fn torn_write_on_non_atomic_disk_damages_sector() {
 }
 
 #[test]
-fn power_cut_spares_protected_cache_and_loses_liars() {
+fn power_cut_loses_flushed_write_of_lying_disk_only() {
     for (profile, left) in [(Profile::Protected, 1), (Profile::Liar, 0)] {
         let config = DiskConfig { destage: 0, ..DiskConfig::new(1 << 20, profile) };
         let bench = Bench::new(1, config);
@@ -175,7 +175,7 @@ fn power_cut_spares_protected_cache_and_loses_liars() {
 }
 
 #[test]
-fn thin_disk_refuses_writes_when_full() {
+fn thin_disk_refuses_write_of_new_block_when_full() {
     let bench = Bench::new(1, DiskConfig::new(1 << 20, Profile::Thin(8192)));
     bench.wait(bench.write(0, 8192, 1, false)).unwrap();
     let full = bench.wait(bench.write(8192, 512, 1, false)).unwrap_err();
@@ -205,7 +205,7 @@ fn read_error_lasts_until_sector_is_written() {
 }
 
 #[test]
-fn failed_flush_drops_cache_and_next_flush_succeeds() {
+fn disk_flush_failure_drops_cache_and_next_flush_succeeds() {
     let bench = with(Faults { flush_error: ALWAYS, ..Faults::default() });
     bench.wait(bench.write(0, 512, 2, false)).unwrap();
     assert!(bench.wait(bench.storage.start(DiskIo::Flush)).is_err());
@@ -216,7 +216,7 @@ fn failed_flush_drops_cache_and_next_flush_succeeds() {
 }
 
 #[test]
-fn write_faults_fail_lose_and_misdirect() {
+fn injected_write_faults_fail_lose_or_misdirect_writes() {
     let bench = with(Faults { write_error: ALWAYS, ..Faults::default() });
     assert!(bench.wait(bench.write(0, 512, 2, false)).is_err());
     let bench = with(Faults { lost_write: ALWAYS, ..Faults::default() });
@@ -229,7 +229,7 @@ fn write_faults_fail_lose_and_misdirect() {
 }
 
 #[test]
-fn rot_flips_one_bit() {
+fn injected_rot_flips_one_bit_of_sector() {
     let bench = with(Faults { rot: ALWAYS, ..Faults::default() });
     bench.read(0).unwrap();
     let flipped: u32 =
@@ -238,7 +238,7 @@ fn rot_flips_one_bit() {
 }
 
 #[test]
-fn hung_write_keeps_buffer_until_release() {
+fn disk_keeps_buffer_of_hung_write_until_release() {
     let bench = with(Faults { hang: ALWAYS, ..Faults::default() });
     drop(bench.write(0, 512, 2, false));
     bench.world.run(bench.world.env().now().after(Duration::from_secs(3600))).unwrap();
@@ -248,7 +248,7 @@ fn hung_write_keeps_buffer_until_release() {
 }
 
 #[test]
-fn stall_delays_answer() {
+fn injected_stall_delays_reply_of_disk() {
     let bench = with(Faults { stall: ALWAYS, ..Faults::default() });
     let start = bench.world.env().now();
     bench.read(0).unwrap();
@@ -256,7 +256,7 @@ fn stall_delays_answer() {
 }
 
 #[test]
-fn open_refuses_second_writer_and_writes_in_flight() {
+fn disk_open_is_refused_while_opened_or_writing() {
     let bench = Bench::plain(2);
     let refused = |bench: &Bench| bench.world.env().open(&open()).err().map(|e| e.kind());
     assert_eq!(refused(&bench), Some(ErrorKind::InUse));
@@ -270,7 +270,7 @@ fn open_refuses_second_writer_and_writes_in_flight() {
 }
 
 #[test]
-fn kill_keeps_acknowledged_writes() {
+fn process_kill_keeps_acknowledged_writes() {
     let bench = Bench::plain(2);
     bench.wait(bench.write(0, 512, 1, false)).unwrap();
     let in_flight: Vec<_> = (1..9).map(|n| bench.write(n * 512, 512, 1, false)).collect();
@@ -284,7 +284,7 @@ fn kill_keeps_acknowledged_writes() {
 }
 
 #[test]
-fn faults_do_not_depend_on_other_operations() {
+fn injected_faults_do_not_depend_on_other_operations() {
     let fates = |with_first: bool| {
         let config = DiskConfig {
             faults: Faults { write_error: 500_000, ..Faults::default() },
@@ -300,7 +300,7 @@ fn faults_do_not_depend_on_other_operations() {
 }
 
 #[test]
-fn power_cut_does_not_repeat_first_step_of_write() {
+fn power_cut_never_overwrites_newer_write_with_half_done_write() {
     let mut seen = 0;
     for seed in 0..200 {
         let bench = Bench::plain(seed);
@@ -321,7 +321,7 @@ fn power_cut_does_not_repeat_first_step_of_write() {
 }
 
 #[test]
-fn flush_covers_remains_of_failed_write() {
+fn disk_flush_makes_visible_part_of_failed_write_durable() {
     let mut left = 0;
     for seed in 0..40 {
         let bench = Bench::plain(seed);

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_of_sector_is_classified() {
+    fn model_recognizes_zeros_stamps_mixtures_and_damage() {
         let stamp = Stamp { volume: 3, sector: 9, write: 27 };
         let mut bytes = [0; SECTOR as usize];
         assert_eq!(Content::of(&bytes), Content::Zero);

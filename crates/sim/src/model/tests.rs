@@ -41,7 +41,7 @@ impl Bench {
 const ZEROS: [u8; 512] = [0; 512];
 
 #[test]
-fn read_must_return_last_write() {
+fn model_rejects_read_of_overwritten_data() {
     let bench = Bench::new();
     bench.read(&ZEROS).unwrap();
     let (a, b) = (bench.write(), bench.write());
@@ -51,7 +51,7 @@ fn read_must_return_last_write() {
 }
 
 #[test]
-fn read_during_write_returns_either_but_never_goes_back() {
+fn model_rejects_old_data_after_new_data_was_read() {
     let bench = Bench::new();
     let a = bench.write();
     let (changing, b) = bench.begin(Change::Write);
@@ -63,7 +63,7 @@ fn read_during_write_returns_either_but_never_goes_back() {
 }
 
 #[test]
-fn overlapping_writes_take_one_order() {
+fn model_fixes_order_of_concurrent_writes_at_first_read() {
     let bench = Bench::new();
     let ((one, a), (two, b)) = (bench.begin(Change::Write), bench.begin(Change::Write));
     bench.0.end(one, true);
@@ -73,7 +73,7 @@ fn overlapping_writes_take_one_order() {
 }
 
 #[test]
-fn overlapping_reads_may_disagree() {
+fn model_allows_concurrent_reads_to_return_different_data() {
     let bench = Bench::new();
     let a = bench.write();
     let (_changing, b) = bench.begin(Change::Write);
@@ -83,7 +83,7 @@ fn overlapping_reads_may_disagree() {
 }
 
 #[test]
-fn power_cut_leaves_durable_or_newer_version() {
+fn model_rejects_data_older_than_durable_after_power_cut() {
     for left in 0..3 {
         let bench = Bench::new();
         let old = bench.write();
@@ -101,7 +101,7 @@ fn power_cut_leaves_durable_or_newer_version() {
 }
 
 #[test]
-fn power_cut_choice_stays_open_until_first_read() {
+fn model_fixes_result_of_power_cut_at_first_read() {
     let bench = Bench::new();
     let a = bench.write();
     bench.0.power_cut();
@@ -113,7 +113,7 @@ fn power_cut_choice_stays_open_until_first_read() {
 }
 
 #[test]
-fn model_flush_covers_writes_completed_before_submission() {
+fn model_flush_covers_only_writes_completed_before_flush() {
     let bench = Bench::new();
     let a = bench.write();
     let (changing, _) = bench.begin(Change::Write);
@@ -125,7 +125,7 @@ fn model_flush_covers_writes_completed_before_submission() {
 }
 
 #[test]
-fn fua_write_survives_power_cut() {
+fn model_rejects_loss_of_fua_write_after_power_cut() {
     let bench = Bench::new();
     let a = bench.write();
     let changing = bench.0.begin(ONE, Change::Write, true);
@@ -135,7 +135,7 @@ fn fua_write_survives_power_cut() {
 }
 
 #[test]
-fn failed_write_may_take_effect_or_not() {
+fn model_allows_failed_write_to_take_effect_or_not() {
     let bench = Bench::new();
     let a = bench.write();
     let (changing, b) = bench.begin(Change::Write);
@@ -146,7 +146,7 @@ fn failed_write_may_take_effect_or_not() {
 }
 
 #[test]
-fn failed_write_takes_back_effect_only_where_copies_fail() {
+fn model_allows_failed_write_to_revert_only_with_failing_copies() {
     for copies_fail in [false, true] {
         let bench = Bench::new();
         if copies_fail {
@@ -161,7 +161,7 @@ fn failed_write_takes_back_effect_only_where_copies_fail() {
 }
 
 #[test]
-fn failed_write_need_not_be_flushed() {
+fn model_allows_power_cut_to_lose_flushed_failed_write() {
     let bench = Bench::new();
     let a = bench.write();
     let (changing, b) = bench.begin(Change::Write);
@@ -174,7 +174,7 @@ fn failed_write_need_not_be_flushed() {
 }
 
 #[test]
-fn restart_keeps_answered_writes() {
+fn model_rejects_loss_of_acknowledged_write_after_restart() {
     let bench = Bench::new();
     let a = bench.write();
     let (_in_flight, b) = bench.begin(Change::Write);
@@ -185,7 +185,7 @@ fn restart_keeps_answered_writes() {
 }
 
 #[test]
-fn discard_result_is_stable() {
+fn model_rejects_change_of_discarded_data_between_reads() {
     for first_zero in [false, true] {
         let bench = Bench::new();
         let a = bench.write();
@@ -199,7 +199,7 @@ fn discard_result_is_stable() {
 }
 
 #[test]
-fn write_zeroes_reads_as_zeros() {
+fn model_rejects_old_data_after_write_zeroes() {
     let bench = Bench::new();
     let a = bench.write();
     let (changing, _) = bench.begin(Change::Zero);
@@ -209,7 +209,7 @@ fn write_zeroes_reads_as_zeros() {
 }
 
 #[test]
-fn misplaced_and_mixed_sectors_are_identified() {
+fn model_reports_misdirected_and_mixed_sectors() {
     let model = Model::new(1, 1024);
     let range = ByteRange::new(0, 1024).unwrap();
     let changing = model.begin(range, Change::Write, false);
@@ -225,7 +225,7 @@ fn misplaced_and_mixed_sectors_are_identified() {
 }
 
 #[test]
-fn status_may_report_data_but_never_false_zeros() {
+fn model_rejects_block_status_zeros_over_data() {
     let model = Model::new(1, 1024);
     let range = ByteRange::new(0, 1024).unwrap();
     let extent = |len, state| Extent { len, state };
@@ -241,7 +241,7 @@ fn status_may_report_data_but_never_false_zeros() {
 }
 
 #[test]
-fn register_forgets_replaced_versions() {
+fn model_forgets_replaced_writes_of_sector() {
     let bench = Bench::new();
     for _ in 0..100 {
         bench.write();
@@ -253,7 +253,7 @@ fn register_forgets_replaced_versions() {
 }
 
 #[test]
-fn flush_after_failed_flush_must_fail() {
+fn model_rejects_successful_flush_after_failed_flush() {
     let bench = Bench::new();
     let beside = bench.0.flush();
     bench.0.flushed(bench.0.flush(), false).unwrap();
@@ -263,7 +263,7 @@ fn flush_after_failed_flush_must_fail() {
 }
 
 #[test]
-fn initial_content_is_a_version() {
+fn model_accepts_learned_initial_content_until_first_write() {
     let bench = Bench::new();
     let junk = [7; 512];
     assert_eq!(bench.read(&junk), Err(Rule::Whole));
@@ -276,7 +276,7 @@ fn initial_content_is_a_version() {
 }
 
 #[test]
-fn displaced_promise_accepts_older_bytes_of_other_blocks() {
+fn model_accepts_misdirected_bytes_only_under_displaced_promise() {
     let bench = Bench(Model::new(1, 1024));
     let other = ByteRange::new(512, 512).unwrap();
     let changing = bench.0.begin(other, Change::Write, false);

@@ -280,7 +280,7 @@ fn compare(name: &str, recording: Recording) {
 }
 
 #[test]
-fn start_verdicts_are_as_recorded() {
+fn start_results_for_all_label_states_match_recording() {
     let (judge, mut recording) = (Judge::new(), Recording::default());
     let all: Vec<State> = STATES.iter().map(|(state, _)| *state).collect();
     let flags = [
@@ -333,19 +333,19 @@ fn record(of: impl Fn(&[State]) -> String) -> Recording {
 }
 
 #[test]
-fn check_verdicts_are_as_recorded() {
+fn check_findings_for_all_label_states_match_recording() {
     let judge = Judge::new();
     compare("check.txt", record(|states| judge.check(states)));
 }
 
 #[test]
-fn import_verdicts_are_as_recorded() {
+fn import_results_for_all_label_states_match_recording() {
     let judge = Judge::new();
     compare("import.txt", record(|states| judge.import(states)));
 }
 
 #[test]
-fn reasons_of_the_recording_are_registered() {
+fn recorded_label_reasons_are_registered() {
     let recorded = include_str!("start.txt");
     let codes = recorded.split([' ', ',', '\n']).filter(|word| word.contains("label."));
     for code in codes.collect::<std::collections::BTreeSet<_>>() {
@@ -354,7 +354,7 @@ fn reasons_of_the_recording_are_registered() {
 }
 
 #[test]
-fn start_is_refused_exactly_if_finding_is_not_waived() {
+fn start_is_refused_exactly_when_finding_is_not_waived() {
     let judge = Judge::new();
     for a in FEW {
         for b in FEW {
@@ -370,7 +370,7 @@ fn start_is_refused_exactly_if_finding_is_not_waived() {
 }
 
 #[test]
-fn start_is_refused_exactly_if_finding_of_check_is_not_waived() {
+fn start_is_refused_exactly_when_check_finding_is_not_waived() {
     let judge = Judge::new();
     let spec = |count| Spec::parse(&sets::spec(count), "g.toml", &|_| None);
     let judged = |states: &[State]| {

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outbox_keeps_order_of_heads_and_payloads() {
+    fn outbox_sends_headers_and_payloads_in_order() {
         let pool = BufPool::new(1 << 20, 0);
         let payload = pool.take(3).unwrap();
         payload.write().copy_from_slice(b"xyz");

@@ -58,7 +58,7 @@ fn invalid(step: Step) -> &'static str {
 }
 
 #[test]
-fn client_refuses_other_handshakes_by_name() {
+fn client_refuses_oldstyle_and_plain_newstyle_handshakes() {
     let greet = |tail: &[u8]| Client::new(plain()).give(&[b"NBDMAGIC", tail].concat());
     let oldstyle = [0x00, 0x00, 0x42, 0x02, 0x81, 0x86, 0x12, 0x53];
     let not_fixed = |found| Err(ProtocolError::NotFixedNewstyle(found));
@@ -80,7 +80,7 @@ fn client_ignores_unknown_greeting_flags() {
 }
 
 #[test]
-fn client_goes_on_without_refused_extensions() {
+fn client_continues_handshake_after_refused_extensions() {
     let mut client = Client::greeted(ClientConfig::connect("disk"));
     client.answer(OptionCode::STRUCTURED_REPLY, ReplyCode::ERR_UNSUP, b"").unwrap();
     client.answer(OptionCode::EXTENDED_HEADERS, ReplyCode::ERR_POLICY, b"no").unwrap();
@@ -100,7 +100,7 @@ fn client_goes_on_without_refused_extensions() {
 }
 
 #[test]
-fn failed_context_selection_selects_nothing() {
+fn client_selects_no_context_after_failed_selection() {
     let config = ClientConfig { extended: false, ..ClientConfig::connect("disk") };
     let mut client = Client::greeted(config);
     let set = OptionCode::SET_META_CONTEXT;
@@ -116,7 +116,7 @@ fn failed_context_selection_selects_nothing() {
 }
 
 #[test]
-fn client_rejects_contexts_not_asked_for() {
+fn client_rejects_contexts_that_were_not_requested() {
     let set = OptionCode::SET_META_CONTEXT;
     let selecting = || {
         let config = ClientConfig { extended: false, ..ClientConfig::connect("disk") };
@@ -136,7 +136,7 @@ fn client_rejects_contexts_not_asked_for() {
 }
 
 #[test]
-fn client_falls_back_to_export_name_without_go() {
+fn client_uses_export_name_when_server_lacks_go() {
     for (flags, zeroes) in [(1u16, 124), (3, 0)] {
         let mut client = Client::new(plain());
         client.give(&[b"NBDMAGICIHAVEOPT", &flags.to_be_bytes()[..]].concat()).unwrap();
@@ -155,7 +155,7 @@ fn client_falls_back_to_export_name_without_go() {
 }
 
 #[test]
-fn client_never_falls_back_with_extended_headers() {
+fn client_never_uses_export_name_with_extended_headers() {
     let mut client = Client::greeted(ClientConfig { extended: true, ..plain() });
     client.answer(OptionCode::EXTENDED_HEADERS, ReplyCode::ACK, b"").unwrap();
     let refused = client.answer(OptionCode::GO, ReplyCode::ERR_UNSUP, b"");
@@ -164,7 +164,7 @@ fn client_never_falls_back_with_extended_headers() {
 }
 
 #[test]
-fn client_aborts_and_reports_final_refusal() {
+fn client_aborts_and_reports_refused_option() {
     let abort = option(OptionCode::ABORT, &[]);
     let cases = [
         (OptionCode::STRUCTURED_REPLY, ReplyCode::ERR_TLS_REQD, "; connect with TLS"),
@@ -189,7 +189,7 @@ fn client_aborts_and_reports_final_refusal() {
 }
 
 #[test]
-fn client_rejects_replies_out_of_order() {
+fn client_rejects_reply_to_other_option() {
     let client = || Client::greeted(plain());
     let other_option = client().answer(OptionCode::LIST, ReplyCode::ACK, b"");
     assert_eq!(invalid(other_option), "option of an option reply");
@@ -204,7 +204,7 @@ fn client_rejects_replies_out_of_order() {
 }
 
 #[test]
-fn client_rejects_malformed_info() {
+fn client_rejects_malformed_export_info() {
     let info = |data: &[u8]| Client::greeted(plain()).answer(OptionCode::GO, ReplyCode::INFO, data);
     let good = export_info();
     for data in [&[][..], &[0], &good[..11], &[&good[..], &[0]].concat(), b"\0\x03", &[0, 3, 1]] {
@@ -223,7 +223,7 @@ fn client_rejects_malformed_info() {
 }
 
 #[test]
-fn client_rejects_list_entry_without_valid_text() {
+fn client_rejects_export_list_entry_with_invalid_text() {
     let entry = |data: &[u8]| {
         let mut client = Client::greeted(ClientConfig { goal: Goal::List, ..plain() });
         client.answer(OptionCode::LIST, ReplyCode::SERVER, data)

@@ -36,14 +36,14 @@ fn parsed(bytes: &[u8], style: ReplyStyle, follows: usize) -> ReplyMessage<'_> {
 }
 
 #[test]
-fn greeting() {
+fn server_greeting_matches_specified_bytes() {
     let mut out = Vec::new();
     ServerHandshake::greeting(&mut out);
     assert_eq!(out, hex("4e42444d41474943 49484156454f5054 0003"));
 }
 
 #[test]
-fn client_options() {
+fn client_handshake_options_match_specified_bytes() {
     let mut client = ClientHandshake::new(ClientConfig::connect("disk")).unwrap();
     let (mut greeting, mut out) = (Vec::new(), Vec::new());
     ServerHandshake::greeting(&mut greeting);
@@ -73,7 +73,7 @@ fn client_options() {
 }
 
 #[test]
-fn replies_to_go() {
+fn server_encodes_replies_to_go() {
     let mut server = Server::new();
     let input = [hex("49484156454f5054 00000007 00000011"), info_data("first", &[3, 1, 2])];
     server.give(&input.concat()).unwrap();
@@ -87,7 +87,7 @@ fn replies_to_go() {
 }
 
 #[test]
-fn replies_to_list() {
+fn server_encodes_replies_to_list() {
     let replies = Server::new().ask(OptionCode::LIST, &[]);
     let first = hex("00000005 6669727374 746865206669727374");
     assert_eq!(replies[0], (ReplyCode::SERVER, first));
@@ -95,7 +95,7 @@ fn replies_to_list() {
 }
 
 #[test]
-fn replies_to_meta_context_options() {
+fn server_encodes_replies_to_meta_context_options() {
     let mut server = Server::new();
     server.ask(OptionCode::STRUCTURED_REPLY, &[]);
     let data = meta_data("first", &["x-cairn:dirty"]);
@@ -109,7 +109,7 @@ fn replies_to_meta_context_options() {
 }
 
 #[test]
-fn compact_request() {
+fn compact_request_header_matches_specified_bytes() {
     let bytes = hex("25609513 0001 0001 0102030405060708 0000000000001000 00000200");
     let write = request(Command::Write, CommandFlags::FUA);
     assert_eq!(encoded(write, ReplyStyle::Simple), bytes);
@@ -118,7 +118,7 @@ fn compact_request() {
 }
 
 #[test]
-fn extended_request() {
+fn extended_request_header_matches_specified_bytes() {
     let bytes = hex("21e41c71 0021 0001 0102030405060708 0000000000001000 0000000000000200");
     let write = request(Command::Write, CommandFlags::FUA);
     assert_eq!(encoded(write, ReplyStyle::Extended), bytes);
@@ -130,7 +130,7 @@ fn extended_request() {
 }
 
 #[test]
-fn simple_replies() {
+fn simple_reply_matches_specified_bytes() {
     let reply = Reply::new(&request(Command::Read, CommandFlags::NONE), ReplyStyle::Simple);
     let success = hex("67446698 00000000 0102030405060708");
     assert_eq!(reply.done()[..], success);
@@ -145,7 +145,7 @@ fn simple_replies() {
 }
 
 #[test]
-fn structured_chunks() {
+fn structured_reply_chunks_match_specified_bytes() {
     let (style, chunks) = (ReplyStyle::Structured, chunks(ReplyStyle::Structured));
     let none = hex("668e33ef 0001 0000 0102030405060708 00000000");
     assert_eq!(chunks.done()[..], none);
@@ -169,7 +169,7 @@ fn structured_chunks() {
 }
 
 #[test]
-fn structured_error() {
+fn structured_error_chunk_matches_specified_bytes() {
     let reply = Reply::new(&request(Command::Trim, CommandFlags::NONE), ReplyStyle::Structured);
     let mut error = Vec::new();
     reply.error(Errno::EINVAL, "no", &mut error);
@@ -179,7 +179,7 @@ fn structured_error() {
 }
 
 #[test]
-fn structured_block_status() {
+fn structured_block_status_matches_specified_bytes() {
     let extents = [Extent { length: 0x200, status: 3 }, Extent { length: 1 << 33, status: 0 }];
     let mut status = Vec::new();
     // The third extent is not sent, because the second one is shortened.
@@ -198,7 +198,7 @@ fn structured_block_status() {
 }
 
 #[test]
-fn extended_chunks() {
+fn extended_reply_chunks_match_specified_bytes() {
     let (style, chunks) = (ReplyStyle::Extended, chunks(ReplyStyle::Extended));
     let none = hex("6e8a278c 0001 0000 0102030405060708 0000000000001000 0000000000000000");
     assert_eq!(chunks.done()[..], none);

@@ -38,7 +38,7 @@ fn handed() -> Handed {
 }
 
 #[test]
-fn state_matches_documented_bytes() {
+fn connection_handover_state_matches_documented_bytes() {
     assert_eq!(encode(&[handed()]), hex(GOLDEN));
     assert_eq!(decode(&hex(GOLDEN)), Ok(vec![handed()]));
     assert_eq!(24 + encoded_bytes(&handed()), hex(GOLDEN).len());
@@ -48,7 +48,7 @@ fn state_matches_documented_bytes() {
 }
 
 #[test]
-fn decode_rejects_damaged_or_invalid_state() {
+fn connection_handover_rejects_damaged_or_invalid_state() {
     let golden = hex(GOLDEN);
     for at in 0..golden.len() {
         let mut damaged = golden.clone();

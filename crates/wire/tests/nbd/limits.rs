@@ -19,7 +19,7 @@ fn over<T: std::fmt::Debug>(result: Result<T, ProtocolError>) -> (u64, u64) {
 }
 
 #[test]
-fn handshake_limits_options() {
+fn server_handshake_limits_number_of_options() {
     let mut server = Server::new();
     for _ in 0..32 {
         server.ask(OptionCode(999), &[]);
@@ -28,7 +28,7 @@ fn handshake_limits_options() {
 }
 
 #[test]
-fn handshake_limits_option_bytes() {
+fn server_handshake_limits_bytes_of_one_option() {
     let unknown = OptionCode(999);
     assert_eq!(Server::new().kinds(unknown, &[0; 65536]), [ReplyCode::ERR_UNSUP]);
 
@@ -51,7 +51,7 @@ fn handshake_limits_option_bytes() {
 }
 
 #[test]
-fn handshake_limits_skipped_bytes() {
+fn server_handshake_limits_bytes_of_skipped_options() {
     let header = |len: u32| [&option(OptionCode(999), &[])[..12], &len.to_be_bytes()].concat();
     let step = |len| Server::new().give(&header(len));
     assert_eq!(step(256 << 10), Ok((16, ServerProgress::Advanced)));
@@ -68,7 +68,7 @@ fn handshake_limits_skipped_bytes() {
 }
 
 #[test]
-fn handshake_limits_context_queries() {
+fn server_handshake_limits_number_of_context_queries() {
     for (count, kind) in [(64, ReplyCode::ACK), (65, ReplyCode::ERR_TOO_BIG)] {
         let mut server = Server::new();
         server.ask(OptionCode::STRUCTURED_REPLY, &[]);
@@ -78,7 +78,7 @@ fn handshake_limits_context_queries() {
 }
 
 #[test]
-fn handshake_limits_export_names() {
+fn server_handshake_limits_length_of_export_names() {
     let longest = "n".repeat(MAX_STRING_BYTES);
     let too_long = "n".repeat(MAX_STRING_BYTES + 1);
     let kinds = |name| Server::new().kinds(OptionCode::INFO, &info_data(name, &[]));
@@ -97,7 +97,7 @@ fn handshake_limits_export_names() {
 }
 
 #[test]
-fn client_limits_option_replies() {
+fn client_handshake_limits_number_and_length_of_replies() {
     let client = || {
         let mut client = ClientHandshake::new(ClientConfig::connect("")).unwrap();
         let mut greeting = Vec::new();
@@ -131,7 +131,7 @@ fn client_limits_option_replies() {
 }
 
 #[test]
-fn request_limits_payload() {
+fn request_parser_limits_payload_length() {
     let parse = |hex: [u8; 8], length: u64, style| {
         let mut bytes = hex.to_vec();
         bytes.extend([0; 16]);
@@ -164,7 +164,7 @@ fn chunk(kind: u16, payload_len: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn reply_limits_data_and_holes() {
+fn reply_parser_limits_length_of_data_and_holes() {
     let parse = |bytes: &[u8]| {
         ReplyMessage::parse(bytes, ReplyStyle::Structured, 1000)
             .map(|found| found.map(|(message, _)| format!("{:?}", message.body)))
@@ -177,7 +177,7 @@ fn reply_limits_data_and_holes() {
 }
 
 #[test]
-fn reply_limits_errors_and_extents() {
+fn reply_parser_limits_error_texts_and_extents() {
     let parse = |bytes: &[u8]| {
         ReplyMessage::parse(bytes, ReplyStyle::Structured, 1000).map(|found| found.is_some())
     };
@@ -207,7 +207,7 @@ fn reply_limits_errors_and_extents() {
 }
 
 #[test]
-fn block_sizes() {
+fn block_sizes_must_be_powers_of_two_within_limits() {
     let good = |min, preferred, max| BlockSizes::new(min, preferred, max).is_some();
     assert!(good(1, 512, 1) && !good(1, 256, 1) && !good(0, 512, 512));
     assert!(good(65536, 65536, 65536) && !good(131_072, 131_072, 131_072));
@@ -219,7 +219,7 @@ fn block_sizes() {
 }
 
 #[test]
-fn uris() {
+fn nbd_uri_limits_length_of_text_and_export_name() {
     let parse = |len: usize| format!("nbd://{}", "h".repeat(len - 6)).parse::<NbdUri>();
     assert!(parse(MAX_URI_BYTES).is_ok());
     assert_eq!(parse(MAX_URI_BYTES + 1), Err(UriError::TooLong(MAX_URI_BYTES + 1)));

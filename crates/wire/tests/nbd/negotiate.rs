@@ -45,20 +45,20 @@ fn assert_agree(config: &ClientConfig, ends: Ends) {
 }
 
 #[test]
-fn handshake_works_byte_by_byte() {
+fn handshake_succeeds_when_bytes_arrive_one_by_one() {
     let config = ClientConfig::connect("second");
     assert_agree(&config, negotiate(config.clone(), || 1));
 }
 
 #[test]
-fn default_export_gets_canonical_name() {
+fn handshake_returns_name_of_default_export() {
     let (client, server) = sessions(negotiate(ClientConfig::connect(""), || 1000));
     assert_eq!(client.facts.name, "first");
     assert_eq!(server.facts.name, "first");
 }
 
 #[test]
-fn client_aborts_after_unknown_export() {
+fn client_aborts_handshake_when_export_is_unknown() {
     let ends = negotiate(ClientConfig::connect("third"), || 1000);
     let Some(Err(ProtocolError::Refused { reply, message, .. })) = ends.client else {
         panic!("the client came to {:?}", ends.client);
@@ -69,7 +69,7 @@ fn client_aborts_after_unknown_export() {
 }
 
 #[test]
-fn describe_returns_facts_and_aborts() {
+fn describe_handshake_returns_export_info_and_aborts() {
     let ends = negotiate(ClientConfig { goal: Goal::Describe, ..ClientConfig::connect("") }, || 3);
     let Some(Ok(ClientProgress::Described(told))) = ends.client else {
         panic!("the client came to {:?}", ends.client);
@@ -82,7 +82,7 @@ fn describe_returns_facts_and_aborts() {
 }
 
 #[test]
-fn list_returns_exports_and_aborts() {
+fn list_handshake_returns_exports_and_aborts() {
     let ends = negotiate(ClientConfig { goal: Goal::List, ..ClientConfig::connect("") }, || 3);
     let entry = |name: &str, description: &str| ExportEntry {
         name: name.to_owned(),
@@ -95,7 +95,7 @@ fn list_returns_exports_and_aborts() {
 
 proptest! {
     #[test]
-    fn any_cut_gives_the_same_session(
+    fn handshake_result_is_independent_of_packet_boundaries(
         structured: bool,
         extended: bool,
         contexts in proptest::sample::subsequence(vec!["base:allocation", "x-cairn:dirty"], 0..=2),

@@ -50,7 +50,7 @@ impl Exports for Nobody {
 }
 
 #[test]
-fn server_sends_reason_when_exports_refuse() {
+fn server_sends_reason_when_export_refuses_client() {
     let asked = |code, data: &[u8]| {
         let (mut server, mut out) = (structured(), Vec::new());
         let step = now(server.handshake.advance(&option(code, data), &Nobody, &mut out));
@@ -74,7 +74,7 @@ fn server_sends_reason_when_exports_refuse() {
 }
 
 #[test]
-fn server_checks_client_flags() {
+fn server_rejects_unknown_client_flags() {
     let step = |flags: u32| {
         let mut handshake = ServerHandshake::new(Limits::default());
         now(handshake.advance(&flags.to_be_bytes(), &TwoExports, &mut Vec::new()))
@@ -90,7 +90,7 @@ fn server_checks_client_flags() {
 }
 
 #[test]
-fn export_name_ends_with_zeroes_unless_agreed() {
+fn export_name_reply_ends_with_zeroes_unless_no_zeroes_agreed() {
     for (flags, zeroes) in [(1, 124), (3, 0)] {
         let mut server = Server::with(Limits::default(), flags);
         let session = export_name(&mut server, "second").unwrap();
@@ -104,7 +104,7 @@ fn export_name_ends_with_zeroes_unless_agreed() {
 }
 
 #[test]
-fn export_name_has_no_error_reply() {
+fn server_closes_connection_after_export_name_error() {
     let unknown = ProtocolError::UnknownExport("third".to_owned());
     assert_eq!(export_name(&mut Server::new(), "third"), Err(unknown));
     let text = ProtocolError::BadText("name of the export");
@@ -116,7 +116,7 @@ fn export_name_has_no_error_reply() {
 }
 
 #[test]
-fn info_does_not_end_the_handshake() {
+fn handshake_continues_after_info_option() {
     let mut server = Server::new();
     let kinds = server.kinds(OptionCode::INFO, &info_data("second", &[1, 2, 3, 999]));
     let info = ReplyCode::INFO;
@@ -129,7 +129,7 @@ fn info_does_not_end_the_handshake() {
 }
 
 #[test]
-fn go_can_be_repeated_after_wrong_length() {
+fn client_can_repeat_go_after_malformed_go() {
     let mut server = Server::new();
     let good = info_data("first", &[3]);
     let mut long_name = good.clone();
@@ -149,7 +149,7 @@ fn go_can_be_repeated_after_wrong_length() {
 }
 
 #[test]
-fn options_without_data_refuse_data() {
+fn server_rejects_data_in_options_without_data() {
     let without = [
         OptionCode::LIST,
         OptionCode::STARTTLS,
@@ -164,7 +164,7 @@ fn options_without_data_refuse_data() {
 }
 
 #[test]
-fn server_goes_on_after_unsupported_option() {
+fn server_continues_handshake_after_unsupported_option() {
     let mut server = Server::new();
     for code in [0, 4, 12, 999, u32::MAX].map(OptionCode) {
         assert_eq!(server.kinds(code, b"some data"), [ReplyCode::ERR_UNSUP], "{code}");
@@ -175,7 +175,7 @@ fn server_goes_on_after_unsupported_option() {
 }
 
 #[test]
-fn abort_is_answered_with_or_without_data() {
+fn server_acknowledges_abort_with_or_without_data() {
     for data in [&b""[..], b"bye"] {
         let mut server = Server::new();
         let input = option(OptionCode::ABORT, data);
@@ -196,7 +196,7 @@ fn server_rejects_input_after_end_of_handshake() {
 }
 
 #[test]
-fn option_is_invalid_once_agreed() {
+fn server_rejects_option_that_was_agreed_already() {
     assert_eq!(structured().kinds(OptionCode::STRUCTURED_REPLY, &[]), INVALID);
     assert_eq!(extended().kinds(OptionCode::EXTENDED_HEADERS, &[]), INVALID);
     let late = extended().kinds(OptionCode::STRUCTURED_REPLY, &[]);
@@ -207,7 +207,7 @@ fn option_is_invalid_once_agreed() {
 }
 
 #[test]
-fn contexts_need_structured_replies_first() {
+fn server_refuses_metadata_contexts_before_structured_replies() {
     let data = meta_data("first", &["base:allocation"]);
     let mut server = Server::new();
     assert_eq!(server.kinds(OptionCode::SET_META_CONTEXT, &data), INVALID);
@@ -218,7 +218,7 @@ fn contexts_need_structured_replies_first() {
 }
 
 #[test]
-fn contexts_are_bound_to_their_export() {
+fn server_applies_metadata_contexts_only_to_selected_export() {
     let base = Context { id: 0, name: "base:allocation".to_owned() };
     for (selected_for, went_to, expected) in [
         ("first", "first", vec![base.clone()]),
@@ -232,7 +232,7 @@ fn contexts_are_bound_to_their_export() {
 }
 
 #[test]
-fn last_context_selection_counts_even_if_failed() {
+fn server_uses_last_context_selection_even_when_failed() {
     let mut server = structured();
     let names = |session: Session| -> Vec<String> {
         session.contexts.into_iter().map(|context| context.name).collect()
@@ -253,7 +253,7 @@ fn last_context_selection_counts_even_if_failed() {
 }
 
 #[test]
-fn wildcards_list_and_do_not_select() {
+fn wildcard_queries_list_contexts_but_select_no_context() {
     let (one, two) = ([ReplyCode::META_CONTEXT; 1], [ReplyCode::META_CONTEXT; 2]);
     for (queries, found) in [
         (&[][..], &two[..]),
@@ -273,7 +273,7 @@ fn wildcards_list_and_do_not_select() {
 }
 
 #[test]
-fn malformed_context_queries_are_invalid() {
+fn server_rejects_malformed_context_queries() {
     let good = meta_data("first", &["base:allocation"]);
     let mut many = good.clone();
     many[9..13].copy_from_slice(&u32::MAX.to_be_bytes());
@@ -292,7 +292,7 @@ fn malformed_context_queries_are_invalid() {
 }
 
 #[test]
-fn df_is_sent_only_with_structured_replies() {
+fn server_offers_df_flag_only_with_structured_replies() {
     let flags = structured().go("first").facts.flags;
     assert_eq!(flags, ALL_FLAGS | TransmissionFlags::HAS_FLAGS);
     let flags = Server::new().go("first").facts.flags;

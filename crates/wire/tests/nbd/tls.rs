@@ -31,7 +31,7 @@ impl Forced {
 }
 
 #[test]
-fn server_with_tls_refuses_options_before_starttls() {
+fn server_with_tls_refuses_other_options_before_starttls() {
     let go = info_data("first", &[]);
     let asked: [(OptionCode, &[u8]); 6] = [
         (OptionCode::LIST, b""),
@@ -56,7 +56,7 @@ fn server_with_tls_refuses_options_before_starttls() {
 }
 
 #[test]
-fn server_goes_on_after_tls_is_started() {
+fn server_restarts_option_phase_after_tls_handshake() {
     let mut forced = Forced::new();
     let started = (ServerProgress::StartTls, ReplyCode::ACK);
     assert_eq!(forced.kind(OptionCode::STARTTLS, b""), started);
@@ -84,7 +84,7 @@ fn client() -> ClientHandshake {
 }
 
 #[test]
-fn client_with_tls_fails_when_refused() {
+fn client_with_tls_fails_when_server_refuses_starttls() {
     let answer = |kind| {
         let (mut client, mut out) = (client(), Vec::new());
         let step = client.advance(&reply(OptionCode::STARTTLS, kind, b""), &mut out);

@@ -37,7 +37,7 @@ fn errno(request: RequestHeader, session: &Session) -> Option<Errno> {
 }
 
 #[test]
-fn check_refuses_commands_not_offered() {
+fn request_check_refuses_commands_that_export_does_not_offer() {
     let needs = [
         (Command::Flush, TransmissionFlags::FLUSH),
         (Command::Trim, TransmissionFlags::TRIM),
@@ -60,7 +60,7 @@ fn check_refuses_commands_not_offered() {
 }
 
 #[test]
-fn check_refuses_changes_of_read_only_export() {
+fn request_check_refuses_writes_to_read_only_export() {
     // This holds even for a command that the flags do not offer: EPERM is more informative than EINVAL.
     for more in [ALL_FLAGS, TransmissionFlags::NONE] {
         let session = session(more | TransmissionFlags::READ_ONLY);
@@ -75,7 +75,7 @@ fn check_refuses_changes_of_read_only_export() {
 }
 
 #[test]
-fn check_refuses_flags_of_other_commands() {
+fn request_check_refuses_flags_of_other_commands() {
     let (fua, no_hole) = (CommandFlags::FUA, CommandFlags::NO_HOLE);
     let (df, one, fast) = (CommandFlags::DF, CommandFlags::REQ_ONE, CommandFlags::FAST_ZERO);
     let own = [
@@ -108,7 +108,7 @@ fn check_refuses_flags_of_other_commands() {
 }
 
 #[test]
-fn payload_is_allowed_only_on_extended_writes() {
+fn request_check_allows_payload_flag_only_on_extended_writes() {
     let extended = Session { style: ReplyStyle::Extended, ..session(ALL_FLAGS) };
     for command in RANGED {
         for (flags, announced) in [(CommandFlags::PAYLOAD_LEN, true), (CommandFlags::NONE, false)] {
@@ -124,7 +124,7 @@ fn payload_is_allowed_only_on_extended_writes() {
 }
 
 #[test]
-fn check_refuses_ranges_outside_export() {
+fn request_check_refuses_ranges_past_end_of_export() {
     let (session, size) = (session(ALL_FLAGS), 1 << 20);
     for command in RANGED {
         let past_end = match command {
@@ -150,7 +150,7 @@ fn check_refuses_ranges_outside_export() {
 }
 
 #[test]
-fn check_limits_length_of_payload_only() {
+fn request_check_limits_length_of_reads_and_writes_only() {
     let session = session(ALL_FLAGS);
     for command in RANGED {
         let limited = matches!(command, Command::Read | Command::Write);
@@ -161,7 +161,7 @@ fn check_limits_length_of_payload_only() {
 }
 
 #[test]
-fn flush_has_no_range_and_disconnect_always_passes() {
+fn request_check_refuses_flush_with_range_and_accepts_disconnect() {
     let session = session(ALL_FLAGS);
     assert_eq!(errno(request(Command::Flush, 0, 0), &session), None);
     assert_eq!(errno(request(Command::Flush, 512, 0), &session), Some(Errno::EINVAL));
@@ -170,7 +170,7 @@ fn flush_has_no_range_and_disconnect_always_passes() {
 }
 
 #[test]
-fn compact_header_holds_32_bits_of_length() {
+fn compact_request_header_rejects_length_above_32_bits() {
     let encode = |length, style| {
         let mut bytes = [0; 32];
         request(Command::Trim, 0, length).encode(style, &mut bytes)
@@ -183,7 +183,7 @@ fn compact_header_holds_32_bits_of_length() {
 }
 
 #[test]
-fn parse_rejects_magic_of_other_style() {
+fn message_parser_rejects_magic_of_other_reply_style() {
     for sent in STYLES {
         let mut bytes = [0; 32];
         let len = request(Command::Read, 0, 512).encode(sent, &mut bytes).unwrap();
@@ -219,7 +219,7 @@ fn body(bytes: &[u8]) -> Result<Body<'_>, ProtocolError> {
 }
 
 #[test]
-fn parse_rejects_malformed_chunks() {
+fn reply_parser_rejects_malformed_chunks() {
     let zero = [0; 32];
     let error = |number: u32, len: u16| [&number.to_be_bytes()[..], &len.to_be_bytes()].concat();
     let status = |length: u32| [&[0; 4][..], &length.to_be_bytes(), &[0; 4]].concat();
@@ -246,7 +246,7 @@ fn parse_rejects_malformed_chunks() {
 }
 
 #[test]
-fn client_tolerates_unknown_values() {
+fn reply_parser_accepts_unknown_flags_and_error_numbers() {
     // Unknown flags, unknown errors, unknown error kinds with more fields, invalid text.
     assert_eq!(body(&chunk(0xffff, 0, b"")), Ok(Body::None));
     let einval = Body::Error { errno: Errno::EINVAL, message: "", offset: None };
@@ -256,7 +256,7 @@ fn client_tolerates_unknown_values() {
 }
 
 #[test]
-fn wide_status_count_must_be_zero_or_exact() {
+fn reply_parser_rejects_wrong_extent_count_in_extended_status() {
     let status = |count: u8| {
         let mut bytes = vec![0x6e, 0x8a, 0x27, 0x8c, 0, 1, 0, 6];
         bytes.extend([0; 16]);
@@ -274,7 +274,7 @@ fn wide_status_count_must_be_zero_or_exact() {
 }
 
 #[test]
-fn parse_rejects_narrow_status_in_extended_session() {
+fn reply_parser_rejects_compact_status_in_extended_session() {
     let mut bytes = vec![0x6e, 0x8a, 0x27, 0x8c, 0, 1, 0, 5];
     bytes.extend([0; 16]);
     bytes.extend(12u64.to_be_bytes());
@@ -284,7 +284,7 @@ fn parse_rejects_narrow_status_in_extended_session() {
 }
 
 #[test]
-fn long_messages_are_truncated_between_characters() {
+fn reply_encoder_truncates_long_error_text_between_characters() {
     let reply = Reply::new(&request(Command::Read, 0, 512), ReplyStyle::Structured);
     let mut out = Vec::new();
     reply.error(Errno::EIO, &format!("x{}", "é".repeat(3000)), &mut out);
@@ -294,7 +294,7 @@ fn long_messages_are_truncated_between_characters() {
 
 proptest! {
     #[test]
-    fn requests_survive_the_wire(
+    fn request_header_parses_from_encoded_bytes(
         number in 0u16..10, flags in 0u16..32, cookie: u64, offset: u64, length in 0u64..1 << 25,
         style in proptest::sample::select(&STYLES[..]),
     ) {
@@ -313,7 +313,7 @@ proptest! {
     }
 
     #[test]
-    fn replies_wait_for_every_byte(message in "[a-z]{0,40}", style in 0usize..3) {
+    fn reply_parser_waits_for_last_byte_of_error(message in "[a-z]{0,40}", style in 0usize..3) {
         let style = STYLES[style];
         let mut out = Vec::new();
         Reply::new(&request(Command::Read, 0, 512), style).error(Errno::EIO, &message, &mut out);

@@ -15,7 +15,7 @@ fn unix(tls: bool, path: &str, export: &str) -> NbdUri {
 }
 
 #[test]
-fn uri_parses_and_prints_canonical_form() {
+fn nbd_uri_parses_and_prints_canonical_form() {
     let cases = [
         ("nbd://host", tcp(false, "host", 10809, ""), "nbd://host/"),
         ("nbd://host:/", tcp(false, "host", 10809, ""), "nbd://host/"),
@@ -40,7 +40,7 @@ fn uri_parses_and_prints_canonical_form() {
 }
 
 #[test]
-fn uri_takes_tls_parameters_only_with_tls() {
+fn nbd_uri_accepts_tls_parameters_only_with_tls_scheme() {
     let text = "nbds://h/d?tls-certificates=/etc/a%20b&tls-hostname=other";
     let uri: NbdUri = text.parse().unwrap();
     assert_eq!(uri.certificates.as_deref(), Some("/etc/a b"));
@@ -54,7 +54,7 @@ fn uri_takes_tls_parameters_only_with_tls() {
 }
 
 #[test]
-fn uri_reports_reason_of_refusal() {
+fn nbd_uri_error_names_invalid_part() {
     let cases = [
         ("", "the scheme is \"\""),
         ("host:10809", "the scheme is \"host:10809\""),
@@ -90,7 +90,7 @@ fn uri_reports_reason_of_refusal() {
 
 proptest! {
     #[test]
-    fn what_is_printed_can_be_read(
+    fn nbd_uri_parses_from_printed_text(
         tls: bool, over_tcp: bool, host in "[a-z0-9.: é%]{1,20}", path in "[^\0]{1,40}",
         port in 1u16.., export in "[^\0]{0,40}",
     ) {
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_never_panics(text in "(nbd|nbds|nbd\\+unix)?(://)?[\\PC]{0,60}") {
+    fn nbd_uri_parser_never_panics_on_random_text(text in "(nbd|nbds|nbd\\+unix)?(://)?[\\PC]{0,60}") {
         if let Ok(uri) = text.parse::<NbdUri>() {
             prop_assert_eq!(uri.to_string().parse(), Ok(uri));
         }

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn shrink_keeps_only_needed_steps() {
+    fn simulator_shrink_keeps_only_steps_needed_for_failure() {
         let steps: Vec<_> = (0..20).map(step).collect();
         let needed = [step(3), step(7), step(12)];
         let mut runs = 0;
