@@ -230,10 +230,10 @@ fn order_between_retries_is_carried_out_at_once() {
     assert!(said.starts_with("home  up, degraded.  nbd+unix://"), "{said}");
     // The missing member returns while its graph runs.
     let said = dir.cairn(&["status"]).out;
-    let next = "bring b back, and cairn apply the spec; or cairn device replace pair/b PATH";
+    let next = "bring member b back, and cairn apply the spec; or cairn device replace pair/b PATH";
     assert!(said.contains(&format!("  next: {next}\n")), "{said}");
     let ran = dir.cairn(&["device", "resync", "home/b"]);
-    assert!(ran.err.ends_with(&format!("b is not there. Next: {next}\n")), "{ran:?}");
+    assert!(ran.err.ends_with(&format!("member b is absent. Next: {next}\n")), "{ran:?}");
     fs::rename(dir.path("away/home-b.img"), dir.path("home-b.img")).unwrap();
     dir.text(&["apply", "home.toml"]);
     until("in sync", || dir.cairn(&["status", "--at", "home"]).code == 0);
