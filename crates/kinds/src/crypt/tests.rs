@@ -256,15 +256,15 @@ fn missing_or_damaged_slots_are_refused() {
     bench.shelf.put(None);
     let (kind, words) = bench.refused(&slots("credential:safe"));
     assert_eq!(kind, ErrorKind::NotFound);
-    assert!(words.contains("these disks are not new"), "{words}");
+    assert!(words.contains("but are not new"), "{words}");
     bench.shelf.put(Some(whole[..100].to_vec()));
     let (kind, words) = bench.refused(&slots("credential:safe"));
     assert_eq!(kind, ErrorKind::Corrupt);
-    assert!(words.contains("100 bytes, and key slots have 2240"), "{words}");
+    assert!(words.contains("100 bytes; key slots have 2240"), "{words}");
     let mut newer = whole.clone();
     newer[8] = 2;
     bench.shelf.put(Some(newer));
-    assert!(bench.refused(&slots("credential:safe")).1.contains("version 2 is not known here"));
+    assert!(bench.refused(&slots("credential:safe")).1.contains("version 2 is unknown"));
     bench.shelf.put(Some(whole));
     bench.open(&slots("credential:safe")).unwrap();
 }
@@ -286,7 +286,7 @@ fn volume_keeps_its_data_unit() {
     let small = Bench { shelf: bench.shelf.clone(), ..Bench::new(Profile::Native512) };
     let (kind, words) = small.refused(&slots("credential:safe"));
     assert_eq!(kind, ErrorKind::Invalid);
-    assert!(words.ends_with("Next: unit = 4096 in the spec"), "{words}");
+    assert!(words.ends_with("Next: set unit = 4096 in the spec"), "{words}");
     let mut options = slots("credential:safe");
     options.push(("unit", Value::Size(4096)));
     assert_eq!(small.open(&options).unwrap().client.info().block_size, 4096);
@@ -437,7 +437,7 @@ fn slot_change_refused_by_one_disk_is_undone() {
     shelf.dead(Some(1));
     let refused = safe.add("credential:one", "file:/two", "").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Io);
-    assert!(refused.to_string().contains("the key slots stay as they were"), "{refused}");
+    assert!(refused.to_string().contains("the key slots are unchanged"), "{refused}");
     assert_eq!(safe.numbers(), [0]);
     drop(safe);
     // The dead disk does not prevent the next start, as long as the mirror can work without it.
