@@ -106,11 +106,11 @@ fn apply_reports_why_disk_is_unchanged() {
     let larger = spec("", "").replace("a.img\", size = \"64MiB\"", "a.img\", size = \"96MiB\"");
     let smaller = larger.replace("96MiB", "32MiB");
     let cases = [
-        (spec(", read_only = true", ""), "read_only stays as it is while the disk is in use"),
+        (spec(", read_only = true", ""), "read_only cannot change while the disk is in use"),
         (larger.clone(), "Next: cairn device resize a 96MiB"),
         (
             smaller,
-            "a disk with a label does not shrink. Next: leave size away; or put what is on a",
+            "a disk with a label does not shrink. Next: remove size from the spec; or put what is on a",
         ),
     ];
     for (text, words) in &cases {
@@ -230,7 +230,7 @@ fn disk_without_label_is_reopened() {
     }
     dir.write("next.toml", &spec(", read_only = true"));
     let ran = dir.cairn(&["apply", "next.toml"]);
-    assert!(ran.code == 9 && ran.err.contains("read_only stays as it is"), "{ran:?}");
+    assert!(ran.code == 9 && ran.err.contains("read_only cannot change"), "{ran:?}");
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
     assert_eq!(serve.stop().code, 0);
 }
