@@ -147,7 +147,7 @@ fn check_reports_lost_disks_and_labels() {
         .unwrap();
     let checked = dir.cairn(&["check"]);
     assert!(
-        checked.out.contains("bring back the disk as it was"),
+        checked.out.contains("bring back the newest state of the disk"),
         "nobody else is here: {checked:?}"
     );
 }
@@ -246,17 +246,17 @@ fn check_reports_disks_open_on_other_machine() {
         copy[280..287].copy_from_slice(b"another");
     });
     let checked = dir.cairn(&["check"]);
-    let words = "in use: b: b.img is open on the machine \"another\"";
+    let words = "in use: b: b.img is marked as open on the machine \"another\"";
     assert!(checked.code == 5 && checked.out.contains(words), "{checked:?}");
     assert!(checked.out.contains("--take"), "{checked:?}");
     // Nor is the label written while that machine has the disk open.
     damage_front(&dir, "b.img");
     let ran = dir.cairn(&["repair", "--yes"]);
-    assert!(ran.code == 5 && ran.err.contains("gone for good, --take"), "{ran:?}");
+    assert!(ran.code == 5 && ran.err.contains("never runs again, --take"), "{ran:?}");
     assert_eq!(dir.cairn(&["repair", "--yes", "--take"]).code, 5, "it is open there still");
     damage(&dir, "b.img", 15 * MIB, MIB);
     let ran = dir.cairn(&["repair", "--yes"]);
-    assert!(ran.code == 5 && ran.out.contains("gone for good, --take"), "{ran:?}");
+    assert!(ran.code == 5 && ran.out.contains("never runs again, --take"), "{ran:?}");
     let ran = dir.cairn(&["repair", "home", "--trust", "b", "--yes", "--take"]);
     assert!(ran.out.contains("wrote b.img anew"), "{ran:?}");
     dir.serve(&["home.toml", "--take"]).stop().ok();
@@ -302,7 +302,7 @@ fn truncated_disk_is_not_trusted_when_extended_again() {
     let whole = std::fs::read(dir.path("a.img")).unwrap();
     cut("a.img", 10 * MIB);
     let ran = dir.cairn(&["import", "home"]);
-    assert!(ran.code == 11 && ran.err.contains("what was behind is lost"), "{ran:?}");
+    assert!(ran.code == 11 && ran.err.contains("the bytes behind are lost"), "{ran:?}");
     cut("a.img", 16 * MIB);
     for verb in [&["import", "home"], &["serve", "home.toml"]] {
         let ran = dir.cairn(verb);
@@ -510,7 +510,7 @@ fn copies_overwritten_member(is_repaired: bool) {
     let before = bytes(&dir);
     let checked = dir.cairn(&["check"]);
     assert!(
-        checked.code == 10 && checked.out.contains("the front of b.img is not what was written"),
+        checked.code == 10 && checked.out.contains("overwritten the label at the front of b.img"),
         "{checked:?}"
     );
     assert!(bytes(&dir) == before, "a check writes nothing");

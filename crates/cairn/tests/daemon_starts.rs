@@ -28,7 +28,7 @@ fn trust_counts_for_one_start_only() {
     // A spec with `trust` can still be applied while the graph runs.
     dir.write("home.toml", &format!("{spec}more = {{ on = \"pair\", read_only = true }}\n"));
     let ran = dir.cairn(&["apply", "home.toml"]);
-    let note = "trust = a is a word for a start, and pair runs";
+    let note = "trust = a counts only at a start: pair is running";
     assert!(ran.code == 0 && ran.err.contains(note), "{ran:?}");
     // Applying the same spec again does not repeat the trust.
     dir.text(&["device", "fail", "home/a", "--yes"]);

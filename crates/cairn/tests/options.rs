@@ -108,10 +108,7 @@ fn apply_reports_why_disk_is_unchanged() {
     let cases = [
         (spec(", read_only = true", ""), "read_only cannot change while the disk is in use"),
         (larger.clone(), "Next: cairn device resize a 96MiB"),
-        (
-            smaller,
-            "a disk with a label does not shrink. Next: remove size from the spec; or put what is on a",
-        ),
+        (smaller, "a labelled disk cannot shrink. Next: remove size; or put the data of a"),
     ];
     for (text, words) in &cases {
         dir.write("next.toml", text);
@@ -248,7 +245,8 @@ fn apply_reports_why_nbd_disk_is_unchanged() {
     let serve = dir.serve(&["near.toml"]);
     dir.write("next.toml", &near(", timeout = \"7s\", reconnect = \"9s\""));
     let ran = dir.cairn(&["apply", "next.toml"]);
-    let words = "reconnect, timeout of a labelled disk of kind nbd cannot change while it is used";
+    let words =
+        "reconnect, timeout of a labelled disk of kind nbd cannot change while the disk is in use";
     assert!(ran.code == 9 && ran.err.contains(words), "{ran:?}");
     let write = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 1M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &write).code, 0);
