@@ -180,7 +180,7 @@ mod tests {
         claimed(&mut uses, 7, &[(512, 0, 1024), (512, 0, 0)]);
         uses.claim_all(4096, user(3, "all"));
         let expected = "t:7:1  error  bytes 0 B to 512 B of \"d\" belong to \"all\" (line 3) already; \
-                        move one\n1 fault, nothing done.";
+                        move one of the two\n1 fault, nothing done.";
         assert_eq!(told(&uses, 4096), expected);
     }
 

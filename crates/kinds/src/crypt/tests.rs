@@ -297,7 +297,7 @@ fn slots_are_added_changed_and_removed() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&slots("credential:one")).unwrap();
     safe.write(0, &bytes(4096));
-    assert_eq!(safe.add("credential:one", "file:/two", "laptop").unwrap().done, "slot 1 added");
+    assert_eq!(safe.add("credential:one", "file:/two", "laptop").unwrap().done, "key slot 1 added");
     let slot = &safe.keys(KeyChange::List, false).unwrap().slots[1];
     assert_eq!(
         (slot.label.as_str(), slot.derivation.as_str(), slot.memory_bytes),
@@ -306,9 +306,9 @@ fn slots_are_added_changed_and_removed() {
     let change =
         |key: &str, new: &str| KeyChange::Change { key: key.to_owned(), new_key: new.to_owned() };
     let done = safe.keys(change("file:/two", "file:/three"), false).unwrap();
-    assert_eq!(done.done, "slot 1 changed");
+    assert_eq!(done.done, "key slot 1 changed");
     assert_eq!(done.slots[1].label, "laptop", "the label stays");
-    assert_eq!(safe.remove(0).unwrap().done, "slot 0 removed");
+    assert_eq!(safe.remove(0).unwrap().done, "key slot 0 removed");
     drop(safe);
     assert_eq!(bench.refused(&slots("credential:one")).0, ErrorKind::Denied);
     assert_eq!(bench.refused(&slots("file:/two")).0, ErrorKind::Denied);
@@ -338,7 +338,7 @@ fn slot_change_needs_valid_passphrases() {
     let before = bench.shelf.bytes();
     assert_eq!(
         safe.keys(KeyChange::Remove { slot: 4 }, true).unwrap().done,
-        "slot 4 would be removed"
+        "key slot 4 would be removed"
     );
     bench.shelf.fail(true);
     assert_eq!(kind(safe.remove(4)), ErrorKind::Io);
