@@ -190,7 +190,7 @@ struct Reader<'b> {
 
 impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
-        let field = self.bytes[self.at..self.at + N].try_into().expect("this is its length");
+        let field = self.bytes[self.at..self.at + N].try_into().expect("the field has this length");
         self.at += N;
         field
     }
