@@ -28,7 +28,7 @@ fn daemon_applies_trust_option_at_first_start_only() {
     // A spec with `trust` can still be applied while the graph runs.
     dir.write("home.toml", &format!("{spec}more = {{ on = \"pair\", read_only = true }}\n"));
     let ran = dir.cairn(&["apply", "home.toml"]);
-    let note = "trust = a is a word for a start, and pair runs";
+    let note = "trust = a counts only at a start: pair is running";
     assert!(ran.code == 0 && ran.err.contains(note), "{ran:?}");
     // Applying the same spec again does not repeat the trust.
     dir.text(&["device", "fail", "home/a", "--yes"]);
@@ -233,10 +233,10 @@ fn daemon_runs_command_at_once_between_start_retries() {
     assert!(said.starts_with("home  up, degraded.  nbd+unix://"), "{said}");
     // The missing member returns while its graph runs.
     let said = dir.cairn(&["status"]).out;
-    let next = "bring b back, and cairn apply the spec; or cairn device replace pair/b PATH";
+    let next = "bring member b back, and cairn apply the spec; or cairn device replace pair/b PATH";
     assert!(said.contains(&format!("  next: {next}\n")), "{said}");
     let ran = dir.cairn(&["device", "resync", "home/b"]);
-    assert!(ran.err.ends_with(&format!("b is not there. Next: {next}\n")), "{ran:?}");
+    assert!(ran.err.ends_with(&format!("member b is absent. Next: {next}\n")), "{ran:?}");
     fs::rename(dir.path("away/home-b.img"), dir.path("home-b.img")).unwrap();
     dir.text(&["apply", "home.toml"]);
     until("in sync", || dir.cairn(&["status", "--at", "home"]).code == 0);

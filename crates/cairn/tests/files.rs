@@ -44,7 +44,7 @@ fn mirror_fails_and_resyncs_truncated_member() {
     assert_eq!(io(&dir, &serve, "write -P 9 61M 1M").code, 0);
     reads_are(&dir, &serve, "read -P 9 25M 30M");
     let status = dir.cairn(&["status"]);
-    assert!(status.code == 10 && status.out.contains("cut short"), "{status:?}");
+    assert!(status.code == 10 && status.out.contains("truncated the file"), "{status:?}");
     assert!(events(&dir).contains("disk-cut"), "{}", events(&dir));
     assert!(dir.path("b.img").metadata().unwrap().len() < 64 << 20, "nothing was written to it");
     serve.stop().ok();
@@ -71,7 +71,7 @@ fn only_disk_fails_requests_after_file_is_truncated() {
     assert!(ran.out.contains("error"), "{ran:?}");
     assert_eq!(dir.path("d.img").metadata().unwrap().len(), 1 << 20);
     let status = dir.cairn(&["status"]);
-    assert!(status.code == 11 && status.out.contains("cut short"), "{status:?}");
+    assert!(status.code == 11 && status.out.contains("truncated the file"), "{status:?}");
     drop(serve);
 }
 

@@ -117,7 +117,7 @@ fn import_refuses_label_whose_spec_names_another_graph() {
         relabel(&dir, disk, |label| label.spec = label.spec.replace("home", "../home"));
     }
     let ran = dir.cairn(&["import", "home"]);
-    assert!(ran.code == 3 && ran.err.contains("the name is \"../home\""), "{ran:?}");
+    assert!(ran.code == 3 && ran.err.contains("has the name \"../home\""), "{ran:?}");
 }
 
 #[test]

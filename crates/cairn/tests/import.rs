@@ -185,7 +185,7 @@ fn split() -> Dir {
 #[test]
 fn import_list_reports_split_brain() {
     let dir = split();
-    let apart = "pair: b was written apart from the other members";
+    let apart = "pair: split brain: b and the other members were written independently";
     let list = dir.text(&["import"]);
     assert!(
         list.contains(&format!("refused: {apart}")) && list.contains("--trust MEMBER"),

@@ -45,7 +45,7 @@ fn start_finds_labelled_disks_with_swapped_paths() {
     fs::rename(dir.path("x"), dir.path("b.img")).unwrap();
     let ran = io(&dir, &[], "read -P 7 0 1M");
     assert!(ran.code == 0 && ran.out.contains("read 1048576/1048576"), "{ran:?}");
-    assert!(ran.err.contains("note: a.img is b, by its label; the spec says a"), "{ran:?}");
+    assert!(ran.err.contains("note: a.img is disk b by its label; the spec has a"), "{ran:?}");
 }
 
 #[test]

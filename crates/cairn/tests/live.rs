@@ -32,10 +32,10 @@ fn device_commands_fail_and_resync_mirror_member() {
     assert_eq!(dir.text(&["device", "fail", "home/b", "--yes"]), "pair/b  failed\n");
     let ran = dir.cairn(&["status"]);
     assert_eq!(ran.code, 10, "{ran:?}");
-    assert!(ran.out.starts_with("home   DEGRADED   pair: data safe on 1 of 2\n"), "{ran:?}");
-    assert!(ran.out.contains("\n  b  failed    taken out by command"), "{ran:?}");
+    assert!(ran.out.starts_with("home   DEGRADED   pair: 1 of 2 members in sync\n"), "{ran:?}");
+    assert!(ran.out.contains("\n  b  failed    failed by a command"), "{ran:?}");
     assert!(ran.out.contains("\n  next: cairn device resync pair/b\n"), "{ran:?}");
-    assert!(ran.out.contains("taken out by command, for "), "{ran:?}");
+    assert!(ran.out.contains("failed by a command, for "), "{ran:?}");
     let graph: GraphView = dir.json(0, &["graph"]);
     let health = |name: &str| graph.nodes.iter().find(|n| n.name == name).unwrap().health;
     assert_eq!((health("pair"), health("a")), (Health::Degraded, Health::Ok));

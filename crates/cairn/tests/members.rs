@@ -158,7 +158,7 @@ fn server_records_events_and_runs_event_program() {
     let tail = ["member-failed", "resync-begun", "resync-ended"];
     assert!(events().ends_with(&tail.map(str::to_owned)), "{:?}", events());
     let text = dir.text(&["events"]);
-    assert!(text.contains("member-failed     pair/b  taken out by command"), "{text}");
+    assert!(text.contains("member-failed     pair/b  failed by a command"), "{text}");
     let told = || fs::read_to_string(dir.path("told.log")).unwrap_or_default();
     until("the program was told", || told().ends_with("resync-ended pair b home/pair/b\n"));
     assert!(told().contains("member-failed pair b home/pair/b\n"), "{}", told());

@@ -106,12 +106,9 @@ fn apply_refuses_disk_options_that_cannot_change_live() {
     let larger = spec("", "").replace("a.img\", size = \"64MiB\"", "a.img\", size = \"96MiB\"");
     let smaller = larger.replace("96MiB", "32MiB");
     let cases = [
-        (spec(", read_only = true", ""), "read_only stays as it is while the disk is in use"),
+        (spec(", read_only = true", ""), "read_only cannot change while the disk is in use"),
         (larger.clone(), "Next: cairn device resize a 96MiB"),
-        (
-            smaller,
-            "a disk with a label does not shrink. Next: leave size away; or put what is on a",
-        ),
+        (smaller, "a labelled disk cannot shrink. Next: remove size; or put the data of a"),
     ];
     for (text, words) in &cases {
         dir.write("next.toml", text);
@@ -233,7 +230,7 @@ fn apply_reopens_disk_without_label() {
     }
     dir.write("next.toml", &spec(", read_only = true"));
     let ran = dir.cairn(&["apply", "next.toml"]);
-    assert!(ran.code == 9 && ran.err.contains("read_only stays as it is"), "{ran:?}");
+    assert!(ran.code == 9 && ran.err.contains("read_only cannot change"), "{ran:?}");
     assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
     assert_eq!(serve.stop().code, 0);
 }
@@ -251,7 +248,8 @@ fn apply_refuses_nbd_disk_options_that_cannot_change_live() {
     let serve = dir.serve(&["near.toml"]);
     dir.write("next.toml", &near(", timeout = \"7s\", reconnect = \"9s\""));
     let ran = dir.cairn(&["apply", "next.toml"]);
-    let words = "reconnect, timeout of a labelled disk of kind nbd cannot change while it is used";
+    let words =
+        "reconnect, timeout of a labelled disk of kind nbd cannot change while the disk is in use";
     assert!(ran.code == 9 && ran.err.contains(words), "{ran:?}");
     let write = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 1M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &write).code, 0);

@@ -132,7 +132,7 @@ fn validate_summarizes_spec_without_opening_disks() {
     let before = listing(&dir.0);
     let out = dir.text(&["validate", "pair.toml"]);
     assert!(out.starts_with("vol  16 MiB (16777216 B), blocks of "), "{out}");
-    assert!(out.contains("survives 1 of 2 disks"), "{out}");
+    assert!(out.contains("survives the loss of 1 of 2 disks"), "{out}");
     let json: Value = dir.json(0, &["validate", "pair.toml"]);
     assert_eq!((&json["graph"]["name"], &json["graph"]["pid"]), (&"home".into(), &Value::Null));
     dir.text(&["graph", "pair.toml"]);

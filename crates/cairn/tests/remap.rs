@@ -113,7 +113,7 @@ fn discard_frees_space_of_full_thin_volume() {
 fn validate_refuses_impossible_remap_options() {
     let dir = Dir::new();
     let cases = [
-        (DISK.replace(", label = true", ""), "", "put label = true on the disks"),
+        (DISK.replace(", label = true", ""), "", "label = true on the disks"),
         (DISK.to_owned(), ", block = \"6KiB\"", "block 6144 is not a power of two; 4096 is"),
         (DISK.to_owned(), ", block = \"4KiB\"", ""),
         (DISK.to_owned(), ", meta = \"a\"", "is the only device"),

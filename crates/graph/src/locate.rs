@@ -20,7 +20,7 @@ impl Graph {
     pub async fn locate(&self, export: &Export, offset: u64) -> Result<Place> {
         if offset >= export.info.size {
             let (name, size) = (&export.name, export.info.size);
-            let words = format!("{name} has {size} bytes; byte {offset} is not one of them");
+            let words = format!("export {name} has {size} bytes; byte {offset} is past the end");
             return Err(Error::new(ErrorKind::OutOfRange, words));
         }
         self.locate_in(export.member, offset, "".into(), &mut 0).await

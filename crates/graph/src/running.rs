@@ -317,7 +317,7 @@ impl Graph {
                 (made, body, info)
             }
         };
-        let node = *made.last().expect("what is made has a node");
+        let node = *made.last().expect("a new device has a node");
         let (name, kind, lowers) = (plan.name.clone(), plan.kind, plan.lowers.clone());
         Ok(Member { name, kind, lowers, info, node, made, body })
     }
@@ -348,7 +348,9 @@ impl Graph {
             Some(Place::Absent(device)) => {
                 return self.device(&plan.name, device, Needs::LEAF, &[]);
             }
-            None => return Err(Error::new(ErrorKind::Invalid, "its label was not opened")),
+            None => {
+                return Err(Error::new(ErrorKind::Invalid, "the label of the disk was not opened"));
+            }
         };
         let mut made: Vec<NodeId> =
             self.completed(&plan.name, raw, building.env)?.into_iter().collect();
@@ -375,7 +377,7 @@ impl Graph {
 
     /// Makes a table, fused with the tables directly below it: one lookup, however many there are.
     fn table(&self, plan: &PlannedNode) -> Result<Made> {
-        let own = plan.table.clone().expect("a table kind is planned with its table");
+        let own = plan.table.clone().expect("the plan of a table kind has a table");
         let below = plan.lowers.iter().map(|lower| &self.nodes[*lower]);
         let lowers: Vec<_> = below.map(|lower| (lower.node, lower.fusion())).collect();
         let fusion = Fusion::over(own, &lowers)?;
@@ -450,8 +452,8 @@ impl Graph {
     /// else the device's own error.
     pub fn control(&self, device: &Member, command: Command) -> LocalFuture<Result<Reply>> {
         if self.is_closed(&device.name) {
-            let words = format!("{} is made anew just now, by a change of its graph", device.name);
-            let error = Error::new(ErrorKind::InUse, words).next("ask again");
+            let words = format!("a live change of the graph is replacing {}", device.name);
+            let error = Error::new(ErrorKind::InUse, words).next("repeat the command");
             return Box::pin(std::future::ready(Err(error)));
         }
         let is_here = matches!(command.verb().reach, Reach::Here);

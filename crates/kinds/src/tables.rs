@@ -33,7 +33,7 @@ pub fn words(error: &TableError, given: &DeviceConfig) -> String {
             format_exact(size)
         ),
         TableError::SmallerThanChunk { port, size, chunk } => format!(
-            "{:?} has {}, and one chunk is {}; at most chunk = \"{}\"",
+            "{:?} has {}, but one chunk has {}; at most chunk = \"{}\"",
             lower(port).name,
             format_exact(size),
             format_size(u64::from(chunk)),
@@ -87,8 +87,8 @@ mod tests {
     fn chunk_larger_than_column_names_column_and_limit() {
         let options = [("chunk", Value::Size(1 << 20))];
         let fault = fault(crate::stripe::KIND, &given(&options, &[1 << 30, 100 << 10]));
-        let words = "\"right\" has 100 KiB (102400 B), and one chunk is 1 MiB; \
-                     at most chunk = \"100KiB\"";
+        let words =
+            "\"right\" has 100 KiB (102400 B), but one chunk has 1 MiB; at most chunk = \"100KiB\"";
         assert_eq!((fault.option, fault.message.as_str()), ("chunk", words));
     }
 
@@ -97,7 +97,7 @@ mod tests {
         let options = [("start", Value::Size(1 << 20)), ("size", Value::Size(3 << 30))];
         let fault = fault(crate::partition::KIND, &given(&options, &[2 << 30]));
         let words =
-            "size 3 GiB, but \"left\" leaves 2.00 GiB from 1 MiB on; at most size = \"2047MiB\"";
+            "size 3 GiB, but \"left\" has only 2.00 GiB from 1 MiB on; at most size = \"2047MiB\"";
         assert_eq!((fault.option, fault.message.as_str()), ("size", words));
     }
 
@@ -105,7 +105,7 @@ mod tests {
     fn partition_past_end_reports_no_space() {
         let options = [("start", Value::Size(4 << 20)), ("size", Value::Rest)];
         let fault = fault(crate::partition::KIND, &given(&options, &[2 << 20]));
-        let words = "\"left\" has 2 MiB (2097152 B), and nothing is left from 4 MiB on";
+        let words = "\"left\" has 2 MiB (2097152 B), and no bytes remain from 4 MiB on";
         assert_eq!((fault.option, fault.message.as_str()), ("start", words));
     }
 }

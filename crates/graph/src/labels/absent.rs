@@ -3,7 +3,7 @@
 use block::{Device, Error, ErrorKind, Health, Info, Report, Request, Result};
 
 /// The message of each of its errors.
-const MISSING: &str = "the disk is not there";
+const MISSING: &str = "the disk is absent";
 
 /// The device that stands in for a labelled disk that labels of the graph name and that was not found.
 pub struct Absent {

@@ -137,7 +137,11 @@ impl StateStore for LabelStateStore {
     }
 
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
-        assert!(state.len() <= STATE_BYTES_MAX, "{}: a state is too long", self.device);
+        assert!(
+            state.len() <= STATE_BYTES_MAX,
+            "{}: the state of the device is too long for a label",
+            self.device
+        );
         let beneath: Vec<_> =
             ports.iter().map(|port| (*port, self.ports[*port].slots.clone())).collect();
         let (device, turn, sequence) =
@@ -163,11 +167,19 @@ impl StateStore for LabelStateStore {
             let answers = all(writes.collect()).await;
             let answer = |slots: &[Option<Rc<Slot>>]| {
                 if slots.is_empty() {
-                    return Err(Error::new(ErrorKind::Unsupported, "no disk beneath is there"));
+                    return Err(Error::new(
+                        ErrorKind::Unsupported,
+                        "no disk below the device is present",
+                    ));
                 }
                 slots.iter().try_for_each(|slot| match slot {
-                    Some(slot) => answers[number_of(slot, &disks).expect("it was written")].clone(),
-                    None => Err(Error::new(ErrorKind::Unsupported, "a disk beneath has no label")),
+                    Some(slot) => answers
+                        [number_of(slot, &disks).expect("every present disk was written")]
+                    .clone(),
+                    None => Err(Error::new(
+                        ErrorKind::Unsupported,
+                        "a disk below the device has no label",
+                    )),
                 })
             };
             beneath.iter().map(|(port, slots)| (*port, answer(slots))).collect()
@@ -189,7 +201,8 @@ fn reporting(
     Box::pin(async move {
         // The label's own lock keeps the order of a late write and the next one.
         let written = deadline.guard(write).await.unwrap_or_else(|_| {
-            let words = format!("no answer within {:?}", deadline.limit());
+            let words =
+                format!("the disk did not answer the label write within {:?}", deadline.limit());
             Err(Error::new(ErrorKind::TimedOut, words))
         });
         if let Err(error) = &written {

@@ -221,7 +221,7 @@ impl Probe {
             let known = match bound {
                 Bound::Absent(known) => *known,
                 Bound::Labelled(n) => {
-                    let label = self.label(*n).expect("it was bound by its label");
+                    let label = self.label(*n).expect("a bound disk has a label");
                     let (data_bytes, block_size) = (self.data_bytes(*n), label.block_size);
                     Remembered { disk: label.disk, data_bytes, block_size }
                 }
@@ -240,10 +240,10 @@ impl Probe {
     fn known(&self, n: usize, planned: &Planned, held: bool) -> Result<Disk> {
         let (look, facts) = (&self.results[n], &self.disks[n]);
         let DiskContent::Label(label, number) = &facts.content else {
-            unreachable!("it was bound by its label")
+            unreachable!("a bound disk has a label")
         };
         let mut label = (**label).clone();
-        let open = look.open.clone().expect("its label was read");
+        let open = look.open.clone().expect("a disk with a label is open");
         let (clean, data_bytes) = (label.holder.is_none(), self.data_bytes(n));
         let grown_from = self.grown.get(&n).map(|_| label.data_bytes);
         let fresh = label.provisioning;
@@ -551,7 +551,7 @@ impl Labels {
             let look: LocalFuture<Inspected> = Box::pin(async move {
                 let found = env.within(LOOK_WITHIN, store.inspect()).await;
                 let found = found.unwrap_or_else(|| {
-                    let words = format!("it does not answer within {LOOK_WITHIN:?}");
+                    let words = format!("the disk did not answer within {LOOK_WITHIN:?}");
                     Err(Error::new(ErrorKind::TimedOut, words))
                 });
                 let label = store.label().clone();

@@ -186,11 +186,14 @@ impl Probe {
     fn notes(&self) -> Vec<String> {
         let stale = self.bound().stale_names().into_iter().map(|name| {
             format!(
-                "note: {name} is older than the other disks: they were in use since, without it"
+                "note: {name} is older than the other disks, which were in use without this disk"
             )
         });
         let overwritten = self.bound().overwritten_names().into_iter().map(|name| {
-            format!("note: another program has written to the front of {name}: nothing on it is believed")
+            format!(
+                "note: another program has written to the front of {name}: no bytes of this disk \
+                are trusted"
+            )
         });
         stale.chain(overwritten).collect()
     }
@@ -215,7 +218,7 @@ impl Probe {
 
     /// Returns the number of data bytes that the labelled disk with index `n` has from this start on.
     pub(super) fn data_bytes(&self, n: usize) -> u64 {
-        let label = self.label(n).expect("it was bound by its label");
+        let label = self.label(n).expect("a bound disk has a label");
         self.grown.get(&n).copied().unwrap_or(label.data_bytes)
     }
 
@@ -258,7 +261,7 @@ impl Probe {
             Ok((mut plan, in_use)) => {
                 if let Some(first) = identities.insert(plan.identity.clone(), name.clone()) {
                     let at = plan.identity;
-                    let words = format!("{first:?} is on {at}, too; a disk is used once");
+                    let words = format!("disk {first:?} is on {at}, too; a disk is used once");
                     return Err(Error::because(Reason::LabelUsage, words).at(&name));
                 }
                 let creates = plan.creates;
@@ -311,11 +314,11 @@ impl Probe {
         let at = running.and_then(|running| running.place_in_use(name));
         let Some(at) = at.filter(|_| is_other && !is_meant) else { return Ok(()) };
         let words = format!(
-            "{} has no label of it, and {name} of this graph is in use on {at}",
+            "{} does not have the label of disk {name}, which is in use on {at}",
             place_of(&look.disk)
         );
         Err(Error::because(Reason::LabelUsage, words)
-            .next("leave it there; or, where other disks have its data, cairn device replace")
+            .next("keep the present path of the disk; or, if other disks have its data, cairn device replace")
             .at(name))
     }
 
@@ -330,7 +333,7 @@ impl Probe {
         if self.opening.wipe.contains(name) {
             let words = format!("{} is in use by this graph", place_of(&look.disk));
             return Err(Error::because(Reason::LabelHeldByOtherHost, words)
-                .next(format!("leave --wipe {name} away"))
+                .next(format!("remove --wipe {name}"))
                 .at(name));
         }
         let has = look.facts.as_ref().map_or(0, |facts| facts.info.size);
@@ -377,16 +380,16 @@ impl Probe {
             let kind = disk.kind.name;
             let (words, next) = match others {
                 [] => (
-                    format!("a disk of kind {kind} stays as large as it is while it is used"),
-                    "stop, and start again; then resize it",
+                    format!("a disk of kind {kind} cannot be resized while the disk is in use"),
+                    "stop and start the graph; then resize the disk",
                 ),
                 others => (
                     format!(
-                        "{} of a labelled disk of kind {kind} cannot change while it is used: what it has not \
-                         flushed is with its connection",
+                        "{} of a labelled disk of kind {kind} cannot change while the disk is in use: \
+                         its connection holds unflushed writes",
                         others.join(", ")
                     ),
-                    "stop, and start again with the new spec",
+                    "stop the graph, and start it with the new spec",
                 ),
             };
             Error::new(ErrorKind::Unsupported, words).next(next)
@@ -411,7 +414,7 @@ impl Probe {
             Bound::Fresh(n) => {
                 let look = &self.results[*n];
                 let size = look.facts.as_ref().map_or(0, |facts| facts.info.size);
-                look.probed(meta::data_bytes(size).expect("it was found to be large enough"))
+                look.probed(meta::data_bytes(size).expect("the probe found the disk large enough"))
             }
             Bound::Absent(known) => KnownDisk {
                 info: Info::disk(known.data_bytes, known.block_size),
@@ -451,10 +454,10 @@ impl Probe {
             (None, Some(Bound::Labelled(_))) => ("labelled", String::new()),
             (None, Some(Bound::Absent(_))) => ("missing", String::new()),
             (None, _) if self.opening.wipe.contains(name) => {
-                ("would label", "whatever is on it".to_owned())
+                ("would label", "regardless of its content".to_owned())
             }
             (None, _) if look.facts.as_ref().is_some_and(|facts| facts.creates) => {
-                ("would label", "made by this start".to_owned())
+                ("would label", "created by this start".to_owned())
             }
             (None, Some(Bound::Fresh(_))) => ("would label", "blank".to_owned()),
             (None, None) => ("seen", String::new()),
@@ -513,7 +516,7 @@ impl ProbeResult {
     }
 
     fn probed(&self, data_bytes: u64) -> KnownDisk {
-        let facts = self.facts.as_ref().expect("what is bound was there");
+        let facts = self.facts.as_ref().expect("a bound disk was found");
         KnownDisk {
             info: Info { size: data_bytes, ..facts.info.clone() },
             created: facts.creates,
@@ -551,14 +554,12 @@ fn said_of_size(look: &ProbeResult, has: u64) -> Result<(), Error> {
     let (name, place) = (&given.name, place_of(&look.disk));
     let (is, would, size) = (format_exact(has), format_exact(said), write_size(said));
     let (why, next) = match said > has {
-        true => {
-            (" and is in use", format!("cairn device resize {name} {size}; or leave size away"))
-        }
+        true => (" and is in use", format!("cairn device resize {name} {size}; or remove size")),
         false => (
-            ", and a disk with a label does not shrink",
+            ", and a labelled disk cannot shrink",
             format!(
-                "leave size away; or put what is on {name} onto a smaller disk of another name, and apply that with \
-                 --move"
+                "remove size; or put the data of {name} on a smaller disk of another name, and apply \
+                 that spec with --move"
             ),
         ),
     };
@@ -607,7 +608,10 @@ async fn in_use_or_not(
 async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     let faults = match disk.plan(env).await {
         Ok(plan) if plan.identity.is_empty() => {
-            return Err(Error::new(ErrorKind::Unsupported, "it goes with the process"));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "the disk is lost when the process ends, so the disk cannot have a label",
+            ));
         }
         Ok(plan) => return Ok(plan),
         Err(faults) => faults,
@@ -638,7 +642,7 @@ fn is_missing(error: &Error) -> bool {
 /// Returns the error of a disk without a known place.
 fn not_found(name: &str) -> Error {
     Error::because(Reason::LabelMissing, "is not found")
-        .next(format!("bring it, or say where it is: --disk {name}=PATH"))
+        .next(format!("connect the disk, or name its path: --disk {name}=PATH"))
         .at(name)
 }
 

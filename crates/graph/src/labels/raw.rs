@@ -67,8 +67,8 @@ pub(crate) async fn refuse(node: &PlannedNode, env: &Env, lower: &Lower) -> Resu
     };
     let (is, graph) = of;
     let place = node.place().unwrap_or_default();
-    let words = format!("{place} {is}, and a write to it as a raw disk would destroy that");
-    Err(Error::new(ErrorKind::InUse, words).next(format!("cairn import {graph} serves it; --read-only shows it as it is; cairn wipe \
-                         {place} frees it for something else; if it is the disk of a guest that uses \
-                         Cairn itself, label = false in a spec serves it raw")))
+    let words = format!("{place} {is}, and a write to the raw disk would destroy the label");
+    Err(Error::new(ErrorKind::InUse, words).next(format!("cairn import {graph} serves the labelled \
+        disk; --read-only serves the raw bytes; cairn wipe {place} removes the label; if a guest uses \
+        the disk with its own Cairn, label = false in a spec serves the disk raw")))
 }

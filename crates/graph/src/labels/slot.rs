@@ -200,7 +200,7 @@ fn put(cells: &mut Cells, device: String, cell: KeptCell) -> Result<()> {
     match cells.get(&device) {
         Some(is) if cell.sequence < is.sequence || cell.sequence == is.sequence && cell != *is => {
             let words = format!(
-                "{device}: state {} comes after state {}, which its label has",
+                "{device}: state {} is not newer than state {} in the label",
                 cell.sequence, is.sequence
             );
             Err(Error::new(ErrorKind::Stopped, words))

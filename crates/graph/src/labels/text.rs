@@ -95,7 +95,9 @@ pub fn disks(text: &str) -> Result<BTreeMap<String, Remembered>> {
             Ok(disk) if is_sound(data_bytes, block_size) => {
                 disks.insert(name, Remembered { disk, data_bytes, block_size });
             }
-            _ => return Err(wrong(format!("disk {name:?} is not described"))),
+            _ => {
+                return Err(wrong(format!("disk {name:?} has no valid uuid, size and block size")));
+            }
         }
     }
     Ok(disks)

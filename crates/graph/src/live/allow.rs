@@ -14,20 +14,20 @@ pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> R
             && !unchanged.contains(&Some(index))
         {
             let words = format!(
-                "{} is on raw disks: what it knows of its members goes with it, so nothing may \
-                         change there",
+                "{} is on raw disks: a live change would lose its record of the members in sync",
                 node.name
             );
             let error = Error::because(Reason::ChangeOnRawDisks, words);
-            return Err(error.next("stop, and start with trust = MEMBER; or use labelled disks"));
+            return Err(error
+                .next("stop the graph, and start it with trust = MEMBER; or use labelled disks"));
         }
     }
     let has_all = having_all(old);
     let compared = Compared::new(&old.planned, planned, unchanged, &has_all);
     if let Some(Renamed { device, was, is }) = renamed(&compared) {
         let words = format!(
-            "{device} knows its members by their names, and {was} would be {is}: it could not tell whether that one \
-             has every write"
+            "{device} records its members by name, and the change would rename {was} to {is}: the \
+             record of writes would not fit"
         );
         let error = Error::because(Reason::ChangeRenamesMembers, words);
         return Err(error.next(format!("put {is} above {device} instead of below")));
@@ -39,22 +39,24 @@ pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> R
         let name = &before.name;
         if let Err(differs) = compared.shows(before.node, after.node) {
             let place = &planned.nodes[differs.new].name;
-            let words = format!("{name} would show other bytes than now, from {place} on");
-            let next = "do it with --move, so that its bytes go there; or give it another name";
+            let words = format!("export {name} would show other bytes than now, from {place} on");
+            let next =
+                "apply the spec with --move to move the bytes; or give the export another name";
             return Err(Error::because(Reason::ChangeOtherBytes, words).next(next));
         }
         if after.info.size < before.info.size {
             let (is, would) = (before.info.size, after.info.size);
-            let words = format!("{name} would shrink from {is} to {would} bytes");
+            let words = format!("export {name} would shrink from {is} to {would} bytes");
             return Err(Error::new(ErrorKind::Unsupported, words));
         }
         if after.info.block_size > before.info.block_size {
             let (is, would) = (before.info.block_size, after.info.block_size);
             let words = format!(
-                "clients of {name} were told that blocks have {is} bytes; they would have {would}"
+                "clients of export {name} use blocks of {is} bytes; the change would make blocks \
+                 {would} bytes"
             );
             let error = Error::because(Reason::ChangeOtherBlocks, words);
-            return Err(error.next("give it another name"));
+            return Err(error.next("give the export another name"));
         }
     }
     Ok(())

@@ -166,8 +166,8 @@ impl RunningGraph {
         let mut notes = Vec::new();
         while let Some((device, said)) = newly_trusted(&old.planned, planned) {
             notes.push(format!(
-                "trust = {said} is a word for a start, and {device} runs: it knows who has every write, and copies \
-                 nothing for that"
+                "trust = {said} counts only at a start: {device} is running, knows the members with \
+                 every write, and copies nothing"
             ));
             let device = device.to_owned();
             let node = planned.nodes.iter_mut().find(|node| node.name == device);
@@ -336,10 +336,10 @@ impl RunningGraph {
         let is_open = || !self.now().graph.is_closed(device);
         if self.env.within(command.limit, self.changed.until(is_open)).await.is_none() {
             let words = format!(
-                "a change of the graph makes {device} anew, for {:?} so far",
+                "a live change of the graph has been replacing {device} for {:?}",
                 command.limit
             );
-            return Err(Error::new(ErrorKind::InUse, words).next("ask again"));
+            return Err(Error::new(ErrorKind::InUse, words).next("repeat the command"));
         }
         let now = self.now();
         let member = now.graph.member(device).ok_or_else(|| {
@@ -415,7 +415,7 @@ impl RunningGraph {
     fn overdue(&self, old: &Current) -> Error {
         let waiting = self.unanswered(old);
         let words = format!(
-            "requests are not answered in time: {}; nothing was changed",
+            "no live change was made, because requests are not answered in time: {}",
             if waiting.is_empty() { "of clients".to_owned() } else { waiting.join(", ") }
         );
         Error::new(ErrorKind::TimedOut, words).next("cairn status")
@@ -503,8 +503,8 @@ impl RunningGraph {
                 Unchanged::Failed(error)
             }
             Err(back) => {
-                let lost = "a change has failed, and so has the way back";
-                self.portals.close(&Error::new(ErrorKind::Io, lost).next("start again"));
+                let lost = "a live change has failed, and the previous graph could not be reopened";
+                self.portals.close(&Error::new(ErrorKind::Io, lost).next("start the graph again"));
                 Unchanged::Lost { change: error, back }
             }
         }
@@ -516,9 +516,9 @@ fn also(error: Error, left: Option<Error>) -> Error {
     match left {
         None => error,
         Some(left) => {
-            let words = format!("{error}; and disks are left marked as open: {left}");
+            let words = format!("{error}; disks remain marked as open: {left}");
             Error::new(error.kind(), words)
-                .next("start again on this machine, which looks after them")
+                .next("start the graph again on this machine, to close these disks")
         }
     }
 }

@@ -14,7 +14,7 @@ const READ_ONLY: OptionSpec =
     OptionSpec { scope: Scope::Graph, ..setting("read_only", ValueType::Switch, "refuse writes") };
 
 const ATTACH: OptionSpec =
-    setting("attach", ValueType::Switch, "make it a block device of this machine");
+    setting("attach", ValueType::Switch, "attach the export as a block device of this machine");
 
 /// Options of an export in a spec, besides `on` and `clients`.
 pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
@@ -23,7 +23,7 @@ pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
 const LABEL: OptionSpec = setting(
     "label",
     ValueType::Switch,
-    "keep what must survive in the disk's first and last MiB; data are between",
+    "keep a label in the disk's first and last MiB; the data are between",
 );
 
 /// Maximum number of client names in one export.
@@ -78,7 +78,10 @@ impl<'s> Names<'s> {
         }
         log.error_with(word.at, || match self.exports.contains_key(name) {
             true => {
-                format!("{name:?} is an export, and nothing stands on exports; name what it is on")
+                format!(
+                    "{name:?} is an export, and no device can be on an export; name the device of \
+                    the export"
+                )
             }
             false => format!("no device {name:?}{}", near::hint(name, self.nodes.keys().copied())),
         });
@@ -122,8 +125,7 @@ impl<'s> Draft<'s> {
         let Some(first) = kinds.next() else {
             let name = &entry.name.text;
             let known = registry.disk_names().collect::<Vec<_>>().join(", ");
-            let message =
-                format!("disk {name:?} does not say what it is; one of these keys: {known}");
+            let message = format!("disk {name:?} has no kind; add one of these keys: {known}");
             log.error(entry.name.at, message);
             return self.guess_unknown(registry, log);
         };
@@ -131,7 +133,10 @@ impl<'s> Draft<'s> {
         let mut told = Vec::new();
         for second in kinds {
             let (one, two) = (&first.key.text, &second.key.text);
-            log.error(second.key.at, format!("a disk is one thing, {one} or {two}; remove one"));
+            log.error(
+                second.key.at,
+                format!("a disk has one kind, {one} or {two}; remove one of the two keys"),
+            );
             told.push(two.as_str());
         }
         let sound = self.options(&[], &told, log) && told.is_empty();
@@ -146,7 +151,7 @@ impl<'s> Draft<'s> {
         let known: Vec<&str> = registry.disk_names().collect();
         for Field { key, .. } in &self.entry.fields {
             if let Some(guess) = near::guess(&key.text, &known) {
-                log.error(key.at, format!("no disk {:?}{guess}", key.text));
+                log.error(key.at, format!("no kind of disk {:?}{guess}", key.text));
             }
         }
         false
@@ -167,13 +172,13 @@ impl<'s> Draft<'s> {
             return None;
         };
         let Raw::Text(name) = &item.raw else {
-            log.wrong("kind", item, "a word is needed");
+            log.wrong("kind", item, "the name of a kind is needed");
             return None;
         };
         let kind = registry.find(name);
         match kind.map(|kind| kind.lowers) {
             Some(Lowers::None) => {
-                log.error(item.at, format!("{name:?} is a disk; move it to [disk]"));
+                log.error(item.at, format!("{name:?} is a kind of disk; move the entry to [disk]"));
                 None
             }
             Some(_) => kind,
@@ -189,14 +194,15 @@ impl<'s> Draft<'s> {
     fn stand(&mut self, names: &Names<'_>, log: &mut Log) -> bool {
         let Some(item) = self.entry.field("on") else {
             let Word { text, at } = &self.entry.name;
-            log.error(*at, format!("device {text:?} stands on nothing; add on = \"NAME\""));
+            log.error(*at, format!("device {text:?} has no lower device; add on = \"NAME\""));
             return false;
         };
         let items = item.items();
         for one in items {
             let Some(word) = name_of(one, log) else { continue };
             if self.on.iter().any(|on| on.text == word.text) {
-                let message = format!("{:?} is there already; a device is named once", word.text);
+                let message =
+                    format!("{:?} is named twice in \"on\"; name each device once", word.text);
                 log.error(word.at, message);
                 continue;
             }
@@ -223,7 +229,7 @@ impl<'s> Draft<'s> {
             (1, 1) => "one device".to_owned(),
             _ => format!("{least} to {most} devices"),
         };
-        let message = format!("{} stands on {needed}; {count} here", kind.name);
+        let message = format!("a {} needs {needed} in \"on\"; {count} given", kind.name);
         log.error(self.entry.place("on"), message);
         false
     }
@@ -288,7 +294,7 @@ impl<'s> ExportDraft<'s> {
         }
         if entry.field("on").is_none() {
             let Word { text, at } = &entry.name;
-            log.error(*at, format!("export {text:?} shows nothing; add on = \"NAME\""));
+            log.error(*at, format!("export {text:?} has no device; add on = \"NAME\""));
         }
         draft.on.take_if(|_| entry.twice);
         draft

@@ -99,8 +99,7 @@ impl Spec {
         let names: Vec<_> = names.collect();
         devices.retain(|(device, _)| device.on().iter().any(|name| *name == member));
         if devices.is_empty() {
-            let members =
-                if names.is_empty() { "none is there".to_owned() } else { names.join(", ") };
+            let members = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             return Err(format!("{member} is no member of a mirror; members: {members}"));
         }
         for (device, trust) in devices {
@@ -131,12 +130,12 @@ impl Spec {
         }
         if self.entries.len() >= DEVICES_MAX {
             return Err(format!(
-                "there are {DEVICES_MAX} disks and devices, and no more are possible"
+                "the spec has {DEVICES_MAX} disks and devices; no more are possible"
             ));
         }
         let taken = self.entries.iter().chain(&self.exports).any(|entry| entry.name.text == name);
         if taken {
-            return Err(format!("{name:?} is in the spec already. Next: another name"));
+            return Err(format!("{name:?} is in the spec already. Next: use another name"));
         }
         self.members(device)?.push(Item::new(Raw::Text(name.to_owned())));
         let label = Field::new("label", Raw::Switch(true));

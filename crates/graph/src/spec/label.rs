@@ -31,8 +31,10 @@ impl Spec {
             keep_allowed(entry, registry, log);
         }
         if spec.name != graph {
-            let why =
-                format!("the name is {:?}, and the label is of the graph {graph:?}", spec.name);
+            let why = format!(
+                "the spec in the label has the name {:?}, but the label is of the graph {graph:?}",
+                spec.name
+            );
             spec.log.error(Position::NONE, why);
         }
         spec
@@ -73,8 +75,8 @@ fn keep_allowed(entry: &mut Entry, registry: Registry, log: &mut Log) {
 
 fn refuse(key: &Word, place: &str, log: &mut Log) {
     let why = format!(
-        "{:?}{place} is never in a label, so something other than Cairn wrote this one. Next: serve its disks by a spec \
-         of your own",
+        "{:?}{place} is never in a label that Cairn wrote, so another program wrote this label. Next: \
+         serve the disks with a spec of your own",
         key.text
     );
     log.error(key.at, why);

@@ -21,16 +21,20 @@ pub const SOCKET_PATH_MAX_BYTES: usize = 107;
 const INSECURE: OptionSpec = setting(
     "insecure",
     ValueType::Switch,
-    "listen on TCP beyond loopback although nothing is encrypted and nobody is asked who they are",
+    "listen on TCP beyond loopback without encryption and authentication of clients",
 );
 
-const MAX_CONNECTIONS: OptionSpec =
-    setting("max_connections", ValueType::Integer(1, 65_536), "connections at once");
+const MAX_CONNECTIONS: OptionSpec = setting(
+    "max_connections",
+    ValueType::Integer(1, 65_536),
+    "most connections of clients at the same time",
+);
 
 const TLS: OptionSpec = setting(
     "tls",
     ValueType::Table(&["cert", "key", "clients", "revoked"]),
-    "the server's certificate, its key, the authority that signs clients, and its lists of revoked ones",
+    "files of the server's certificate and key, of the authority that signs client certificates, and of \
+     its revocation lists",
 );
 
 const KEYS: [&str; 4] = ["listen", INSECURE.name, MAX_CONNECTIONS.name, TLS.name];
@@ -108,7 +112,7 @@ impl Nbd {
             if !told_tls && nbd.listens.iter().any(|listen| listen.tls) {
                 log.error(
                     item.at,
-                    "tls: needs a certificate; add tls = { cert = \"...\", key = \"...\" }",
+                    "a tls: address needs a certificate; add tls = { cert = \"...\", key = \"...\" }",
                 );
             }
         }
@@ -126,7 +130,7 @@ fn tls_paths(texts: &[(&str, String)], at: Position, log: &mut Log) -> Option<Tl
     if revoked.is_some() && clients.is_none() {
         log.error(
             at,
-            "tls: revoked needs clients = \"CA.pem\": without it no certificate is asked for",
+            "tls: revoked needs clients = \"CA.pem\": without clients the server requests no certificate",
         );
     }
     Some(TlsPaths { cert, key, clients, revoked, position: at })
@@ -143,7 +147,7 @@ fn listens(item: &Item, insecure: bool, log: &mut Log) -> Vec<Listen> {
         match &one.raw {
             Raw::Text(text) => match parse_address(text, insecure) {
                 Ok(listen) if all.iter().any(|one: &Listen| one.address == listen.address) => {
-                    log.error(one.at, format!("listen {text:?} is there already; remove it"));
+                    log.error(one.at, format!("listen {text:?} is given twice; remove one"));
                 }
                 Ok(listen) => all.push(listen),
                 Err(why) => log.error(one.at, format!("listen {text:?}: {why}")),
@@ -179,7 +183,7 @@ fn unix(path: &str) -> Result<Address, String> {
     }
     if path.len() > SOCKET_PATH_MAX_BYTES {
         return Err(format!(
-            "the path has {} bytes; a socket's has at most {SOCKET_PATH_MAX_BYTES}: use a shorter one",
+            "the path has {} bytes; a socket path has at most {SOCKET_PATH_MAX_BYTES}: use a shorter path",
             path.len()
         ));
     }
@@ -200,8 +204,8 @@ fn tcp(text: &str, insecure: bool) -> Result<Address, String> {
     let port = port.parse().map_err(|_| format!("port {port:?}; 0 to 65535 are possible"))?;
     if !insecure && !is_loopback(host) {
         return Err(
-            "beyond loopback nothing is encrypted and nobody is asked who they are; use tls:, unix: or \
-             127.0.0.1, or set insecure = true"
+            "TCP beyond loopback has no encryption and no authentication; use tls:, unix: or 127.0.0.1, \
+             or set insecure = true"
                 .to_owned(),
         );
     }

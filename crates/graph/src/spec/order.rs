@@ -62,7 +62,8 @@ fn tell_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
     let turned = cycle[first..].iter().chain(&cycle[..=first]);
     let way = turned.map(name).collect::<Vec<_>>().join(" -> ");
     let entry = drafts[cycle[first]].entry;
-    let message = format!("{:?} stands on itself: {way}; take one of these away", entry.name.text);
+    let message =
+        format!("{:?} is below itself: {way}; remove one of these from \"on\"", entry.name.text);
     log.error(entry.place("on"), message);
 }
 
@@ -75,7 +76,7 @@ fn tell_depth(drafts: &[Draft<'_>], order: &[usize], log: &mut Log) {
         if depths[*index] == DEPTH_MAX + 1 {
             let name = &draft.entry.name.text;
             let message = format!(
-                "{name:?} makes {} devices on one another; at most {DEPTH_MAX} are possible",
+                "{name:?} is the top of {} devices on one another; at most {DEPTH_MAX} are possible",
                 DEPTH_MAX + 1
             );
             log.error(draft.entry.name.at, message);

@@ -75,8 +75,8 @@ impl Uses {
             for (export, _) in &self.exports {
                 let (other, line) = (&below.name, below.at.line);
                 let message = format!(
-                    "{name:?} is below {other:?} (line {line}) already; export {other:?}, or a \
-                     partition of {name:?} that is free"
+                    "{name:?} is below {other:?} (line {line}) already; export {other:?}, or an unused \
+                     partition of {name:?}"
                 );
                 log.error(export.at, message);
             }
@@ -122,7 +122,9 @@ fn shared_message(name: &str, size: u64, first: &User, shared: ByteRange) -> Str
         );
     }
     let [from, to] = [shared.start(), shared.end()].map(format_size);
-    format!("bytes {from} to {to} of {name:?} belong to {other:?} (line {line}) already; move one")
+    format!(
+        "bytes {from} to {to} of {name:?} belong to {other:?} (line {line}) already; move one of the two"
+    )
 }
 
 #[cfg(test)]
@@ -178,7 +180,7 @@ mod tests {
         claimed(&mut uses, 7, &[(512, 0, 1024), (512, 0, 0)]);
         uses.claim_all(4096, user(3, "all"));
         let expected = "t:7:1  error  bytes 0 B to 512 B of \"d\" belong to \"all\" (line 3) already; \
-                        move one\n1 fault, nothing done.";
+                        move one of the two\n1 fault, nothing done.";
         assert_eq!(told(&uses, 4096), expected);
     }
 

@@ -202,7 +202,7 @@ impl Spec {
                 }
                 self.name.clone_from(text);
             }
-            _ => self.log.wrong("name", item, "text is needed"),
+            _ => self.log.wrong("name", item, "text in quotes is needed"),
         }
     }
 

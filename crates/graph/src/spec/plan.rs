@@ -260,8 +260,7 @@ impl Spec {
             self.exports.iter().map(|e| ExportDraft::new(e, &names, &mut log)).collect();
         let verified = self.nbd.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
         for export in exports.iter().filter(|export| export.clients.is_some() && !verified) {
-            let why =
-                "clients: nobody's certificate is asked for; add clients = \"CA.pem\" to [nbd] tls";
+            let why = "clients: the server requests no certificates; add clients = \"CA.pem\" to [nbd] tls";
             log.error(export.entry.place("clients"), why);
         }
         let order = order(&drafts, &mut log);
@@ -361,15 +360,15 @@ impl Planner<'_> {
             let name = &draft.entry.name;
             self.log.error(
                 name.at,
-                format!("{:?} would have no bytes; one block is needed", name.text),
+                format!("{:?} would have no bytes; at least one block is needed", name.text),
             );
             return None;
         }
         if answer.info.max_transfer < answer.info.block_size {
             let (name, block) = (&draft.entry.name, answer.info.block_size);
             let words = format!(
-                "{:?} would have blocks of {block} bytes, and something beneath it takes less at once. Next: let its \
-                 server take more, or leave it away",
+                "{:?} would have blocks of {block} bytes, but a device below accepts only smaller \
+                 requests. Next: let the server of that device accept larger requests, or remove the device",
                 name.text
             );
             self.log.error(name.at, words);
@@ -465,7 +464,7 @@ impl Planner<'_> {
                 Answer { created: disk.creates, words: disk.words, ..plain(info) }
             }
             (Maker::Table(_) | Maker::Hooks { .. }, None) => {
-                unreachable!("{} stands on something: its arity was checked", kind.name)
+                unreachable!("the draft checked that {} has lower devices", kind.name)
             }
         };
         Some(answer)
@@ -490,11 +489,13 @@ impl Planner<'_> {
         }
         let fault = if disk.identity.is_empty() {
             let name = &draft.entry.name.text;
-            format!("{name:?} goes with the process, and a label would too; remove label")
+            format!(
+                "{name:?} is lost when the process ends, so the disk cannot have a label; remove label"
+            )
         } else {
             match meta::data_bytes(disk.info.size) {
                 Ok(size) => return Some(Info { size, ..disk.info.clone() }),
-                Err(error) => format!("{error}; remove label, or make it larger"),
+                Err(error) => format!("{error}; remove label, or make the disk larger"),
             }
         };
         self.log.error(draft.entry.place("label"), fault);
@@ -509,7 +510,7 @@ impl Planner<'_> {
             Value::Size(bytes) if !bytes.is_multiple_of(u64::from(block)) => Some((*name, *bytes)),
             _ => None,
         });
-        let below = format!("the block size of what {:?} stands on", draft.entry.name.text);
+        let below = format!("the block size of the device below {:?}", draft.entry.name.text);
         let (option, message) = match (odd, error) {
             (Some((name, bytes)), _) => {
                 let down = bytes - bytes % u64::from(block);
@@ -519,7 +520,7 @@ impl Planner<'_> {
             (None, TableError::Misaligned { bytes, .. }) => (
                 "on",
                 format!(
-                    "its parts meet at byte {bytes}, which is not a multiple of {block}, {below}; \
+                    "two lower devices meet at byte {bytes}, which is not a multiple of {block}, {below}; \
                      use partitions of whole blocks"
                 ),
             ),
@@ -604,7 +605,10 @@ impl Planner<'_> {
             return;
         }
         for (node, _) in used.iter().filter(|(_, uses)| uses.is_empty()) {
-            let message = format!("{:?} is not used; export it, or remove it", node.name);
+            let message = format!(
+                "{:?} is not used; add an export for the device, or remove the entry",
+                node.name
+            );
             self.log.warning(node.position, message);
         }
     }

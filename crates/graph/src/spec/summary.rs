@@ -127,7 +127,7 @@ impl Planned {
         for node in self.nodes.iter().filter(|node| node.unused_bytes > 0) {
             let bytes = format_exact(node.unused_bytes);
             let _ =
-                writeln!(text, "note: {:?} leaves {bytes} of what it stands on unused", node.name);
+                writeln!(text, "note: {:?} leaves {bytes} of its lower devices unused", node.name);
         }
         text
     }
@@ -156,8 +156,10 @@ impl Planned {
         match (redundancy.survives, here.len()) {
             (None, _) => parts.push("cannot be served".to_owned()),
             (Some(0), 1) => {}
-            (Some(0), disks) => parts.push(format!("lost with any of {disks} disks")),
-            (Some(survives), disks) => parts.push(format!("survives {survives} of {disks} disks")),
+            (Some(0), disks) => parts.push(format!("lost if any of {disks} disks is lost")),
+            (Some(survives), disks) => {
+                parts.push(format!("survives the loss of {survives} of {disks} disks"))
+            }
         }
         parts.join(", ")
     }

@@ -145,7 +145,7 @@ impl Reader<'_> {
             DeValue::String(text) => self.text(text, at),
             DeValue::Integer(integer) => {
                 let number = i128::from_str_radix(integer.as_str(), integer.radix()).ok();
-                let why = "is more than any number here may be";
+                let why = "is larger than the largest possible number";
                 self.number(number.map(Raw::Integer), integer.as_str(), why, at)
             }
             DeValue::Float(float) => {

@@ -138,7 +138,7 @@ fn one_of(raw: &Raw, words: &[&str], which: &str) -> Checked<String> {
 
 fn member(raw: &Raw, members: &[Word]) -> Checked<String> {
     let names: Vec<&str> = members.iter().map(|member| member.text.as_str()).collect();
-    one_of(raw, &names, ", which it stands on,")
+    one_of(raw, &names, ", the lower devices,")
 }
 
 fn choices(name: &str, words: &[&str], item: &Item, log: &mut Log) -> Option<Value> {
@@ -147,7 +147,7 @@ fn choices(name: &str, words: &[&str], item: &Item, log: &mut Log) -> Option<Val
     for one in items {
         match one_of(&one.raw, words, "") {
             Ok(word) if !chosen.contains(&word) => chosen.push(word),
-            Ok(word) => log.error(one.at, format!("{name} {word:?}: it is there already")),
+            Ok(word) => log.error(one.at, format!("{name} {word:?}: the value is given twice")),
             Err(why) => log.wrong(name, one, &why),
         }
     }

@@ -71,7 +71,11 @@ fn variables_reach_the_examples() {
     assert_eq!(planned.listens, [plain("/run/x.sock")]);
     assert_eq!(planned.nodes[0].given.text(&kinds::named("file")), Some("/data/a.img"));
     assert_eq!(planned.exports[0].info.size, 3 << 30);
-    assert!(planned.summary().contains("survives 1 of 2 disks"), "{}", planned.summary());
+    assert!(
+        planned.summary().contains("survives the loss of 1 of 2 disks"),
+        "{}",
+        planned.summary()
+    );
 }
 
 /// Returns the devices that the byte at `offset` of a node passes, and its offset on the disk.

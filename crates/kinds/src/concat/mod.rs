@@ -13,7 +13,7 @@ use crate::tables;
 /// The kind `concat`: a device that shows its lowers one after the other.
 pub const KIND: Kind = Kind {
     name: "concat",
-    summary: "devices one after the other, as one",
+    summary: "joins devices one after the other into one device",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(1, 1024),
     options: &[],

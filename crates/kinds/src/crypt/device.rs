@@ -132,7 +132,7 @@ impl Device for Crypt {
             Op::Read { .. } => {
                 self.lower.forward(&mut request.op).await?;
                 let Op::Read { range, into, .. } = &request.op else {
-                    unreachable!("a read comes back as a read")
+                    unreachable!("a forwarded read stays a read")
                 };
                 self.apply(Way::Decrypt, range.start(), into, into).await
             }

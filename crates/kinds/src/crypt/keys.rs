@@ -51,8 +51,9 @@ impl Keys {
 
     fn turn(&self) -> Result<Locked> {
         self.turn.try_lock().ok_or_else(|| {
-            let why = "its key slots are being changed just now";
-            Error::new(ErrorKind::InUse, why).next("wait a moment")
+            let why = "another command is changing the key slots";
+            Error::new(ErrorKind::InUse, why)
+                .next("repeat the command when the other command has ended")
         })
     }
 
@@ -72,8 +73,8 @@ impl Keys {
     ) -> Result<String> {
         if !is_label(label) {
             let why = format!(
-                "the label {label:?} has {} bytes; at most {LABEL_BYTES_MAX} are possible, and no \
-                 control characters",
+                "the key slot label {label:?} has {} bytes; at most {LABEL_BYTES_MAX} are possible, and \
+                 no control characters",
                 label.len()
             );
             return Err(Error::new(ErrorKind::Invalid, why));
@@ -81,23 +82,23 @@ impl Keys {
         let free = self.volume.borrow().slots.iter().position(Option::is_none);
         let free = free.ok_or_else(|| {
             let why = format!("all {SLOTS} key slots are in use");
-            Error::new(ErrorKind::Limit, why).next("cairn key rm one of them")
+            Error::new(ErrorKind::Limit, why).next("remove one key slot with cairn key rm")
         })?;
         if !dry_run {
             let (volume_key, _) = self.unlock(key).await?;
             self.put(free, volume_key, new, label.to_owned()).await?;
         }
-        Ok(format!("slot {free} {{}}added"))
+        Ok(format!("key slot {free} {{}}added"))
     }
 
     async fn change(&self, key: &KeySource, new: &KeySource, dry_run: bool) -> Result<String> {
         if dry_run {
-            return Ok("the slot that the key opens {}changed".to_owned());
+            return Ok("the key slot that the passphrase opens {}changed".to_owned());
         }
         let (volume_key, number) = self.unlock(key).await?;
         let label = self.volume.borrow().slots[number].as_ref().map(|slot| slot.label.clone());
         self.put(number, volume_key, new, label.unwrap_or_default()).await?;
-        Ok(format!("slot {number} {{}}changed"))
+        Ok(format!("key slot {number} {{}}changed"))
     }
 
     async fn remove(&self, number: usize, dry_run: bool) -> Result<String> {
@@ -105,21 +106,23 @@ impl Keys {
         if volume.slots.get(number).is_none_or(Option::is_none) {
             let used = self.list();
             let used: Vec<_> = used.iter().map(|slot| slot.slot.to_string()).collect();
-            let why = format!("slot {number} is not in use; in use: {}", used.join(", "));
+            let why =
+                format!("key slot {number} is not in use; key slots in use: {}", used.join(", "));
             return Err(Error::new(ErrorKind::NotFound, why));
         }
         volume.slots[number] = None;
         if volume.slots.iter().all(Option::is_none) {
             let why = format!(
-                "slot {number} is the last one; without it {} could never be opened again",
+                "key slot {number} is the last in use; without a key slot {} could never be opened again",
                 self.who
             );
-            return Err(Error::new(ErrorKind::InUse, why).next("cairn key add another one first"));
+            return Err(Error::new(ErrorKind::InUse, why)
+                .next("add another key slot with cairn key add first"));
         }
         if !dry_run {
             self.put_volume(volume).await?;
         }
-        Ok(format!("slot {number} {{}}removed"))
+        Ok(format!("key slot {number} {{}}removed"))
     }
 
     /// Opens a slot with the passphrase in `source`: a change of slots requires one that opens the volume.
@@ -133,8 +136,9 @@ impl Keys {
     /// Reads a passphrase from a file or credential. A running server cannot ask for one or receive a descriptor.
     async fn passphrase(&self, source: &KeySource) -> Result<Secret> {
         if !matches!(source, KeySource::File(_) | KeySource::Credential(_)) {
-            let why =
-                format!("a server that runs takes keys from file: and credential:, not {source}");
+            let why = format!(
+                "a running server reads passphrases from file: and credential: only, not from {source}"
+            );
             return Err(Error::new(ErrorKind::Invalid, why));
         }
         let prompt = format!("passphrase for {}", self.who);
@@ -161,9 +165,9 @@ impl Keys {
         };
         // This fails again on the failing disk, which cannot hold a newer state.
         let _ = keep(&*self.kept, &before).await;
-        let why = format!("{error}; the key slots stay as they were");
+        let why = format!("{error}; the key slots are unchanged");
         Err(Error::new(error.kind(), why)
-            .next("take the disk that fails away and start with --degraded, or mend it"))
+            .next("repair the failing disk, or remove the disk and start with --degraded"))
     }
 
     /// Writes the slots once more, over the older generation of each label. That one has the old slots, and would open
@@ -174,8 +178,8 @@ impl Keys {
         }
         keep(&*self.kept, volume).await.map_err(|error| {
             let why = format!(
-                "{error}; the key slots have changed, but a label may still hold those of before in its older generation. \
-                 Next: take the disk that fails away, and erase it"
+                "{error}; the key slots have changed, but an older label on the failing disk may still \
+                 hold the old key slots. Next: remove the failing disk, and erase the disk"
             );
             Error::new(error.kind(), why)
         })

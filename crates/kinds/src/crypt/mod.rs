@@ -47,7 +47,7 @@ use xts::Cipher;
 /// The kind `crypt`: a device that encrypts all bytes that are written to its lower.
 pub const KIND: Kind = Kind {
     name: "crypt",
-    summary: "encrypts all that is written",
+    summary: "encrypts all bytes that are written",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[KEY, PLAIN, UNIT, DISCARDS, KDF_MEMORY, KDF_PASSES],
@@ -69,7 +69,7 @@ const KEY: OptionSpec = OptionSpec {
     required: true,
     effect: Effect::Bytes,
     scope: Scope::Secret,
-    help: "where the passphrase comes from: file:PATH, fd:N, credential:NAME or ask",
+    help: "source of the passphrase: file:PATH, fd:N, credential:NAME or ask",
 };
 
 const PLAIN: OptionSpec = OptionSpec {
@@ -87,8 +87,7 @@ const UNIT: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Bytes,
     scope: Scope::Graph,
-    help: "bytes that are encrypted as one, a power of two; the block size of what it \
-           stands on if not set",
+    help: "bytes of one encrypted data unit, a power of two; the block size of the lower device if not set",
 };
 
 const DISCARDS: OptionSpec = OptionSpec {
@@ -97,7 +96,7 @@ const DISCARDS: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Bytes,
     scope: Scope::Graph,
-    help: "discards go down, and show on the disk which blocks are in use; off if not set",
+    help: "pass discards to the lower device, so that the disk shows which blocks are in use; off if not set",
 };
 
 const KDF_MEMORY: OptionSpec = OptionSpec {
@@ -106,7 +105,7 @@ const KDF_MEMORY: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "memory that deriving a key takes, for slots that are made; 256MiB if not set",
+    help: "memory for the key derivation of new key slots; 256MiB if not set",
 };
 
 const KDF_PASSES: OptionSpec = OptionSpec {
@@ -115,7 +114,7 @@ const KDF_PASSES: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "passes over that memory, for slots that are made; 4 if not set",
+    help: "passes of the key derivation over `kdf_memory`, for new key slots; 4 if not set",
 };
 
 /// Default cost: about a second on a machine of 2026, with 256 MiB.
@@ -131,14 +130,14 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     }
     let plain = given.switch(&PLAIN);
     if plain && source == Ok(KeySource::Ask) {
-        let words = "nobody types 64 bytes of a key; with plain = true it comes from file:PATH, \
-                     fd:NUMBER or credential:NAME";
+        let words = "a plain key of 64 bytes cannot be typed; with plain = true the key comes from \
+            file:PATH, fd:NUMBER or credential:NAME";
         fault("key", words.to_owned());
     }
     if !plain && !lower.labelled {
         let words = format!(
-            "{:?} is on a raw disk, and key slots are kept on labelled ones; put label = true on \
-             the disks, or plain = true here, with a key of 64 bytes",
+            "{:?} is on a raw disk, but key slots need labelled disks; set label = true on the disks, \
+             or plain = true on this device, with a key of 64 bytes",
             lower.name
         );
         fault("on", words);
@@ -147,7 +146,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     for option in derives.filter(|name| given.options.iter().any(|(one, _)| one == name)) {
         match cost(given).check() {
             _ if plain => {
-                fault(option, "with plain = true no key is derived; leave it away".to_owned())
+                fault(option, "with plain = true no key is derived; remove this option".to_owned())
             }
             Err(error) => fault(option, error.to_string()),
             Ok(()) => {}
@@ -223,7 +222,7 @@ fn lock(given: &DeviceConfig, env: &Env) -> Lock {
     Lock {
         env: env.clone(),
         who: format!("{}/{}", given.graph, given.name),
-        source: source.expect("the source was parsed when it was planned"),
+        source: source.expect("the plan parsed the key source"),
         cost: cost(given),
     }
 }
@@ -234,7 +233,7 @@ async fn open(
     lowers: Vec<Lower>,
     kept: Rc<dyn StateStore>,
 ) -> Result<Crypt> {
-    let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
+    let lower = lowers.into_iter().next().expect("the plan checked that the device has one lower");
     let lock = lock(given, env);
     let info = info(given, lower.info());
     let mut unit = unit(given, lower.info());
@@ -265,10 +264,12 @@ fn made_with(unit: u32, info: &Info) -> Result<u32> {
         return Ok(unit);
     }
     let words = format!(
-        "it was made with data units of {unit} bytes, and what it stands on has blocks of {} now",
+        "the encrypted volume was made with data units of {unit} bytes, but the lower device has blocks \
+         of {} bytes now",
         info.block_size
     );
-    Err(Error::because(Reason::CryptOtherUnits, words).next(format!("unit = {unit} in the spec")))
+    Err(Error::because(Reason::CryptOtherUnits, words)
+        .next(format!("set unit = {unit} in the spec")))
 }
 
 /// Returns the cipher of encrypted devices alone, for a benchmark: a function that decrypts one data unit of `unit`

@@ -43,10 +43,10 @@ impl Lock {
                 Ok(key)
             }
             other => Err(denied(format!(
-                "key {}: {other} bytes, and plain = true takes {KEY_BYTES}, as they are",
+                "key {}: the key has {other} bytes; plain = true needs exactly {KEY_BYTES} raw bytes",
                 self.source
             ))
-            .next(format!("head -c {KEY_BYTES} /dev/urandom makes some"))),
+            .next(format!("make a key with head -c {KEY_BYTES} /dev/urandom"))),
         }
     }
 
@@ -79,12 +79,12 @@ impl Lock {
                     && let Err(error) = keep(kept, &opened.0).await
                 {
                     // Other disks have the slots. A device that can work without the failing disk notices by itself.
-                    self.emit(format!("the key slots are not on every disk: {error}"));
+                    self.emit(format!("the key slots could not be written to every disk: {error}"));
                 }
                 Ok(opened)
             }
             None if !found.present => {
-                let why = "a disk beneath is not there, and the key slots are on it";
+                let why = "the disk with the key slots is absent";
                 Err(Error::new(ErrorKind::NotFound, why))
             }
             None if found.fresh => {
@@ -98,10 +98,10 @@ impl Lock {
             }
             None => Err(Error::because(
                 Reason::CryptNoSlots,
-                "there are no key slots on the disks beneath, and these disks are not new: what they hold was not \
-                 written through this device",
+                "the disks below have no key slots, but are not new: the bytes on these disks were not \
+                 written through this crypt device",
             )
-            .next("label the disks anew (--wipe) if all on them may go")),
+            .next("label the disks anew with --wipe, if all bytes on the disks may be lost")),
         }
     }
 
@@ -131,7 +131,10 @@ impl Lock {
         known: Option<Rc<Secret>>,
     ) -> Result<(KeySlots, Rc<Secret>)> {
         let volume = KeySlots::parse(slots).map_err(|error| {
-            Error::new(ErrorKind::Corrupt, format!("its key slots are damaged: {error}"))
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("the key slots in the label are damaged: {error}"),
+            )
         })?;
         let known = match known {
             Some(key) => Some(key),
@@ -174,7 +177,7 @@ impl Lock {
             if let Some((key, _)) = unwrap(&self.env, &volume, passphrase).await? {
                 return Ok((volume, key));
             }
-            prompt = format!("no key slot opens with it; passphrase for {}", self.who);
+            prompt = format!("no key slot opens with that passphrase; passphrase for {}", self.who);
         }
         Err(wrong(&volume))
     }
@@ -221,10 +224,14 @@ fn denied(words: impl Into<String>) -> Error {
 /// Returns the error for a passphrase that opens no key slot.
 pub fn wrong(volume: &KeySlots) -> Error {
     let count = volume.slots.iter().flatten().count();
-    let used = if count == 1 { "one is in use".to_owned() } else { format!("{count} are in use") };
+    let used = if count == 1 {
+        "one slot is in use".to_owned()
+    } else {
+        format!("{count} slots are in use")
+    };
     denied(format!("no key slot opens with this passphrase; {used}")).next(
-        "see whether it is the one of this device; all of it counts, but for one \
-                         newline at the end of a file",
+        "check that the passphrase is that of this device; of a file, all bytes count except a newline \
+         at the end",
     )
 }
 
@@ -251,8 +258,8 @@ pub async fn passphrase(
     let wanted = Wanted { source: source.clone(), prompt, twice, who: who.to_owned() };
     let secret = env.secret(&wanted).await?.without_newline();
     if secret.bytes().is_empty() {
-        let why = format!("key {source}: it is empty but for a newline");
-        return Err(denied(why).next("write the key into it"));
+        let why = format!("key {source}: the passphrase is empty");
+        return Err(denied(why).next("write a passphrase into the key source"));
     }
     Ok(secret)
 }
@@ -306,5 +313,5 @@ async fn elsewhere<T: Send + 'static>(env: &Env, job: impl FnOnce() -> T + Send 
     })
     .await;
     let mut answer = answer.lock().unwrap_or_else(PoisonError::into_inner);
-    answer.take().expect("a job that has run has answered")
+    answer.take().expect("a finished job has a result")
 }

@@ -159,20 +159,23 @@ pub enum FormatError {
 impl fmt::Display for FormatError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Length(bytes) => write!(f, "{bytes} bytes, and key slots have {STATE_BYTES}"),
-            Self::Magic => f.write_str("these are no key slots: they begin with something else"),
+            Self::Length(bytes) => write!(f, "{bytes} bytes; key slots have {STATE_BYTES}"),
+            Self::Magic => f.write_str("not key slots: the first bytes are not the magic number"),
             Self::Unknown { what, value } => {
-                write!(f, "{what} {value} is not known here; a newer version may have written it")
+                write!(
+                    f,
+                    "{what} {value} is unknown; a newer version of Cairn may have written the key slots"
+                )
             }
             Self::Number { what, value, least, most } => {
-                write!(f, "{what}: {value}, and {least} to {most} are possible")
+                write!(f, "{what}: {value}; {least} to {most} are possible")
             }
             Self::Unit(unit) => {
-                write!(f, "a data unit of {unit} bytes; a power of two, 512 to 65536, is possible")
+                write!(f, "a data unit of {unit} bytes; a power of two from 512 to 65536 is needed")
             }
-            Self::NotZero(at) => write!(f, "byte {at} is not used and not zero"),
-            Self::Label(slot) => write!(f, "the label of slot {slot} is no text"),
-            Self::NoSlot => f.write_str("no slot is in use, so no passphrase opens it"),
+            Self::NotZero(at) => write!(f, "unused byte {at} is not zero"),
+            Self::Label(slot) => write!(f, "the label of key slot {slot} is not valid text"),
+            Self::NoSlot => f.write_str("no key slot is in use, so no passphrase opens the volume"),
         }
     }
 }
@@ -187,7 +190,7 @@ struct Reader<'b> {
 
 impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
-        let field = self.bytes[self.at..self.at + N].try_into().expect("this is its length");
+        let field = self.bytes[self.at..self.at + N].try_into().expect("the field has this length");
         self.at += N;
         field
     }
@@ -295,13 +298,13 @@ impl Slot {
             reader.zeros(SLOT_BYTES, base)?;
             return Ok(None);
         }
-        reader.known("the state of a slot", state.into(), IN_USE.into())?;
+        reader.known("key slot state", state.into(), IN_USE.into())?;
         let [derivation, wrapping, label_bytes] = reader.take();
-        reader.known("a derivation", derivation.into(), ARGON2ID.into())?;
-        reader.known("a wrapping", wrapping.into(), AES_256_GCM.into())?;
+        reader.known("key derivation", derivation.into(), ARGON2ID.into())?;
+        reader.known("key wrapping", wrapping.into(), AES_256_GCM.into())?;
         let label_len = usize::from(label_bytes);
         if label_len > LABEL_BYTES_MAX {
-            let (what, value) = ("bytes of a label", label_bytes.into());
+            let (what, value) = ("bytes of a key slot label", label_bytes.into());
             let most = LABEL_BYTES_MAX as u64;
             return Err(FormatError::Number { what, value, least: 0, most });
         }
@@ -386,46 +389,49 @@ mod tests {
 
     #[test]
     fn parse_rejects_malformed_slots_with_reason() {
-        let unknown = "is not known here; a newer version may have written it";
+        let unknown = "is unknown; a newer version of Cairn may have written the key slots";
         const AT: usize = 192 + 256;
         let cases = [
-            (refused(|bytes| bytes.truncate(5)), "5 bytes, and key slots have 2240".to_owned()),
-            (refused(|bytes| bytes.push(0)), "2241 bytes, and key slots have 2240".to_owned()),
-            (with(0, b"LUKS"), "these are no key slots: they begin with something else".to_owned()),
+            (refused(|bytes| bytes.truncate(5)), "5 bytes; key slots have 2240".to_owned()),
+            (refused(|bytes| bytes.push(0)), "2241 bytes; key slots have 2240".to_owned()),
+            (
+                with(0, b"LUKS"),
+                "not key slots: the first bytes are not the magic number".to_owned(),
+            ),
             (with(8, &[2]), format!("version 2 {unknown}")),
             (with(10, &[9]), format!("cipher 9 {unknown}")),
             (
                 with(12, &[1]),
-                "a data unit of 4097 bytes; a power of two, 512 to 65536, is possible".to_owned(),
+                "a data unit of 4097 bytes; a power of two from 512 to 65536 is needed".to_owned(),
             ),
             (with(16, &[8]), format!("features 8 {unknown}")),
-            (with(100, &[1]), "byte 100 is not used and not zero".to_owned()),
-            (with(192 + 9, &[1]), "byte 201 is not used and not zero".to_owned()),
-            (with(AT, &[2]), format!("the state of a slot 2 {unknown}")),
-            (with(AT + 1, &[7]), format!("a derivation 7 {unknown}")),
-            (with(AT + 2, &[7]), format!("a wrapping 7 {unknown}")),
-            (with(AT + 3, &[65]), "bytes of a label: 65, and 0 to 64 are possible".to_owned()),
+            (with(100, &[1]), "unused byte 100 is not zero".to_owned()),
+            (with(192 + 9, &[1]), "unused byte 201 is not zero".to_owned()),
+            (with(AT, &[2]), format!("key slot state 2 {unknown}")),
+            (with(AT + 1, &[7]), format!("key derivation 7 {unknown}")),
+            (with(AT + 2, &[7]), format!("key wrapping 7 {unknown}")),
+            (with(AT + 3, &[65]), "bytes of a key slot label: 65; 0 to 64 are possible".to_owned()),
             (
                 with(AT + 4, &[63, 0, 0, 0]),
-                "memory in KiB: 63, and 64 to 1048576 are possible".to_owned(),
+                "memory in KiB: 63; 64 to 1048576 are possible".to_owned(),
             ),
             (
                 with(AT + 4, &[1, 0, 16, 0]),
-                "memory in KiB: 1048577, and 64 to 1048576 are possible".to_owned(),
+                "memory in KiB: 1048577; 64 to 1048576 are possible".to_owned(),
             ),
-            (with(AT + 8, &[0]), "passes: 0, and 1 to 64 are possible".to_owned()),
-            (with(AT + 8, &[65]), "passes: 65, and 1 to 64 are possible".to_owned()),
+            (with(AT + 8, &[0]), "passes: 0; 1 to 64 are possible".to_owned()),
+            (with(AT + 8, &[65]), "passes: 65; 1 to 64 are possible".to_owned()),
             (
                 with(AT + 4, &[0, 0, 16, 0, 17]),
-                "memory in KiB times passes: 17825792, and 1 to 16777216 are possible".to_owned(),
+                "memory in KiB times passes: 17825792; 1 to 16777216 are possible".to_owned(),
             ),
-            (with(AT + 12, &[5]), "lanes: 5, and 1 to 4 are possible".to_owned()),
-            (with(AT + 148, &[0xff]), "the label of slot 1 is no text".to_owned()),
-            (with(AT + 148, b"\n"), "the label of slot 1 is no text".to_owned()),
-            (with(AT + 154, b"x"), format!("byte {} is not used and not zero", AT + 154)),
+            (with(AT + 12, &[5]), "lanes: 5; 1 to 4 are possible".to_owned()),
+            (with(AT + 148, &[0xff]), "the label of key slot 1 is not valid text".to_owned()),
+            (with(AT + 148, b"\n"), "the label of key slot 1 is not valid text".to_owned()),
+            (with(AT + 154, b"x"), format!("unused byte {} is not zero", AT + 154)),
             (
                 refused(|bytes| bytes[AT..].fill(0)),
-                "no slot is in use, so no passphrase opens it".to_owned(),
+                "no key slot is in use, so no passphrase opens the volume".to_owned(),
             ),
         ];
         for (said, expected) in cases {

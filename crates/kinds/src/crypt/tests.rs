@@ -256,15 +256,15 @@ fn missing_or_damaged_slots_are_refused() {
     bench.shelf.put(None);
     let (kind, words) = bench.refused(&slots("credential:safe"));
     assert_eq!(kind, ErrorKind::NotFound);
-    assert!(words.contains("these disks are not new"), "{words}");
+    assert!(words.contains("but are not new"), "{words}");
     bench.shelf.put(Some(whole[..100].to_vec()));
     let (kind, words) = bench.refused(&slots("credential:safe"));
     assert_eq!(kind, ErrorKind::Corrupt);
-    assert!(words.contains("100 bytes, and key slots have 2240"), "{words}");
+    assert!(words.contains("100 bytes; key slots have 2240"), "{words}");
     let mut newer = whole.clone();
     newer[8] = 2;
     bench.shelf.put(Some(newer));
-    assert!(bench.refused(&slots("credential:safe")).1.contains("version 2 is not known here"));
+    assert!(bench.refused(&slots("credential:safe")).1.contains("version 2 is unknown"));
     bench.shelf.put(Some(whole));
     bench.open(&slots("credential:safe")).unwrap();
 }
@@ -286,7 +286,7 @@ fn volume_keeps_its_data_unit() {
     let small = Bench { shelf: bench.shelf.clone(), ..Bench::new(Profile::Native512) };
     let (kind, words) = small.refused(&slots("credential:safe"));
     assert_eq!(kind, ErrorKind::Invalid);
-    assert!(words.ends_with("Next: unit = 4096 in the spec"), "{words}");
+    assert!(words.ends_with("Next: set unit = 4096 in the spec"), "{words}");
     let mut options = slots("credential:safe");
     options.push(("unit", Value::Size(4096)));
     assert_eq!(small.open(&options).unwrap().client.info().block_size, 4096);
@@ -297,7 +297,7 @@ fn slots_are_added_changed_and_removed() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&slots("credential:one")).unwrap();
     safe.write(0, &bytes(4096));
-    assert_eq!(safe.add("credential:one", "file:/two", "laptop").unwrap().done, "slot 1 added");
+    assert_eq!(safe.add("credential:one", "file:/two", "laptop").unwrap().done, "key slot 1 added");
     let slot = &safe.keys(KeyChange::List, false).unwrap().slots[1];
     assert_eq!(
         (slot.label.as_str(), slot.derivation.as_str(), slot.memory_bytes),
@@ -306,9 +306,9 @@ fn slots_are_added_changed_and_removed() {
     let change =
         |key: &str, new: &str| KeyChange::Change { key: key.to_owned(), new_key: new.to_owned() };
     let done = safe.keys(change("file:/two", "file:/three"), false).unwrap();
-    assert_eq!(done.done, "slot 1 changed");
+    assert_eq!(done.done, "key slot 1 changed");
     assert_eq!(done.slots[1].label, "laptop", "the label stays");
-    assert_eq!(safe.remove(0).unwrap().done, "slot 0 removed");
+    assert_eq!(safe.remove(0).unwrap().done, "key slot 0 removed");
     drop(safe);
     assert_eq!(bench.refused(&slots("credential:one")).0, ErrorKind::Denied);
     assert_eq!(bench.refused(&slots("file:/two")).0, ErrorKind::Denied);
@@ -338,7 +338,7 @@ fn slot_change_needs_valid_passphrases() {
     let before = bench.shelf.bytes();
     assert_eq!(
         safe.keys(KeyChange::Remove { slot: 4 }, true).unwrap().done,
-        "slot 4 would be removed"
+        "key slot 4 would be removed"
     );
     bench.shelf.fail(true);
     assert_eq!(kind(safe.remove(4)), ErrorKind::Io);
@@ -437,7 +437,7 @@ fn slot_change_refused_by_one_disk_is_undone() {
     shelf.dead(Some(1));
     let refused = safe.add("credential:one", "file:/two", "").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Io);
-    assert!(refused.to_string().contains("the key slots stay as they were"), "{refused}");
+    assert!(refused.to_string().contains("the key slots are unchanged"), "{refused}");
     assert_eq!(safe.numbers(), [0]);
     drop(safe);
     // The dead disk does not prevent the next start, as long as the mirror can work without it.

@@ -69,7 +69,7 @@ pub fn unwrap(volume: &KeySlots, passphrase: &Secret) -> Result<Option<(Secret, 
         let Some(slot) = slot else { continue };
         let Some(key) = open(volume, slot, passphrase)? else { continue };
         if !is_key(volume, &key) {
-            let why = format!("slot {number} opens, and its key is not this volume's");
+            let why = format!("key slot {number} opens, but holds the key of another volume");
             return Err(Error::new(ErrorKind::Corrupt, why));
         }
         return Ok(Some((key, number)));
@@ -105,11 +105,9 @@ fn derive(slot: &Slot, passphrase: &[u8], into: &mut [u8]) -> Result<()> {
     let params = params.expect("the limits of the format are within those of Argon2");
     let mut memory: Vec<Block> = Vec::new();
     if memory.try_reserve_exact(params.block_count()).is_err() {
-        let why =
-            format!("deriving the key takes {memory_kib} KiB of memory, and there is not so much");
-        return Err(
-            Error::new(ErrorKind::Limit, why).next("free some, or open it on a larger machine")
-        );
+        let why = format!("the key derivation needs {memory_kib} KiB of memory, but less is free");
+        return Err(Error::new(ErrorKind::Limit, why)
+            .next("free memory, or open the volume on a machine with more memory"));
     }
     memory.resize(params.block_count(), Block::default());
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);

@@ -50,11 +50,11 @@ impl Cipher {
     /// # Errors
     /// `Denied` for a key with equal halves, which would weaken XTS; `Limit` without locked memory.
     pub fn new(key: &[u8], unit: u32, zeros_stay: bool) -> Result<Self> {
-        assert_eq!(key.len(), KEY_BYTES, "the length is checked where the key comes from");
+        assert_eq!(key.len(), KEY_BYTES, "the key source checked the length of the key");
         let (data, tweak) = key.split_at(KEY_BYTES / 2);
         if data == tweak {
             let why = "the two halves of the key are equal, which makes XTS weak";
-            return Err(Error::new(ErrorKind::Denied, why).next("a key of 64 random bytes"));
+            return Err(Error::new(ErrorKind::Denied, why).next("use a key of 64 random bytes"));
         }
         let mut cipher = Self { page: Secret::zeroed(PAGE)?, unit: unit as usize, zeros_stay };
         for way in [Way::Encrypt, Way::Decrypt] {
@@ -102,7 +102,7 @@ impl Cipher {
     /// Encrypts or decrypts `from` into `to`, of the same length: whole data units, the first of which begins at byte
     /// `offset` of the device.
     pub fn apply(&mut self, way: Way, offset: u64, from: &[u8], to: &mut [u8]) {
-        assert_eq!(from.len(), to.len(), "what goes in comes out");
+        assert_eq!(from.len(), to.len(), "input and output of the cipher have the same length");
         // SAFETY: both slices have this length, and a unique slice overlaps no other.
         unsafe { self.apply_at(way, offset, from.as_ptr(), to.as_mut_ptr(), to.len()) }
     }
@@ -145,7 +145,7 @@ impl Cipher {
             };
             assert!(
                 worked && done as usize == self.unit,
-                "XTS fails on no unit of 16 bytes or more"
+                "XTS handles every unit of 16 bytes or more"
             );
             for piece in zeros.pieces() {
                 // SAFETY: 512 bytes of that unit. They may be the same bytes as were read.
@@ -250,7 +250,10 @@ pub async fn apply_elsewhere(
     (from, to): (Buf, Buf),
 ) -> Result<Cipher> {
     let apart = from.as_ptr().addr().abs_diff(to.as_ptr().addr());
-    assert!(from.same(&to) || from.len() == to.len() && apart >= to.len(), "one buffer, or two");
+    assert!(
+        from.same(&to) || from.len() == to.len() && apart >= to.len(),
+        "the two buffers are the same or do not overlap"
+    );
     let loan = Loan { way, offset, from: from.as_ptr(), to: to.as_ptr(), len: to.len() };
     let back = Arc::<Back>::default();
     let mut borrower = Borrower { back: back.clone(), cipher: Some(cipher) };

@@ -18,10 +18,10 @@ use kind::{
     Making, OptionSpec, Plan, Scope, ValueType,
 };
 
-/// The kind `delay`: a device that lets requests wait before they go down.
+/// The kind `delay`: a device that delays requests before they are passed to the lower device.
 pub const KIND: Kind = Kind {
     name: "delay",
-    summary: "lets requests wait before they go down",
+    summary: "delays requests before they are passed to the lower device",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[TIME, READ, WRITE, FLUSH, JITTER],
@@ -36,7 +36,7 @@ const TIME: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "how long a request waits if its own option below is not set; 0s if not set",
+    help: "time that a request waits if the option for its type is not set; 0s if not set",
 };
 
 const READ: OptionSpec = OptionSpec {
@@ -45,7 +45,7 @@ const READ: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "how long reads and status requests wait; `time` if not set",
+    help: "time that reads and status requests wait; `time` if not set",
 };
 
 const WRITE: OptionSpec = OptionSpec {
@@ -54,7 +54,7 @@ const WRITE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "how long writes, zeroes and discards wait; `time` if not set",
+    help: "time that writes, zeroes and discards wait; `time` if not set",
 };
 
 const FLUSH: OptionSpec = OptionSpec {
@@ -63,7 +63,7 @@ const FLUSH: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "how long flushes wait; `time` if not set",
+    help: "time that flushes wait; `time` if not set",
 };
 
 const JITTER: OptionSpec = OptionSpec {
@@ -72,15 +72,14 @@ const JITTER: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "up to so much longer, drawn for each request; 0s if not set",
+    help: "longest extra time, drawn at random for each request; 0s if not set",
 };
 
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     if given.options.is_empty() {
-        let fault =
-            "no time is set, so nothing would wait; add time = \"5ms\", or what it should be";
+        let fault = "no time is set, so no request would wait; add, for example, time = \"5ms\"";
         return Err(vec![Fault::new("kind", fault)]);
     }
     Ok(DevicePlan { info: given.lowers[0].info.clone(), needs: Needs::children(1) })
@@ -88,7 +87,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
 
 fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
     let Making { config: given, env, lowers, .. } = making;
-    let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
+    let lower = lowers.into_iter().next().expect("the plan checked that the device has one lower");
     Ok(Rc::new(Delay {
         info: lower.info().clone(),
         times: Verb::ALL.map(|verb| time(given, verb)),

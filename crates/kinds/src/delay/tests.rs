@@ -72,5 +72,5 @@ fn request_without_delay_sets_no_timer() {
 fn delay_without_time_is_refused() {
     let faults = World::new().faults("{ kind = \"delay\", on = \"d\" }");
     assert_eq!(faults.len(), 1);
-    assert!(faults[0].contains("add time ="), "{faults:?}");
+    assert!(faults[0].contains("time ="), "{faults:?}");
 }

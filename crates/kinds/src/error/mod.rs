@@ -40,7 +40,7 @@ const OP: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "which operations; read, write, zero and discard if not set",
+    help: "operations that fail; read, write, zero and discard if not set",
 };
 
 const START: OptionSpec = OptionSpec {
@@ -49,7 +49,7 @@ const START: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "only requests that touch bytes from here on; 0 if not set",
+    help: "first byte of the range in which requests fail; 0 if not set",
 };
 
 const SIZE: OptionSpec = OptionSpec {
@@ -58,7 +58,7 @@ const SIZE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "so many bytes from `start` on; up to the end if not set",
+    help: "bytes of the range in which requests fail, from `start` on; up to the end if not set",
 };
 
 const AFTER: OptionSpec = OptionSpec {
@@ -67,7 +67,7 @@ const AFTER: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "so many matching requests pass first; 0 if not set",
+    help: "number of matching requests that pass before the first failure; 0 if not set",
 };
 
 const SCHEDULE: OptionSpec = OptionSpec {
@@ -76,8 +76,8 @@ const SCHEDULE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "which of the matching requests, by number from 1 on: \"every 4\", \"3,5,9-12\"; \
-           all if not set",
+    help: "numbers of the matching requests that fail, counted from 1: \"every 4\", \"3,5,9-12\"; all \
+        if not set",
 };
 
 const RATE: OptionSpec = OptionSpec {
@@ -86,7 +86,7 @@ const RATE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "the share of them that fails, drawn for each; 1 if not set",
+    help: "share of the matching requests that fails, drawn at random; 1 if not set",
 };
 
 const COUNT: OptionSpec = OptionSpec {
@@ -95,7 +95,7 @@ const COUNT: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "at most so many failures; without end if not set",
+    help: "largest number of failures; no limit if not set",
 };
 
 const WITH: OptionSpec = OptionSpec {
@@ -104,7 +104,7 @@ const WITH: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "the error; io if not set",
+    help: "error of a failing request; io if not set",
 };
 
 const WHEN: OptionSpec = OptionSpec {
@@ -113,8 +113,7 @@ const WHEN: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "whether the request fails before it goes down, or after it was carried out; \
-           before if not set",
+    help: "whether a request fails before or after the lower device carries it out; before if not set",
 };
 
 /// Operations that fail if the spec names none.
@@ -155,7 +154,10 @@ fn make(making: Making<'_>) -> Result<Rc<dyn Hooks>> {
         schedule: schedule(given)?,
         chance: (given.share(&RATE).unwrap_or(1.0) * (1_u64 << DRAW_BITS) as f64) as u64,
         left: Cell::new(given.integer(&COUNT).unwrap_or(u64::MAX)),
-        failure: error(failure(given.text(&WITH)), "failed on purpose, as the spec says"),
+        failure: error(
+            failure(given.text(&WITH)),
+            "the request failed on purpose, as the spec demands",
+        ),
         flush_failure: error(
             ErrorKind::Faulted,
             "an earlier flush failed on purpose, so every flush fails",
@@ -180,7 +182,8 @@ fn verbs(words: &[String]) -> u8 {
 fn range(given: &DeviceConfig) -> ByteRange {
     let start = given.size(&START).unwrap_or(0);
     let end = given.size(&SIZE).map_or(u64::MAX, |size| start.saturating_add(size));
-    ByteRange::between(start, end).expect("it lies within the lower device: it was planned")
+    ByteRange::between(start, end)
+        .expect("the plan checked that the range lies within the lower device")
 }
 
 fn schedule(given: &DeviceConfig) -> Result<Schedule> {

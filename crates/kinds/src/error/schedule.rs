@@ -29,10 +29,10 @@ impl Schedule {
             let (first, last) = (number(first)?, number(last)?);
             let before = listed.last().map_or(0, |(_, last)| *last);
             if first > last {
-                return Err(format!("{:?} ends before it begins", entry.trim()));
+                return Err(format!("range {:?} ends before its first number", entry.trim()));
             }
             if first <= before {
-                return Err(format!("{:?} does not come after {before}", entry.trim()));
+                return Err(format!("{:?} is not greater than {before}", entry.trim()));
             }
             if listed.len() == ENTRIES_MAX {
                 return Err(format!("more than {ENTRIES_MAX} entries"));
@@ -58,7 +58,7 @@ impl Schedule {
 fn number(text: &str) -> Result<u64, String> {
     let text = text.trim();
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| {
-        format!("{text:?} is no number from 1 on; write \"every 4\", or a list: \"3,5,9-12\"")
+        format!("{text:?} is not a number above 0; write \"every 4\", or a list: \"3,5,9-12\"")
     })
 }
 
@@ -83,11 +83,14 @@ mod tests {
     fn schedule_rejects_unordered_list() {
         for text in ["", "0", "every 0", "every", "3,,5", "-4", "4-", "x", "1-2-3"] {
             let words = Schedule::parse(text).unwrap_err();
-            assert!(words.contains("no number from 1 on"), "{text:?}: {words}");
+            assert!(words.contains("not a number above 0"), "{text:?}: {words}");
         }
-        assert_eq!(Schedule::parse("5,3").unwrap_err(), "\"3\" does not come after 5");
-        assert_eq!(Schedule::parse("1-4,4").unwrap_err(), "\"4\" does not come after 4");
-        assert_eq!(Schedule::parse("9-3").unwrap_err(), "\"9-3\" ends before it begins");
+        assert_eq!(Schedule::parse("5,3").unwrap_err(), "\"3\" is not greater than 5");
+        assert_eq!(Schedule::parse("1-4,4").unwrap_err(), "\"4\" is not greater than 4");
+        assert_eq!(
+            Schedule::parse("9-3").unwrap_err(),
+            "range \"9-3\" ends before its first number"
+        );
         let long = (1..=1025).map(|n| (2 * n).to_string()).collect::<Vec<_>>().join(",");
         assert_eq!(Schedule::parse(&long).unwrap_err(), "more than 1024 entries");
     }

@@ -56,7 +56,7 @@ fn write_fails_before_or_after_it_is_carried_out() {
         let running = graph(&world, &options);
         let failed = world.block_on(running.send(running.write(4096, 512, 7))).1.unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::NoSpace);
-        assert_eq!(failed.to_string(), "bad: failed on purpose, as the spec says");
+        assert_eq!(failed.to_string(), "bad: the request failed on purpose, as the spec demands");
         let (op, result) = world.block_on(running.send(running.read(4096, 512)));
         result.unwrap();
         let Op::Read { into, .. } = op else { panic!("it comes back as it went") };
@@ -125,5 +125,5 @@ fn faults_name_the_option() {
         |options: &str| world.faults(&format!("{{ kind = \"error\", on = \"d\", {options} }}"));
     let words = "byte 1049088 is beyond the end of \"d\", which has 1 MiB (1048576 B)";
     assert_eq!(faults("start = \"1MiB\", size = 512"), [words]);
-    assert_eq!(faults("schedule = \"5,3\""), ["schedule \"5,3\": \"3\" does not come after 5"]);
+    assert_eq!(faults("schedule = \"5,3\""), ["schedule \"5,3\": \"3\" is not greater than 5"]);
 }

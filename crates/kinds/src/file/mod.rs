@@ -52,7 +52,7 @@ const PLACE: OptionSpec = OptionSpec {
     required: true,
     effect: Effect::Bytes,
     scope: Scope::Local,
-    help: "the file",
+    help: "path of the file",
 };
 
 const CREATE: OptionSpec = OptionSpec {
@@ -61,7 +61,7 @@ const CREATE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Start,
     scope: Scope::Local,
-    help: "make the file, sparse and of `size`, if there is none",
+    help: "create a sparse file of `size` if the file does not exist",
 };
 
 const SIZE: OptionSpec = OptionSpec {
@@ -70,7 +70,7 @@ const SIZE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Making,
     scope: Scope::Local,
-    help: "bytes; needed with `create`",
+    help: "size of the file in bytes; needed with `create`",
 };
 
 pub(crate) const CACHE: OptionSpec = OptionSpec {
@@ -88,7 +88,7 @@ pub(crate) const READ_ONLY: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "refuse writes, and let others read the same disk",
+    help: "refuse writes, and let other processes read the disk",
 };
 
 pub(crate) const TIMEOUT: OptionSpec = OptionSpec {
@@ -97,8 +97,8 @@ pub(crate) const TIMEOUT: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "after this long without an answer the disk is out of service until the answer is there; \
-           30s if not set",
+    help: "time without an answer after which the disk is out of service until the answer arrives; 30s \
+        if not set",
 };
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -132,12 +132,12 @@ fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
     let open = open_of(given);
     let key = if open.device { "path" } else { "file" };
     if given.switch(&CREATE) && open.create.is_none() {
-        let fault = "create needs a size; add size = \"1GiB\", or what it should be";
+        let fault = "create needs a size; add, for example, size = \"1GiB\"";
         return Err(vec![Fault::new("create", fault)]);
     }
     let facts = env.probe(&open).map_err(|error| {
         let next = match (error.kind(), key) {
-            (ErrorKind::NotFound, "file") => "; add create = true and a size, or name another",
+            (ErrorKind::NotFound, "file") => "; add create = true and a size, or name another file",
             _ => "",
         };
         vec![Fault::new(key, format!("{error}{next}"))]
@@ -148,10 +148,10 @@ fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
         let next = match wanted > facts.size {
             // A file that is made longer reads as zeros where its data may have been.
             true => {
-                "; it was cut short, or made by another spec. Next: leave size away, if it is \
-                         right as it is"
+                "; the file was truncated, or made by another spec. Next: remove size, if the size of \
+                 the file is right"
             }
-            false => ". Next: leave size away",
+            false => ". Next: remove size from the spec",
         };
         let fault = format!(
             "size {}, but {} has {}{next}",
@@ -208,11 +208,12 @@ impl Opened {
     fn again(&self, env: &Env, open: &Open) -> Result<StorageFacts> {
         if self.open.read_only != open.read_only {
             let words = format!(
-                "{}: read_only stays as it is while the disk is in use: its lock depends on it",
+                "{}: read_only cannot change while the disk is in use, because the lock of the file \
+                 depends on read_only",
                 open.path.display()
             );
             return Err(Error::new(ErrorKind::Unsupported, words)
-                .next("stop, and start again with the new spec"));
+                .next("stop the graph, and start it with the new spec"));
         }
         let facts = env.probe(open)?;
         self.storage.has_grown(facts.size);
@@ -329,7 +330,7 @@ impl Disk {
         Error::new(
             ErrorKind::TimedOut,
             format!(
-                "no answer from the disk within {} s; out of service until it answers",
+                "no answer from the disk within {} s; the disk is out of service until it answers",
                 self.deadline.limit().as_secs_f64()
             ),
         )

@@ -25,10 +25,11 @@ fn file_under_two_names_is_one_disk() {
 fn size_mismatch_reports_both_sizes() {
     let world = World::new();
     world.file("a.img", 8192);
-    let words = "size 1 MiB (1048576 B), but a.img has 8 KiB (8192 B); \
-                 it was cut short, or made by another spec. Next: leave size away, if it is right as it is";
+    let words = "size 1 MiB (1048576 B), but a.img has 8 KiB (8192 B); the file was truncated, or made \
+        by another spec. Next: remove size, if the size of the file is right";
     assert_eq!(faults(&world, "a = { file = \"a.img\", size = \"1MiB\" }"), [words]);
-    let words = "size 4 KiB (4096 B), but a.img has 8 KiB (8192 B). Next: leave size away";
+    let words =
+        "size 4 KiB (4096 B), but a.img has 8 KiB (8192 B). Next: remove size from the spec";
     assert_eq!(faults(&world, "a = { file = \"a.img\", size = \"4KiB\" }"), [words]);
     assert!(faults(&world, "a = { file = \"a.img\", size = \"8KiB\" }").is_empty());
 }

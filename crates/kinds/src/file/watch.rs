@@ -62,7 +62,7 @@ impl Watch {
         let is_cut = found.size < opened_bytes && !seeded::on(Bug::CutUnnoticed);
         if is_cut && self.fault.borrow().is_none() {
             let words = format!(
-                "its file was cut short by another program, from {} to {}: out of service",
+                "another program truncated the file from {} to {}: the disk is out of service",
                 format_size(opened_bytes),
                 format_size(found.size)
             );
@@ -85,8 +85,8 @@ impl Watch {
     pub fn report(&self) -> (Health, String) {
         if let Some(fault) = &*self.fault.borrow() {
             let words = format!(
-                "{}. Next: stop; bring the file back from a copy, or make it as large again and have it copied from \
-                 other members",
+                "{}. Next: stop the graph; restore the file from a backup, or extend the file and \
+                 resync it from other members",
                 fault.message()
             );
             return (Health::Failed, words);
@@ -94,13 +94,14 @@ impl Watch {
         match &*self.place.borrow() {
             Place::There => (Health::Ok, String::new()),
             Place::Elsewhere => {
-                let words = "its file was moved: the path leads to another file, or to none, at the next start";
+                let words =
+                    "the file was moved: at the next start the path names another file, or no file";
                 (Health::Ok, words.to_owned())
             }
             Place::Deleted(path) => {
                 let words = format!(
-                    "its file was deleted and ends with this process. Next: stop all writes and save it: cp \
-                     --sparse=always {path} NEW"
+                    "the file was deleted, and its data are lost when this process ends. Next: stop all \
+                     writes and save the data: cp --sparse=always {path} NEW"
                 );
                 (Health::Degraded, words)
             }

@@ -26,10 +26,10 @@ use kind::{
 
 use throttle::{Bucket, Throttle};
 
-/// The kind `limit`: a device that holds requests and bytes to a rate.
+/// The kind `limit`: a device that limits requests and bytes per second.
 pub const KIND: Kind = Kind {
     name: "limit",
-    summary: "holds requests and bytes to a rate",
+    summary: "limits requests and bytes per second",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[TOGETHER[0], TOGETHER[1], READS[0], READS[1], WRITES[0], WRITES[1], BURST],
@@ -60,7 +60,7 @@ const BURST: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "what this much time brings may be used at once after a rest; 100ms if not set",
+    help: "time without requests whose unused share may be used at once; 100ms if not set",
 };
 
 const fn requests(name: &'static str, help: &'static str) -> OptionSpec {
@@ -98,8 +98,8 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
         (Some(_), Some(apart)) => Fault::new(
             apart,
             format!(
-                "{apart} limits one direction, and iops and bytes limit both together; put one \
-                 limit on another to have both"
+                "{apart} limits one direction, but iops and bytes limit both together; for both, put \
+                 one limit device on another"
             ),
         ),
         _ => {
@@ -112,7 +112,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
 
 fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
     let Making { config: given, env, lowers, .. } = making;
-    let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
+    let lower = lowers.into_iter().next().expect("the plan checked that the device has one lower");
     let burst = given.duration(&BURST).unwrap_or(BURST_DEFAULT);
     let gate = |[requests, bytes]: [OptionSpec; 2]| {
         let bucket = |rate| Bucket::new(env.now(), rate, burst);

@@ -16,7 +16,7 @@ use crate::tables;
 /// The kind `linear`: a device that shows a byte range of its lower.
 pub const KIND: Kind = Kind {
     name: "linear",
-    summary: "a window onto one device",
+    summary: "a byte range of one device",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[START, SIZE],

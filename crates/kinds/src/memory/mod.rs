@@ -19,7 +19,7 @@ use crate::ephemeral;
 /// The kind `memory`: a disk in memory, whose content is gone with the process.
 pub const KIND: Kind = Kind {
     name: "memory",
-    summary: "a disk in memory, gone with the process",
+    summary: "a disk in memory, lost when the process ends",
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
     options: &[SIZE],
@@ -29,7 +29,7 @@ pub const KIND: Kind = Kind {
         plan: |given, _| {
             at_once(ephemeral::plan(
                 ephemeral::info(given, &SIZE),
-                "in memory, gone with this process",
+                "in memory, lost when this process ends",
             ))
         },
         make: |making| at_once(make(making.config)),
@@ -42,7 +42,7 @@ const SIZE: OptionSpec = OptionSpec {
     required: true,
     effect: Effect::Bytes,
     scope: Scope::Local,
-    help: "its size in bytes; memory is taken as it is written",
+    help: "size in bytes; a write allocates memory",
 };
 
 /// Bytes that are allocated and freed at once: large enough for a huge page, small enough for holes.

@@ -147,7 +147,8 @@ impl Inner {
     /// Carries out a request. The caller holds its range, so the mover does not move these bytes meanwhile.
     async fn carry_out(&self, op: &mut Op, range: ByteRange) -> Result<()> {
         if let Some(torn) = self.torn.borrow().as_ref().filter(|torn| torn.range.overlaps(range)) {
-            let words = format!("{} is on its way, and does not get there", torn.range);
+            let words =
+                format!("{} is moved only in part, because the migration has stopped", torn.range);
             return Err(Error::new(ErrorKind::Io, words).at(&self.name));
         }
         let boundary = self.boundary.get();
@@ -183,7 +184,7 @@ impl Inner {
             (false, _) => (Health::Ok, String::new(), None),
             (true, torn) => (
                 if torn { Health::Failed } else { Health::Degraded },
-                format!("the move {} has stopped: {}", job.what, job.detail),
+                format!("the migration {} has stopped: {}", job.what, job.detail),
                 Some(format!("cairn job resume {}", self.name)),
             ),
         };

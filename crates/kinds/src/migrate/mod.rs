@@ -37,7 +37,7 @@ use record::Record;
 /// The kind `migrate`: a device that moves bytes from one lower to another while clients use them.
 pub const KIND: Kind = Kind {
     name: "migrate",
-    summary: "moves bytes from one device to another while they are used",
+    summary: "moves bytes from one device to another while clients use them",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, 2),
     options: &[SPEED, LEAVE],
@@ -62,7 +62,7 @@ const SPEED: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "bytes moved per second at most; as many as clients leave if not set",
+    help: "most bytes moved per second; as fast as clients leave room if not set",
 };
 
 const LEAVE: OptionSpec = OptionSpec {
@@ -71,30 +71,32 @@ const LEAVE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "takes itself out of the graph when it is done; off if not set",
+    help: "removes the migration from the graph when all bytes are moved; off if not set",
 };
 
 fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
-    let [from, to] = &given.lowers[..] else { unreachable!("its lowers were counted") };
+    let [from, to] = &given.lowers[..] else {
+        unreachable!("the plan checked the number of lowers")
+    };
     let mut faults = Vec::new();
     let mut fault = |words: String| faults.push(Fault::new("on", words));
     if to.info.size < from.info.size {
         let (has, needs) = (format_exact(to.info.size), format_exact(from.info.size));
-        fault(format!("{:?} has {has}, and {:?} needs {needs}", to.name, from.name));
+        fault(format!("target {:?} has {has}, but source {:?} needs {needs}", to.name, from.name));
     }
     if !to.labelled {
         fault(format!(
-            "{:?} is on a raw disk, and how far it is must be kept somewhere; put label = true on the \
-             disks beneath it",
+            "target {:?} is on a raw disk, but a migration keeps its boundary in labels; set label = \
+             true on the disks below",
             to.name
         ));
     }
     for lower in [from, to].into_iter().filter(|lower| lower.info.read_only) {
-        fault(format!("{:?} is read-only", lower.name));
+        fault(format!("a migration cannot use {:?}: the device is read-only", lower.name));
     }
     if given.overlap() && given.in_place().is_none() {
         fault(format!(
-            "{:?} and {:?} are on the same disks, and have their bytes in other places there; move to \
+            "{:?} and {:?} are on the same disks, with their bytes at different addresses; move to \
              another disk, or in place, as to a crypt on {0:?}",
             from.name, to.name
         ));
@@ -127,14 +129,15 @@ fn open(
     kept: Rc<dyn StateStore>,
 ) -> Result<Migrate> {
     let [from, to] = <[Lower; 2]>::try_from(lowers)
-        .unwrap_or_else(|_| unreachable!("its lowers were counted when it was planned"));
+        .unwrap_or_else(|_| unreachable!("the plan checked the number of lowers"));
     let info = info(from.info(), to.info());
     let record = match newest(&*kept)? {
         Some(record) if record.size == info.size => record,
         Some(record) => {
             let (was, is) = (format_exact(record.size), format_exact(info.size));
-            let why = format!("it began with {was}, and what it stands on has {is}");
-            return Err(Error::new(ErrorKind::Invalid, why).next(format!("make that {was} again")));
+            let why = format!("the migration began with {was}, but its devices now have {is}");
+            return Err(Error::new(ErrorKind::Invalid, why)
+                .next(format!("make both devices {was} large again")));
         }
         None => {
             let size = info.size;
@@ -153,6 +156,11 @@ fn newest(kept: &dyn StateStore) -> Result<Option<Record>> {
     let states = [0, 1].into_iter().filter_map(|port| kept.found(port).state.as_ref());
     let Some(state) = states.max_by_key(|state| state.sequence) else { return Ok(None) };
     let record = Record::decode(&state.bytes);
-    let wrong = |why| Error::new(ErrorKind::Corrupt, format!("what it kept is damaged: {why}"));
+    let wrong = |why| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("the state of the migration in the label is damaged: {why}"),
+        )
+    };
     record.map(Some).map_err(wrong)
 }

@@ -41,7 +41,8 @@ impl Work for Inner {
     /// A half moved window, for the first step.
     type Run = Option<(Locking, Torn)>;
     const TASK: &'static str = "a migration";
-    const WHEN_DONE: Option<&'static str> = Some("it is done; take it out of the graph");
+    const WHEN_DONE: Option<&'static str> =
+        Some("the migration has moved all bytes; remove the migration from the graph");
 
     fn job(&self) -> &Job {
         &self.job
@@ -95,7 +96,11 @@ impl Work for Inner {
 
     fn cancel(&self) -> Result<Cancel> {
         if self.goes_back() {
-            return Err(Error::new(ErrorKind::InUse, "it goes back already").at(&self.name));
+            return Err(Error::new(
+                ErrorKind::InUse,
+                "the migration is moving the bytes back already",
+            )
+            .at(&self.name));
         }
         if seeded::on(Bug::TurnedAtOnce) {
             self.back.set(true);
@@ -241,13 +246,13 @@ impl Inner {
         let damaged = is_new.iter().zip(&is_old).filter(|(new, old)| !**new && !**old).count();
         if damaged > 0 {
             let words = format!(
-                "{damaged} of {} sectors in {} are neither what they were nor what they were \
-                         to become: a disk has lost them",
+                "{damaged} of {} sectors in {} hold neither their old nor their new bytes: a disk has \
+                 lost writes",
                 is_new.len(),
                 window.range
             );
             return Err(Error::new(ErrorKind::Corrupt, words)
-                .next("bring back the disk, or what is there from a backup")
+                .next("bring the lost disk back, or restore these sectors from a backup")
                 .at(&self.name));
         }
         for (n, _) in is_new.iter().enumerate().filter(|(_, new)| !**new) {

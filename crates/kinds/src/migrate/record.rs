@@ -76,7 +76,7 @@ impl Window {
 /// The reason why `bytes` are no record.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { size, boundary, back, paused, .. } = Record::decode(bytes)?;
-    let way = if back { "on the way back" } else { "moved" };
+    let way = if back { "left to move back" } else { "moved" };
     let rests = if paused { ", paused" } else { "" };
     Ok(Summary::whole(format!("{boundary} of {size} bytes {way}{rests}")))
 }
@@ -94,7 +94,7 @@ impl Record {
     /// If the window is larger than [`WINDOW_MAX_BYTES`].
     pub fn encode(&self) -> Vec<u8> {
         let sums = self.window.as_ref().map_or(&[][..], |window| &window.sums);
-        assert!(sums.len() <= SUMS_MAX, "a window of {} sectors", sums.len());
+        assert!(sums.len() <= SUMS_MAX, "a window of {} sectors is too large", sums.len());
         let range = self.window.as_ref().map(|window| window.range);
         let flag = |set, bit| if set { bit } else { 0 };
         let header = Header {
@@ -117,28 +117,31 @@ impl Record {
     /// # Errors
     /// The reason why `bytes` are no usable record.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let (header, rest) =
-            Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
+        let (header, rest) = Header::ref_from_prefix(bytes)
+            .map_err(|_| format!("{} bytes are too short for a migration record", bytes.len()))?;
         if header.version.get() != VERSION {
-            return Err(format!("version {}; {VERSION} is known", header.version));
+            return Err(format!(
+                "record version {}; only version {VERSION} is supported",
+                header.version
+            ));
         }
         let (flags, count) = (header.flags.get(), usize::from(header.sums.get()));
         if flags & !(BACK | PAUSED) != 0 || count > SUMS_MAX || header.zero.get() != 0 {
-            return Err(format!("flags {flags:#x}, {count} sums"));
+            return Err(format!("invalid flags {flags:#x} or checksum count {count}"));
         }
         let sums = <[U64]>::ref_from_bytes_with_elems(rest, count)
-            .map_err(|_| format!("{} bytes for {count} sums", rest.len()))?;
+            .map_err(|_| format!("{} bytes do not hold exactly {count} checksums", rest.len()))?;
         let (size, boundary) = (header.size.get(), header.boundary.get());
         if size == 0 || size > SIZE_MAX || boundary > size {
-            return Err(format!("{boundary} of {size} bytes moved"));
+            return Err(format!("invalid boundary {boundary} of {size} bytes"));
         }
         let back = flags & BACK != 0;
         let (start, len) = (header.window_start.get(), u64::from(header.window_bytes.get()));
         if len != count as u64 * SECTOR_BYTES {
-            return Err(format!("{count} sums for a window of {len} bytes"));
+            return Err(format!("{count} checksums do not fit a window of {len} bytes"));
         }
         let window = match ByteRange::new(start, len) {
-            _ if len == 0 && start != 0 => return Err(format!("a window of nothing at {start}")),
+            _ if len == 0 && start != 0 => return Err(format!("an empty window at byte {start}")),
             None if len == 0 => None,
             Some(range) if is_next(range, back, boundary, size) => {
                 Some(Window { range, sums: sums.iter().map(|sum| sum.get()).collect() })

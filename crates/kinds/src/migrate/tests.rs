@@ -245,7 +245,7 @@ fn migration_pauses_resumes_and_keeps_its_speed() {
     bench.pass(Duration::from_secs(5));
     assert!(life.is_done());
     let words = life.job(Action::Cancel).unwrap_err().to_string();
-    assert!(words.contains("it is done"), "{words}");
+    assert!(words.contains("has moved all bytes"), "{words}");
 }
 
 #[test]

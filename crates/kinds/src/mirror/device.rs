@@ -206,7 +206,7 @@ impl Inner {
 
     /// Asks the members in sync for the block status until one answers.
     async fn status(&self, op: &mut Op) -> Result<()> {
-        self.after_writes(op.range().expect("status has a range")).await;
+        self.after_writes(op.range().expect("a status request has a range")).await;
         let (mut tried, mut failed) = (Copies::NONE, Err(self.nobody()));
         while let Some(index) = self.next_in_sync(tried) {
             let begun = self.members[index].changes();
@@ -267,7 +267,7 @@ impl Inner {
                     self.retire(
                         index,
                         Cause::Reads,
-                        Member::words_of("too many reads; the last one", &error),
+                        Member::words_of("too many reads failed; the last read", &error),
                     );
                 }
                 Err(error)
@@ -306,7 +306,7 @@ impl Inner {
 
     /// Carries out an operation that changes bytes on every member that takes writes.
     async fn change(&self, op: &Op) -> Result<()> {
-        let range = op.range().expect("what changes bytes has a range");
+        let range = op.range().expect("a request that changes bytes has a range");
         let mut alone = match seeded::on(Bug::OverlapUnordered) {
             true => None,
             false => Some(self.lock.lock(range, Mode::Exclusive).await),
@@ -398,7 +398,7 @@ impl Inner {
         // No member in sync has it for certain. A member being copied that has it would differ from its source.
         let copying = |n: &usize| self.members[*n].state() == State::Copying;
         for index in (0..self.members.len()).filter(copying) {
-            let why = "a write failed on its source while it was being copied";
+            let why = "resync stopped: a write failed on the source member";
             self.leave_out(index, State::Stale, Cause::Source, why);
         }
         Err(failures.pop().map_or_else(|| self.nobody(), |(_, error)| error))
@@ -409,8 +409,11 @@ impl Inner {
     }
 
     pub fn no_answer(&self, index: usize) -> Error {
-        Error::new(ErrorKind::TimedOut, format!("no answer within {:?}", self.deadline.limit()))
-            .at(self.members[index].lower.name())
+        Error::new(
+            ErrorKind::TimedOut,
+            format!("the member did not answer within {:?}", self.deadline.limit()),
+        )
+        .at(self.members[index].lower.name())
     }
 
     fn report(&self) -> Report {
@@ -429,7 +432,7 @@ impl Inner {
             Health::Degraded => {
                 let spares = self.members.iter().filter(|one| one.state() == State::Spare).count();
                 let all = members.len() - spares;
-                format!("data safe on {} of {all}", self.in_sync().count())
+                format!("{} of {all} members in sync", self.in_sync().count())
             }
             Health::Failed => {
                 sticky.map_or_else(|| self.nobody().to_string(), |error| error.to_string())
@@ -456,7 +459,7 @@ impl Inner {
     /// serve.
     pub(super) fn back_again(&self, name: &str) -> String {
         format!(
-            "bring {name} back, and cairn apply the spec; or cairn device replace {}/{name} PATH",
+            "bring member {name} back, and cairn apply the spec; or cairn device replace {}/{name} PATH",
             self.name
         )
     }
@@ -470,7 +473,11 @@ impl Inner {
             let names: Vec<_> = self.members.iter().map(|member| member.lower.name()).collect();
             Error::new(
                 ErrorKind::NotFound,
-                format!("{} has no member {name:?}; it has {}", self.name, names.join(", ")),
+                format!(
+                    "mirror {} has no member {name:?}; its members: {}",
+                    self.name,
+                    names.join(", ")
+                ),
             )
         })
     }
@@ -481,13 +488,13 @@ impl Inner {
             return Err(Error::new(
                 ErrorKind::InUse,
                 format!(
-                    "{name} is the last member of {} that is in sync; without it nothing is left. \
-                     Next: bring another one in sync first",
+                    "{name} is the last member of mirror {} in sync, and cannot be failed. Next: resync \
+                     another member first",
                     self.name
                 ),
             ));
         }
-        self.leave_out(index, State::Failed, Cause::Command, "taken out by command");
+        self.leave_out(index, State::Failed, Cause::Command, "failed by a command");
         Ok(())
     }
 }
@@ -503,7 +510,9 @@ fn copy_of(op: &Op) -> Op {
         }
         Op::Discard { range, fua } => Op::Discard { range: *range, fua: *fua },
         Op::Flush => Op::Flush,
-        Op::Read { .. } | Op::Status { .. } => unreachable!("goes to one member"),
+        Op::Read { .. } | Op::Status { .. } => {
+            unreachable!("a mirror sends reads and status requests to one member")
+        }
     }
 }
 

@@ -110,7 +110,7 @@ impl Member {
     pub fn leave(&self) {
         self.absent.set(true);
         self.cause.set(Some(Cause::Absent));
-        *self.detail.borrow_mut() = "not there".to_owned();
+        *self.detail.borrow_mut() = "absent since the start".to_owned();
     }
 
     pub fn is_absent(&self) -> bool {

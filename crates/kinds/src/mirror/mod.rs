@@ -58,7 +58,7 @@ const VERBS: &[&VerbInfo] = &[Fail::INFO, Resync::INFO, Scrub::INFO];
 /// The kind `mirror`: a device that keeps the same bytes on several members.
 pub const KIND: Kind = Kind {
     name: "mirror",
-    summary: "the same bytes on several devices",
+    summary: "keeps the same bytes on several devices",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, MEMBERS_MAX),
     options: &[TRUST, TIMEOUT, SPEED, SPARES, SCRUB, REGION, CLEAR_DELAY],
@@ -84,8 +84,7 @@ const TRUST: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Start,
     scope: Scope::Local,
-    help: "the member whose bytes count when the members may differ; the others are copied \
-           from it",
+    help: "the authoritative member when the members may differ; the others are copied from it",
 };
 
 const TIMEOUT: OptionSpec = OptionSpec {
@@ -94,7 +93,7 @@ const TIMEOUT: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "a member that has not answered for this long is taken out; 20s if not set",
+    help: "time after which the mirror fails a member that does not answer; 20s if not set",
 };
 
 const SPEED: OptionSpec = OptionSpec {
@@ -103,7 +102,7 @@ const SPEED: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "the most bytes a second that it copies to members by itself; no limit if not set",
+    help: "most bytes per second of a resync or scrub; no limit if not set",
 };
 
 const SPARES: OptionSpec = OptionSpec {
@@ -112,7 +111,7 @@ const SPARES: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "how many of its members wait until another one fails, without copies; 0 if not set",
+    help: "number of members that hold no copy and wait until another member fails; 0 if not set",
 };
 
 const SCRUB: OptionSpec = OptionSpec {
@@ -121,7 +120,7 @@ const SCRUB: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "how long after a scrub the next one begins; none begins by itself if not set",
+    help: "time from the end of a scrub to the next scrub; no scrub begins by itself if not set",
 };
 
 const REGION: OptionSpec = OptionSpec {
@@ -130,8 +129,8 @@ const REGION: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "the part of it that is copied as a whole if there may be a difference in it: a \
-           power of two; 1MiB if not set, or as much as its size needs",
+    help: "unit of a resync, copied as a whole if members may differ there: a power of two; 1MiB if not \
+        set, or more for a large mirror",
 };
 
 const CLEAR_DELAY: OptionSpec = OptionSpec {
@@ -168,14 +167,14 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     regions(given, &info).map_err(|why| vec![Fault::new("region", why)])?;
     if given.lowers.len() < 2 + spares(given) {
         let why = format!(
-            "{} of {} members; two are not spares at least",
+            "{} spares of {} members; at least two members must not be spares",
             spares(given),
             given.lowers.len()
         );
         return Err(vec![Fault::new("spares", why)]);
     }
     if let Some(every) = given.duration(&SCRUB).filter(|every| *every < SCRUB_MIN) {
-        let why = format!("every {every:?} is too often; at least 1h");
+        let why = format!("a scrub every {every:?} is too frequent; at least 1h is needed");
         return Err(vec![Fault::new("scrub", why)]);
     }
     let newly_made = given.lowers.iter().all(|lower| lower.created);
@@ -184,7 +183,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
         let names: Vec<_> = given.lowers.iter().map(|lower| format!("{:?}", lower.name)).collect();
         let fault = format!(
             "cannot tell whether these members are identical: they were used before without labels; \
-             choose the one whose bytes count: trust = {}",
+             choose the member whose bytes count: trust = {}",
             names.join(" or ")
         );
         return Err(vec![Fault::new("on", fault)]);
@@ -201,7 +200,8 @@ fn regions(given: &DeviceConfig, info: &Info) -> Result<Regions, String> {
     let least = Regions::smallest(size, members).max(u64::from(info.block_size));
     if bytes < least {
         return Err(format!(
-            "{bytes} bytes; a mirror of {size} bytes and {members} members needs {least} at least"
+            "a region of {bytes} bytes is too small; a mirror of {size} bytes with {members} members \
+             needs at least {least}"
         ));
     }
     Regions::new(size, bytes)

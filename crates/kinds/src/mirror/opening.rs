@@ -87,7 +87,7 @@ impl Members<'_> {
         let record = |(name, found): (&&str, &&Found)| {
             let Some(state) = &found.state else { return Ok(None) };
             Record::decode(&state.bytes).map(Some).map_err(|why| {
-                let words = format!("what {name} says of the mirror cannot be read: {why}");
+                let words = format!("the mirror's record in the label of {name} is damaged: {why}");
                 Error::new(ErrorKind::Corrupt, words)
             })
         };
@@ -126,17 +126,19 @@ impl Members<'_> {
             return match absent {
                 _ if !self.found[trusted].present => {
                     let words = format!(
-                        "trust = {name} selects the member whose bytes count, and {name} is not there"
+                        "trust = {name} selects the authoritative member, but member {name} is absent"
                     );
                     Err(Error::because(Reason::MirrorMemberMissing, words)
-                        .next("bring it back, or trust a member that is"))
+                        .next("bring the member back, or trust a member that is present"))
                 }
                 Some(absent) if !self.trusted_now && !seeded::on(Bug::TrustOverLabels) => {
                     let absent = self.names[absent];
-                    let words =
-                        format!("{absent} is not there, and may have writes that {name} missed");
+                    let words = format!(
+                        "member {absent} is absent, and may have writes that {name} missed"
+                    );
                     Err(Error::because(Reason::MirrorMemberMissing, words).next(format!(
-                        "bring it back; or cairn import --trust {name}, and they are lost"
+                        "bring the absent member back; or cairn import --trust {name}, and those writes \
+                         are lost"
                     )))
                 }
                 _ => Ok(trusted),
@@ -152,7 +154,7 @@ impl Members<'_> {
                              of the mirror";
                 let members = self.names.join(" or ");
                 Err(Error::because(Reason::MirrorUnknown, words)
-                    .next(format!("choose the one whose bytes count: trust = {members}")))
+                    .next(format!("choose the member whose bytes count: trust = {members}")))
             }
         }
     }
@@ -240,11 +242,11 @@ impl Members<'_> {
 
     fn apart(&self, other: usize) -> Error {
         let words = format!(
-            "{} was written apart from the other members: both went on without the other",
+            "split brain: {} and the other members were written independently of each other",
             self.names[other]
         );
         Error::because(Reason::MirrorSplitBrain, words)
-            .next(format!("{TRUST}; what only the others have is lost"))
+            .next(format!("{TRUST}; writes that only the other members have are lost"))
     }
 
     /// Returns the trusted member, if the labels leave open whose bytes count; `None` if they do not.
@@ -299,19 +301,20 @@ impl Members<'_> {
             .collect();
         if here.is_empty() {
             let had = if gone.is_empty() { "none".to_owned() } else { gone.join(", ") };
-            let words = format!("no member that has every write is there; {had} had");
-            let next = "bring it back; or cairn import --trust MEMBER, and the writes that MEMBER \
-                         missed are lost";
+            let words = format!(
+                "no member with every write is present; members that had every write: {had}"
+            );
+            let next = "bring one of those members back; or cairn import --trust MEMBER, and the writes \
+                that MEMBER missed are lost";
             return Some(Error::because(Reason::MirrorNoCurrentMember, words).next(next));
         }
         if gone.is_empty() || self.may_degrade {
             return None;
         }
-        let words = format!("{} is not there, and has every write", gone.join(", "));
-        Some(
-            Error::because(Reason::MirrorMemberMissing, words)
-                .next("bring it back, or --degraded to go on without"),
-        )
+        let words = format!("a member in sync is absent: {}", gone.join(", "));
+        Some(Error::because(Reason::MirrorMemberMissing, words).next(
+            "bring the member back, or use --degraded to open the mirror without the absent member",
+        ))
     }
 
     /// Whether a member has diverged: it may have acknowledged requests that the members in sync by the newest record
@@ -454,9 +457,10 @@ impl Members<'_> {
 }
 
 fn flush_failed() -> Error {
-    let words = "a flush failed on every member before it was closed, and what it should have \
-                         kept may be lost";
-    Error::because(Reason::MirrorFlushFailed, words).next(format!("{TRUST}, to take what it has"))
+    let words = "a flush failed on every member before the mirror was closed, so writes before that \
+        flush may be lost";
+    Error::because(Reason::MirrorFlushFailed, words)
+        .next(format!("{TRUST}, to accept the bytes of MEMBER"))
 }
 
 impl Known {

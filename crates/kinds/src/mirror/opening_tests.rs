@@ -123,7 +123,7 @@ fn first_state_on_stale_member_alone_is_ignored() {
     assert_eq!(case.decide(), Ok(vec![IN, STALE]), "a crash cut the first start short");
     case.found[1].fresh = false;
     let words = case.decide().unwrap_err();
-    assert!(words.contains("no member that has every write is there"), "{words}");
+    assert!(words.contains("no member with every write is present"), "{words}");
 }
 
 #[test]
@@ -189,9 +189,13 @@ fn failed_member_is_copied_despite_its_own_record() {
     case.found[0] = Found { present: false, ..found(None) };
     case.found[1] = found(Some(&newest));
     case.may_degrade = true;
-    assert!(case.decide().unwrap_err().contains("no member that has every write is there; a had"));
+    assert!(
+        case.decide()
+            .unwrap_err()
+            .contains("no member with every write is present; members that had every write: a")
+    );
     case.trust = Some(1);
-    assert!(case.decide().unwrap_err().contains("no member that has every write is there"));
+    assert!(case.decide().unwrap_err().contains("no member with every write is present"));
     case.trusted_now = true;
     assert_eq!(case.decide(), Ok(vec![STALE, IN]));
 }
@@ -218,7 +222,7 @@ fn trust_in_spec_rejects_stale_member_in_split_brain() {
     let states = [&alone(2, "a"), &alone(3, "b"), &before_both];
     let mut case = Case::new(states.map(|state| found(Some(state))).to_vec());
     case.trust = Some(2);
-    assert!(case.decide().unwrap_err().contains("written apart"));
+    assert!(case.decide().unwrap_err().contains("written independently"));
     for half in [0, 1] {
         case.trust = Some(half);
         assert_eq!(case.decide().unwrap()[half], IN);
@@ -248,7 +252,7 @@ fn trust_in_spec_cannot_replace_absent_member_in_sync() {
     let away = Found { present: false, ..found(None) };
     let mut case = Case::new(vec![found(Some(&both(true))), away]);
     case.trust = Some(0);
-    assert!(case.decide().unwrap_err().contains("b is not there, and has every write"));
+    assert!(case.decide().unwrap_err().contains("a member in sync is absent: b"));
     case.may_degrade = true;
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
 }
@@ -257,7 +261,7 @@ fn trust_in_spec_cannot_replace_absent_member_in_sync() {
 fn degraded_opening_needs_permission() {
     let away = Found { present: false, ..found(None) };
     let mut case = Case::new(vec![found(Some(&both(true))), away]);
-    assert!(case.decide().unwrap_err().contains("b is not there, and has every write"));
+    assert!(case.decide().unwrap_err().contains("a member in sync is absent: b"));
     case.may_degrade = true;
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
 }
@@ -303,7 +307,7 @@ fn split_brain_is_refused_without_trust() {
         let (a, b) = (alone(a.0, a.1, "a"), alone(b.0, b.1, "b"));
         let mut case = Case::new(vec![found(Some(&a)), found(Some(&b))]);
         case.may_degrade = true;
-        assert!(case.decide().unwrap_err().contains("written apart"), "{a:?} {b:?}");
+        assert!(case.decide().unwrap_err().contains("written independently"), "{a:?} {b:?}");
         case.trust = Some(0);
         assert_eq!(case.decide(), Ok(vec![IN, STALE]));
         case.trust = Some(1);
@@ -353,7 +357,7 @@ fn state_on_one_member_is_no_split_brain_after_later_failure() {
     let case = |of_b| Case::new([&of_a, &of_b, &newest].map(|it| found(Some(it))).to_vec());
     assert_eq!(case(state(2, 8, IN)).decide(), Ok(vec![STALE, FAILED, IN]));
     let words = case(state(3, 8, IN)).decide().unwrap_err();
-    assert!(words.contains("written apart"), "b went on apart from c as well: {words}");
+    assert!(words.contains("written independently"), "b went on apart from c as well: {words}");
 }
 
 #[test]
@@ -433,9 +437,9 @@ fn unreadable_record_is_refused() {
 fn absent_member_cannot_be_trusted() {
     let mut case = Case::new(vec![found(None), Found { present: false, ..found(None) }]);
     case.trust = Some(1);
-    assert!(case.decide().unwrap_err().contains("b is not there"));
+    assert!(case.decide().unwrap_err().contains("member b is absent"));
     case.trust = Some(0);
-    assert!(case.decide().unwrap_err().contains("b is not there, and may have writes"));
+    assert!(case.decide().unwrap_err().contains("member b is absent, and may have writes"));
     case.trusted_now = true;
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
 }

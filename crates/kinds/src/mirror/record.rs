@@ -113,7 +113,7 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let lacks = join(behind.map(one).collect());
     let members = join(record.members.iter().map(one).collect());
     let flush = if record.flush_failed { "; a flush has failed" } else { "" };
-    let words = format!("{members}; {} in use{flush}", regions(&record.active));
+    let words = format!("{members}; {} dirty{flush}", regions(&record.active));
     Ok(Summary { words, lacks })
 }
 
@@ -215,21 +215,21 @@ impl Record {
         let (count, flags) = (usize::from(header.members.get()), header.flags.get());
         let version = header.version.get();
         if version != VERSION {
-            return Err(format!("version {version}; {VERSION} is the only one that is known"));
+            return Err(format!("record version {version}; only version {VERSION} is supported"));
         }
         let (regions, scrubbed, rest) = sizes(rest)?;
         if !(1..=MEMBERS_MAX).contains(&count) || flags & !(ACTIVE | FLUSH_FAILED) != 0 {
-            return Err(format!("{count} members, flags {flags:#x}"));
+            return Err(format!("invalid member count {count} or flags {flags:#x}"));
         }
         let (entries, maps) = <[Entry]>::ref_from_prefix_with_elems(rest, count)
-            .map_err(|_| format!("{} bytes for {count} members", rest.len()))?;
+            .map_err(|_| format!("{} bytes are too short for {count} members", rest.len()))?;
         let mut maps = Maps::of(&regions, maps)?;
         let active = maps.of_all(flags & ACTIVE != 0)?;
         let mut members: Vec<Known> = Vec::new();
         for entry in entries {
             let member = entry.decode(&mut maps)?;
             if members.iter().any(|other| other.name == member.name) {
-                return Err(format!("{:?} twice", member.name));
+                return Err(format!("member {:?} is recorded twice", member.name));
             }
             members.push(member);
         }
@@ -252,7 +252,7 @@ fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     let regions = Regions::new(sizes.size.get(), sizes.region_bytes.get())?;
     let (ended, at) = (sizes.scrub_ended_unix_s.get(), sizes.scrub_at.get());
     if ended > TIME_MAX || at != NOT_FOUND && at > regions.size() {
-        return Err(format!("a scrub that ended {ended} s after 1970, and one that is at {at}"));
+        return Err(format!("invalid scrub state: end {ended} s after 1970, position {at}"));
     }
     let scrubbed = Scrubbed {
         ended_unix_s: (ended != NO_TIME).then_some(ended),
@@ -271,7 +271,7 @@ impl<'b> Maps<'b> {
     fn of(regions: &Regions, bytes: &'b [u8]) -> Result<Self, String> {
         let (count, most) = (regions.count(), Regions::most(1));
         if count > most {
-            return Err(format!("{count} regions; no state has more than {most}"));
+            return Err(format!("{count} regions; a mirror has at most {most}"));
         }
         Ok(Self { bytes, count })
     }
@@ -285,7 +285,7 @@ impl<'b> Maps<'b> {
     fn of_some(&mut self) -> Result<Bitmap, String> {
         let map = self.next()?;
         if map.len() == self.count {
-            return Err(format!("a map of all {} regions", self.count));
+            return Err(format!("invalid bitmap: all {} regions are set", self.count));
         }
         Ok(map)
     }
@@ -293,7 +293,10 @@ impl<'b> Maps<'b> {
     fn next(&mut self) -> Result<Bitmap, String> {
         let length = Bitmap::encoded_bytes(self.count);
         let Some((map, rest)) = self.bytes.split_at_checked(length) else {
-            return Err(format!("{} bytes for a map of {length}", self.bytes.len()));
+            return Err(format!(
+                "{} bytes are too short for a bitmap of {length} bytes",
+                self.bytes.len()
+            ));
         };
         self.bytes = rest;
         Bitmap::decode(map, self.count)
@@ -303,7 +306,7 @@ impl<'b> Maps<'b> {
         if self.bytes.is_empty() {
             return Ok(());
         }
-        Err(format!("{} bytes too many", self.bytes.len()))
+        Err(format!("{} extra bytes after the record", self.bytes.len()))
     }
 }
 
@@ -335,21 +338,21 @@ impl Entry {
     fn decode(&self, maps: &mut Maps<'_>) -> Result<Known, String> {
         let end = self.name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let name = std::str::from_utf8(&self.name[..end]).ok().filter(|name| !name.is_empty());
-        let name = name.ok_or("a member without a name")?.to_owned();
+        let name = name.ok_or("a member has no valid name")?.to_owned();
         let state = match self.state {
             1 => MemberState::InSync,
             2 => MemberState::Stale,
             3 => MemberState::Failed,
-            other => return Err(format!("state {other} of {name:?}")),
+            other => return Err(format!("invalid state {other} of member {name:?}")),
         };
         if self.refilled > 1 || self.zero != [0; 5] {
-            return Err(format!("bytes of no meaning at {name:?}"));
+            return Err(format!("reserved bytes of member {name:?} are not zero"));
         }
         let missing = match (state, self.map) {
             (_, MAP_OF_NONE) => Bitmap::none(maps.count),
             (MemberState::Stale | MemberState::Failed, MAP_OF_ALL) => Bitmap::all(maps.count),
             (MemberState::Stale | MemberState::Failed, MAP_FOLLOWS) => maps.of_some()?,
-            (_, other) => return Err(format!("map {other} of {name:?}")),
+            (_, other) => return Err(format!("invalid bitmap mode {other} of member {name:?}")),
         };
         let (known, sent) = (self.known.decode()?, self.sent.decode()?);
         Ok(Known { name, state, known, sent, missing, refilled: self.refilled == 1 })
@@ -371,7 +374,7 @@ impl RawPoint {
 impl Generation {
     fn new(incarnation: u64, events: u64) -> Result<Self, String> {
         if events > CHANGE_MAX {
-            return Err(format!("events {events}; {CHANGE_MAX} is the highest"));
+            return Err(format!("event count {events} is above the maximum {CHANGE_MAX}"));
         }
         Ok(Self { incarnation, events })
     }

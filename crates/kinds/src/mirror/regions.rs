@@ -28,12 +28,14 @@ impl Regions {
     /// The reason why the mirror cannot have such regions.
     pub fn new(size: u64, region_bytes: u64) -> Result<Self, String> {
         if !(1..=REGION_BYTES_MAX).contains(&size) {
-            return Err(format!("a mirror of {size} bytes; at most {REGION_BYTES_MAX}"));
+            return Err(format!(
+                "a mirror of {size} bytes; 1 to {REGION_BYTES_MAX} bytes are possible"
+            ));
         }
         let sizes = REGION_BYTES_MIN..=REGION_BYTES_MAX;
         if !region_bytes.is_power_of_two() || !sizes.contains(&region_bytes) {
             return Err(format!(
-                "regions of {region_bytes} bytes; a power of two from {REGION_BYTES_MIN} on"
+                "regions of {region_bytes} bytes; a power of two of at least {REGION_BYTES_MIN} is needed"
             ));
         }
         Ok(Self { size, region_bytes })
@@ -242,14 +244,14 @@ impl Bitmap {
     /// If `bytes` have the wrong length, a bit beyond the last region, or no bit that is set.
     pub fn decode(bytes: &[u8], count: usize) -> Result<Self, String> {
         if bytes.len() != Self::encoded_bytes(count) {
-            return Err(format!("a map of {} bytes for {count} regions", bytes.len()));
+            return Err(format!("a bitmap of {} bytes does not fit {count} regions", bytes.len()));
         }
         let (words, _) = bytes.as_chunks();
         let words = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let mut map = Self { words, count, set: 0 };
         map.count_again();
         if map.is_empty() || map.next(count).is_some() {
-            return Err(format!("a map of {} regions of {count}", map.set));
+            return Err(format!("invalid bitmap: {} of {count} regions are set", map.set));
         }
         Ok(map)
     }

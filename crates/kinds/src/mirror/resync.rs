@@ -81,7 +81,8 @@ impl Copy {
             let step = pace.step().await;
             let Some(mirror) = self.goes_on() else { return false };
             let len = step.bytes().min(mirror.step_bytes());
-            let part = ByteRange::between(at, range.end().min(at + len)).expect("some are left");
+            let part = ByteRange::between(at, range.end().min(at + len))
+                .expect("bytes of the range are left to copy");
             if !self.part(&mirror, part).await {
                 return false;
             }
@@ -102,7 +103,7 @@ impl Copy {
             return false;
         }
         if let Err(Uncopied::Unread(error) | Uncopied::Unwritten(error)) = copied {
-            self.fail("the copy", &error);
+            self.fail("the resync", &error);
             return false;
         }
         self.done += part.len();
@@ -172,17 +173,18 @@ impl Inner {
         let name = member.lower.name();
         let in_use = |words: String| Error::new(ErrorKind::InUse, words);
         Err(match member.state() {
-            State::InSync => in_use(format!("{name} is in sync")),
-            State::Copying => in_use(format!("{name} is being copied already")),
+            State::InSync => in_use(format!("member {name} is in sync already")),
+            State::Copying => in_use(format!("a resync of member {name} is running already")),
             State::Stale | State::Failed | State::Spare if member.is_absent() => {
-                in_use(format!("{name} is not there")).next(self.back_again(name))
+                in_use(format!("member {name} is absent")).next(self.back_again(name))
             }
             State::Stale | State::Failed | State::Spare if member.late() > 0 => {
                 let late = member.late();
                 let words = format!(
-                    "{name} has {late} requests that are not back; a late write would undo the copy"
+                    "member {name} has {late} unanswered requests; a late write would overwrite the \
+                     resynced bytes"
                 );
-                in_use(words).next("wait for the disk, or restart")
+                in_use(words).next("wait until the disk answers, or restart the server")
             }
             State::Stale | State::Failed | State::Spare => return self.may_be_copied(),
         })
@@ -195,12 +197,13 @@ impl Inner {
         let Some(source) = self.in_sync().find(is_late) else { return Ok(()) };
         let source = &self.members[source];
         let words = format!(
-            "{} is in sync and has {} requests that are not back; a late write would make \
-                         it differ from a copy of it",
+            "member {} is in sync but has {} unanswered requests; a late write would make a copy of \
+             that member differ",
             source.lower.name(),
             source.late()
         );
-        Err(Error::new(ErrorKind::InUse, words).next("wait for the disk, or restart"))
+        Err(Error::new(ErrorKind::InUse, words)
+            .next("wait until the disk answers, or restart the server"))
     }
 
     /// Begins the resync of a spare of the mirror, if there is one, because a member has failed.
@@ -219,7 +222,7 @@ impl Inner {
         member.set(State::Copying, None, "");
         let (all, of) = (member.missing().bytes(&self.regions), self.regions.size());
         member.set_progress(Progress { done_bytes: 0, all_bytes: all, of_bytes: of });
-        self.emit(What::ResyncBegun, Some(index), format!("{all} of {of} bytes"));
+        self.emit(What::ResyncBegun, Some(index), format!("copying {all} of {of} bytes"));
         let mut copy = Copy {
             mirror: self.me.clone(),
             index,
@@ -244,7 +247,7 @@ impl Inner {
             // Its label must record that it is stale before it is written to. By that record, later states distinguish
             // it from an older image of it.
             if waits && let Err(error) = mirror.remember().await {
-                return copy.fail("the copy", &error);
+                return copy.fail("the resync", &error);
             }
             drop(mirror);
             copy.run().await;
@@ -353,7 +356,7 @@ impl Inner {
                             mirror.retire(
                                 index,
                                 Cause::Request,
-                                Member::words_of("a rewrite", &error),
+                                Member::words_of("a repair write", &error),
                             );
                         }
                         // The source failed. The next read of this range reports that.

@@ -88,7 +88,7 @@ impl Inner {
     /// `InUse` if a scrub of the mirror is running.
     pub fn scrub(self: &Rc<Self>) -> Result<()> {
         if self.scrubbing.at.get().is_some() {
-            let words = format!("{} is being scrubbed already", self.name);
+            let words = format!("a scrub of {} is running already", self.name);
             return Err(Error::new(ErrorKind::InUse, words));
         }
         self.begin_scrub(0);
@@ -160,8 +160,9 @@ impl Inner {
         }
         let (mismatches, unreadable) = (scrubbing.mismatches.get(), scrubbing.unreadable.get());
         let words = format!(
-            "{}; since the start: {mismatches} blocks differed, {unreadable} ranges could not be read",
-            if stopped { "stopped" } else { "all of it was read" }
+            "{}; since the mirror opened: {mismatches} blocks differed, {unreadable} ranges could not \
+             be read",
+            if stopped { "stopped" } else { "complete" }
         );
         self.emit(What::ScrubEnded, None, words);
         if let Some(writer) = &self.writer {
@@ -253,7 +254,9 @@ impl Inner {
     async fn rewrite(&self, index: usize, part: ByteRange, right: Buf, alone: &mut Option<Locked>) {
         match self.put(index, part, right, alone).await {
             Ok(()) => self.rewritten(index, part),
-            Err(error) => self.retire(index, Cause::Request, Member::words_of("a rewrite", &error)),
+            Err(error) => {
+                self.retire(index, Cause::Request, Member::words_of("a repair write", &error))
+            }
         }
     }
 }

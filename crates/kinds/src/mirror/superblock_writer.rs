@@ -212,7 +212,7 @@ impl Inner {
                 Err(error) => {
                     self.members[port].count_error();
                     self.emit(What::LabelUnwritable, Some(port), error.to_string());
-                    self.retire(port, Cause::Request, Member::words_of("its label", &error));
+                    self.retire(port, Cause::Request, Member::words_of("a label write", &error));
                     result = Err(error);
                 }
             }
@@ -231,7 +231,7 @@ impl Inner {
         let me = self.me.clone();
         let told = move |port, error: &Error| {
             if let Some(mirror) = me.upgrade() {
-                mirror.retire(port, Cause::Request, Member::words_of("its label", error));
+                mirror.retire(port, Cause::Request, Member::words_of("a label write", error));
             }
         };
         writer.kept.on_failure(self.deadline.clone(), Rc::new(told));

@@ -526,7 +526,7 @@ fn resync_refuses_source_with_late_requests() {
     let Running { graph, names, mirror } = pair.running();
     let resync = |member| graph.ask::<Resync>(*mirror, Stale { member });
     let refused = resync(Some(names[1].clone())).unwrap_err().to_string();
-    assert!(refused.contains("a late write would make it differ"), "{refused}");
+    assert!(refused.contains("a late write would make a copy of that member differ"), "{refused}");
     resync(None).unwrap();
     assert_eq!(pair.second().state, MemberState::Failed);
 

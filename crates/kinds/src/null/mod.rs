@@ -18,7 +18,7 @@ use crate::ephemeral;
 /// The kind `null`: a disk that reads as zeros and forgets writes.
 pub const KIND: Kind = Kind {
     name: "null",
-    summary: "reads zeros, forgets writes",
+    summary: "answers reads with zeros, drops writes",
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
     options: &[SIZE],
@@ -26,7 +26,7 @@ pub const KIND: Kind = Kind {
     verbs: &[],
     maker: Maker::Disk {
         plan: |given, _| {
-            at_once(ephemeral::plan(ephemeral::info(given, &SIZE), "null: keeps nothing"))
+            at_once(ephemeral::plan(ephemeral::info(given, &SIZE), "null: stores nothing"))
         },
         make: |making| at_once(make(making.config)),
     },
@@ -38,7 +38,7 @@ const SIZE: OptionSpec = OptionSpec {
     required: true,
     effect: Effect::Bytes,
     scope: Scope::Local,
-    help: "its size in bytes",
+    help: "size in bytes",
 };
 
 struct Null {

@@ -17,7 +17,7 @@ use crate::tables;
 /// The kind `partition`: a device that shows a part of its lower, beside other partitions of that lower.
 pub const KIND: Kind = Kind {
     name: "partition",
-    summary: "part of a device, beside other parts of it",
+    summary: "a part of a device, next to other partitions of that device",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[START, SIZE],
@@ -32,7 +32,7 @@ const START: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Bytes,
     scope: Scope::Graph,
-    help: "first byte of the lower device; after the partition before if not set",
+    help: "first byte on the lower device; the end of the previous partition if not set",
 };
 
 const SIZE: OptionSpec = OptionSpec {
@@ -41,7 +41,7 @@ const SIZE: OptionSpec = OptionSpec {
     required: true,
     effect: Effect::Bytes,
     scope: Scope::Graph,
-    help: "bytes, or \"rest\"",
+    help: "bytes, or \"rest\" for all remaining bytes",
 };
 
 fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
@@ -51,7 +51,7 @@ fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
     let rest = rest - rest % u64::from(lower.info.block_size);
     if rest == 0 {
         let fault = format!(
-            "{:?} has {}, and nothing is left from {} on",
+            "{:?} has {}, and no bytes remain from {} on",
             lower.name,
             format_exact(lower.info.size),
             format_size(start)
@@ -62,7 +62,7 @@ fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
     let size = given.size(&SIZE).unwrap_or(rest);
     if size > rest {
         let fault = format!(
-            "size {}, but {:?} leaves {} from {} on; at most size = \"{}\"",
+            "size {}, but {:?} has only {} from {} on; at most size = \"{}\"",
             format_size(size),
             lower.name,
             format_size(rest),

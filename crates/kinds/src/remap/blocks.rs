@@ -42,8 +42,7 @@ impl Looked {
         let spots = (self.first..).zip(&self.spots[..self.count]);
         spots.map(|(block, spot)| {
             let whole = inner.layout.range(block, 1);
-            let part =
-                whole.intersect(self.range).expect("only blocks of the range were looked up");
+            let part = whole.intersect(self.range).expect("a looked-up block lies in the range");
             (block, *spot, part)
         })
     }
@@ -55,7 +54,8 @@ impl Looked {
             let (_, spot, mut range) = blocks.next()?;
             let mut end = spot;
             while let Some((_, _, more)) = blocks.next_if(|(_, next, _)| follows(end, *next)) {
-                range = ByteRange::between(range.start(), more.end()).expect("it grows");
+                range = ByteRange::between(range.start(), more.end())
+                    .expect("a joined range has bytes");
                 end = next_of(end);
             }
             Some(Piece { range, spot })
@@ -123,18 +123,15 @@ impl Inner {
     }
 
     pub fn lost(&self, range: ByteRange) -> Error {
-        let words = format!("{range} was lost by a disk in a crash");
+        let words = format!("a disk lost {range} in a crash");
         Error::new(ErrorKind::Corrupt, words)
-            .next(format!(
-                "write all of its block, of {} bytes, or discard it",
-                self.layout.block_bytes
-            ))
+            .next(format!("write or discard the whole block of {} bytes", self.layout.block_bytes))
             .at(&self.name)
     }
 
     /// Carries out a read: mapped blocks from the lower, and zeros for the others.
     pub async fn read(&self, map: &Map, op: &mut Op) -> Result<()> {
-        let range = op.range().expect("a read has one");
+        let range = op.range().expect("a read has a range");
         let _here = self.lock.lock(range, Mode::Shared).await;
         let looked = self.look(map, range).await?;
         let mut pieces = looked.pieces(self);
@@ -149,7 +146,7 @@ impl Inner {
         let mut result = Ok(());
         for piece in std::iter::once(first).chain(pieces) {
             let Op::Read { into, avoid, .. } = op.part(piece.range) else {
-                unreachable!("a part of a read is one")
+                unreachable!("a part of a read is a read")
             };
             match piece.spot {
                 Spot::Nowhere => into.write().fill(0),
@@ -166,7 +163,7 @@ impl Inner {
 
     /// Carries out a write: mapped blocks are written in place, and the others are mapped to free data blocks.
     pub async fn write(&self, map: &Map, op: &mut Op) -> Result<()> {
-        let range = op.range().expect("a write has one");
+        let range = op.range().expect("a write has a range");
         {
             let _here = self.lock.lock(range, Mode::Shared).await;
             let looked = self.look(map, range).await?;
@@ -308,11 +305,11 @@ impl Inner {
 
     fn full(&self, map: &Map) -> Error {
         let words = format!(
-            "all {} places of {} bytes are taken",
+            "all {} physical blocks of {} bytes are in use",
             map.blocks.places(),
             self.layout.block_bytes
         );
-        Error::new(ErrorKind::NoSpace, words).next("discard what is not needed").at(&self.name)
+        Error::new(ErrorKind::NoSpace, words).next("discard unused bytes").at(&self.name)
     }
 
     /// Writes the data of `op` for a run of new blocks, with zeros around it, and names the blocks in the transaction.
@@ -325,10 +322,10 @@ impl Inner {
         places: Places,
         op: &Op,
     ) -> Result<()> {
-        let range = op.range().expect("a write has one");
-        let Op::Write { data, .. } = op else { unreachable!("only a write needs places") };
+        let range = op.range().expect("a write has a range");
+        let Op::Write { data, .. } = op else { unreachable!("only a write needs physical blocks") };
         let whole = self.layout.range(block, places.count);
-        let part = whole.intersect(range).expect("its blocks are those of the write");
+        let part = whole.intersect(range).expect("the blocks are those of the write");
         let bytes = |part: ByteRange| {
             let from = (part.start() - range.start()) as usize;
             data.slice(from..from + part.len() as usize)
@@ -348,7 +345,7 @@ impl Inner {
         window.start(&self.data, Op::write(place_of(part), bytes(part)));
         for n in 0..places.count {
             let one = self.layout.range(block + n, 1);
-            let part = one.intersect(range).expect("it is one of the write's");
+            let part = one.intersect(range).expect("the block is one of the write");
             let head = (part.start() - one.start()) as usize;
             let tail = (one.end() - part.end()) as usize;
             let data = Data {

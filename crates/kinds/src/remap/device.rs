@@ -118,7 +118,7 @@ impl Inner {
         }
         self.map.get().ok_or_else(|| {
             let broken = self.broken.borrow();
-            broken.clone().expect("it was looked at above")
+            broken.clone().expect("the loop above ends with a map or a failure")
         })
     }
 
@@ -147,7 +147,7 @@ impl Inner {
         let map = self.opening.open(uuid, Access::Full).await?;
         self.taken.set(map.blocks.taken().await?);
         let first = self.map.set(map);
-        assert!(first.is_ok(), "it is opened once");
+        assert!(first.is_ok(), "the map is opened once");
         if !self.info.read_only {
             self.begin_packing();
         }
@@ -192,7 +192,7 @@ impl Inner {
         let mut extents = Vec::new();
         let most = STATUS_BLOCKS_MAX * self.layout.block_bytes;
         let end = range.end().min(range.start() + most);
-        let asked = ByteRange::between(range.start(), end).expect("it has bytes");
+        let asked = ByteRange::between(range.start(), end).expect("a status request has bytes");
         for batch in self.batches(asked) {
             for (_, spot, part) in self.look(map, batch).await?.blocks(self) {
                 let state = if spot == Spot::Nowhere { State::Hole } else { State::Data };
@@ -215,11 +215,12 @@ impl Inner {
         let failure = self.map.get().and_then(|map| map.vault.failure());
         if let Some(error) = failure.or_else(|| self.broken.borrow().clone()) {
             report.health = Health::Failed;
-            report.summary = format!("where blocks are can be changed no more: {error}");
-            report.next = Some("stop and start the graph, once its disks are well".to_owned());
+            report.summary = format!("the map of blocks cannot be changed any more: {error}");
+            report.next = Some("stop and start the graph when its disks work again".to_owned());
         } else if taken == places {
-            report.summary = "no place is free: first writes wait, and fail".to_owned();
-            report.next = Some("discard what is not needed".to_owned());
+            report.summary =
+                "no physical block is free: writes to unmapped blocks wait, then fail".to_owned();
+            report.next = Some("discard unused bytes".to_owned());
         }
         report
     }
@@ -309,7 +310,7 @@ impl Remap {
             (_, true) => Health::Degraded,
             (_, false) => Health::Failed,
         };
-        let summary = format!("{} pages of its map", findings.pages);
+        let summary = format!("{} pages of the map", findings.pages);
         Ok(Checked { health, summary, wrong: findings.wrong })
     }
 }

@@ -59,13 +59,14 @@ impl Layout {
     /// Returns the byte range of `count` blocks from block `block` on, as clients see it.
     pub fn range(&self, block: u64, count: u64) -> ByteRange {
         let start = block * self.block_bytes;
-        ByteRange::new(start, count * self.block_bytes).expect("there are blocks")
+        ByteRange::new(start, count * self.block_bytes).expect("a range of blocks has bytes")
     }
 
     /// Returns the byte range on the lower of `count` data blocks, from the one with number `place` on.
     pub fn places(&self, place: u64, count: u64) -> ByteRange {
         let start = self.start + place * self.block_bytes;
-        ByteRange::new(start, count * self.block_bytes).expect("there are places")
+        ByteRange::new(start, count * self.block_bytes)
+            .expect("a range of physical blocks has bytes")
     }
 }
 

@@ -53,7 +53,7 @@ const VERBS: &[&VerbInfo] = &[Check::INFO, Job::VERBS[0], Job::VERBS[1]];
 /// The kind `remap`: a device that maps a block to a data block of its lower when the block is first written.
 pub const KIND: Kind = Kind {
     name: "remap",
-    summary: "blocks get their place when they are first written",
+    summary: "maps a block to a physical block at the first write",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(1, 2),
     options: &[SIZE, BLOCK, POLICY, META, CACHE, PACK, SPEED],
@@ -75,7 +75,7 @@ const SIZE: OptionSpec = OptionSpec {
     required: true,
     effect: Effect::Bytes,
     scope: Scope::Graph,
-    help: "bytes that clients see; may be more than there is room for",
+    help: "bytes that clients see; may exceed the space of the lower device",
 };
 
 const BLOCK: OptionSpec = OptionSpec {
@@ -84,7 +84,7 @@ const BLOCK: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Bytes,
     scope: Scope::Graph,
-    help: "bytes that have a place of their own, a power of two; 64KiB if not set",
+    help: "bytes of one block, a power of two; 64KiB if not set",
 };
 
 const POLICY: OptionSpec = OptionSpec {
@@ -93,8 +93,8 @@ const POLICY: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "where a place is looked for: the first that is free, behind the last one taken, or \
-           near it; first-free if not set",
+    help: "search for a free physical block: from the front, from the last one allocated, or near that \
+        one; first-free if not set",
 };
 
 const META: OptionSpec = OptionSpec {
@@ -103,8 +103,7 @@ const META: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Bytes,
     scope: Scope::Graph,
-    help: "the one of its two devices that has the map; the beginning of its only one if not \
-           set",
+    help: "the lower device that holds the map; the beginning of the only lower device if not set",
 };
 
 const CACHE: OptionSpec = OptionSpec {
@@ -113,7 +112,7 @@ const CACHE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "memory for the map; 16MiB if not set",
+    help: "memory that caches the map; 16MiB if not set",
 };
 
 const PACK: OptionSpec = OptionSpec {
@@ -122,7 +121,7 @@ const PACK: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "moves blocks to the front in the background; off if not set",
+    help: "moves blocks to the front of the lower device in the background; off if not set",
 };
 
 const SPEED: OptionSpec = OptionSpec {
@@ -131,7 +130,7 @@ const SPEED: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "bytes moved per second at most while it packs; as many as clients leave if not set",
+    help: "most bytes per second that packing moves; as fast as clients leave room if not set",
 };
 
 const POLICIES: [&str; 3] = ["first-free", "log", "near"];
@@ -164,16 +163,16 @@ impl Ports {
             ([first, second, ..], None) => Err(Fault::new(
                 "on",
                 format!(
-                    "which of {first:?} and {second:?} has the map? meta = {second:?}, or one device"
+                    "meta must name the device with the map, {first:?} or {second:?}; add meta = {second:?}"
                 ),
             )),
             (_, Some(meta)) => Err(Fault::new(
                 "meta",
                 format!(
-                    "{meta:?} is the only device; name another one in \"on\", or leave meta away"
+                    "{meta:?} is the only device in \"on\"; add a second device to \"on\", or remove meta"
                 ),
             )),
-            _ => unreachable!("its lowers were counted"),
+            _ => unreachable!("the plan checked the number of lowers"),
         }
     }
 
@@ -200,8 +199,8 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     let mut fault = |option, words: String| faults.push(Fault::new(option, words));
     for lower in given.lowers.iter().filter(|lower| !lower.labelled) {
         let words = format!(
-            "{:?} is on a raw disk, and that there is a map is kept on labelled ones; put label = true \
-             on the disks",
+            "{:?} is on a raw disk, but a remap device keeps its state in labels; set label = true on \
+             the disks",
             lower.name
         );
         fault("on", words);
@@ -215,21 +214,26 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     if size % block != 0 || size / block > BLOCKS_MAX {
         let (below, most) = (size - size % block, BLOCKS_MAX * block);
         let near = write_size(below.clamp(block, most));
-        fault("size", format!("{size} bytes in blocks of {block}; \"{near}\" is possible"));
+        fault(
+            "size",
+            format!("size {size} does not fit blocks of {block} bytes; \"{near}\" is possible"),
+        );
         return Err(faults);
     }
     let (data, meta) = (&given.lowers[ports.data], &given.lowers[ports.meta]);
     let below = u64::from(data.info.block_size);
     if block < below || block > u64::from(data.info.max_transfer) {
         let words = format!(
-            "{:?} takes {below} to {} bytes at once; block {block} is not one of these",
+            "{:?} accepts {below} to {} bytes in one request; block {block} is outside these limits",
             data.name, data.info.max_transfer
         );
         fault("block", words);
     }
     if meta.info.block_size > 4096 {
-        let words =
-            format!("{:?} has blocks of {}, and a map needs 4096", meta.name, meta.info.block_size);
+        let words = format!(
+            "{:?} has blocks of {} bytes; the map needs blocks of at most 4096",
+            meta.name, meta.info.block_size
+        );
         fault("on", words);
     }
     let (layout, vault_bytes) = Layout::new(block, size / block, &data.info, ports.apart());
@@ -290,7 +294,10 @@ async fn open(
     let (layout, vault_bytes) = Layout::new(block, blocks, data.info(), ports.apart());
     if block > u64::from(data.info().max_transfer) {
         let most = data.info().max_transfer;
-        let words = format!("block {block}, and {:?} takes {most} bytes at once here", data.name());
+        let words = format!(
+            "block {block} is too large: {:?} accepts at most {most} bytes in one request",
+            data.name()
+        );
         return Err(Error::new(ErrorKind::Limit, words));
     }
     let info = info(&layout, data.info(), meta.info());

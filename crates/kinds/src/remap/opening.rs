@@ -66,22 +66,27 @@ impl Opening {
             return match found.iter().find(|found| !found.fresh) {
                 None if self.read_only => Err(Error::new(
                     ErrorKind::ReadOnly,
-                    "nothing was ever stored on these disks, and they may not be written",
+                    "the disks below are new and read-only, so no map can be made",
                 )),
                 None => Ok(None),
                 Some(found) if !found.present => Err(Error::new(
                     ErrorKind::NotFound,
-                    "a disk beneath is not there, and what says where blocks are is on it",
+                    "the disk with the state of the remap device is absent",
                 )),
                 Some(_) => Err(Error::new(
                     ErrorKind::NotFound,
-                    "nothing says where blocks are, and these disks are not new: what they hold \
-                         was not written through this device",
+                    "the disks below have no map of blocks, but are not new: the bytes on these disks \
+                     were not written through this remap device",
                 )
-                .next("label the disks anew (--wipe) if all on them may go")),
+                .next("label the disks anew with --wipe, if all bytes on the disks may be lost")),
             };
         };
-        let wrong = |why| Error::new(ErrorKind::Corrupt, format!("what it kept is damaged: {why}"));
+        let wrong = |why| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("the state of the remap device in the label is damaged: {why}"),
+            )
+        };
         let record = Record::decode(&state.bytes).map_err(wrong)?;
         check(&record.layout, wanted, self.data.info().size)?;
         Ok(Some(record))
@@ -134,8 +139,8 @@ impl Opening {
         let vault = self.vault(uuid, access).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
                 let words = format!(
-                    "the map of blocks is gone from {}: the labels record that it was there. \
-                     Next: bring back the disk that has it",
+                    "the map of blocks is missing on {}, although the labels record the map. Next: \
+                     bring back the disk with the map",
                     self.meta.name()
                 );
                 Error::new(ErrorKind::Corrupt, words)
@@ -163,9 +168,11 @@ impl Opening {
 fn check(made: &Layout, wanted: &Layout, data_bytes: u64) -> Result<()> {
     let differs = |option: &str, was: u64, is: u64| {
         let was = write_size(was);
-        let words =
-            format!("it was made with {option} = \"{was}\", and the spec says {}", write_size(is));
-        Err(Error::new(ErrorKind::Invalid, words).next(format!("{option} = \"{was}\"")))
+        let words = format!(
+            "the remap device was made with {option} = \"{was}\", but the spec has {}",
+            write_size(is)
+        );
+        Err(Error::new(ErrorKind::Invalid, words).next(format!("set {option} = \"{was}\"")))
     };
     if made.block_bytes != wanted.block_bytes {
         return differs("block", made.block_bytes, wanted.block_bytes);
@@ -175,15 +182,17 @@ fn check(made: &Layout, wanted: &Layout, data_bytes: u64) -> Result<()> {
     }
     if (made.start == 0) != (wanted.start == 0) {
         let (was, next) = match made.start {
-            0 => ("on a device of its own", "name that one in \"meta\""),
-            _ => ("before the blocks", "leave \"meta\" away"),
+            0 => ("on a second device", "name the second device in \"meta\""),
+            _ => ("in front of the blocks", "remove \"meta\""),
         };
-        let words = format!("it was made with the map {was}");
+        let words = format!("the remap device was made with the map {was}");
         return Err(Error::new(ErrorKind::Invalid, words).next(next));
     }
     let end = made.places(made.places - 1, 1).end();
     if end > data_bytes {
-        let words = format!("its places end at byte {end}, and what it stands on has {data_bytes}");
+        let words = format!(
+            "the physical blocks end at byte {end}, but the lower device has only {data_bytes} bytes"
+        );
         return Err(Error::new(ErrorKind::Invalid, words));
     }
     Ok(())
@@ -204,9 +213,9 @@ mod tests {
         check(&made, &wanted, 1 << 40).unwrap();
         check(&made, &made, 1 << 30).unwrap();
         let error = check(&made, &made, (1 << 30) - 4096).unwrap_err();
-        assert!(error.to_string().contains("what it stands on has"), "{error}");
+        assert!(error.to_string().contains("the lower device has only"), "{error}");
         let (apart, _) = Layout::new(4096, 100, &disk(1 << 30), true);
         let error = check(&made, &apart, 1 << 30).unwrap_err();
-        assert!(error.to_string().ends_with("leave \"meta\" away"), "{error}");
+        assert!(error.to_string().ends_with("remove \"meta\""), "{error}");
     }
 }

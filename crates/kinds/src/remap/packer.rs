@@ -94,7 +94,7 @@ impl Work for Inner {
         if self.packing.job.is_running() {
             return Ok(Cancel::End);
         }
-        let words = "it does not run; nothing has to be taken back";
+        let words = "packing is not running, so nothing can be cancelled";
         Err(Error::new(ErrorKind::InUse, words).at(&self.name))
     }
 

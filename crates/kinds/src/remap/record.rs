@@ -51,8 +51,10 @@ pub struct Record {
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { vault, layout, .. } = Record::decode(bytes)?;
     let Layout { block_bytes, blocks, places, .. } = layout;
-    let made = if vault.is_some() { "" } else { ", being made" };
-    Ok(Summary::whole(format!("{blocks} blocks of {block_bytes} bytes, {places} places{made}")))
+    let made = if vault.is_some() { "" } else { ", map being made" };
+    Ok(Summary::whole(format!(
+        "{blocks} blocks of {block_bytes} bytes, {places} physical blocks{made}"
+    )))
 }
 
 impl Record {
@@ -78,25 +80,29 @@ impl Record {
     /// # Errors
     /// The reason why `bytes` are no usable record.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let raw = Raw::ref_from_bytes(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
+        let raw = Raw::ref_from_bytes(bytes)
+            .map_err(|_| format!("{} bytes are no remap record", bytes.len()))?;
         if raw.version.get() != VERSION {
-            return Err(format!("version {}; {VERSION} is known", raw.version));
+            return Err(format!(
+                "record version {}; only version {VERSION} is supported",
+                raw.version
+            ));
         }
         let flags = raw.flags.get();
         let unfinished = flags & UNFINISHED != 0;
         if flags & !(UNFINISHED | PAUSED) != 0 || (unfinished && raw.vault != [0; 16]) {
-            return Err(format!("flags {flags:#x}"));
+            return Err(format!("invalid flags {flags:#x}"));
         }
         let (block_bytes, blocks) = (raw.block_bytes.get(), raw.blocks.get());
         let (places, start) = (raw.places.get(), raw.start.get());
         let is_block = (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes)
             && block_bytes.is_power_of_two();
         if !is_block || !(1..=BLOCKS_MAX).contains(&blocks) {
-            return Err(format!("{blocks} blocks of {block_bytes} bytes"));
+            return Err(format!("invalid block count {blocks} or block size {block_bytes}"));
         }
         let end = places.checked_mul(block_bytes).and_then(|bytes| bytes.checked_add(start));
         if places == 0 || end.is_none_or(|end| end > END_MAX) || start % block_bytes != 0 {
-            return Err(format!("{places} places from {start}"));
+            return Err(format!("invalid range of {places} physical blocks from byte {start}"));
         }
         let layout = Layout { block_bytes, blocks, places, start };
         let vault = (!unfinished).then_some(Uuid(raw.vault));

@@ -370,7 +370,7 @@ fn lost_map_is_damage_and_no_new_device() {
     bench.disks[1].put_back(&blank);
     let error = bench.try_start().err().expect("there is no map");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    assert!(error.to_string().contains("is gone from"), "{error}");
+    assert!(error.to_string().contains("is missing on"), "{error}");
     bench.world.drop_tasks();
     bench.disks[1].put_back(&whole);
     let life = bench.start();

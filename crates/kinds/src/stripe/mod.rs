@@ -19,7 +19,7 @@ const CHUNK_MAX: u64 = 1 << 30;
 /// The kind `stripe`: a device that distributes chunks of bytes over its lowers in turn.
 pub const KIND: Kind = Kind {
     name: "stripe",
-    summary: "chunks dealt out over several devices in turn",
+    summary: "distributes chunks over several devices in turn",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, 64),
     options: &[CHUNK],
@@ -34,7 +34,7 @@ const CHUNK: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Bytes,
     scope: Scope::Graph,
-    help: "bytes on one device before the next one's turn; 64KiB if not set",
+    help: "bytes on one device before the next device follows; 64KiB if not set",
 };
 
 fn plan(given: &DeviceConfig) -> Plan<TablePlan> {

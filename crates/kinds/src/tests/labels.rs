@@ -45,7 +45,7 @@ fn label_spec_rejects_other_settings() {
         ("speed = 1048576", "x = 1", "\"x\" of device \"pair\""),
         ("read_only = true", "attach = true", "\"attach\" of export \"vol\""),
         ("read_only = true", "clients = [\"me\"]", "\"clients\" of export \"vol\""),
-        ("name = \"home\"", "name = \"other\"", "the name is \"other\""),
+        ("name = \"home\"", "name = \"other\"", "has the name \"other\""),
         ("name = \"home\"", "name = \"/home\"", "name \"/home\""),
         ("\"pair\" =", "\"p\\u001b]0;x\" =", "p\\u{1b}]0;x"),
     ] {

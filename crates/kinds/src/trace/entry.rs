@@ -82,14 +82,18 @@ impl Header {
     /// If `slot` holds no header, or one of another version.
     pub fn parse(slot: &Slot) -> Result<Self, Malformed> {
         if slot[..8] != MAGIC {
-            return Err(Malformed("it does not begin with CAIRNTRC".to_owned()));
+            return Err(Malformed("the header does not begin with CAIRNTRC".to_owned()));
         }
         let version = u32_at(slot, 8);
         if version != VERSION {
-            return Err(Malformed(format!("it has version {version}; {VERSION} is known")));
+            return Err(Malformed(format!(
+                "the trace has version {version}; only version {VERSION} is supported"
+            )));
         }
         if *slot != Self.encode() {
-            return Err(Malformed("its header has bytes that version 1 does not know".to_owned()));
+            return Err(Malformed(
+                "the header has bytes that version 1 does not define".to_owned(),
+            ));
         }
         Ok(Self)
     }
@@ -122,11 +126,11 @@ impl Entry {
             START => Self::Start { wall_ns: u64_at(slot, 8) },
             REQUEST => Self::Request(Record::parse(slot)?),
             LOST if u64_at(slot, 8) > 0 => Self::Lost { count: u64_at(slot, 8) },
-            LOST => return Err(Malformed("0 requests were lost".to_owned())),
+            LOST => return Err(Malformed("the entry records 0 lost requests".to_owned())),
             sort => return Err(unknown("entry", sort)),
         };
         if entry.encode() != *slot {
-            return Err(Malformed("it has bytes that version 1 does not know".to_owned()));
+            return Err(Malformed("the entry has bytes that version 1 does not define".to_owned()));
         }
         Ok(Some(entry))
     }
@@ -159,11 +163,13 @@ impl Record {
         if range.is_none() && (verb, offset, len) != (Verb::Flush, 0, 0)
             || range.is_some() && verb == Verb::Flush
         {
-            return Err(Malformed(format!("a {verb} of {len} bytes at {offset}")));
+            return Err(Malformed(format!("invalid range of a {verb}: {len} bytes at {offset}")));
         }
         let (begin_ns, end_ns) = (u64_at(slot, 8), u64_at(slot, 16));
         if end_ns < begin_ns {
-            return Err(Malformed(format!("it ends at {end_ns} ns and begins at {begin_ns} ns")));
+            return Err(Malformed(format!(
+                "the request ends at {end_ns} ns, before its begin at {begin_ns} ns"
+            )));
         }
         let (fua, unmap) = (slot[2] & FUA != 0, slot[2] & UNMAP != 0);
         let (id, errno) = (u64_at(slot, 24), u32_at(slot, 4));

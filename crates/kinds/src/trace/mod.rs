@@ -40,7 +40,7 @@ use writer::{BLOCK_BYTES, Writer};
 /// The kind `trace`: a hook that records every request in a file.
 pub const KIND: Kind = Kind {
     name: "trace",
-    summary: "keeps a record of every request in a file",
+    summary: "records every request in a file",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[FILE, SIZE, QUEUE],
@@ -55,7 +55,7 @@ const FILE: OptionSpec = OptionSpec {
     required: true,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "the trace; made, sparse, if it is not there, and continued if it is",
+    help: "path of the trace file; a missing file is created sparse, an existing trace is continued",
 };
 
 const SIZE: OptionSpec = OptionSpec {
@@ -64,8 +64,7 @@ const SIZE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "bytes of a file that is made: 64 for each request that it can hold; 1GiB if not \
-           set",
+    help: "size of a new trace file: 64 bytes for each request; 1GiB if not set",
 };
 
 const QUEUE: OptionSpec = OptionSpec {
@@ -74,8 +73,8 @@ const QUEUE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "requests that may wait to be written, in memory; those beyond are counted and \
-           not recorded; 65536 if not set",
+    help: "requests that may wait in memory to be recorded; further ones are counted but not recorded; \
+        65536 if not set",
 };
 
 const SIZE_DEFAULT: u64 = 1 << 30;
@@ -98,7 +97,8 @@ fn make(making: Making<'_>) -> Result<Rc<dyn Hooks>> {
     })?;
     if storage.facts().size < BLOCK_BYTES {
         let size = storage.facts().size;
-        let words = format!("{path} has {size} bytes; a trace has {BLOCK_BYTES} at least");
+        let words =
+            format!("trace file {path} has {size} bytes; at least {BLOCK_BYTES} are needed");
         return Err(Error::new(ErrorKind::Invalid, words));
     }
     let queue = Rc::new(Queue::new(given.integer(&QUEUE).unwrap_or(QUEUE_DEFAULT) as usize));
@@ -141,7 +141,7 @@ impl Hooks for Trace {
 
     fn report(&self) -> Report {
         let summary = match self.queue.failure() {
-            Some(error) => format!("nothing is recorded any more: {error}"),
+            Some(error) => format!("the trace has stopped: {error}"),
             None => String::new(),
         };
         let counters = vec![

@@ -24,7 +24,9 @@ impl<R: Read> Reader<R> {
         let mut reader = Self { from, next: 0, ended: false };
         let slot = reader.slot()?;
         let header = Header::parse(&slot.unwrap_or([0; SLOT_BYTES]));
-        header.map_err(|why| Error::new(ErrorKind::Corrupt, format!("it is no trace: {why}")))?;
+        header.map_err(|why| {
+            Error::new(ErrorKind::Corrupt, format!("the file is not a trace: {why}"))
+        })?;
         Ok(reader)
     }
 

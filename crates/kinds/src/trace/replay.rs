@@ -55,7 +55,7 @@ impl Flights {
     /// Waits for the requests with a recorded reply time that `answered` accepts.
     async fn land(&mut self, answered: impl Fn(u64) -> bool) {
         for _ in 0..self.0.len() {
-            let (end_ns, child) = self.0.pop_front().expect("counted above");
+            let (end_ns, child) = self.0.pop_front().expect("the loop above counted the entry");
             if answered(end_ns) {
                 self.note(child).await;
             } else {

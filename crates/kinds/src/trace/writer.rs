@@ -83,8 +83,10 @@ impl Writer {
     async fn find_end(&mut self) -> Result<()> {
         self.load(0).await?;
         Header::parse(&self.slot(0)).map_err(|why| {
-            let words =
-                format!("{} exists and is no trace file, so it is left as it is: {why}", self.path);
+            let words = format!(
+                "{} exists and is not a trace file, so the file is not changed: {why}",
+                self.path
+            );
             Error::new(ErrorKind::InUse, words)
         })?;
         let (mut begun, mut blank) = (0, self.blocks());
@@ -128,7 +130,7 @@ impl Writer {
     async fn put(&mut self, slot: &Slot) -> Result<()> {
         if self.number == self.blocks() {
             let size = format_size(self.storage.facts().size);
-            let words = format!("{} is full: it has {size}", self.path);
+            let words = format!("trace file {} is full at its size of {size}", self.path);
             return Err(Error::new(ErrorKind::NoSpace, words));
         }
         let from = self.used * SLOT_BYTES;

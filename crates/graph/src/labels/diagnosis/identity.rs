@@ -128,8 +128,8 @@ impl<'i> Identity<'i> {
                 }
                 DiskContent::Wrong(wrong) => {
                     let next = format!(
-                        "cairn repair {} --disk {name}={place} --plan; or if another disk has what this one had, or \
-                         it never served, label it anew with --wipe {name}",
+                        "cairn repair {} --disk {name}={place} --plan; or, if another disk has the same \
+                         data or the disk never served, label the disk anew with --wipe {name}",
                         self.graph
                     );
                     let words = format!("{place} has {wrong}");
@@ -163,10 +163,10 @@ impl<'i> Identity<'i> {
             let theirs = &label.graph_name;
             if *theirs != self.graph {
                 let words = format!(
-                    "{place} is disk {:?} of the graph {theirs:?}, and this is {:?}",
+                    "{place} is disk {:?} of the graph {theirs:?}, but this graph is {:?}",
                     label.disk_name, self.graph
                 );
-                let next = format!("name another, or --wipe {name}");
+                let next = format!("name another disk, or --wipe {name}");
                 let error = Error::because(Reason::LabelForeign, words).next(next).at(name);
                 self.stop(Case::Foreign, error, &[Waiver::Wipe]);
                 continue;
@@ -198,10 +198,13 @@ impl<'i> Identity<'i> {
         let all: Vec<_> = graphs.iter().map(of).collect();
         let wipes: Vec<_> = graphs.keys().map(without).collect();
         let (count, all) = (graphs.len(), all.join("; "));
-        let words =
-            format!("these disks are of {count} graphs, all called {:?}: {all}", self.graph);
+        let words = format!(
+            "the disks belong to {count} graphs with the same name {:?}: {all}",
+            self.graph
+        );
         Error::because(Reason::LabelForeign, words).next(format!(
-            "name the disks of one; or take in those of the others as new ones, and lose what they hold: {}",
+            "name only the disks of one graph; or label the disks of the others anew, and lose their \
+             data: {}",
             wipes.join(", or ")
         ))
     }
@@ -246,10 +249,11 @@ impl<'i> Identity<'i> {
                 None => {
                     let DiskFacts { name, place, .. } = &self.disks[*n];
                     let words = format!(
-                        "{place} was disk {:?} of this graph, and is not any more: its other disks say so",
+                        "{place} was disk {:?} of this graph, but newer labels of the other disks do \
+                         not list that disk",
                         label.disk_name
                     );
-                    let next = format!("to take it in as a new one, --wipe {name}");
+                    let next = format!("to add the disk as a new one, --wipe {name}");
                     let error = Error::because(Reason::LabelForeign, words).next(next).at(name);
                     self.stop(Case::Foreign, error, &[Waiver::Wipe]);
                 }
@@ -266,12 +270,13 @@ impl<'i> Identity<'i> {
             let words = format!(
                 "{place} is disk {name:?} of this graph, and the spec has no labelled disk of that name"
             );
-            let next = format!("call it {name} again");
+            let next = format!("name the disk {name} again in the spec");
             let error = Error::because(Reason::LabelForgotten, words).next(next).at(sought);
             return self.stop(Case::Forgotten, error, &[]);
         }
         if sought != name {
-            let notice = format!("note: {place} is {name}, by its label; the spec says {sought}");
+            let notice =
+                format!("note: {place} is disk {name} by its label; the spec has {sought}");
             self.binding.notices.push(notice);
         }
         self.binding.disks.insert(name.to_owned(), Bound::Labelled(n));
@@ -315,7 +320,7 @@ impl<'i> Identity<'i> {
                 (None, _) if blank => Bound::Fresh(n),
                 (None, _) if is_judged(&self.findings, name) => continue,
                 (None, _) => {
-                    let words = format!("{place} is another disk of this graph, by its label");
+                    let words = format!("{place} has the label of another disk of this graph");
                     let error = Error::because(Reason::LabelForeign, words).at(name);
                     self.stop(Case::Foreign, error, &[Waiver::Wipe]);
                     continue;
@@ -327,10 +332,10 @@ impl<'i> Identity<'i> {
 
     /// Adds a finding about a blank disk in the place of a labelled one.
     fn replaced(&mut self, name: &str, place: &str) {
-        let words = format!("{place} is blank, and {name} of this graph has a label");
+        let words = format!("{place} is blank, but disk {name} of this graph has a label");
         let next = format!(
-            "find that disk, cairn import lists those with a label; if this is it, cairn repair {} --disk \
-             {name}={place} --plan; or take it in its place with --wipe {name}",
+            "find the labelled disk with cairn import; if its label was lost, cairn repair {} --disk \
+             {name}={place} --plan; or use the blank disk instead with --wipe {name}",
             self.graph
         );
         let error = Error::because(Reason::LabelMissing, words).next(next).at(name);
@@ -348,9 +353,11 @@ impl<'i> Identity<'i> {
             let renamed = self.findings.iter().any(|it| it.case == Case::Forgotten);
             if !is_named && !renamed {
                 let words = format!(
-                    "{name} is a disk of this graph, its labels say, and the spec does not name it as a labelled one"
+                    "{name} is a labelled disk of this graph by its labels, but the spec has no \
+                     labelled disk of that name"
                 );
-                let error = Error::because(Reason::LabelForgotten, words).next("put it back");
+                let error = Error::because(Reason::LabelForgotten, words)
+                    .next("put the disk back into the spec");
                 self.stop(Case::Forgotten, error, &[]);
             }
         }

@@ -251,12 +251,13 @@ pub fn label_findings(name: &str, place: &str, label: &Label, here: &Machine) ->
         let words = format!(
             "{place} has a label that this version of Cairn must not write (features {bits:#x})"
         );
-        let error = Error::because(Reason::LabelNewer, words).next("use a newer version").at(name);
+        let error =
+            Error::because(Reason::LabelNewer, words).next("use a newer version of Cairn").at(name);
         findings.push(Finding::new(Case::Newer, error, &[Waiver::Wipe]));
     }
     if let Some(other) = label.holder.as_ref().filter(|holder| holder.id != here.id) {
-        let words = format!("{place} is open on the machine {other}");
-        let next = "stop it there; if that machine is gone for good, --take";
+        let words = format!("{place} is marked as open on the machine {other}");
+        let next = "stop the graph on that machine; if that machine never runs again, --take";
         let error = Error::because(Reason::LabelHeldByOtherHost, words).next(next).at(name);
         findings.push(Finding::new(Case::HeldByOtherHost, error, &[Waiver::Take]));
     }
@@ -268,7 +269,7 @@ pub fn label_findings(name: &str, place: &str, label: &Label, here: &Machine) ->
 pub fn duplicate_of(one: &str, two: &str, disk: &str, graph: &str) -> Finding {
     let words =
         format!("{one} and {two} are both disk {disk:?} of {graph:?}: one is a copy of the other");
-    let error = Error::because(Reason::LabelDuplicate, words).next("take one away");
+    let error = Error::because(Reason::LabelDuplicate, words).next("remove one of the two disks");
     Finding::new(Case::Duplicate, error, &[])
 }
 
@@ -276,10 +277,11 @@ pub fn duplicate_of(one: &str, two: &str, disk: &str, graph: &str) -> Finding {
 pub fn split_brain_of(newest: &Label, other: &Label) -> Finding {
     let (one, two) = (&newest.disk_name, &other.disk_name);
     let words = format!(
-        "{one:?} and {two:?} were opened apart, and each says something else of the graph since"
+        "split brain: {one:?} and {two:?} were opened independently of each other, and their labels \
+         have differed since"
     );
     let error = Error::because(Reason::LabelSplitBrain, words);
-    let error = error.next("leave one of them away, and --degraded");
+    let error = error.next("leave one of the two disks out, and use --degraded");
     Finding::new(Case::SplitBrain, error, &[])
 }
 
@@ -327,7 +329,7 @@ impl From<AreaContent> for DiskContent {
             AreaContent::Other(ForeignContent::Blank | ForeignContent::TooSmall(_)) => Self::Blank,
             AreaContent::Other(ForeignContent::Holds(what)) => Self::Holds(what.to_string()),
             AreaContent::Other(ForeignContent::Unknown) => {
-                Self::Holds("bytes of something unknown".to_owned())
+                Self::Holds("bytes of an unknown format".to_owned())
             }
         }
     }

@@ -70,20 +70,20 @@ pub fn cut_short(disk: &DiskFacts) -> Option<Finding> {
     let DiskFacts { name, place, size, .. } = disk;
     if needed > *size {
         let words = format!(
-            "{place} has {size} bytes, and had {needed} when it was labelled: what was behind is lost"
+            "{place} has {size} bytes, but had {needed} when the disk was labelled: the bytes behind are lost"
         );
         let next = format!(
-            "if other disks have its data, make it that large again, and --wipe {name} has it copied anew; else bring \
-             it back from a copy of it"
+            "if other disks have its data, restore the size of the disk, and use --wipe {name} to copy \
+             the data anew; else restore the disk from a backup"
         );
         let error = Error::because(Reason::LabelDamaged, words).next(next).at(name);
         Some(Finding::new(Case::Truncated, error, &[]))
     } else if disk.lost == Some(LostLabel::AtEnd) {
         let words = format!(
-            "the end of {place} is not what was written there: it was cut short and made long again, or another \
-             program has written there"
+            "the label at the end of {place} is lost: the disk was truncated and extended, or another \
+             program has overwritten the label"
         );
-        let next = format!("cairn repair {} --plan says what can be done", label.graph_name);
+        let next = format!("cairn repair {} --plan lists the possible repairs", label.graph_name);
         let error = Error::because(Reason::LabelDamaged, words).next(next).at(name);
         Some(Finding::new(Case::LostEnd, error, &[]))
     } else {
@@ -119,9 +119,10 @@ impl<'b> BoundDisks<'b> {
         let lost = planned.lost_without(&missing).join(", ");
         let (missing, graph) = (missing.join(", "), &planned.name);
         if !lost.is_empty() {
-            let words =
-                format!("{missing} of {graph:?} not found, and {lost} cannot be served without");
-            let error = Error::because(Reason::LabelMissing, words).next("bring it back");
+            let words = format!(
+                "{missing} of {graph:?} not found, and {lost} cannot be served without the missing disk"
+            );
+            let error = Error::because(Reason::LabelMissing, words).next("bring the disk back");
             return Some(Finding::new(Case::Missing, error, &[]));
         }
         let error = self.degradable(planned, &missing);
@@ -136,7 +137,7 @@ impl<'b> BoundDisks<'b> {
             let words =
                 format!("{missing} of {graph:?} not found; all data are on the other disks");
             return Error::because(Reason::LabelDegraded, words)
-                .next("bring it back, or --degraded to go on without");
+                .next("bring the disk back, or use --degraded to start without the disk");
         };
         let objection = objection.error;
         let device = objection.place().unwrap_or_default();
@@ -204,18 +205,19 @@ impl<'b> BoundDisks<'b> {
         let (lost, graph) = (planned.lost_without(&names).join(", "), &planned.name);
         let finding = |name: &&str| {
             if lost.is_empty() {
-                let words = "is older than the other disks: they were in use since, without it";
+                let words = "is older than the other disks, which were in use without this disk";
                 let error = Error::because(Reason::LabelStale, words);
-                let error = error.next("its next start copies what it has missed").at(name);
+                let error =
+                    error.next("the next start copies the missed writes to the disk").at(name);
                 return Finding::note(Case::Stale, error);
             }
             let words = format!(
-                "is older than the other disks of {graph:?}: they were in use since, without it, and {lost} would \
-                 show bytes of different times"
+                "is older than the other disks of {graph:?}, which were in use without this disk, so \
+                 {lost} would mix old and new bytes"
             );
             let next = format!(
-                "bring back the disk as it was last; or if its bytes are meant, from a backup: cairn repair {graph} \
-                 --disk {name}=PATH --trust {name} --plan"
+                "bring back the newest state of the disk; or, to accept its older bytes, as from a \
+                 backup: cairn repair {graph} --disk {name}=PATH --trust {name} --plan"
             );
             let error = Error::because(Reason::LabelStale, words).next(next).at(name);
             Finding::new(Case::Stale, error, &[])
@@ -238,10 +240,10 @@ impl<'b> BoundDisks<'b> {
         let gone =
             kept.into_iter().filter(|name| before.has(name) && !is_there(name)).map(|name| {
                 let words = format!(
-                    "{name:?} keeps what it knows of its data on these disks, and the spec has no such device"
+                    "{name:?} keeps its state in the labels of these disks, but the spec has no such device"
                 );
                 let error = Error::because(Reason::LabelForgotten, words)
-                    .next("put it back under that name and kind");
+                    .next("put the device back into the spec under that name and kind");
                 Finding::new(Case::Forgotten, error, &[])
             });
         gone.collect()
@@ -264,10 +266,10 @@ impl<'b> BoundDisks<'b> {
             let (from, to, moves) = (name(from), name(to), &node.name);
             let shown_by = before.shown_by(to, from)?;
             let words = format!(
-                "{moves} would move the bytes of {from} to {to}, and the labels say that {shown_by} shows {to} \
-                 already: this spec is from before the end of a migration"
+                "{moves} would move the bytes of {from} to {to}, but by the labels {shown_by} is on \
+                 {to} already: the spec is older than the end of a migration"
             );
-            let next = format!("take {moves} out of the spec, and put on {to} what is on it");
+            let next = format!("remove {moves} from the spec, and put its upper devices on {to}");
             let error = Error::because(Reason::LabelForgotten, words).next(next).at(moves);
             Some(Finding::new(Case::Forgotten, error, &[]))
         });
@@ -294,8 +296,8 @@ impl<'b> BoundDisks<'b> {
 fn overwritten(disk: &DiskFacts) -> Option<Error> {
     let (label, DiskFacts { name, place, .. }) = (disk.label()?, disk);
     let words = format!(
-        "the front of {place} is not what was written there: another program has written there, and maybe to its data"
+        "another program has overwritten the label at the front of {place}, and maybe its data"
     );
-    let next = format!("cairn repair {} --plan says what can be done", label.graph_name);
+    let next = format!("cairn repair {} --plan lists the possible repairs", label.graph_name);
     Some(Error::because(Reason::LabelDamaged, words).next(next).at(name))
 }

@@ -151,5 +151,5 @@ fn reader_reports_slot_of_damage() {
     assert_eq!(words, "slot 2 of the trace: entry 9 is unknown");
     assert!(reader.next().is_none());
     let words = Reader::new(&b"GIF89a"[..]).err().unwrap().to_string();
-    assert_eq!(words, "it is no trace: it does not begin with CAIRNTRC");
+    assert_eq!(words, "the file is not a trace: the header does not begin with CAIRNTRC");
 }
