@@ -137,7 +137,7 @@ impl<F: Future<Output = Result<()>>> TableOf<F> {
 const ROOM_ALIGN: usize = 64;
 
 fn bytes_of_future<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
-    const { assert!(align_of::<F>() <= ROOM_ALIGN, "a future needs a larger alignment than ROOM_ALIGN") };
+    const { assert!(align_of::<F>() <= ROOM_ALIGN, "a future exceeds ROOM_ALIGN") };
     size_of::<F>()
 }
 
