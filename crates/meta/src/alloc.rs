@@ -187,8 +187,7 @@ impl Allocator {
             Spot::At(place) => Ok(Some(place)),
             Spot::Lost(place) => {
                 let words = format!(
-                    "block {block} is lost: its last write, to data block {place}, did not become \
-                     durable before a crash"
+                    "block {block} is lost: data block {place} does not hold the bytes that were written"
                 );
                 Err(Error::new(ErrorKind::Corrupt, words))
             }
