@@ -21,7 +21,7 @@ impl<T> Arena<T> {
     /// Returns the element with that index, which was made before.
     #[inline]
     pub fn get(&self, index: usize) -> &T {
-        &self.chunks[index / CHUNK].get().expect("this element was made before")[index % CHUNK]
+        &self.chunks[index / CHUNK].get().expect("the element was made before")[index % CHUNK]
     }
 
     /// Returns the number of elements that the arena has made.

@@ -86,8 +86,8 @@ impl Place {
         let (mut places, mut open) = (Vec::new(), VecDeque::from([self]));
         while let Some(place) = open.pop_front() {
             if places.len() + open.len() >= PLACES_MAX {
-                let words = format!("{command:?} has more than {PLACES_MAX} places");
-                return Err(Error::new(ErrorKind::Limit, words).next("a shorter range"));
+                let words = format!("{command:?} reaches more than {PLACES_MAX} parts of devices");
+                return Err(Error::new(ErrorKind::Limit, words).next("use a shorter range"));
             }
             if place.knows(command) {
                 places.push(place);
@@ -119,14 +119,17 @@ impl Place {
                 return Err(command.unknown_to(&self.node.name));
             };
             if moves && matches!(command.verb().reach, Reach::Bound { .. }) {
-                let words = format!("{} may move the bytes under {command:?}", self.node.name);
+                let words = format!(
+                    "device {} may move the bytes that {command:?} is about",
+                    self.node.name
+                );
                 return Err(Error::new(ErrorKind::Unsupported, words));
             }
             found.extend(all.iter().map(|it| self.below(&lowers[it.lower], it.above, it.range)));
             if found.len() > PLACES_MAX {
                 break;
             }
-            assert!(upto > range.start(), "{} answers for some of {range}", self.node.name);
+            assert!(upto > range.start(), "{} resolved no byte of {range}", self.node.name);
             rest = ByteRange::between(upto, range.end());
         }
         Ok(found)
@@ -135,13 +138,14 @@ impl Place {
     /// Returns the place in a lower node for the bytes from `start` on in this node.
     fn below(&self, node: &Rc<Node>, start: u64, below: ByteRange) -> Self {
         let start = self.above.start() + (start - self.below.start());
-        let above = ByteRange::new(start, below.len()).expect("it is a part of the range above");
+        let above =
+            ByteRange::new(start, below.len()).expect("the lower range is part of the upper one");
         Self { node: node.clone(), above, below }
     }
 
     fn beyond(&self, command: &Command) -> Error {
         let (name, size) = (&self.node.name, self.node.info.size);
-        let words = format!("{name} has {size} bytes, fewer than {command:?}");
+        let words = format!("{command:?} is beyond the {size} bytes of device {name}");
         Error::new(ErrorKind::OutOfRange, words)
     }
 }
@@ -185,7 +189,7 @@ struct Done<'c> {
 impl Drop for Done<'_> {
     fn drop(&mut self) {
         for place in self.places.iter().rev() {
-            let undo = self.command.at(place.below).undo().expect("its effect lasts");
+            let undo = self.command.at(place.below).undo().expect("a lasting command has an undo");
             // An undo goes on after its future is dropped.
             let begun = pin!(place.begin(undo));
             let _ = begun.poll(&mut Context::from_waker(Waker::noop()));

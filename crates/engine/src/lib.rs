@@ -178,7 +178,8 @@ impl Engine {
             return Ok(id);
         }
         if nodes.len() == NODES_MAX {
-            return Err(Error::new(ErrorKind::Limit, format!("at most {NODES_MAX} nodes")));
+            let words = format!("one process can have at most {NODES_MAX} devices");
+            return Err(Error::new(ErrorKind::Limit, words));
         }
         nodes.push(Some(node));
         Ok(nodes.len() - 1)
@@ -259,7 +260,7 @@ impl Engine {
     }
 
     fn node(&self, id: NodeId) -> Rc<Node> {
-        self.0.nodes.borrow()[id].clone().expect("a node with a number in use is not forgotten")
+        self.0.nodes.borrow()[id].clone().expect("a node in use is not forgotten")
     }
 
     /// Closes the device of the node: it refuses every further request. A handle that outlives the device's replacement

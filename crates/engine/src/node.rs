@@ -47,7 +47,7 @@ impl Node {
     /// Returns the error for a request that arrives after the device of the node was closed.
     #[cold]
     pub fn refusal(&self) -> Error {
-        let words = format!("{} was closed by a change of its graph, or by its end", self.name);
+        let words = format!("device {} was closed: its graph was changed or stopped", self.name);
         Error::new(ErrorKind::Stopped, words)
     }
 }

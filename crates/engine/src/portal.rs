@@ -12,7 +12,7 @@ use super::slot::AnyDevice;
 use super::{Engine, NodeId};
 
 /// The error of a portal that was closed because it has no target.
-const GONE: &str = "it is not offered any more";
+const GONE: &str = "the export is not offered any more";
 
 /// The entry of clients' requests into the engine. A portal leads to a node, and can be led to another one while
 /// clients use it. A clone is another handle to the same portal. A portal lasts until its last handle is dropped.
@@ -70,15 +70,16 @@ impl Portal {
         };
         if new.max_transfer < known.max_transfer {
             return refuse(format!(
-                "clients of {name} know that a request may have {} bytes, and at most {} would be possible",
+                "clients of export {name} may send requests of {} bytes, and the new graph takes at most {}",
                 known.max_transfer, new.max_transfer
             ));
         }
         // Connections use the buffer in which a payload arrived, at any address that the portal allows.
         if new.buf_align > known.buf_align {
             return refuse(format!(
-                "{name} took bytes from any address, and would need them at multiples of {}",
-                new.buf_align
+                "clients of export {name} use buffers at multiples of {} bytes, and the new graph needs \
+                 multiples of {}",
+                known.buf_align, new.buf_align
             ));
         }
         Ok(())

@@ -30,7 +30,7 @@ pub(super) struct Key {
 }
 
 // 16 bits of engine, 16 of generation, 32 of index make one pointer.
-const _: () = assert!(usize::BITS == 64, "wakers are numbers of 64 bits");
+const _: () = assert!(usize::BITS == 64, "a waker needs a pointer of 64 bits");
 
 impl Ready {
     /// Creates a queue for the engine on this thread.
@@ -40,7 +40,7 @@ impl Ready {
                 engines.push(Weak::new());
                 engines.len() - 1
             });
-            assert!(engine < 1 << 16, "{engine} engines on one thread");
+            assert!(engine < 1 << 16, "engine number {engine} of a thread is above 65535");
             let ready = Rc::new(Self {
                 engine,
                 keys: RefCell::default(),

@@ -53,9 +53,9 @@ impl Reserve {
     /// `Limit` if the request needs too many slots, or too many bytes of buffers.
     pub fn check(&self, name: &str, max_transfer: u32, pool_bytes: usize) -> Result<()> {
         let too_much = |need: String, most: String| {
-            let words = format!("one request through {name} may need {need}; at most {most}");
+            let words = format!("one request through {name} may need {need}; the limit is {most}");
             Err(Error::new(ErrorKind::Limit, words)
-                .next("fewer devices that fan out or change bytes above each other"))
+                .next("stack fewer devices that split requests or copy bytes"))
         };
         if self.slots > REQUEST_SLOTS_MAX {
             let slots = |count| format!("{count} slots");

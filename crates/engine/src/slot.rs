@@ -137,7 +137,7 @@ impl<F: Future<Output = Result<()>>> TableOf<F> {
 const ROOM_ALIGN: usize = 64;
 
 fn bytes_of_future<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
-    const { assert!(align_of::<F>() <= ROOM_ALIGN, "a room is aligned for every future") };
+    const { assert!(align_of::<F>() <= ROOM_ALIGN, "a future exceeds ROOM_ALIGN") };
     size_of::<F>()
 }
 
@@ -224,7 +224,7 @@ impl Room {
     }
 
     fn layout(bytes: usize) -> Layout {
-        Layout::from_size_align(bytes, ROOM_ALIGN).expect("a future has at most so many bytes")
+        Layout::from_size_align(bytes, ROOM_ALIGN).expect("the size of a future is a valid layout")
     }
 }
 
@@ -276,7 +276,7 @@ impl Slot {
     #[inline]
     fn expect(&self, stage: Stage) {
         let found = self.stage.get();
-        assert!(found == stage, "a slot that is {found:?} was taken to be {stage:?}");
+        assert!(found == stage, "a slot is {found:?}, not {stage:?}");
     }
 
     /// Puts a request into an empty slot.
@@ -354,7 +354,7 @@ impl Slot {
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.expect(Stage::Running);
         self.stage.set(Stage::Polling);
-        let table = self.table.get().expect("a running slot has its table");
+        let table = self.table.get().expect("a running slot has a function table");
         // SAFETY: the room does not change while a future lives in it.
         let memory = unsafe { (*self.room.as_ptr()).memory };
         // SAFETY: the table belongs to the future in this room, which has not moved.
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "was taken to be Resting")]
+    #[should_panic(expected = "not Resting")]
     fn slot_refuses_take_while_future_runs() {
         let pool = BufPool::new(1 << 20, 0);
         let slot = Slot::default();

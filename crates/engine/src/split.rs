@@ -76,7 +76,7 @@ impl Split {
         let part = match *op {
             Op::WriteZeroes { unmap, fua, .. } => Op::WriteZeroes { range: to, unmap, fua },
             Op::Discard { fua, .. } => Op::Discard { range: to, fua },
-            _ => unreachable!("only what has no payload is spread"),
+            _ => unreachable!("only requests without payload are spread"),
         };
         window.start(&self.lowers[port], part);
     }
@@ -89,7 +89,7 @@ impl Split {
             let done = self.lowers[usize::from(run.port.0)].call(ask).await;
             done.result?;
             let Op::Status { extents, .. } = done.op else {
-                unreachable!("it came back as it went")
+                unreachable!("a request returns with its own operation")
             };
             let mut known = 0;
             for extent in extents {

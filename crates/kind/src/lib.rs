@@ -304,9 +304,9 @@ impl DeviceConfig {
         let unfenced = self.lowers.iter().filter(|lower| !lower.info.fenced);
         let words = |lower: &LowerConfig| {
             format!(
-                "{:?} stands on a server over TCP: after a lost connection an old write may land there on \
-                 top of a newer one, and the copies differ for ever; use a unix socket, or set \
-                 unsafe_replica = true on that disk",
+                "{:?} is on a server over TCP: after a lost connection an old write may overwrite a newer \
+                 one there, so that the copies differ; use a unix socket, or set \
+                 unsafe_replica = true on the disk",
                 lower.name
             )
         };

@@ -78,7 +78,7 @@ pub struct Allocator {
 type Promised = Rc<RefCell<BTreeMap<u64, u64>>>;
 
 /// A reservation of data blocks. While it exists, no other caller gets them.
-#[must_use = "the places are anybody's when this is dropped"]
+#[must_use = "a dropped promise releases the reserved places"]
 pub struct Promise {
     all: Promised,
     first: u64,
@@ -139,7 +139,7 @@ impl Allocator {
     pub fn open(vault: &Vault, owner: &str, role: u32, policy: Policy) -> Result<Self> {
         let find = |role| {
             vault.find(owner, role).ok_or_else(|| {
-                let words = format!("{owner:?} has no object with role {role}");
+                let words = format!("the vault has no object of {owner:?} with role {role}");
                 Error::new(ErrorKind::NotFound, words)
             })
         };
@@ -186,7 +186,9 @@ impl Allocator {
             Spot::Nowhere => Ok(None),
             Spot::At(place) => Ok(Some(place)),
             Spot::Lost(place) => {
-                let words = format!("block {block} was at place {place}, and is lost");
+                let words = format!(
+                    "block {block} is lost: data block {place} does not hold the bytes that were written"
+                );
                 Err(Error::new(ErrorKind::Corrupt, words))
             }
         }
@@ -230,7 +232,7 @@ impl Allocator {
         if place < self.places {
             return Ok(U64::new(place + 1));
         }
-        let words = format!("place {place}; there are {}", self.places);
+        let words = format!("there is no data block {place} among the {} data blocks", self.places);
         Err(Error::new(ErrorKind::OutOfRange, words))
     }
 
@@ -250,7 +252,7 @@ impl Allocator {
             Policy::NearLast => self.nearest(last, most).await?,
         };
         let places = found.ok_or_else(|| {
-            Error::new(ErrorKind::NoSpace, format!("all {} places are taken", self.places))
+            Error::new(ErrorKind::NoSpace, format!("all {} data blocks are in use", self.places))
         })?;
         self.promise(transaction, places)?;
         self.last.set(places.first + places.count);

@@ -113,10 +113,10 @@ impl fmt::Display for Wrong {
         match self {
             Self::NoMagic => f.write_str("no label"),
             Self::Version(version) => {
-                write!(f, "a label of version {version}; this version of Cairn knows {VERSION}")
+                write!(f, "a label of version {version}; this Cairn reads only version {VERSION}")
             }
             Self::Features(bits) => {
-                write!(f, "a label with features that this version does not know (bits {bits:#x})")
+                write!(f, "a label with features that this Cairn does not know (bits {bits:#x})")
             }
             Self::Damaged(why) => write!(f, "a damaged label: {why}"),
         }
@@ -159,7 +159,7 @@ impl Label {
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         let too_much = |what: &str, is: usize, most: usize| {
             let graph = &self.graph_name;
-            let words = format!("the label of {graph:?} takes at most {most} {what}; {is} here");
+            let words = format!("the label of graph {graph:?} has {is} {what}; at most {most} fit");
             Err(Error::new(ErrorKind::Limit, words))
         };
         if self.spec.len() > SPEC_BYTES_MAX {
@@ -171,7 +171,7 @@ impl Label {
         let mut copy = vec![0; HEADER_BYTES];
         copy.extend_from_slice(self.spec.as_bytes());
         for (name, cell) in &self.cells {
-            assert!(cell.bytes.len() <= STATE_BYTES_MAX, "whoever keeps a state knows its limit");
+            assert!(cell.bytes.len() <= STATE_BYTES_MAX, "the cell of device {name:?} is too long");
             let header = CellHeader {
                 sequence: cell.sequence.into(),
                 length: (cell.bytes.len() as u32).into(),
@@ -231,7 +231,8 @@ impl Label {
     /// The reason why the copy cannot be used.
     pub fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
         let copy = whole(bytes)?;
-        let (header, rest) = Header::ref_from_prefix(copy).map_err(|_| damaged("cut short"))?;
+        let (header, rest) =
+            Header::ref_from_prefix(copy).map_err(|_| damaged("the label is truncated"))?;
         let version = header.version.get();
         if version != VERSION {
             return Err(Wrong::Version(version));
@@ -242,10 +243,10 @@ impl Label {
         header.check()?;
         let spec_bytes = header.spec_bytes.get() as usize;
         if spec_bytes > SPEC_BYTES_MAX.min(rest.len()) {
-            return Err(damaged(format_args!("{spec_bytes} bytes of spec")));
+            return Err(damaged(format_args!("a spec of {spec_bytes} bytes does not fit")));
         }
         let (spec, cells) = rest.split_at(spec_bytes);
-        let spec = std::str::from_utf8(spec).map_err(|_| damaged("the spec is no UTF-8"))?;
+        let spec = std::str::from_utf8(spec).map_err(|_| damaged("the spec is not UTF-8"))?;
         let (cells, rest) = decode_cells(cells, header.cells.get())?;
         let compatible = header.compatible.get();
         let (past, rest) = match compatible & PAST {
@@ -253,7 +254,7 @@ impl Label {
             _ => past::decode(rest)?,
         };
         if !rest.is_empty() && compatible & !PAST == 0 {
-            return Err(damaged(format_args!("{} bytes too many", rest.len())));
+            return Err(damaged(format_args!("{} bytes follow the last part", rest.len())));
         }
         let state = header.state.get();
         let holder = match state & OPEN {
@@ -287,14 +288,15 @@ fn whole(bytes: &[u8]) -> Result<&[u8], Wrong> {
     if !bytes.starts_with(&MAGIC) {
         return Err(Wrong::NoMagic);
     }
-    let (header, _) = Header::ref_from_prefix(bytes).map_err(|_| damaged("cut short"))?;
+    let (header, _) =
+        Header::ref_from_prefix(bytes).map_err(|_| damaged("the label is truncated"))?;
     let length = header.length.get() as usize;
     if !(HEADER_BYTES..=COPY_BYTES_MAX.min(bytes.len())).contains(&length) {
-        return Err(damaged(format_args!("it claims to have {length} bytes")));
+        return Err(damaged(format_args!("the header has an impossible length, {length} bytes")));
     }
     let copy = &bytes[..length];
     if header.checksum.get() != checksum(copy) && !seeded::on(Bug::LabelUnchecked) {
-        return Err(damaged("its checksum does not fit"));
+        return Err(damaged("the checksum is wrong"));
     }
     Ok(copy)
 }
@@ -307,26 +309,30 @@ impl Header {
     fn check(&self) -> Result<(), Wrong> {
         let block = self.block_size.get();
         if !block.is_power_of_two() || !(512..=65536).contains(&block) {
-            return Err(damaged(format_args!("blocks of {block} bytes")));
+            return Err(damaged(format_args!("the block size of {block} bytes is impossible")));
         }
         if self.data_start.get() != DATA_START {
-            return Err(damaged(format_args!("data from byte {}", self.data_start)));
+            return Err(damaged(format_args!("the data begins at byte {}", self.data_start)));
         }
         let data = self.data_bytes.get();
         if data == 0 || !data.is_multiple_of(DATA_ALIGN) || data > DATA_BYTES_MAX {
-            return Err(damaged(format_args!("{data} bytes of data")));
+            return Err(damaged(format_args!("the data length of {data} bytes is impossible")));
         }
         let (sequence, epoch) = (self.sequence.get(), self.epoch.get());
         if !(1..=COUNT_MAX).contains(&sequence) || epoch > COUNT_MAX {
-            return Err(damaged(format_args!("sequence {sequence}, epoch {epoch}")));
+            return Err(damaged(format_args!(
+                "sequence {sequence} or epoch {epoch} is impossible"
+            )));
         }
         let (round, complete) = (self.broadcast.get(), self.acked_broadcast.get());
         if complete > round || round > COUNT_MAX {
-            return Err(damaged(format_args!("round {round}, complete {complete}")));
+            return Err(damaged(format_args!(
+                "broadcast {round} with acknowledged broadcast {complete} is impossible"
+            )));
         }
         let state = self.state.get();
         if state & !(OPEN | FORMING) != 0 || self.zero.get() != 0 {
-            return Err(damaged(format_args!("state {state:#x}")));
+            return Err(damaged(format_args!("the state bits {state:#x} are unknown")));
         }
         Ok(())
     }
@@ -336,30 +342,32 @@ pub(crate) fn name(field: &[u8; NAME_BYTES_MAX], what: &str) -> Result<String, W
     let end = field.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     match std::str::from_utf8(&field[..end]) {
         Ok(text) if end > 0 && !text.contains('\0') => Ok(text.to_owned()),
-        _ => Err(damaged(format_args!("no name of a {what}"))),
+        _ => Err(damaged(format_args!("the name of the {what} is empty or invalid"))),
     }
 }
 
 /// Decodes the cells of devices, and returns them with the bytes behind them.
 fn decode_cells(mut bytes: &[u8], count: u32) -> Result<(BTreeMap<String, Cell>, &[u8]), Wrong> {
     if count as usize > CELLS_MAX {
-        return Err(damaged(format_args!("{count} cells")));
+        return Err(damaged(format_args!("{count} cells; at most {CELLS_MAX} are possible")));
     }
     let mut cells: BTreeMap<String, Cell> = BTreeMap::new();
     for _ in 0..count {
-        let (header, rest) =
-            CellHeader::ref_from_prefix(bytes).map_err(|_| damaged("cells are missing"))?;
+        let (header, rest) = CellHeader::ref_from_prefix(bytes)
+            .map_err(|_| damaged("the list of cells is truncated"))?;
         let length = header.length.get() as usize;
         if length > STATE_BYTES_MAX.min(rest.len()) || header.zero.get() != 0 {
-            return Err(damaged(format_args!("a cell of {length} bytes")));
+            return Err(damaged(format_args!("a cell has an impossible length, {length} bytes")));
         }
         let name = name(&header.name, "device")?;
         if cells.last_key_value().is_some_and(|(last, _)| *last >= name) {
-            return Err(damaged(format_args!("the cell {name:?} is out of order")));
+            return Err(damaged(format_args!("the cell of device {name:?} is out of order")));
         }
         let sequence = header.sequence.get();
         if !(1..=COUNT_MAX).contains(&sequence) {
-            return Err(damaged(format_args!("the cell {name:?} has sequence {sequence}")));
+            return Err(damaged(format_args!(
+                "the cell of device {name:?} has the impossible sequence {sequence}"
+            )));
         }
         let (state, after) = rest.split_at(length);
         cells.insert(name, Cell { sequence, bytes: state.to_vec() });

@@ -129,12 +129,16 @@ impl Inspection {
         let ill = copies.filter_map(|copy| {
             let why = match &copy.found {
                 Ok(found) if found.sequence == label.sequence => return None,
-                Ok(found) => format!("is of generation {}, not {}", found.sequence, label.sequence),
+                Ok(found) => format!("has sequence {}, not {}", found.sequence, label.sequence),
                 Err(Wrong::NoMagic) => "is gone".to_owned(),
                 Err(wrong) => format!("is {wrong}"),
             };
-            let place = if copy.area == Area::Front { "front" } else { "back" };
-            Some(format!("the copy of its label at the {place} {why}; the other one is whole"))
+            let (place, other) =
+                if copy.area == Area::Front { ("front", "back") } else { ("back", "front") };
+            Some(format!(
+                "the copy of the label at the {place} of the disk {why}; the copy at the {other} is \
+                 intact"
+            ))
         });
         ill.collect()
     }

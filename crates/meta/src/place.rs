@@ -43,7 +43,7 @@ impl Area {
             Self::Back(data_bytes) => DATA_START + data_bytes,
             Self::Last(disk_bytes) => disk_bytes - AREA_BYTES,
         };
-        ByteRange::new(start, AREA_BYTES).expect("an area ends within a disk")
+        ByteRange::new(start, AREA_BYTES).expect("a label area ends within the disk")
     }
 
     /// Returns the offset on the disk of copy `number` of the label in this area.
@@ -58,7 +58,9 @@ impl Area {
 /// `NoSpace` if the disk is too small for a label.
 pub fn data_bytes(disk_bytes: u64) -> Result<u64, Error> {
     if disk_bytes < DISK_BYTES_MIN {
-        let words = format!("{disk_bytes} bytes; a labelled disk has at least {DISK_BYTES_MIN}");
+        let words = format!(
+            "the disk has {disk_bytes} bytes; a labelled disk needs at least {DISK_BYTES_MIN}"
+        );
         return Err(Error::new(ErrorKind::NoSpace, words));
     }
     Ok(disk_bytes - disk_bytes % END_ALIGN - 2 * AREA_BYTES)

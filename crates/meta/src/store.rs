@@ -174,7 +174,7 @@ impl Store {
                 Ok(_) | Err(_) => return Ok(()),
             }
         }
-        let words = "the end of the disk was cut off, or written over, by another program";
+        let words = "another program truncated the disk, or overwrote the label at its end";
         Err(Error::new(ErrorKind::Faulted, words))
     }
 

@@ -47,7 +47,7 @@ impl FromStr for Uuid {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no uuid");
+        let wrong = || format!("{text:?} is not a UUID");
         let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
         if digits.len() != 32 {
             return Err(wrong());

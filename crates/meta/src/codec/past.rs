@@ -70,11 +70,11 @@ pub fn encode(past: &[Past], copy: &mut Vec<u8>) -> bool {
 /// # Errors
 /// The reason why the bytes are no list of past specs.
 pub fn decode(bytes: &[u8]) -> Result<(Vec<Past>, &[u8]), Wrong> {
-    let cut = || damaged("its past is cut short");
+    let cut = || damaged("the list of past specs is truncated");
     let (head, mut rest) = Head::ref_from_prefix(bytes).map_err(|_| cut())?;
     let count = head.count.get() as usize;
     if !(1..=PAST_MAX).contains(&count) || head.zero.get() != 0 {
-        return Err(damaged(format_args!("{count} specs of the past")));
+        return Err(damaged(format_args!("{count} past specs; 1 to {PAST_MAX} are possible")));
     }
     let (mut past, mut room) = (Vec::with_capacity(count), PAST_BYTES_MAX);
     for _ in 0..count {
@@ -83,13 +83,13 @@ pub fn decode(bytes: &[u8]) -> Result<(Vec<Past>, &[u8]), Wrong> {
         let left = room.checked_sub(size_of::<PastHeader>() + length);
         let epoch = header.epoch.get();
         let (Some(left), 1..) = (left.filter(|_| length <= after.len()), length) else {
-            return Err(damaged(format_args!("a past spec of {length} bytes")));
+            return Err(damaged(format_args!("a past spec of {length} bytes does not fit")));
         };
         if epoch > COUNT_MAX || header.zero.get() != 0 {
-            return Err(damaged(format_args!("a past spec of epoch {epoch}")));
+            return Err(damaged(format_args!("a past spec has the impossible epoch {epoch}")));
         }
         let (spec, after) = after.split_at(length);
-        let spec = std::str::from_utf8(spec).map_err(|_| damaged("a past spec is no UTF-8"))?;
+        let spec = std::str::from_utf8(spec).map_err(|_| damaged("a past spec is not UTF-8"))?;
         let until_unix_s = header.until_unix_s.get();
         past.push(Past { epoch, until_unix_s, spec: spec.to_owned() });
         (room, rest) = (left, after);

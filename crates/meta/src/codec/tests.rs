@@ -213,7 +213,7 @@ fn decode_rejects_sealed_copy_with_invalid_values() {
 fn encode_rejects_oversized_label_with_limit() {
     let mut label = sample();
     label.spec = "x".repeat(SPEC_BYTES_MAX + 1);
-    assert!(label.encode().unwrap_err().to_string().contains("131072 bytes of spec"));
+    assert!(label.encode().unwrap_err().to_string().contains("at most 131072 fit"));
     label.spec = "x".repeat(SPEC_BYTES_MAX);
     for n in 0..64 {
         let cell = Cell { sequence: 1, bytes: vec![0; STATE_BYTES_MAX] };

@@ -45,7 +45,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
             return Err(Error::new(ErrorKind::Invalid, words));
         }
         if index >= entry.length {
-            let words = format!("record {index} of {entry}, which has {}", entry.length);
+            let words = format!("record {index} is beyond the {} records of {entry}", entry.length);
             return Err(Error::new(ErrorKind::OutOfRange, words));
         }
         Ok(entry)
@@ -119,7 +119,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         record: &T,
         data: &Data,
     ) -> Result<()> {
-        assert_eq!(size_of::<T>(), size_of_val(&LOST), "a record is one number");
+        assert_eq!(size_of::<T>(), size_of_val(&LOST), "a record that names data is one number");
         Self::check(transaction.entry(self.id.0)?, index)?;
         transaction.name(data);
         self.set(transaction, index, record)

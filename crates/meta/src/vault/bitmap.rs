@@ -108,7 +108,10 @@ impl Bitmap {
         let entry = transaction.expect(self.id, ObjectKind::Bitmap)?;
         check(&entry, first.saturating_add(count))?;
         let count = u32::try_from(count).map_err(|_| {
-            let words = format!("{count} bits at once; {} are possible: split it", u32::MAX);
+            let words = format!(
+                "one change sets {count} bits; {} are possible: split the change",
+                u32::MAX
+            );
             Error::new(ErrorKind::Limit, words)
         })?;
         transaction.change(self.id.0, first, Verb::Bits(count, value));
@@ -201,7 +204,8 @@ fn last_clear(page: &[u8], end: u64) -> Option<u64> {
 
 fn check(entry: &super::Entry, end: u64) -> Result<()> {
     if end > entry.length {
-        let words = format!("bits up to {end} of {entry}, which has {}", entry.length);
+        let words =
+            format!("a change up to bit {end} is beyond the {} bits of {entry}", entry.length);
         return Err(Error::new(ErrorKind::OutOfRange, words));
     }
     Ok(())

@@ -87,13 +87,13 @@ impl Cache {
     }
 
     fn frame(&mut self, number: PageNumber) -> &mut Frame {
-        let place = self.places.get(&number).expect("a pinned page is here");
+        let place = self.places.get(&number).expect("a pinned page is in the cache");
         &mut self.frames[*place]
     }
 
     /// Inserts a clean page, equal to the one on the disks.
     pub fn insert(&mut self, number: PageNumber, page: Page) {
-        assert!(!self.places.contains_key(&number), "page {number} is loaded once");
+        assert!(!self.places.contains_key(&number), "page {number} is in the cache already");
         while self.frames.len() >= self.frames_max {
             if !self.evict_one() {
                 // All pages are in use: the cache exceeds its limit for a moment.
@@ -214,7 +214,7 @@ mod tests {
         cache.unpin(1);
         for number in 2..4 * most {
             cache.insert(number, Page::blank(1, number));
-            assert!(cache.get(2).is_some(), "it was looked at");
+            assert!(cache.get(2).is_some(), "page 2 was used last");
         }
         assert_eq!(cache.frames.len() as u64, most);
         assert_eq!(cache.peek(1).unwrap().content()[0], 7);
@@ -225,6 +225,6 @@ mod tests {
         assert_eq!((frozen[0].1.content()[0], cache.dirty()), (7, 1));
         cache.thaw(frozen.iter().map(|(number, _)| *number));
         cache.forget(1);
-        assert!(cache.peek(1).is_some(), "it was changed since");
+        assert!(cache.peek(1).is_some(), "page 1 was changed after the freeze");
     }
 }

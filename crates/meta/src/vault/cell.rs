@@ -60,7 +60,7 @@ impl<T: Codec> Cell<T> {
         self.vault.0.read(&entry, 0, &mut length).await?;
         let length = u32::from_le_bytes(length);
         if u64::from(length) > entry.length {
-            let words = format!("{entry} claims to hold {length} bytes of {}", entry.length);
+            let words = format!("{entry} has a state of {length} bytes; {} fit", entry.length);
             return Err(Error::new(ErrorKind::Corrupt, words));
         }
         let mut bytes = vec![0; length as usize];
@@ -76,7 +76,8 @@ impl<T: Codec> Cell<T> {
         let entry = transaction.expect(self.id, ObjectKind::Cell)?;
         let bytes = state.encode();
         if bytes.len() as u64 > entry.length {
-            let words = format!("{} bytes for {entry}, which takes {}", bytes.len(), entry.length);
+            let words =
+                format!("a state of {} bytes for {entry}; {} fit", bytes.len(), entry.length);
             return Err(Error::new(ErrorKind::Limit, words));
         }
         let mut whole = (bytes.len() as u32).to_le_bytes().to_vec();

@@ -44,7 +44,7 @@ impl Vault {
         let mut findings = Findings { repairable: true, ..Findings::default() };
         let inner = &self.0;
         for damaged in inner.replicas.damaged_superblocks().await? {
-            findings.note(format!("superblock on {damaged}; the other one counts"));
+            findings.note(format!("superblock on {damaged}; the vault uses the other superblock"));
         }
         let end = inner.replicas.geometry.all_pages();
         let mut number = 0;

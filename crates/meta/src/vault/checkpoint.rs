@@ -25,7 +25,7 @@ impl Inner {
     /// Spawns a task that makes a checkpoint of the vault.
     pub(super) fn checkpoint_soon(&self) {
         if !self.checkpoint_soon.replace(true) {
-            let vault = self.me.upgrade().expect("it is being called");
+            let vault = self.me.upgrade().expect("a vault outlives its calls");
             self.env.spawn("a vault's checkpoint", async move {
                 // Callers that rely on the checkpoint see that the vault has failed.
                 let _ = vault.checkpoint(false).await;
@@ -55,7 +55,7 @@ impl Inner {
     /// # Errors
     /// `Faulted` if no copy accepted the checkpoint, or if the vault had failed before.
     pub(super) async fn checkpoint(&self, always: bool) -> Result<()> {
-        let vault = self.me.upgrade().expect("it is being called");
+        let vault = self.me.upgrade().expect("a vault outlives its calls");
         // The caller may be dropped before the end. Pages that a checkpoint has taken must still reach their homes:
         // the next checkpoint would move the log's tail past their records.
         let alone = async move {
@@ -153,7 +153,7 @@ impl<'a> Climb<'a> {
             return self.write(number, &page, other(now)).await;
         };
         self.open(level, parent).await?;
-        let (_, node) = self.open[level].as_mut().expect("it was just opened");
+        let (_, node) = self.open[level].as_mut().expect("the parent page was just opened");
         let home = other(node.pointer(place));
         node.set_pointer(place, page.seal(self.checkpoint, home));
         self.write(number, &page, home).await
@@ -166,7 +166,7 @@ impl<'a> Climb<'a> {
         self.close(level).await?;
         self.vault.tree.ensure(&self.vault.replicas, number).await?;
         let cache = self.vault.tree.cache.borrow();
-        let page = cache.peek(number).expect("it was just made sure");
+        let page = cache.peek(number).expect("the page was just loaded");
         self.open[level] = Some((number, Page::clone(page)));
         Ok(())
     }
@@ -188,7 +188,7 @@ impl<'a> Climb<'a> {
         let at = vault.replicas.geometry.home(number, home);
         self.window.push_back(vault.replicas.start_write(at, &buf));
         if self.window.len() > WINDOW {
-            let oldest = self.window.pop_front().expect("it is full");
+            let oldest = self.window.pop_front().expect("a full window has an oldest write");
             vault.replicas.finish(oldest).await;
         }
         Ok(())

@@ -144,11 +144,11 @@ impl Vault {
         inner.check_writable()?;
         let pages = inner.admit(&transaction).await?;
         transaction.set_out()?;
-        let changes = record::changes(&transaction.changes).expect("it was just encoded");
+        let changes = record::changes(&transaction.changes).expect("the changes were just encoded");
         for change in &changes {
             let entry = inner.entry(change.object)?;
             if !entry.advisory || !change.verb.is_of_object() {
-                let words = format!("{entry} is not advisory; its changes are committed");
+                let words = format!("{entry} is not advisory: its changes need a commit");
                 return Err(Error::new(ErrorKind::Invalid, words));
             }
         }
@@ -186,7 +186,7 @@ impl Inner {
         let most = self.replicas.geometry.record_bytes_max() as usize / 2 - RECORD_HEADER_BYTES;
         if transaction.changes.len() > most {
             let words = format!(
-                "a transaction of {} bytes; {most} are possible with this log: split it",
+                "a transaction of {} bytes; the log of the vault takes {most}: split the transaction",
                 transaction.changes.len()
             );
             return Err(Error::new(ErrorKind::Limit, words));
@@ -195,7 +195,10 @@ impl Inner {
         let dirty_max = self.tree.cache.borrow().dirty_max();
         let most = TRANSACTION_PAGES_MAX.min(dirty_max);
         if wanted.len() > most {
-            let words = format!("a transaction changes at most {most} pages: split it");
+            let words = format!(
+                "a transaction changes {} pages; at most {most} are possible: split the transaction",
+                wanted.len()
+            );
             return Err(Error::new(ErrorKind::Limit, words));
         }
         let mut pages = self.reserve(wanted.len(), dirty_max).await?;
@@ -234,7 +237,7 @@ impl Inner {
     /// Starts the leader task unless it is running.
     fn lead_soon(&self) {
         if !self.commits.leading.replace(true) {
-            let vault = self.me.upgrade().expect("it is being called");
+            let vault = self.me.upgrade().expect("a vault outlives its calls");
             self.env.spawn("a vault's log", async move { vault.lead().await });
         }
     }
@@ -269,7 +272,7 @@ impl Inner {
         {
             bytes += next.changes.len();
             group.count += next.count;
-            group.pending.push(queue.pop_front().expect("it is in front"));
+            group.pending.push(queue.pop_front().expect("the queue has a front"));
         }
         Some(group)
     }
@@ -375,7 +378,7 @@ impl Inner {
     fn answer(&self, group: Group, result: &Result<()>) {
         for Pending { changes, pages, plans, kept, answer, .. } in group.pending {
             if result.is_ok() {
-                let changes = record::changes(&changes).expect("it was encoded here");
+                let changes = record::changes(&changes).expect("the vault encoded the changes");
                 let own = changes.iter().filter(|change| change.verb.is_of_object());
                 own.for_each(|change| self.apply(change));
                 plans.keep();
@@ -387,15 +390,15 @@ impl Inner {
 
     /// Applies a change in memory. Its pages are loaded.
     fn apply(&self, change: &Change<'_>) {
-        let entry = self.entry(change.object).expect("it was there when it set out");
+        let entry = self.entry(change.object).expect("a queued change has an object");
         let mut cache = self.tree.cache.borrow_mut();
         for piece in pieces(change) {
-            let number = entry.page(piece.index).expect("it was there when it set out");
+            let number = entry.page(piece.index).expect("a queued change has its pages");
             cache.own(number, entry.number);
             piece.apply(change, cache.change(number).content_mut());
         }
         drop(cache);
-        self.note_slots(change).expect("it was encoded here");
+        self.note_slots(change).expect("the vault encoded the changes");
     }
 
     /// Ensures that advisory changes get a record of their own in time.
@@ -484,7 +487,7 @@ impl Piece {
                 into.copy_from_slice(&bytes[from..from + into.len()]);
             }
             Verb::Fill(_, value) => into.fill(value),
-            Verb::Data(..) | Verb::LetGo => unreachable!("it is of no object"),
+            Verb::Data(..) | Verb::LetGo => unreachable!("a change of data has no object"),
             Verb::Bits(count, value) => {
                 let last = change.from + u64::from(count) - 1;
                 for (byte, at) in into.iter_mut().zip(self.start..) {

@@ -89,7 +89,7 @@ impl Vault {
         inner
             .queued(|answer| Pending { changes, count: 1, pages, plans, named, kept, answer })
             .await?;
-        debug_assert!(!place.is_named(range), "nobody names what others are about to change");
+        debug_assert!(!place.is_named(range), "a record names data that is about to change");
         Ok(())
     }
 }
@@ -137,7 +137,8 @@ impl Inner {
             if self.read_only {
                 return Ok(true);
             }
-            let words = "its last record names data, and nobody has said where they are";
+            let words =
+                "the last record of the vault names data; open the vault with the disk of the data";
             return Err(block::Error::new(block::ErrorKind::Invalid, words));
         };
         if data.range.end() > place.lower.info().size {
@@ -161,11 +162,14 @@ pub(super) fn mark_lost(changes: &[u8], lost: &[ByteRange]) -> Result<Vec<u8>, S
         match (is_lost, change.verb) {
             (false, _) => change.encode(&mut marked),
             (true, Verb::Write(bytes)) if bytes.len() == size_of::<u64>() => {
-                let number = u64::from_le_bytes(bytes.try_into().expect("it was just measured"));
+                let number =
+                    u64::from_le_bytes(bytes.try_into().expect("the length was just checked"));
                 let number = (number | LOST).to_le_bytes();
                 Change { verb: Verb::Write(&number), ..change }.encode(&mut marked);
             }
-            (true, verb) => return Err(format!("data made reachable by {verb:?}")),
+            (true, verb) => {
+                return Err(format!("data is named before {verb:?}, not before a write"));
+            }
         }
         is_lost = Data::of(&change).is_some_and(|data| lost.contains(&data.range));
     }

@@ -130,17 +130,18 @@ impl Directory {
         let Spec { owner, role, kind, advisory, record_bytes, length } = spec.clone();
         let record = if kind == ObjectKind::Array { 1..=CONTENT_BYTES as u32 } else { 0..=0 };
         if length == 0 || length > COUNT_MAX || !record.contains(&record_bytes) {
-            let words = format!("a {kind:?} of length {length}, records of {record_bytes} bytes");
+            let words =
+                format!("a {kind:?} of {length} records of {record_bytes} bytes is impossible");
             return Err(Error::new(ErrorKind::Invalid, words));
         }
         let name = (owner.clone(), role);
         if self.roles.contains_key(&name) || self.held_roles.contains(&name) {
-            let words = format!("{owner:?} has an object with role {role} already");
+            let words = format!("the vault has an object of {owner:?} with role {role} already");
             return Err(Error::new(ErrorKind::InUse, words));
         }
         let open = |slot: &usize| self.slots[*slot].is_none() && !self.held_slots.contains(slot);
         let slot = (0..self.slots.len()).find(open).ok_or_else(|| {
-            let words = format!("a vault of {} objects takes no more", self.slots.len());
+            let words = format!("the vault has its maximum of {} objects", self.slots.len());
             Error::new(ErrorKind::Limit, words)
         })?;
         let taken = self.take(kind.pages(record_bytes, length), RUNS_MAX)?;
@@ -159,7 +160,7 @@ impl Directory {
         let (slot, old) = self.hold(number)?;
         let more = (|| {
             if length <= old.length || length > COUNT_MAX {
-                let words = format!("{old} of length {} does not grow to {length}", old.length);
+                let words = format!("{old} cannot grow from length {} to {length}", old.length);
                 return Err(Error::new(ErrorKind::Invalid, words));
             }
             let more = old.kind.pages(old.record_bytes, length) - old.pages();
@@ -211,10 +212,13 @@ impl Directory {
         if let Slot::Entry(entry) = &now {
             let inside = |run: &Run| run.end() <= self.pages;
             if !entry.runs.iter().all(inside) {
-                return Err(format!("{entry} has pages beyond the last, {}", self.pages));
+                return Err(format!(
+                    "{entry} has pages beyond the {} pages of the vault",
+                    self.pages
+                ));
             }
             if self.objects.get(&entry.number).is_some_and(|(at, _)| *at != slot) {
-                return Err(format!("{entry} is there twice"));
+                return Err(format!("{entry} has two directory entries"));
             }
         }
         let before = self.slots[slot].take().and_then(|number| self.objects.remove(&number));
@@ -252,7 +256,11 @@ impl Directory {
         let mut end = 0;
         for (run, number) in runs {
             if u64::from(run.first) < end || run.end() > self.pages {
-                let words = format!("object {number} claims pages {}+{}", run.first, run.pages);
+                let words = format!(
+                    "object {number} has {} pages from page {} on; another object has one of them, or \
+                     the vault ends before",
+                    run.pages, run.first
+                );
                 return Err(Error::new(ErrorKind::Corrupt, words));
             }
             self.note_free(end, run.first.into());
@@ -293,8 +301,8 @@ impl Directory {
         let room: u64 = chosen.iter().map(|(_, pages)| u64::from(*pages)).sum();
         if room < pages || runs_max == 0 {
             let words = format!(
-                "{pages} pages more are needed; {} are free, {room} of them in the {RUNS_MAX} runs \
-                 that an object may have; delete objects, or make a larger vault",
+                "the object needs {pages} more pages; the vault has {} free ones, {room} of them in \
+                 the {RUNS_MAX} runs that an object may have; delete objects, or make a larger vault",
                 self.free_pages()
             );
             return Err(Error::new(ErrorKind::NoSpace, words));
@@ -335,7 +343,7 @@ impl Directory {
 
 /// Returns the error for an object that does not exist.
 pub(super) fn missing(number: u64) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no object {number}"))
+    Error::new(ErrorKind::NotFound, format!("the vault has no object {number}"))
 }
 
 /// Merges runs that follow each other.

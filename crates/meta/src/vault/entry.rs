@@ -163,7 +163,9 @@ impl Entry {
     /// `Invalid` for an empty or too long name, or one with a NUL byte.
     pub fn check_owner(owner: &str) -> Result<(), Error> {
         if owner.is_empty() || owner.len() > NAME_BYTES_MAX || owner.contains('\0') {
-            let words = format!("{owner:?} is no name of an owner; 1 to {NAME_BYTES_MAX} bytes");
+            let words = format!(
+                "the owner {owner:?} needs a name of 1 to {NAME_BYTES_MAX} bytes without NUL"
+            );
             return Err(Error::new(ErrorKind::Invalid, words));
         }
         Ok(())
@@ -173,15 +175,15 @@ impl Entry {
         let array = self.kind == ObjectKind::Array;
         let possible = if array { 1..=CONTENT_BYTES as u32 } else { 0..=0 };
         if !possible.contains(&self.record_bytes) {
-            return Err(format!("{self} with records of {} bytes", self.record_bytes));
+            return Err(format!("{self} has records of {} bytes", self.record_bytes));
         }
         if self.length == 0 || self.length > COUNT_MAX || self.runs.iter().any(|run| run.pages == 0)
         {
-            return Err(format!("{self} of length {}", self.length));
+            return Err(format!("{self} has length {} or an empty run of pages", self.length));
         }
         let needed = self.kind.pages(self.record_bytes, self.length);
         if needed != self.pages() {
-            return Err(format!("{self} on {} pages; it needs {needed}", self.pages()));
+            return Err(format!("{self} has {} pages and needs {needed}", self.pages()));
         }
         Ok(())
     }
@@ -193,7 +195,7 @@ impl Slot {
     /// # Panics
     /// If an entry is not within its limits: code that makes entries checks that.
     pub fn encode(&self) -> [u8; ENTRY_BYTES] {
-        let mut raw = Raw::read_from_bytes(&[0; ENTRY_BYTES]).expect("it is as long as itself");
+        let mut raw = Raw::read_from_bytes(&[0; ENTRY_BYTES]).expect("an entry has its length");
         match self {
             Self::Unused => {}
             Self::Gone(number) => raw.number = (*number).into(),
@@ -221,32 +223,35 @@ impl Slot {
     /// # Errors
     /// A description of the fault.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let raw = Raw::ref_from_bytes(bytes).map_err(|_| "an entry of another length")?;
+        let raw = Raw::ref_from_bytes(bytes).map_err(|_| "the entry has a wrong length")?;
         let number = raw.number.get();
         if number > COUNT_MAX {
-            return Err(format!("object {number}; nothing was made so often"));
+            return Err(format!("object number {number} is above the limit"));
         }
         match (number, raw.kind.get()) {
             (0, 0) => return Ok(Self::Unused),
-            (0, _) => return Err("an object without a number".to_owned()),
+            (0, _) => return Err("an object has no number".to_owned()),
             (_, 0) => return Ok(Self::Gone(number)),
             _ => {}
         }
         let kind = ObjectKind::ALL.into_iter().find(|kind| kind.number() == raw.kind.get());
         let (Some(kind), KIND_VERSION) = (kind, raw.version.get()) else {
             let (kind, version) = (raw.kind, raw.version);
-            return Err(format!("object {number} is of kind {kind}, version {version}"));
+            return Err(format!("object {number} has unknown kind {kind} or version {version}"));
         };
         let (flags, runs) = (raw.flags.get(), raw.runs.get() as usize);
         if flags & !ADVISORY != 0 || runs > RUNS_MAX || raw.zero.get() != 0 {
-            return Err(format!("object {number} with flags {flags:#x} and {runs} runs"));
+            return Err(format!(
+                "object {number} has unknown flags ({flags:#x}) or too many runs ({runs})"
+            ));
         }
         let run = |raw: &RawRun| Run { first: raw.first.get(), pages: raw.pages.get() };
         let entry = Entry {
             number,
             kind,
             advisory: flags & ADVISORY != 0,
-            owner: crate::codec::name(&raw.owner, "device").map_err(|wrong| wrong.to_string())?,
+            owner: crate::codec::name(&raw.owner, "device")
+                .map_err(|_| format!("object {number} has an owner without a valid name"))?,
             role: raw.role.get(),
             record_bytes: raw.record_bytes.get(),
             length: raw.length.get(),

@@ -74,7 +74,7 @@ impl Geometry {
         }
         all.check().map_err(|words| {
             let kind = if all.pages < PAGES_MIN { ErrorKind::NoSpace } else { ErrorKind::Invalid };
-            Error::new(kind, format!("{bytes} bytes for a vault: {words}"))
+            Error::new(kind, format!("a vault of {bytes} bytes is impossible: {words}"))
         })?;
         Ok(all)
     }
@@ -97,24 +97,26 @@ impl Geometry {
             || !log_bytes.is_multiple_of(PAGE_BYTES as u64)
         {
             return Err(format!(
-                "a log of {log_bytes} bytes; {LOG_BYTES_MIN} to {LOG_BYTES_MAX} are possible, in \
+                "the log has {log_bytes} bytes; {LOG_BYTES_MIN} to {LOG_BYTES_MAX} are possible, in \
                  steps of {PAGE_BYTES}"
             ));
         }
         let least = PAGES_MIN.max(u64::from(directory_pages) + 1);
         let most = OBJECTS_MAX.div_ceil(super::directory::SLOTS_PER_PAGE as u32);
         if !(1..=most).contains(&directory_pages) {
-            return Err(format!("{directory_pages} pages for the directory; at most {most}"));
+            return Err(format!(
+                "the directory has {directory_pages} pages; 1 to {most} are possible"
+            ));
         }
         if !(least..=PAGES_MAX).contains(&pages) {
             return Err(format!(
-                "{pages} pages, {directory_pages} of them for the directory; at least {least} are \
-                 needed"
+                "the vault has {pages} pages, {directory_pages} of them for the directory; {least} to \
+                 {PAGES_MAX} are possible"
             ));
         }
         let end = self.end();
         if end > bytes {
-            return Err(format!("its pages end at byte {end}"));
+            return Err(format!("the pages end at byte {end}, beyond the vault"));
         }
         Ok(())
     }

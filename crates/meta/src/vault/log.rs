@@ -64,7 +64,7 @@ impl Log {
         let [first, next] = ends.map(u64::from_le_bytes);
         let used = next.checked_sub(first);
         if next > COUNT_MAX || used.is_none_or(|used| used > entry.length) {
-            let words = format!("{entry} claims entries from {first} to {next}");
+            let words = format!("{entry} cannot have entries from {first} to {next}");
             return Err(Error::new(ErrorKind::Corrupt, words));
         }
         let ends = Rc::new(Cell::new(Ends { first, next }));
@@ -93,7 +93,7 @@ impl Log {
         ends.next += ENTRY_HEADER_BYTES + bytes.len() as u64;
         if ends.next - ends.first > entry.length {
             let words = format!(
-                "{} bytes more in {entry}, which has {} and uses {}: trim it",
+                "an entry of {} bytes does not fit in {entry}, of {} bytes with {} in use: trim the log",
                 bytes.len(),
                 entry.length,
                 at - ends.first
@@ -118,7 +118,10 @@ impl Log {
         let ends = self.turn_of(transaction).await;
         transaction.expect(self.id, ObjectKind::Log)?;
         if !(ends.first..=ends.next).contains(&to) {
-            let words = format!("entries are from {} to {}; not {to}", ends.first, ends.next);
+            let words = format!(
+                "the log has entries from {} to {}, and cannot be trimmed to {to}",
+                ends.first, ends.next
+            );
             return Err(Error::new(ErrorKind::OutOfRange, words));
         }
         self.set(transaction, Ends { first: to, ..ends });
@@ -136,14 +139,15 @@ impl Log {
             return Ok(None);
         }
         if !(first..next).contains(&at) {
-            let words = format!("entries of {entry} are from {first} to {next}; not {at}");
+            let words = format!("{entry} has entries from {first} to {next}, and none at {at}");
             return Err(Error::new(ErrorKind::OutOfRange, words));
         }
         let mut length = [0; ENTRY_HEADER_BYTES as usize];
         self.read(&entry, at, &mut length).await?;
         let end = at + ENTRY_HEADER_BYTES + u64::from(u32::from_le_bytes(length));
         if end > next {
-            let words = format!("an entry from {at} to {end} in {entry}, which ends at {next}");
+            let words =
+                format!("an entry of {entry} ends at {end}, beyond the end of the log at {next}");
             return Err(Error::new(ErrorKind::Corrupt, words));
         }
         let mut bytes = vec![0; (end - at - ENTRY_HEADER_BYTES) as usize];
@@ -178,7 +182,7 @@ impl Log {
 
     fn planned(&self, transaction: &Transaction) -> Rc<Cell<(u64, u64)>> {
         let own = transaction.turns.iter().find(|turn| turn.object == self.id.0);
-        own.expect("it has taken its turn").planned.clone()
+        own.expect("the transaction holds the turn of the log").planned.clone()
     }
 
     fn set(&self, transaction: &mut Transaction, ends: Ends) {

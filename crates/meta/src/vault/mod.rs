@@ -177,11 +177,11 @@ impl Vault {
         let entry = self.0.entry(id.0)?;
         let most = self.0.tree.cache.borrow().clean_max() as u64;
         if entry.pages() > most {
-            let words = format!("{entry} has {} pages; the cache keeps {most}", entry.pages());
+            let words = format!("{entry} has {} pages; the cache holds {most}", entry.pages());
             return Err(Error::new(ErrorKind::Limit, words));
         }
         for index in 0..entry.pages() {
-            let number = entry.page(index).expect("it is below their number");
+            let number = entry.page(index).expect("the index is below the page count");
             self.0.tree.ensure(&self.0.replicas, number).await?;
         }
         Ok(())
@@ -196,7 +196,7 @@ impl Vault {
         self.flush().await?;
         let mut cache = self.0.tree.cache.borrow_mut();
         for index in 0..entry.pages() {
-            cache.forget(entry.page(index).expect("it is below their number"));
+            cache.forget(entry.page(index).expect("the index is below the page count"));
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Vault {
     pub async fn close(self) -> Result<()> {
         self.0.progress.until(|| !self.0.commits.is_busy()).await;
         let flushed = self.flush().await;
-        self.0.fail(&Error::new(ErrorKind::Stopped, "it is closed"));
+        self.0.fail(&Error::new(ErrorKind::Stopped, "closed by its device"));
         flushed
     }
 
@@ -237,7 +237,7 @@ impl Inner {
 
     fn check_writable(&self) -> Result<()> {
         if self.read_only {
-            return Err(Error::new(ErrorKind::ReadOnly, "the vault was opened for reading"));
+            return Err(Error::new(ErrorKind::ReadOnly, "the vault was opened read-only"));
         }
         self.failed.borrow().clone().map_or(Ok(()), Err)
     }
@@ -246,7 +246,7 @@ impl Inner {
     fn fail(&self, error: &Error) {
         let mut failed = self.failed.borrow_mut();
         if failed.is_none() {
-            let words = format!("the vault has failed ({}); open it anew", error.message());
+            let words = format!("the vault failed ({}); open the vault again", error.message());
             *failed = Some(Error::new(ErrorKind::Faulted, words));
         }
         drop(failed);
@@ -256,8 +256,7 @@ impl Inner {
     /// Passes the content of an object's page to `look`. The page stays in the cache until the caller awaits again.
     async fn look<T>(&self, entry: &Entry, index: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let number = entry.page(index).ok_or_else(|| {
-            let words =
-                format!("page {index} of {entry} was requested; it has {} pages", entry.pages());
+            let words = format!("page {index} is beyond the {} pages of {entry}", entry.pages());
             Error::new(ErrorKind::OutOfRange, words)
         })?;
         self.tree.ensure(&self.replicas, number).await?;
@@ -267,7 +266,7 @@ impl Inner {
             self.entry(entry.number)?;
             cache.own(number, entry.number);
         }
-        Ok(look(cache.peek(number).expect("it was just made sure").content()))
+        Ok(look(cache.peek(number).expect("the page was just loaded").content()))
     }
 
     /// Reads bytes of an object, across pages.

@@ -107,13 +107,13 @@ fn check_disk(lower: &Lower) -> Result<()> {
     let info = lower.info();
     if info.block_size as usize > PAGE_BYTES {
         let words = format!(
-            "blocks of {} bytes; a vault's disks have at most {PAGE_BYTES}",
+            "the disk has blocks of {} bytes; a vault needs at most {PAGE_BYTES}",
             info.block_size
         );
         return Err(unfit(ErrorKind::Unsupported, lower, words));
     }
     if info.size < SUPERBLOCKS[1] + PAGE_BYTES as u64 {
-        let words = format!("{} bytes are too few for a vault", info.size);
+        let words = format!("the disk has {} bytes, too few for a vault", info.size);
         return Err(unfit(ErrorKind::NoSpace, lower, words));
     }
     Ok(())
@@ -129,11 +129,12 @@ impl Vault {
     pub async fn format(env: &Env, lowers: &[Lower], shape: Shape) -> Result<Uuid> {
         if lowers.is_empty() || lowers.len() > COPIES_MAX {
             let words =
-                format!("{} copies of a vault; 1 to {COPIES_MAX} are possible", lowers.len());
+                format!("{} disks for a vault; 1 to {COPIES_MAX} are possible", lowers.len());
             return Err(Error::new(ErrorKind::Invalid, words));
         }
         if shape.objects == 0 || shape.objects > OBJECTS_MAX {
-            let words = format!("{} objects; 1 to {OBJECTS_MAX} are possible", shape.objects);
+            let words =
+                format!("{} objects in a vault; 1 to {OBJECTS_MAX} are possible", shape.objects);
             return Err(Error::new(ErrorKind::Invalid, words));
         }
         lowers.iter().try_for_each(check_disk)?;
@@ -270,7 +271,7 @@ fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     if env.pool().reserve(bytes) {
         return Ok(bytes);
     }
-    let words = format!("no {bytes} bytes of buffers are free for a vault");
+    let words = format!("a vault needs {bytes} bytes of buffers, and the pool has too few free");
     Err(Error::new(ErrorKind::Limit, words))
 }
 
@@ -286,13 +287,10 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
             return Err(error);
         }
         // The space is useless here. An error of the discard would matter less than the error below.
-        let range = ByteRange::new(0, at).expect("something was asked for");
+        let range = ByteRange::new(0, at).expect("zeroed ranges have bytes");
         let _ = lower.call(Op::Discard { range, fua: false }).await;
-        let words = format!(
-            "a vault takes {bytes} bytes for itself when it is made, and they are not all \
-                         there: {error}"
-        );
-        return Err(Error::new(ErrorKind::NoSpace, words).next("free some space there"));
+        let words = format!("the disk has no room for the {bytes} bytes of a new vault: {error}");
+        return Err(Error::new(ErrorKind::NoSpace, words).next("free some space on the disk"));
     }
     Ok(())
 }
@@ -332,7 +330,7 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
     }
     let newest = newest(&seen).ok_or_else(|| {
         let kind = if trouble.is_empty() { ErrorKind::NotFound } else { ErrorKind::Corrupt };
-        let words = ["there is no vault on any of the disks".to_owned()];
+        let words = ["no disk has a vault".to_owned()];
         let words: Vec<_> = words.into_iter().chain(trouble.iter().cloned()).collect();
         Error::new(kind, words.join("; "))
     })?;
@@ -349,8 +347,8 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
     let nobody = (0..lowers.len()).all(|copy| !current(copy) || missing.contains(&copy));
     if nobody || (!missing.is_empty() && !options.may_degrade) {
         let words = format!(
-            "copies {missing:?} of the vault are current and not here: bring {}{}{}",
-            if nobody { "one of them" } else { "them, or open it without them" },
+            "copies {missing:?} of the vault are current and missing: bring {}{}{}",
+            if nobody { "one of these copies" } else { "these copies, or open the vault degraded" },
             if trouble.is_empty() { "" } else { "; " },
             trouble.join("; ")
         );
@@ -377,18 +375,21 @@ fn check_newest(newest: &Superblock, lowers: &[Option<Lower>], options: &Options
         return Err(Error::new(ErrorKind::Invalid, words));
     }
     if newest.copies as usize != lowers.len() {
-        let words = format!("the vault has {} copies; {} are named", newest.copies, lowers.len());
+        let words =
+            format!("the vault has {} copies; {} disks are named", newest.copies, lowers.len());
         return Err(Error::new(ErrorKind::Invalid, words));
     }
     if newest.unknown_read_only != 0 && !options.read_only {
         let bits = newest.unknown_read_only;
-        let words = format!("this version may only read a vault with features {bits:#x}");
+        let words = format!(
+            "this Cairn can only read a vault with features {bits:#x}: open the vault read-only"
+        );
         return Err(Error::new(ErrorKind::Unsupported, words));
     }
     for lower in lowers.iter().flatten() {
         if lower.info().size < newest.geometry.bytes {
             let (is, should) = (lower.info().size, newest.geometry.bytes);
-            let words = format!("{is} bytes; a copy of this vault has {should}");
+            let words = format!("the disk has {is} bytes; a copy of the vault has {should}");
             return Err(unfit(ErrorKind::Corrupt, lower, words));
         }
     }
@@ -399,7 +400,7 @@ fn check_newest(newest: &Superblock, lowers: &[Option<Lower>], options: &Options
 fn check_copy(newest: &Superblock, copy: usize, own: &Superblock) -> Result<()> {
     if own.vault != newest.vault || own.copies != newest.copies || own.copy as usize != copy {
         let words = format!(
-            "in the place of copy {copy} of the vault {} is copy {} of {}",
+            "the disk for copy {copy} of vault {} holds copy {} of vault {}",
             newest.vault, own.copy, own.vault
         );
         return Err(Error::new(ErrorKind::Invalid, words));
@@ -408,14 +409,14 @@ fn check_copy(newest: &Superblock, copy: usize, own: &Superblock) -> Result<()> 
     let ahead = own.epoch.number > sent.number;
     if ahead || (own.epoch.number == sent.number && own.epoch.draw != sent.draw) {
         let words = format!(
-            "copy {copy} of the vault has been written apart from the others: it is of epoch {}, \
-             and was last sent {}; open it alone and look, or format it anew",
+            "split brain: copy {copy} of the vault was written without the other copies: it has \
+             epoch {}, and they last sent epoch {}; open the copy alone, or format it again",
             own.epoch.number, sent.number
         );
         return Err(Error::new(ErrorKind::Corrupt, words));
     }
     if own.geometry != newest.geometry {
-        let words = format!("copy {copy} of the vault has other sizes than the others");
+        let words = format!("copy {copy} of the vault differs in size from the other copies");
         return Err(Error::new(ErrorKind::Corrupt, words));
     }
     Ok(())

@@ -156,21 +156,23 @@ impl Page {
     /// # Errors
     /// A description of the difference.
     pub fn verify(bytes: &[u8], number: PageNumber, pointer: &Pointer) -> Result<Self, String> {
-        let bytes = bytes.try_into().map_err(|_| format!("{} bytes are no page", bytes.len()))?;
+        let bytes = bytes
+            .try_into()
+            .map_err(|_| format!("a page has {PAGE_BYTES} bytes, not {}", bytes.len()))?;
         let page = Self(bytes);
         let header = page.header();
         if checksum(&page.0[size_of::<U64>()..]) != header.checksum.get() {
-            return Err("its checksum does not fit".to_owned());
+            return Err("the checksum of the page is wrong".to_owned());
         }
         if header.number.get() != number {
-            return Err(format!("it is page {}", header.number));
+            return Err(format!("page {} is at the address of page {number}", header.number));
         }
         if header.checkpoint.get() != pointer.checkpoint {
             let (is, should) = (header.checkpoint, pointer.checkpoint);
-            return Err(format!("it is of checkpoint {is}, not {should}"));
+            return Err(format!("the page has checkpoint {is}, not {should}"));
         }
         if header.checksum.get() != pointer.checksum {
-            return Err("it is not the version that the map names".to_owned());
+            return Err("the checksum of the page is not that in the map".to_owned());
         }
         Ok(page)
     }

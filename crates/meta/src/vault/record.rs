@@ -141,10 +141,11 @@ impl<'a> Change<'a> {
     /// # Errors
     /// A description of the fault.
     pub fn decode(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), String> {
-        let (header, rest) = ChangeHeader::ref_from_prefix(bytes).map_err(|_| "a change is cut")?;
+        let (header, rest) =
+            ChangeHeader::ref_from_prefix(bytes).map_err(|_| "a change is truncated")?;
         let (length, from) = (header.length.get(), header.from.get());
         if length == 0 || header.zero != [0; 2] || from.checked_add(length.into()).is_none() {
-            return Err(format!("a change of {length} from {from}"));
+            return Err(format!("a change has length {length} at offset {from}"));
         }
         let mut after = rest;
         let of_none = header.object.get() == 0;
@@ -157,12 +158,15 @@ impl<'a> Change<'a> {
             (FILL, value) => Verb::Fill(length, value),
             (BITS, value @ 0..=1) => Verb::Bits(length, value == 1),
             (DATA, 0) if of_none && rest.len() >= DATA_CHECKSUM_BYTES => {
-                let (sum, behind) = U64::ref_from_prefix(rest).expect("it was just measured");
+                let (sum, behind) =
+                    U64::ref_from_prefix(rest).expect("the length was just checked");
                 after = behind;
                 Verb::Data(length, sum.get())
             }
             (LET_GO, 0) if of_none && (from, length) == (0, 1) => Verb::LetGo,
-            (verb, value) => return Err(format!("a change of sort {verb} with {value}")),
+            (verb, value) => {
+                return Err(format!("a change has unknown type {verb} or value {value}"));
+            }
         };
         Ok((Self { object: header.object.get(), from, verb }, after))
     }
@@ -219,7 +223,7 @@ pub const fn padded(length: usize) -> usize {
 /// If `to` has another length.
 pub fn encode(vault: Uuid, at: Position, changes: u32, parts: &[&[u8]], to: &mut [u8]) -> Head {
     let length = RECORD_HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
-    assert_eq!(to.len(), padded(length), "the buffer is made for this record");
+    assert_eq!(to.len(), padded(length), "the buffer has the length of the record");
     let header = Header {
         magic: RECORD_MAGIC,
         checksum: 0.into(),

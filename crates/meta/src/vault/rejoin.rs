@@ -24,7 +24,7 @@ impl Vault {
         let lower = (copy < self.copies()).then(|| inner.replicas.lower(copy)).flatten();
         let behind = lower.filter(|_| inner.replicas.standing(copy) == CopyState::Behind);
         let lower = behind.cloned().ok_or_else(|| {
-            let words = format!("copy {copy} is not one that is here and was left behind");
+            let words = format!("copy {copy} of the vault is missing, or was not left behind");
             Error::new(ErrorKind::Invalid, words)
         })?;
         inner.blank(copy, &lower).await?;
@@ -86,7 +86,8 @@ impl Inner {
         match self.replicas.standing(copy) {
             CopyState::Joining => Ok(()),
             _ => Err(self.replicas.fault(copy).unwrap_or_else(|| {
-                Error::new(ErrorKind::Stopped, format!("copy {copy} was left behind again"))
+                let words = format!("copy {copy} of the vault failed again during its resync");
+                Error::new(ErrorKind::Stopped, words)
             })),
         }
     }

@@ -68,7 +68,7 @@ impl Found {
         let speaks = |(head, _): &&mut (Head, Vec<u8>)| head.changes > 0;
         let Some((head, changes)) = self.records.iter_mut().rfind(speaks) else { return Ok(()) };
         *changes = data::mark_lost(changes, lost).map_err(|words| {
-            let words = format!("record {} of the log: {words}", head.at.number);
+            let words = format!("record {} of the vault's log: {words}", head.at.number);
             Error::new(ErrorKind::Corrupt, words)
         })?;
         Ok(())
@@ -130,8 +130,8 @@ pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
         if found.end.number == before {
             let (lost, later) = (found.end.number, latest.at.number);
             let words = format!(
-                "record {lost} of the log is damaged on every copy: record {later} is whole, and \
-                 was written after it"
+                "record {lost} of the vault's log is damaged on every copy; the later record {later} \
+                 is intact"
             );
             return Err(Error::new(ErrorKind::Corrupt, words));
         }
@@ -148,11 +148,16 @@ impl Inner {
         for (head, changes) in &found.records {
             let number = head.at.number;
             let damaged = |words: String| {
-                Error::new(ErrorKind::Corrupt, format!("record {number} of the log: {words}"))
+                Error::new(
+                    ErrorKind::Corrupt,
+                    format!("record {number} of the vault's log: {words}"),
+                )
             };
             let changes = record::changes(changes).map_err(damaged)?;
             if changes.len() != head.changes as usize {
-                return Err(damaged(format!("{} changes, not {}", changes.len(), head.changes)));
+                let words =
+                    format!("the record has {} changes, not {}", changes.len(), head.changes);
+                return Err(damaged(words));
             }
             for change in changes.iter().filter(|change| change.verb.is_of_object()) {
                 self.repeat(change).await.map_err(|error| match error.kind() {
@@ -174,7 +179,9 @@ impl Inner {
             return Ok(());
         }
         if self.read_only {
-            let words = format!("the log changes more than {most} pages; give it a larger cache");
+            let words = format!(
+                "the vault's log changes more than {most} pages; the vault needs a larger cache"
+            );
             return Err(Error::new(ErrorKind::Limit, words));
         }
         self.checkpoint(false).await
@@ -187,12 +194,16 @@ impl Inner {
             return Ok(());
         };
         if pieces(change).count() > TRANSACTION_PAGES_MAX {
-            let words = format!("a change of more than {TRANSACTION_PAGES_MAX} pages");
+            let words = format!("a change covers more than {TRANSACTION_PAGES_MAX} pages");
             return Err(Error::new(ErrorKind::Corrupt, words));
         }
         for piece in pieces(change) {
             let number = entry.page(piece.index).ok_or_else(|| {
-                let words = format!("page {} of {entry}, which has {}", piece.index, entry.pages());
+                let words = format!(
+                    "a change to page {} is beyond the {} pages of {entry}",
+                    piece.index,
+                    entry.pages()
+                );
                 Error::new(ErrorKind::Corrupt, words)
             })?;
             self.tree.ensure(&self.replicas, number).await?;
@@ -217,12 +228,15 @@ impl Inner {
     pub(super) fn note_slot(&self, slot: usize) -> Result<()> {
         let per_page = super::directory::SLOTS_PER_PAGE;
         let cache = self.tree.cache.borrow();
-        let page = cache.peek((slot / per_page) as u64).expect("it was just made sure");
+        let page = cache.peek((slot / per_page) as u64).expect("the page was just loaded");
         let bytes = &page.content()[slot % per_page * ENTRY_BYTES..][..ENTRY_BYTES];
         let decoded =
             Slot::decode(bytes).and_then(|now| self.directory.borrow_mut().put(slot, now));
         decoded.map_err(|words| {
-            Error::new(ErrorKind::Corrupt, format!("entry {slot} of the directory: {words}"))
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("entry {slot} of the vault's directory: {words}"),
+            )
         })
     }
 }

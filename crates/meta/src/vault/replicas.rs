@@ -128,7 +128,7 @@ impl Replicas {
 
     /// Returns the disk of a copy. The copy must be present.
     pub fn present(&self, copy: usize) -> &Lower {
-        self.lower(copy).expect("a copy that takes part is there")
+        self.lower(copy).expect("a copy that takes writes is present")
     }
 
     /// Returns the indices of the copies that take part in writes.
@@ -167,9 +167,9 @@ impl Replicas {
                 let why = match found {
                     Err(Wrong::Damaged(why)) => why.as_str(),
                     Err(Wrong::NoMagic) if bytes.read().iter().any(|byte| *byte != 0) => {
-                        "it is something else"
+                        "overwritten with other data"
                     }
-                    Err(Wrong::NoMagic) if !is_first => "it is gone",
+                    Err(Wrong::NoMagic) if !is_first => "missing",
                     _ => continue,
                 };
                 damaged.push(format!("{} at {at}: {why}", lower.name()));
@@ -227,7 +227,8 @@ impl Replicas {
         match error {
             Some(error) if complaints.is_empty() => Err(error),
             _ => {
-                let words = format!("no copy has page {number}: {}", complaints.join("; "));
+                let words =
+                    format!("no copy of the vault has page {number}: {}", complaints.join("; "));
                 Err(Error::new(ErrorKind::Corrupt, words))
             }
         }
@@ -252,7 +253,7 @@ impl Replicas {
 
     /// Reads `len` bytes at offset `at` of the disk of a copy.
     pub async fn read(&self, lower: &Lower, at: u64, len: usize) -> Result<Buf> {
-        let range = ByteRange::new(at, len as u64).expect("something is read");
+        let range = ByteRange::new(at, len as u64).expect("a read has bytes");
         let into = self.env.pool().scratch(len).await?;
         lower.read(range, into).await
     }
@@ -307,7 +308,7 @@ impl Replicas {
         if self.current().is_empty() {
             let last = self.members.iter().find_map(|member| member.fault.borrow().clone());
             let why = last.map_or_else(String::new, |error| format!(": {}", error.message()));
-            let words = format!("no copy of the vault is left{why}");
+            let words = format!("every copy of the vault failed{why}");
             return Err(Error::new(ErrorKind::Faulted, words));
         }
         Ok(())

@@ -131,14 +131,17 @@ pub enum Wrong {
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoMagic => f.write_str("no vault"),
+            Self::NoMagic => f.write_str("the disk has no vault"),
             Self::Version(version) => {
-                write!(f, "a vault of version {version}; this version of Cairn knows {VERSION}")
+                write!(
+                    f,
+                    "the vault has version {version}; this Cairn reads only version {VERSION}"
+                )
             }
             Self::Features(bits) => {
-                write!(f, "a vault with features that this version does not know (bits {bits:#x})")
+                write!(f, "the vault has features that this Cairn does not know (bits {bits:#x})")
             }
-            Self::Damaged(why) => write!(f, "a damaged superblock: {why}"),
+            Self::Damaged(why) => write!(f, "the superblock of the vault is damaged: {why}"),
         }
     }
 }
@@ -152,7 +155,8 @@ fn damaged(why: impl fmt::Display) -> Wrong {
 /// # Panics
 /// If `bytes` are fewer than [`PAGE_BYTES`].
 pub fn superblock_checksum(bytes: &[u8]) -> u64 {
-    let mut whole: [u8; PAGE_BYTES] = bytes[..PAGE_BYTES].try_into().expect("just cut");
+    let mut whole: [u8; PAGE_BYTES] =
+        bytes[..PAGE_BYTES].try_into().expect("the slice has one page");
     whole[CHECKSUM].fill(0);
     checksum(&whole)
 }
@@ -204,9 +208,10 @@ impl Superblock {
         if !bytes.starts_with(&MAGIC) {
             return Err(Wrong::NoMagic);
         }
-        let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| damaged("cut short"))?;
+        let (raw, _) =
+            Raw::ref_from_prefix(bytes).map_err(|_| damaged("the bytes are truncated"))?;
         if raw.checksum.get() != superblock_checksum(bytes) {
-            return Err(damaged("its checksum does not fit"));
+            return Err(damaged("the checksum is wrong"));
         }
         if raw.version.get() != VERSION {
             return Err(Wrong::Version(raw.version.get()));
@@ -223,23 +228,23 @@ impl Superblock {
         self.geometry.check()?;
         let Self { copy, copies, current, sequence, epoch, tail, root, checkpoint, .. } = self;
         if !(1..=COPIES_MAX as u32).contains(copies) || copy >= copies {
-            return Err(format!("copy {copy} of {copies}"));
+            return Err(format!("copy number {copy} of {copies} is impossible"));
         }
         if *current == 0 || current >> copies != 0 {
-            return Err(format!("current copies {current:#b} of {copies}"));
+            return Err(format!("current copies {current:#b} of {copies} are impossible"));
         }
         if *sequence == 0 || epoch.number == 0 || tail.number == 0 {
-            return Err("sequence, epoch or tail 0".to_owned());
+            return Err("the sequence, epoch or tail is 0".to_owned());
         }
         let counted = [*sequence, epoch.number, tail.number, tail.offset, tail.epoch, *checkpoint];
         if let Some(past) = counted.into_iter().find(|count| *count > COUNT_MAX) {
-            return Err(format!("it counts to {past}; nothing has happened so often"));
+            return Err(format!("a counter has the impossible value {past}"));
         }
         if !tail.offset.is_multiple_of(PAGE_BYTES as u64) {
-            return Err(format!("a tail at {}", tail.offset));
+            return Err(format!("the tail of the log is at {}, no page boundary", tail.offset));
         }
         if root.is_some_and(|root| root.checkpoint > *checkpoint) {
-            return Err("a root that is newer than its checkpoint".to_owned());
+            return Err("the root is newer than the checkpoint".to_owned());
         }
         Ok(())
     }

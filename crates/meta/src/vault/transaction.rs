@@ -19,7 +19,7 @@ pub const TRANSACTION_PAGES_MAX: usize = 256;
 
 /// A collection of changes to objects of a vault. [`Vault::commit`] makes them happen; dropping the transaction
 /// discards them.
-#[must_use = "nothing of it happens before it is committed"]
+#[must_use = "a transaction changes nothing before its commit"]
 pub struct Transaction {
     vault: Rc<Inner>,
     pub(super) changes: Vec<u8>,
@@ -206,7 +206,8 @@ impl Transaction {
             let entry = self.entry_now(*object)?;
             for index in *first..=*last {
                 let page = entry.page(index).ok_or_else(|| {
-                    let words = format!("{entry} has {} pages; not page {index}", entry.pages());
+                    let words =
+                        format!("page {index} is beyond the {} pages of {entry}", entry.pages());
                     Error::new(ErrorKind::OutOfRange, words)
                 })?;
                 all.insert(page, *object);
@@ -240,5 +241,5 @@ pub(super) fn of_kind(entry: Rc<Entry>, kind: ObjectKind) -> Result<Rc<Entry>> {
     if entry.kind == kind {
         return Ok(entry);
     }
-    Err(Error::new(ErrorKind::Invalid, format!("{entry} is no {kind:?}")))
+    Err(Error::new(ErrorKind::Invalid, format!("{entry} is not of kind {kind:?}")))
 }

@@ -87,7 +87,7 @@ impl Tree {
         });
         let (page, mend) = from.read_page(number, &pointer).await?;
         if self.is_map(number) && page.owner() != MAP_OWNER {
-            let words = format!("page {number} is not one of the map");
+            let words = format!("page {number} of the vault is not a page of the map");
             return Err(Error::new(ErrorKind::Corrupt, words));
         }
         if mend {
@@ -109,7 +109,7 @@ impl Tree {
             return Ok(self.root.get());
         };
         Box::pin(self.ensure(from, parent)).await?;
-        Ok(self.cache.borrow().peek(parent).expect("it was just made sure").pointer(place))
+        Ok(self.cache.borrow().peek(parent).expect("the page was just loaded").pointer(place))
     }
 
     /// Schedules the repair of page `number`, which was damaged on a copy. Instead of a page of the vault's map,

@@ -101,7 +101,7 @@ fn vault_stays_failed_after_last_copy_fails() {
         assert_eq!(error.kind(), ErrorKind::Faulted, "{error}");
         disks.iter().for_each(|disk| disk.fails.set(Fails::default()));
         let error = scene::run(&vault, &trace, 4, 4).await.unwrap_err();
-        assert!(error.to_string().contains("open it anew"), "{error}");
+        assert!(error.to_string().contains("open the vault again"), "{error}");
         assert_eq!(vault.flush().await.unwrap_err().kind(), ErrorKind::Faulted);
         drop(vault);
         let vault = Vault::open(&env, some(&disks), &SMALL).await.unwrap();
@@ -196,7 +196,7 @@ fn open_rejects_split_brain_of_copies() {
         drop(two);
         let error = Vault::open(&env, some(&disks), &SMALL).await.err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains("apart"), "{error}");
+        assert!(error.to_string().contains("split brain"), "{error}");
         // Each of them is still usable alone.
         let one = Vault::open(&env, alone(0), &SMALL).await.unwrap();
         assert_eq!(scene::shown(&one).await.unwrap(), 6);
@@ -218,7 +218,7 @@ fn open_rejects_copy_left_behind_that_continued_alone() {
         scene::run(&two, &trace, 4, 4).await.unwrap();
         drop(two);
         let error = Vault::open(&env, some(&disks), &SMALL).await.err().unwrap();
-        assert!(error.to_string().contains("apart"), "{error}");
+        assert!(error.to_string().contains("split brain"), "{error}");
     });
 }
 
@@ -232,7 +232,7 @@ fn open_rejects_disk_in_wrong_position() {
         drop(vault);
         let swapped = vec![Some(disks[1].lower()), Some(disks[0].lower())];
         let error = Vault::open(&env, swapped, &SMALL).await.err().unwrap();
-        assert!(error.to_string().contains("in the place of copy"), "{error}");
+        assert!(error.to_string().contains("the disk for copy"), "{error}");
         let others = scene::blank(2, &trace);
         scene::format(&env, &others).await;
         let mixed = vec![Some(disks[0].lower()), Some(others[1].lower())];
@@ -245,7 +245,7 @@ fn open_rejects_disk_in_wrong_position() {
         assert!(error.to_string().contains("not"), "{error}");
         let one = vec![Some(disks[0].lower())];
         let error = Vault::open(&env, one, &SMALL).await.err().unwrap();
-        assert!(error.to_string().contains("2 copies; 1"), "{error}");
+        assert!(error.to_string().contains("2 copies; 1 disks"), "{error}");
     });
 }
 

@@ -256,7 +256,7 @@ fn check_reports_lost_superblock() {
     // The first superblock is alone; the slot of the second one has zeros.
     assert!(fresh[0] != 0 && fresh[4096..8192].iter().all(|byte| *byte == 0));
     assert_eq!(checked(&fresh).count, 0);
-    says(&fresh, 4096 + 9, &[1], "it is something else");
+    says(&fresh, 4096 + 9, &[1], "overwritten with other data");
     block_on(&world, scene::format(&env, &disks));
     // The newer superblock may be in either slot.
     for step in 1..=2 {
@@ -266,9 +266,9 @@ fn check_reports_lost_superblock() {
         let image = image();
         assert_eq!(checked(&image).count, 0, "{step}");
         for at in [0, 4096] {
-            says(&image, at, &[image[at] ^ 1], "it is something else");
+            says(&image, at, &[image[at] ^ 1], "overwritten with other data");
             says(&image, at + 8, &[0x77; 4088], "");
-            let damaged = says(&image, at, &[0; 4096], "it is gone");
+            let damaged = says(&image, at, &[0; 4096], "missing");
             let again = [Disk::new(0, damaged, &trace)];
             block_on(&world, async {
                 let vault = Vault::open(&env, some(&again), &SMALL).await.unwrap();

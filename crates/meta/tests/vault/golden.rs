@@ -140,7 +140,8 @@ fn page_and_pointer_match_golden_bytes() {
     );
     let older = Pointer { checkpoint: 5, ..pointer };
     assert!(
-        Page::verify(&golden, 0x1234, &older).is_err_and(|words| words.contains("of checkpoint 6"))
+        Page::verify(&golden, 0x1234, &older)
+            .is_err_and(|words| words.contains("has checkpoint 6"))
     );
 }
 

@@ -257,7 +257,7 @@ impl Run {
             let lowers = self.lowers().into_iter().map(Some).collect();
             let opened = block_on(&self.world, Vault::open(&self.world.env(), lowers, &DEGRADED));
             let error = opened.err().unwrap_or_else(|| panic!("{what}: opened with copy {copy}"));
-            assert!(error.to_string().contains("apart"), "{what}: {error}");
+            assert!(error.to_string().contains("split brain"), "{what}: {error}");
             self.crash(false);
         }
         self.disks[copy].put_back(&before);
