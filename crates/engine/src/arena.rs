@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arena_grows_to_its_bound() {
+    fn arena_grows_up_to_element_limit() {
         let arena = Arena::new(2 * CHUNK, || 5);
         assert_eq!(arena.grow(), Some(0..CHUNK));
         assert_eq!(arena.grow(), Some(CHUNK..2 * CHUNK));

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waker_queues_slot_and_wakes_driver_once() {
+    fn slot_waker_queues_slot_in_own_engine_only() {
         let ready = Ready::new();
         let other = Ready::new();
         let key = Key { index: 70_000, generation: 65_535 };

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_returns_request_after_waiting() {
+    fn slot_returns_request_after_future_waited() {
         let pool = BufPool::new(1 << 20, 0);
         let drops = Rc::new(Cell::new(0));
         let slot = Slot::default();
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_slot_drops_its_future_once() {
+    fn dropped_slot_drops_running_future_once() {
         let pool = BufPool::new(1 << 20, 0);
         let drops = Rc::new(Cell::new(0));
         let slot = Slot::default();
@@ -481,7 +481,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not Resting")]
-    fn slot_refuses_take_while_future_runs() {
+    fn slot_take_panics_while_future_runs() {
         let pool = BufPool::new(1 << 20, 0);
         let slot = Slot::default();
         slot.put(read(&pool));

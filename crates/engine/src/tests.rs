@@ -187,7 +187,7 @@ fn stripe(bench: &Bench, chunk: u32) -> ([Rc<Bytes>; 2], NodeId) {
 }
 
 #[test]
-fn write_is_read_back_through_devices_and_tables() {
+fn engine_read_returns_written_bytes_through_devices_and_tables() {
     let bench = Bench::new();
     let ([a, b], stripe) = stripe(&bench, 512);
     let top = bench.pass(bench.pass(stripe));
@@ -203,7 +203,7 @@ fn write_is_read_back_through_devices_and_tables() {
 }
 
 #[test]
-fn read_answered_in_other_buffer_arrives() {
+fn engine_read_returns_bytes_that_disk_put_in_other_buffer() {
     let bench = Bench::new();
     let mut disks = Vec::new();
     for fill in [1, 2] {
@@ -219,7 +219,7 @@ fn read_answered_in_other_buffer_arrives() {
 }
 
 #[test]
-fn flush_reaches_every_lower_once() {
+fn table_sends_flush_to_every_lower_once() {
     let bench = Bench::new();
     let ([a, b], stripe) = stripe(&bench, 512);
     bench.call(stripe, Op::Flush).1.unwrap();
@@ -227,7 +227,7 @@ fn flush_reaches_every_lower_once() {
 }
 
 #[test]
-fn discard_goes_down_in_one_piece_per_column() {
+fn table_sends_striped_discard_as_one_request_per_disk() {
     let bench = Bench::new();
     let (_, a) = bench.disk("a", 65536);
     let (_, b) = bench.disk("b", 65536);
@@ -242,7 +242,7 @@ fn discard_goes_down_in_one_piece_per_column() {
 }
 
 #[test]
-fn hooks_see_both_ways_in_their_own_addresses() {
+fn hooks_see_request_and_reply_at_hook_addresses() {
     let bench = Bench::new();
     let (_, disk) = bench.disk("disk", 8192);
     let (low, high) = (Rc::new(Seen::default()), Rc::new(Seen::default()));
@@ -256,7 +256,7 @@ fn hooks_see_both_ways_in_their_own_addresses() {
 }
 
 #[test]
-fn request_keeps_its_number_all_the_way_down() {
+fn engine_keeps_number_of_client_request_down_to_disk() {
     #[derive(Default)]
     struct Numbers(RefCell<Vec<u64>>);
     impl Hooks for Numbers {
@@ -281,7 +281,7 @@ fn request_keeps_its_number_all_the_way_down() {
 }
 
 #[test]
-fn an_abandoned_child_works_on_and_keeps_its_buffer() {
+fn dropped_child_request_completes_before_buffer_is_freed() {
     let bench = Bench::new();
     let (disk, id) = bench.disk("disk", 4096);
     disk.hold.set(true);
@@ -295,7 +295,7 @@ fn an_abandoned_child_works_on_and_keeps_its_buffer() {
 }
 
 #[test]
-fn the_seam_refuses_what_a_device_may_not_see() {
+fn engine_rejects_misaligned_or_out_of_range_request_before_device() {
     let bench = Bench::new();
     let (_, id) = bench.disk("disk", 4096);
     let lower = bench.engine.lower(id);
@@ -311,7 +311,7 @@ fn the_seam_refuses_what_a_device_may_not_see() {
 }
 
 #[test]
-fn a_request_is_admitted_only_with_its_reserve() {
+fn engine_admits_request_only_with_enough_free_slots() {
     let bench = Bench::new();
     let (disk, id) = bench.disk("disk", 65536);
     disk.hold.set(true);
@@ -354,7 +354,7 @@ impl Device for Copying {
 }
 
 #[test]
-fn a_request_is_admitted_only_with_its_buffers() {
+fn engine_admits_request_only_with_enough_free_buffers() {
     let bench = Bench::new();
     let (disk, id) = bench.disk("disk", 65536);
     disk.hold.set(true);
@@ -392,7 +392,7 @@ fn a_request_is_admitted_only_with_its_buffers() {
 }
 
 #[test]
-fn shuffle_takes_every_order_of_waking() {
+fn engine_shuffle_reaches_every_order_of_completion() {
     let mut orders = std::collections::BTreeSet::new();
     for seed in 0..24_usize {
         let bench = Bench::new();
@@ -427,7 +427,7 @@ impl Sink for Order {
 }
 
 #[test]
-fn portals_are_led_to_their_targets_as_a_set() {
+fn portals_retarget_moves_creates_and_closes_portals_together() {
     let bench = Bench::new();
     let ((one, a), (two, b)) = (bench.disk("one", 4096), bench.disk("two", 4096));
     let portals = Portals::default();
@@ -455,7 +455,7 @@ fn portals_are_led_to_their_targets_as_a_set() {
 }
 
 #[test]
-fn portal_is_not_led_where_known_requests_would_not_fit() {
+fn portal_fit_rejects_target_with_smaller_request_limit() {
     let bench = Bench::new();
     let (_, wide) = bench.disk("wide", 1 << 20);
     let lower = bench.engine.lower(wide);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn window_past_end_names_device_and_size() {
+    fn linear_range_past_end_names_device_and_size() {
         let options = [("start", Value::Size(4096)), ("size", Value::Size(1 << 20))];
         let fault = fault(crate::linear::KIND, &given(&options, &[1 << 20]));
         let words = "byte 1052672 is beyond the end of \"left\", which has 1 MiB (1048576 B)";
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn chunk_larger_than_column_names_column_and_limit() {
+    fn stripe_chunk_larger_than_lower_names_lower_and_limit() {
         let options = [("chunk", Value::Size(1 << 20))];
         let fault = fault(crate::stripe::KIND, &given(&options, &[1 << 30, 100 << 10]));
         let words =

@@ -50,7 +50,7 @@ fn emulation_supplies_small_writes_on_large_blocks() {
 }
 
 #[test]
-fn small_writes_beside_zeroes_and_discards_of_whole_blocks() {
+fn emulation_mixes_small_writes_with_whole_block_zeroes() {
     let subject = Subject::new("emulate 512 on a disk", REGISTRY, 1, SIZE, |graph, on| {
         let above = Emulate::new(graph.env(), graph.lower(on[0]), 512)?;
         graph.adopt("emulate", Rc::new(above), Emulate::NEEDS, on)

@@ -5,7 +5,7 @@ mod bodies;
 use graph::spec::{Local, Spec};
 
 #[test]
-fn label_texts() {
+fn label_spec_parser_handles_random_texts() {
     let label = "name = \"home\"\n[disk]\n\"a\" = { uuid = \"x\", size = 65536, block = 4096 }\n\
         [device]\n\"t\" = { kind = \"trace\", on = [\"a\"], queue = 7 }\n\
         \"safe\" = { kind = \"crypt\", on = [\"t\"] }\n[export]\n\"vol\" = { on = \"safe\" }\n";
@@ -25,6 +25,6 @@ fn label_texts() {
 
 /// An input that the fuzz target found.
 #[test]
-fn label_text_with_control_character_in_number() {
+fn label_spec_parser_handles_control_character_in_number() {
     bodies::label_text(b"_ff=5_ff\x05f\xbff");
 }

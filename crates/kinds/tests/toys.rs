@@ -118,7 +118,7 @@ fn judge_lock(bench: &Bench, top: PartId, above: ByteRange, below: &[(&Locker, B
 }
 
 #[test]
-fn lock_passes_through_tables_and_hooks() {
+fn lock_command_passes_through_tables_and_hooks() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let (b, lock_b) = bench.lock();
@@ -148,7 +148,7 @@ fn lock_passes_through_tables_and_hooks() {
 }
 
 #[test]
-fn lock_over_two_devices_is_taken_everywhere_or_nowhere() {
+fn lock_command_over_two_devices_is_atomic() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let (b, lock_b) = bench.lock();
@@ -163,7 +163,7 @@ fn lock_over_two_devices_is_taken_everywhere_or_nowhere() {
 }
 
 #[test]
-fn locks_of_overlapping_ranges_are_taken_in_one_order() {
+fn overlapping_lock_commands_reach_devices_in_same_order() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let (b, _) = bench.lock();
@@ -179,7 +179,7 @@ fn locks_of_overlapping_ranges_are_taken_in_one_order() {
 }
 
 #[test]
-fn locks_within_one_device_are_taken_in_order_of_its_own_addresses() {
+fn lock_commands_within_device_run_in_address_order() {
     let mut bench = Bench::new();
     let (a, lock) = bench.lock();
     let part = |bench: &mut Bench, start| {
@@ -200,7 +200,7 @@ fn locks_within_one_device_are_taken_in_order_of_its_own_addresses() {
 }
 
 #[test]
-fn lasting_effect_is_refused_over_moving_map() {
+fn engine_refuses_lasting_command_above_device_that_moves_bytes() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let moving = Rc::new(Moving(bench.graph.lower(a)));
@@ -212,7 +212,7 @@ fn lasting_effect_is_refused_over_moving_map() {
 }
 
 #[test]
-fn device_without_places_refuses_commands_by_name() {
+fn engine_names_disk_that_does_not_support_command() {
     let mut bench = Bench::new();
     let disk = bench.disk();
     let hook = bench.add("pass", &[], &[disk]);
@@ -223,7 +223,7 @@ fn device_without_places_refuses_commands_by_name() {
 }
 
 #[test]
-fn allocation_moves_up_and_is_refused_across_stripes() {
+fn allocated_range_is_translated_upwards_and_refused_across_stripe() {
     let mut bench = Bench::new();
     let disk = bench.disk();
     let space = Rc::new(Allocator::new(bench.graph.lower(disk)));
@@ -250,7 +250,7 @@ fn allocation_moves_up_and_is_refused_across_stripes() {
 }
 
 #[test]
-fn remote_disk_carries_commands_as_bytes() {
+fn remote_disk_sends_commands_as_bytes() {
     let (mut server, mut bench) = (Bench::new(), Bench::new());
     let (a, lock) = server.lock();
     let part =
@@ -264,7 +264,7 @@ fn remote_disk_carries_commands_as_bytes() {
 }
 
 #[test]
-fn verbs_and_arguments_cross_as_the_same_values() {
+fn encoded_commands_decode_to_same_arguments() {
     let known = || VERBS.iter().copied().chain(REGISTRY.verbs());
     for verb in known() {
         let found = known().filter(|other| other.name == verb.name).count();
@@ -303,7 +303,7 @@ impl Device for Refusing {
 }
 
 #[test]
-fn refused_command_is_undone_only_where_it_was_carried_out() {
+fn engine_undoes_refused_command_only_on_devices_that_accepted() {
     let mut bench = Bench::new();
     let (a, lock) = bench.lock();
     let disk = bench.disk();

@@ -185,7 +185,7 @@ const BUILDS: [Build; 6] = [
 ];
 
 #[test]
-fn volumes_of_one_device_keep_their_own_bytes() {
+fn volumes_on_one_device_keep_separate_bytes() {
     for build in BUILDS {
         let rig = Rig::new(build);
         let (left, right) = (rig.connect("left").unwrap(), rig.connect("right").unwrap());
@@ -202,7 +202,7 @@ fn volumes_of_one_device_keep_their_own_bytes() {
 }
 
 #[test]
-fn volume_is_open_from_first_client_to_last() {
+fn volume_stays_open_from_first_client_to_last_client() {
     let rig = Rig::new(stripe);
     let open = || rig.volumes.pool.open_count();
     let begin = rig.world.env().now();
@@ -221,7 +221,7 @@ fn volume_is_open_from_first_client_to_last() {
 }
 
 #[test]
-fn client_learns_why_volume_cannot_be_opened() {
+fn server_reports_reason_if_volume_cannot_be_opened() {
     let rig = Rig::new(stripe);
     let unknown = rig.connect("middle").err().expect("the pool has no such volume");
     assert!(unknown.to_string().contains("no export named \"middle\""), "{unknown}");
@@ -233,7 +233,7 @@ fn client_learns_why_volume_cannot_be_opened() {
 }
 
 #[test]
-fn list_opens_no_volume() {
+fn server_opens_no_volume_for_empty_export_name() {
     let rig = Rig::new(stripe);
     let unnamed = rig.connect("").err().expect("two volumes, and neither is the default one");
     assert!(unnamed.to_string().contains("no export named"), "{unnamed}");

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uuid_parses_from_its_own_text() {
+    fn uuid_parses_displayed_uuid_and_rejects_malformed_text() {
         let uuid =
             Uuid([0x01, 0x90, 0xf5, 0xa0, 0x62, 0xd8, 0x4b, 0x1c, 0x9a, 0x50, 1, 2, 3, 4, 5, 6]);
         assert_eq!(uuid.to_string(), "0190f5a0-62d8-4b1c-9a50-010203040506");

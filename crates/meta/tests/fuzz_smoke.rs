@@ -35,7 +35,7 @@ fn whole() -> Vec<u8> {
 }
 
 #[test]
-fn label_body_accepts_fuzzed_inputs() {
+fn label_decoder_survives_fuzzed_labels() {
     let mut counted = 0;
     testkit::smoke(&[whole()], |input| {
         counted += u64::from(Label::decode(input).is_ok());
@@ -45,7 +45,7 @@ fn label_body_accepts_fuzzed_inputs() {
 }
 
 #[test]
-fn superblock_body_accepts_fuzzed_inputs() {
+fn vault_superblock_decoder_survives_fuzzed_superblocks() {
     let geometry = Geometry::fit(1 << 20, 1 << 16, 2).unwrap();
     let superblock = Superblock {
         vault: Uuid([1; 16]),
@@ -66,7 +66,7 @@ fn superblock_body_accepts_fuzzed_inputs() {
 }
 
 #[test]
-fn record_body_accepts_fuzzed_inputs() {
+fn vault_record_decoder_survives_fuzzed_log_records() {
     let mut changes = vec![0; RECORD_HEADER_BYTES];
     for verb in [Verb::Write(b"some bytes"), Verb::Fill(100, 7), Verb::Bits(99, true)] {
         Change { object: 3, from: 50, verb }.encode(&mut changes);
@@ -78,7 +78,7 @@ fn record_body_accepts_fuzzed_inputs() {
 }
 
 #[test]
-fn page_body_accepts_fuzzed_inputs() {
+fn vault_page_decoder_survives_fuzzed_pages() {
     let entry = Entry {
         number: 1,
         kind: ObjectKind::Bitmap,

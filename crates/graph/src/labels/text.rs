@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn label_spec_disks_are_read_back() {
+    fn label_spec_disks_parse_to_written_values() {
         let text = "name = \"home\"\n\n[disk]\n\"a.b\" = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", \
                     size = 65536, block = 4096 }\n\"raw\" = {  }\n";
         let disks = disks(text).unwrap();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_label_spec_is_an_error() {
+    fn label_spec_parse_rejects_damaged_text() {
         for text in [
             "x",
             "[disk]\na = { uuid = 3 }",

@@ -148,7 +148,7 @@ fn pair(names: &[&str]) -> Draft {
 }
 
 #[test]
-fn devices_above_changed_lower_do_not_stay() {
+fn live_change_reopens_devices_above_changed_lower() {
     let old = Draft::new().disk("a").disk("b").add(&SAFE, "sa", &["a"], MIB);
     let old = old.add(&SAFE, "sb", &["b"], MIB);
     let timeout = Value::Duration(Duration::from_secs(3));
@@ -158,7 +158,7 @@ fn devices_above_changed_lower_do_not_stay() {
 }
 
 #[test]
-fn disk_created_by_start_stays_and_absent_one_does_not() {
+fn live_change_keeps_created_disk_and_reopens_absent_disk() {
     let old = Draft::new().disk("a").given("create", Value::Switch(true));
     assert_eq!(unchanged(&old.0, &Draft::new().disk("a").0), [Some(0)]);
     let mut back = Draft::new().disk("a");
@@ -167,7 +167,7 @@ fn disk_created_by_start_stays_and_absent_one_does_not() {
 }
 
 #[test]
-fn device_on_other_lowers_does_not_stay() {
+fn live_change_reopens_device_on_other_lowers() {
     let old = Draft::new().disk("a").disk("b").add(&SAFE, "s", &["a"], MIB);
     let new = Draft::new().disk("a").disk("b").add(&SAFE, "s", &["b"], MIB);
     assert_eq!(unchanged(&old.0, &new.0), [Some(0), Some(1), None]);
@@ -175,7 +175,7 @@ fn device_on_other_lowers_does_not_stay() {
 }
 
 #[test]
-fn passthrough_devices_may_be_added_and_removed() {
+fn live_change_may_add_and_remove_passthrough_devices() {
     let bare = Draft::new().disk("a").add(&SAFE, "s", &["a"], MIB);
     let slow = Draft::new().disk("a").add(&DELAY, "low", &["a"], MIB);
     let slow = slow.add(&SAFE, "s", &["low"], MIB).add(&DELAY, "high", &["s"], MIB);
@@ -184,7 +184,7 @@ fn passthrough_devices_may_be_added_and_removed() {
 }
 
 #[test]
-fn an_encryption_does_not_come_or_go() {
+fn live_change_cannot_add_or_remove_encryption() {
     let bare = Draft::new().disk("a");
     let safe = Draft::new().disk("a").add(&SAFE, "s", &["a"], MIB);
     assert_eq!(shows(&bare, &safe, &[]), Err("s".to_owned()));
@@ -192,7 +192,7 @@ fn an_encryption_does_not_come_or_go() {
 }
 
 #[test]
-fn options_that_change_no_bytes_may_change() {
+fn live_change_may_set_options_that_keep_bytes() {
     let safe = |option, value| {
         Draft::new().disk("a").add(&SAFE, "s", &["a"], MIB).given(option, Value::Integer(value))
     };
@@ -201,7 +201,7 @@ fn options_that_change_no_bytes_may_change() {
 }
 
 #[test]
-fn raw_disk_is_its_place_and_labelled_disk_its_name() {
+fn live_change_matches_raw_disk_by_path_labelled_by_name() {
     let at = |name: &str, place: &str, labelled| {
         let draft = Draft::new().add(&FILE, name, &[], MIB);
         let mut draft = draft.given("file", Value::Text(place.to_owned()));
@@ -217,7 +217,7 @@ fn raw_disk_is_its_place_and_labelled_disk_its_name() {
 }
 
 #[test]
-fn a_table_may_grow_and_not_move() {
+fn live_change_may_grow_table_but_not_move_table() {
     let part = |start, len| Draft::new().disk("a").part("p", "a", start, len);
     assert_eq!(shows(&part(4096, 8192), &part(4096, 16384), &[]), Ok(()));
     assert!(shows(&part(4096, 8192), &part(4096, 4096), &[]).is_err(), "it shrinks");
@@ -225,7 +225,7 @@ fn a_table_may_grow_and_not_move() {
 }
 
 #[test]
-fn too_small_lower_is_reported_at_device_above() {
+fn live_change_reports_device_above_too_small_lower() {
     let part = |name: &str, size| Draft::new().add(&FILE, name, &[], size).part("p", name, 0, 4096);
     let differs = |size| shows(&part("a", MIB), &part("b", size), &[]);
     assert_eq!(differs(2 * MIB), Err("b".to_owned()));
@@ -233,7 +233,7 @@ fn too_small_lower_is_reported_at_device_above() {
 }
 
 #[test]
-fn mirror_shows_same_bytes_if_one_in_sync_member_stays() {
+fn live_change_keeps_mirror_bytes_if_in_sync_member_remains() {
     let all: &[&str] = &["a", "b"];
     let old = pair(all);
     assert_eq!(shows(&old, &pair(&["a", "b", "c"]), all), Ok(()));
@@ -243,7 +243,7 @@ fn mirror_shows_same_bytes_if_one_in_sync_member_stays() {
 }
 
 #[test]
-fn mirror_may_be_put_above_disk_and_removed() {
+fn live_change_may_add_mirror_above_disk_and_remove_mirror() {
     let alone = Draft::new().labelled("a");
     let all: &[&str] = &["a", "b"];
     assert_eq!(shows(&alone, &pair(all), &[]), Ok(()));
@@ -252,7 +252,7 @@ fn mirror_may_be_put_above_disk_and_removed() {
 }
 
 #[test]
-fn renamed_member_is_reported() {
+fn live_change_reports_renamed_member() {
     let in_sync = |_: &PlannedNode, _: &PlannedNode| true;
     let of = |old: &Draft, new: &Draft| {
         let unchanged = unchanged(&old.0, &new.0);
@@ -271,7 +271,7 @@ fn renamed_member_is_reported() {
 }
 
 #[test]
-fn trust_counts_only_at_start() {
+fn live_change_reports_new_trust_option() {
     let told = |member: &str| pair(&["a", "b"]).given("trust", Value::Text(member.to_owned()));
     let plain = pair(&["a", "b"]);
     assert_eq!(newly_trusted(&plain.0, &told("a").0), Some(("pair", "a")));

@@ -237,7 +237,7 @@ vol = { on = "half" }
     }
 
     #[test]
-    fn start_options_are_forgotten_where_disks_have_labels() {
+    fn spec_edit_drops_start_options_if_disks_have_labels() {
         let text = |label: &str| {
             TEXT.replace("label = true", label).replace("\"b\"] }", "\"b\"], trust = \"a\" }")
         };
@@ -262,7 +262,7 @@ vol = { on = "half" }
     }
 
     #[test]
-    fn edits_move_insert_and_remove_disks() {
+    fn spec_edit_moves_inserts_and_removes_disks() {
         let mut spec = Spec::parse(TEXT, "g.toml", &|_| None);
         assert_eq!(spec.events_program(), Some(Path::new("/usr/local/bin/told")));
         spec.move_disk("b", &DEVICE, "/dev/new".into(), REGISTRY).unwrap();
@@ -277,7 +277,7 @@ vol = { on = "half" }
     }
 
     #[test]
-    fn edits_reject_unknown_disks_and_devices() {
+    fn spec_edit_rejects_unknown_disks_and_devices() {
         let mut spec = Spec::parse(TEXT, "g.toml", &|_| None);
         let moved = spec.move_disk("pair", &FILE, "x".into(), REGISTRY);
         assert!(moved.unwrap_err().contains("no disk"));

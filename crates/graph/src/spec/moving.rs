@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn migration_encrypts_in_place_and_is_removed() {
+    fn spec_adds_and_removes_migration_that_encrypts_in_place() {
         let (plain, safe) = (spec(PLAIN), spec(SAFE));
         let during = safe.with_move(&plain, &moving("a", "safe"), REGISTRY);
         assert_eq!(edges(&during), "a ; m a,safe; p m; safe a; v p");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn migration_source_stays_until_migration_is_removed() {
+    fn spec_keeps_migration_source_until_migration_is_removed() {
         let (plain, safe) = (spec(PLAIN), spec(SAFE));
         let during = plain.with_move(&safe, &moving("safe", "a"), REGISTRY);
         assert_eq!(edges(&during), "a ; m safe,a; p m; safe a; v p");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn name_for_move_is_free() {
+    fn name_for_new_migration_avoids_used_names() {
         assert_eq!(spec(SAFE).name_for_move("safe"), "safe-move");
         let long = "x".repeat(NAME_MAX_BYTES);
         assert_eq!(spec(SAFE).name_for_move(&long), "move-1");

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distance_counts_edits() {
+    fn edit_distance_counts_edits_and_swaps() {
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("both", "both"), 0);
         assert_eq!(distance("boht", "both"), 1, "a swap");
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn hint_guesses_only_near_words() {
+    fn hint_suggests_only_similar_names() {
         assert_eq!(hint("strpe", ["mirror", "stripe"]), "; did you mean \"stripe\"?");
         assert_eq!(hint("bohT", ["rest", "both"]), "; did you mean \"both\"?");
         assert_eq!(hint("xyz", ["mirror", "stripe"]), "; known: mirror, stripe");

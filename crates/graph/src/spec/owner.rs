@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_share_device_byte_by_byte() {
+    fn plan_allows_tables_that_share_no_byte_of_device() {
         let mut uses = Uses::default();
         claimed(&mut uses, 1, &[(512, 0, 1024), (512, 1, 2048), (512, 0, 0)]);
         claimed(&mut uses, 2, &[(512, 0, 512)]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn users_that_share_several_ranges_are_reported_once() {
+    fn plan_reports_devices_with_several_shared_ranges_once() {
         let mut uses = Uses::default();
         claimed(&mut uses, 7, &[(512, 0, 1024), (512, 0, 0)]);
         uses.claim_all(4096, user(3, "all"));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn stripe_claims_its_columns_wholly() {
+    fn stripe_claims_whole_columns_of_lower() {
         let mut uses = Uses::default();
         let striped = Table::stripe(&[(Port(0), 512), (Port(1), 512)], 512).unwrap();
         claim(&mut uses, 1, &striped.table);

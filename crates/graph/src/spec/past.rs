@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn back_to_matches_disks_by_uuid_and_not_by_name() {
+    fn undo_matches_disks_by_uuid_not_by_name() {
         let now = known(NOW, &[("a", 1), ("b", 3)]);
         let gone = Forgotten::Disk("b".to_owned(), Some(Uuid([2; 16])));
         assert_eq!(back(std::slice::from_ref(&now), &Local::default()), Err(vec![gone]));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn since_lists_added_gone_and_changed_names() {
+    fn spec_history_lists_added_removed_and_changed_names() {
         let before = Spec::parse(BEFORE, "label", &|_| None);
         let after = BEFORE.replace("on = [\"a\", \"b\"]", "on = [\"a\", \"c\"]");
         let after = after.replace("\"b\" = {", "\"c\" = {");

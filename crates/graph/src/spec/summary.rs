@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn mirror_redundancy_is_unchanged_on_all_plans_of_five_nodes() {
+    fn mirror_redundancy_matches_reference_on_all_plans_of_five_nodes() {
         let mut plans: Vec<Vec<Drawn>> = vec![Vec::new()];
         let mut compared = 0;
         for n in 0..5 {

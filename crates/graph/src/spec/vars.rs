@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn expand_replaces_variables() {
+    fn spec_expansion_replaces_variables() {
         assert_eq!(expanded("no dollar").unwrap(), "no dollar");
         assert_eq!(expanded("<${A}${B:-beta}>$$").unwrap(), "<alphabeta>$");
         assert_eq!(expanded("${EMPTY:-x}${B:-}").unwrap(), "x");
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn expand_reports_every_fault() {
+    fn spec_expansion_reports_every_variable_fault() {
         let wrong = expanded("${B} $HOME ${1} ${EMPTY}").unwrap_err();
         let starts =
             ["${B}: B is not set", "\"${B} $HOME", "${1}: \"1\" is no", "${EMPTY}: EMPTY is"];

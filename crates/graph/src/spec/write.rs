@@ -128,14 +128,14 @@ mod tests {
     use crate::spec::plain_disks;
 
     #[test]
-    fn quoted_text_is_read_back_unchanged() {
+    fn quoted_text_parses_to_original_text() {
         let odd = "a \"b\" \\ \u{7} \u{7f} \n ü ${HOME}";
         let text = format!("[disk]\na = {{ x = {} }}\n", quoted(odd));
         assert_eq!(plain_disks(&text).unwrap()[0].1, [("x".to_owned(), odd.to_owned())]);
     }
 
     #[test]
-    fn spec_text_is_read_back_unchanged() {
+    fn written_spec_parses_to_same_spec() {
         let text = "name = \"home\"\n[nbd]\nlisten = [\"unix:${RUN}/a.sock\", \"tls://0.0.0.0:1\", \
                     \"tcp:10.0.0.1:2\"]\ninsecure = true\nmax_connections = 7\n\
                     tls = { cert = \"c.pem\", key = \"k.pem\", clients = \"ca.pem\", revoked = \"crl.pem\" }\n\
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn value_formats_sizes_lists_and_tables() {
+    fn spec_value_formats_sizes_lists_and_tables() {
         let size = |bytes: u64| format!("{bytes} bytes");
         assert_eq!(value(&Value::Size(7), size), "7 bytes");
         assert_eq!(value(&Value::List(vec!["a".into(), "$".into()]), size), r#"["a", "$$"]"#);

@@ -40,7 +40,7 @@ fn warned(planned: &Planned) -> String {
 }
 
 #[test]
-fn every_case_gives_expected_words() {
+fn spec_cases_report_expected_faults_and_summaries() {
     let cases = names("toml");
     if std::env::var("CASES").is_ok_and(|what| what == "write") {
         for name in &cases {

@@ -43,7 +43,7 @@ fn plain(path: &str) -> Listen {
 }
 
 #[test]
-fn every_example_exports_vol_on_the_socket() {
+fn example_specs_export_vol_on_socket() {
     let all = examples();
     assert_eq!(all.len(), 11);
     // The example of the demo has two exports, and `tools/demo` runs it.
@@ -57,7 +57,7 @@ fn every_example_exports_vol_on_the_socket() {
 }
 
 #[test]
-fn variables_reach_the_examples() {
+fn plan_expands_variables_in_example_spec() {
     let (_, text) = examples().into_iter().find(|(name, _)| name == "mirror").unwrap();
     let vars = |name: &str| match name {
         "SOCKET" => Some("/run/x.sock".to_owned()),
@@ -92,7 +92,7 @@ fn way(planned: &Planned, node: usize, offset: u64) -> (Vec<&str>, u64) {
 }
 
 #[test]
-fn every_byte_passes_sixteen_tables_that_each_move_it() {
+fn plan_maps_every_byte_through_sixteen_tables() {
     let planned = example("tables16");
     let top = planned.exports[0].node;
     for offset in [0, 3 << 30, 7 << 30, planned.exports[0].info.size - 1] {
@@ -107,7 +107,7 @@ fn every_byte_passes_sixteen_tables_that_each_move_it() {
 }
 
 #[test]
-fn plan_lists_lowers_first() {
+fn plan_lists_lowers_before_uppers() {
     for (name, text) in examples() {
         for (index, node) in planned(&text).nodes.iter().enumerate() {
             assert!(node.lowers.iter().all(|lower| *lower < index), "{name}: {}", node.name);
@@ -117,7 +117,7 @@ fn plan_lists_lowers_first() {
 }
 
 #[test]
-fn partitions_without_start_follow_one_another() {
+fn partition_without_start_follows_previous_partition() {
     let planned = planned(
         "[disk]\nd = { null = '1MiB' }\n[device]\n\
          late = { kind = 'partition', on = 'd', start = '512KiB', size = '1KiB' }\n\
@@ -130,7 +130,7 @@ fn partitions_without_start_follow_one_another() {
 }
 
 #[test]
-fn facts_pass_upwards() {
+fn plan_passes_facts_of_disks_to_exports() {
     let planned = planned(
         "[disk]\na = { file = 'a.4k', read_only = true }\nb = { file = 'b', create = true, size = '1GiB' }\n\
          [device]\nboth = { kind = 'concat', on = ['a', 'b'] }\n\
@@ -144,7 +144,7 @@ fn facts_pass_upwards() {
 }
 
 #[test]
-fn single_disk_is_planned_without_text() {
+fn plan_accepts_single_disk_without_spec_text() {
     let of_disk = |path: &str, read_only| kinds::plan(&Spec::of_disk("file", path, read_only));
     let planned = of_disk("/data/disk $1.img", false).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!((planned.name.as_str(), planned.exports[0].name.as_str()), ("disk--1.img", "vol"));
@@ -159,7 +159,7 @@ fn single_disk_is_planned_without_text() {
 }
 
 #[test]
-fn graph_name_comes_from_file_name() {
+fn graph_name_defaults_to_file_name() {
     let name = |file: &str| {
         let spec =
             Spec::parse("[disk]\nd = { null = 512 }\n[export]\nv = { on = 'd' }", file, &|_| None);
@@ -172,7 +172,7 @@ fn graph_name_comes_from_file_name() {
 }
 
 #[test]
-fn faults_have_file_position_and_severity() {
+fn spec_faults_have_file_position_and_severity() {
     let text = "[disk]\nd = { null = 1 }\n[export]\nvol = { on = 'e' }";
     let faults = kinds::plan(&Spec::parse(text, "a.toml", &|_| None));
     let faults = faults.err().unwrap();
@@ -183,7 +183,7 @@ fn faults_have_file_position_and_severity() {
 }
 
 #[test]
-fn plan_rejects_text_beyond_limit() {
+fn plan_rejects_spec_text_above_size_limit() {
     let text = " ".repeat(graph::spec::TEXT_MAX_BYTES + 1);
     let faults = kinds::plan(&Spec::parse(&text, "a.toml", &|_| None));
     let said = "a.toml  error  the text has 4194305 bytes; at most 4194304 are read\n\
@@ -192,7 +192,7 @@ fn plan_rejects_text_beyond_limit() {
 }
 
 #[test]
-fn too_many_devices_and_exports_are_reported_once() {
+fn plan_reports_too_many_devices_and_exports_once() {
     let mut text = "[disk]\n".to_owned();
     (0..4097).for_each(|i| text += &format!("d{i} = {{ null = 512 }}\n"));
     text += "[export]\n";
@@ -205,7 +205,7 @@ fn too_many_devices_and_exports_are_reported_once() {
 }
 
 #[test]
-fn sizes_are_formatted_for_people() {
+fn format_size_rounds_to_largest_unit() {
     let said: Vec<String> = [0, 512, 1000, 1024, 1536, 10 << 30, 2_000_000_000_000, 1025, u64::MAX]
         .map(format_size)
         .into();
@@ -230,14 +230,14 @@ fn sizes_are_formatted_for_people() {
 }
 
 #[test]
-fn fractions_have_limited_digits() {
+fn parse_size_rejects_fraction_of_byte() {
     assert_eq!(parse_size("1.500000000000000000000000G"), Ok(3 << 29));
     let fine = format!("1.{}G", "1".repeat(60));
     assert!(parse_size(&fine).unwrap_err().contains("whole number of bytes"));
 }
 
 #[test]
-fn durations_are_formatted_for_people() {
+fn format_duration_uses_largest_unit() {
     let time = Duration::from_millis;
     assert_eq!(format_duration(time(5)), "5 ms");
     assert_eq!(format_duration(time(1500)), "1.5 s");
@@ -248,7 +248,7 @@ fn durations_are_formatted_for_people() {
 }
 
 #[test]
-fn spec_page_has_limits_and_valid_example() {
+fn spec_manual_page_has_limits_and_valid_example() {
     let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/spec.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, block) = page.split_once("```toml\n").unwrap();

@@ -55,7 +55,7 @@ proptest! {
 
     /// Any text is either planned, or rejected with faults that have positions in the text and are in order.
     #[test]
-    fn any_text_is_planned_or_told_of(text in prop_oneof![mutated(), any::<String>()]) {
+    fn random_spec_text_is_planned_or_reports_faults(text in prop_oneof![mutated(), any::<String>()]) {
         match kinds::plan(&Spec::parse(&text, "any.toml", &|_| None)) {
             Ok(planned) => prop_assert!(planned.summary().starts_with(&planned.exports[0].name)),
             Err(faults) => {
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read(bytes in any::<u64>(), shift in 0..64_u32) {
+    fn written_sizes_and_durations_parse_to_same_values(bytes in any::<u64>(), shift in 0..64_u32) {
         let bytes = bytes >> shift;
         for bytes in [bytes, bytes << 10, bytes << 30] {
             prop_assert_eq!(parse_size(&write_size(bytes)), Ok(bytes));
@@ -79,14 +79,14 @@ proptest! {
     }
 
     #[test]
-    fn fractions_are_exact(eighths in 0..1_u64 << 20, power in 1..=4_u32) {
+    fn parse_size_of_fractions_is_exact(eighths in 0..1_u64 << 20, power in 1..=4_u32) {
         let unit = ["KiB", "MiB", "GiB", "TiB"][power as usize - 1];
         let text = format!("{}.{:03} {unit}", eighths / 8, eighths % 8 * 125);
         prop_assert_eq!(parse_size(&text), Ok((eighths << (10 * power)) / 8));
     }
 
     #[test]
-    fn any_unit_text_is_answered(text in "[-0-9.a-zA-Z%µ ]{0,12}") {
+    fn random_unit_text_parses_or_reports_error(text in "[-0-9.a-zA-Z%µ ]{0,12}") {
         let share = parse_share(&text);
         prop_assert!(share.is_err() || (0.0..=1.0).contains(&share.unwrap()));
         for error in [parse_size(&text).err(), parse_duration(&text).err()].into_iter().flatten() {

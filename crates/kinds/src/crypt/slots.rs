@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_rejects_malformed_slots_with_reason() {
+    fn key_slots_parse_rejects_malformed_slots_with_reason() {
         let unknown = "is unknown; a newer version of Cairn may have written the key slots";
         const AT: usize = 192 + 256;
         let cases = [

@@ -141,7 +141,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_below_do_not_depend_on_size_of_writes() {
+fn ciphertext_does_not_depend_on_size_of_writes() {
     for profile in [Profile::Native512, Profile::Native4k] {
         let bench = Bench::new(profile);
         let safe = bench.open(&plain()).unwrap();
@@ -164,7 +164,7 @@ fn bytes_below_do_not_depend_on_size_of_writes() {
 }
 
 #[test]
-fn core_decrypts_when_all_workers_are_busy() {
+fn crypt_decrypts_on_core_when_worker_threads_are_busy() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&plain()).unwrap();
     safe.write(0, &bytes(6 << 20));
@@ -183,7 +183,7 @@ fn core_decrypts_when_all_workers_are_busy() {
 }
 
 #[test]
-fn zeros_are_hidden() {
+fn crypt_encrypts_zeroes_written_by_client() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&plain()).unwrap();
     let range = ByteRange::new(4096, 1 << 20).unwrap();
@@ -202,7 +202,7 @@ fn zeros_are_hidden() {
 }
 
 #[test]
-fn discards_pass_only_if_permitted() {
+fn crypt_passes_discards_only_if_option_is_set() {
     for discards in [false, true] {
         let bench = Bench::new(Profile::Native512);
         let mut options = plain();
@@ -222,7 +222,7 @@ fn discards_pass_only_if_permitted() {
 }
 
 #[test]
-fn volume_is_created_once_then_opened() {
+fn crypt_creates_key_slots_once_then_opens_volume() {
     let bench = Bench::new(Profile::Native512);
     let first = bench.open(&slots("credential:safe")).unwrap();
     first.write(0, &bytes(8192));
@@ -238,7 +238,7 @@ fn volume_is_created_once_then_opened() {
 }
 
 #[test]
-fn wrong_passphrase_changes_nothing() {
+fn crypt_open_rejects_wrong_passphrase_without_any_write() {
     let bench = Bench::new(Profile::Native512);
     drop(bench.open(&slots("credential:safe")).unwrap());
     let before = (bench.reads(), bench.shelf.bytes());
@@ -249,7 +249,7 @@ fn wrong_passphrase_changes_nothing() {
 }
 
 #[test]
-fn missing_or_damaged_slots_are_refused() {
+fn crypt_open_rejects_missing_or_damaged_key_slots() {
     let bench = Bench::new(Profile::Native512);
     drop(bench.open(&slots("credential:safe")).unwrap());
     let whole = bench.shelf.bytes().unwrap();
@@ -270,14 +270,14 @@ fn missing_or_damaged_slots_are_refused() {
 }
 
 #[test]
-fn volume_is_not_created_if_slots_cannot_be_written() {
+fn crypt_open_fails_if_key_slots_cannot_be_written() {
     let bench = Bench::new(Profile::Native512);
     bench.shelf.fail(true);
     assert_eq!(bench.refused(&slots("credential:safe")).0, ErrorKind::Io);
 }
 
 #[test]
-fn volume_keeps_its_data_unit() {
+fn crypt_open_refuses_data_unit_larger_than_blocks() {
     let bench = Bench::new(Profile::Native4k);
     drop(bench.open(&slots("credential:safe")).unwrap());
     let whole = KeySlots::parse(&bench.shelf.bytes().unwrap()).unwrap();
@@ -293,7 +293,7 @@ fn volume_keeps_its_data_unit() {
 }
 
 #[test]
-fn slots_are_added_changed_and_removed() {
+fn key_slots_are_added_changed_and_removed_by_command() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&slots("credential:one")).unwrap();
     safe.write(0, &bytes(4096));
@@ -316,7 +316,7 @@ fn slots_are_added_changed_and_removed() {
 }
 
 #[test]
-fn slot_change_needs_valid_passphrases() {
+fn key_slot_change_rejects_wrong_or_unsupported_passphrases() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&slots("credential:one")).unwrap();
     let before = bench.shelf.bytes();
@@ -347,7 +347,7 @@ fn slot_change_needs_valid_passphrases() {
 }
 
 #[test]
-fn concurrent_slot_change_is_refused() {
+fn key_slot_change_is_refused_during_another_change() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&slots("credential:one")).unwrap();
     let add = |new: &str| {
@@ -386,7 +386,7 @@ fn faults(options: &[(&'static str, Value)], labelled: bool) -> Vec<(&'static st
 }
 
 #[test]
-fn plan_reports_every_fault() {
+fn crypt_plan_reports_every_option_fault() {
     assert_eq!(faults(&plain(), false), []);
     assert_eq!(faults(&slots("ask"), true), []);
     let options = |options: &[&'static str]| -> Vec<_> {
@@ -414,7 +414,7 @@ fn plan_reports_every_fault() {
 
 /// A dead member of a mirror may still be present. The next start must find the result that the command reported.
 #[test]
-fn slot_change_refused_by_one_disk_is_undone() {
+fn key_slot_change_is_undone_if_one_disk_fails() {
     let world = SimWorld::new(1);
     let shelf = strict(&world);
     for n in 0..2 {

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn passphrase_opens_only_its_own_slot() {
+    fn passphrase_opens_only_own_key_slot() {
         let (volume, key) = volume();
         let opened = |passphrase| unwrap(&volume, &secret(passphrase)).unwrap();
         for (passphrase, slot) in [(b"one", 2), (b"two", 5)] {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_slot_does_not_open() {
+    fn key_slot_with_flipped_bit_does_not_open() {
         let whole = volume().0.encode();
         let mut opened = 0;
         // Change one bit in every byte that carries information in the header and in the slot.
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_of_another_volume_does_not_open() {
+    fn key_slot_of_another_volume_does_not_open() {
         let (volume, key) = volume();
         let mut other = new_volume(4096, [2; 16], &key);
         other.slots[2] = volume.slots[2].clone();
@@ -194,7 +194,7 @@ mod tests {
     /// Checks against a value computed by OpenSSL. The vector of RFC 9106 has a secret and associated data, which are
     /// not used here.
     #[test]
-    fn derivation_is_argon2id() {
+    fn key_derivation_matches_argon2id_value_of_openssl() {
         let slot = Slot {
             cost: Cost { memory_kib: 64, passes: 3, lanes: 1 },
             made_unix_s: 0,

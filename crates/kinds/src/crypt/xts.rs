@@ -288,7 +288,7 @@ mod tests {
     };
 
     #[test]
-    fn key_schedules_fit_their_room() {
+    fn cipher_key_schedules_fit_reserved_memory() {
         let mut cipher = Cipher::new(&KEY, 4096, false).unwrap();
         let mut bytes = vec![7; 8192];
         cipher.apply_in_place(Way::Encrypt, 0, &mut bytes);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn new_rejects_key_with_equal_halves() {
+    fn cipher_rejects_key_with_equal_halves() {
         let refused = Cipher::new(&[3; KEY_BYTES], 512, false).map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Denied);
     }
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn units_have_separate_tweaks() {
+    fn data_units_are_encrypted_with_separate_tweaks() {
         let mut cipher = Cipher::new(&KEY, 512, false).unwrap();
         let mut whole = vec![0; 4096];
         cipher.apply_in_place(Way::Encrypt, 1 << 40, &mut whole);

@@ -18,7 +18,7 @@ fn took(world: &World, running: &Running, op: Op) -> Duration {
 }
 
 #[test]
-fn operations_wait_their_own_times() {
+fn delay_holds_each_operation_for_time_of_own_option() {
     let world = World::new();
     let running = graph(&world, "time = \"7ms\", read = \"1ms\", flush = \"20ms\"");
     let range = range(0, 512);
@@ -38,7 +38,7 @@ fn operations_wait_their_own_times() {
 }
 
 #[test]
-fn requests_wait_concurrently() {
+fn delay_holds_requests_concurrently() {
     let world = World::new();
     let running = graph(&world, "time = \"5ms\"");
     let sent: Vec<_> = (0..64).map(|n| running.send(running.read(n * 512, 512))).collect();
@@ -51,7 +51,7 @@ fn requests_wait_concurrently() {
 }
 
 #[test]
-fn jitter_is_drawn_for_each_request() {
+fn delay_draws_jitter_for_each_request() {
     let world = World::new();
     let running = graph(&world, "time = \"2ms\", jitter = \"1ms\"");
     let times: Vec<_> =
@@ -69,7 +69,7 @@ fn request_without_delay_sets_no_timer() {
 }
 
 #[test]
-fn delay_without_time_is_refused() {
+fn plan_rejects_delay_device_without_time() {
     let faults = World::new().faults("{ kind = \"delay\", on = \"d\" }");
     assert_eq!(faults.len(), 1);
     assert!(faults[0].contains("time ="), "{faults:?}");

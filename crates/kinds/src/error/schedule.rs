@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn schedule_selects_by_step_or_list() {
+    fn schedule_selects_requests_by_step_or_list() {
         assert_eq!(chosen("every 6"), [6, 12, 18]);
         assert_eq!(chosen("3, 5,9-12"), [3, 5, 9, 10, 11, 12]);
         assert_eq!(chosen("20-18446744073709551615"), [20]);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn schedule_rejects_unordered_list() {
+    fn schedule_parse_rejects_malformed_or_unordered_list() {
         for text in ["", "0", "every 0", "every", "3,,5", "-4", "4-", "x", "1-2-3"] {
             let words = Schedule::parse(text).unwrap_err();
             assert!(words.contains("not a number above 0"), "{text:?}: {words}");

@@ -22,7 +22,7 @@ fn failures(world: &World, running: &Running, many: u64) -> Vec<u64> {
 }
 
 #[test]
-fn conditions_combine() {
+fn error_device_combines_schedule_range_after_and_count() {
     let world = World::new();
     let cases: [(&str, &[u64]); 5] = [
         ("schedule = \"every 3\"", &[3, 6, 9]),
@@ -49,7 +49,7 @@ fn rate_fails_random_share_of_requests() {
 }
 
 #[test]
-fn write_fails_before_or_after_it_is_carried_out() {
+fn error_device_fails_write_before_or_after_lower_write() {
     let world = World::new();
     for (when, found) in [("before", 0), ("after", 7)] {
         let options = format!("op = \"write\", with = \"nospace\", when = \"{when}\"");
@@ -65,7 +65,7 @@ fn write_fails_before_or_after_it_is_carried_out() {
 }
 
 #[test]
-fn failures_hit_only_chosen_operations_and_bytes() {
+fn error_device_fails_only_chosen_operations_and_bytes() {
     let world = World::new();
     let running = graph(&world, "start = 4096, size = 4096");
     let ops = |start| {
@@ -89,7 +89,7 @@ fn failures_hit_only_chosen_operations_and_bytes() {
 }
 
 #[test]
-fn flushes_fail_after_failed_flush() {
+fn error_device_fails_all_flushes_after_failed_flush() {
     let world = World::new();
     for when in ["before", "after"] {
         let options = format!("op = \"flush\", schedule = \"2\", when = \"{when}\"");
@@ -105,7 +105,7 @@ fn flushes_fail_after_failed_flush() {
 }
 
 #[test]
-fn failures_from_below_are_not_counted() {
+fn error_device_does_not_count_failures_of_lower() {
     let world = World::new();
     let devices = format!(
         "{}\nupper = {{ kind = \"error\", on = \"bad\", when = \"after\", count = 1 }}",
@@ -119,7 +119,7 @@ fn failures_from_below_are_not_counted() {
 }
 
 #[test]
-fn faults_name_the_option() {
+fn error_device_plan_fault_names_option() {
     let world = World::new();
     let faults =
         |options: &str| world.faults(&format!("{{ kind = \"error\", on = \"d\", {options} }}"));

@@ -13,7 +13,7 @@ fn faults(world: &World, disks: &str) -> Vec<String> {
 }
 
 #[test]
-fn file_under_two_names_is_one_disk() {
+fn plan_rejects_same_file_in_two_disks() {
     let world = World::new();
     world.file("dir/a.img", 4096);
     let disks = "a = { file = \"dir/a.img\" }\nb = { file = \"dir/./a.img\" }";
@@ -22,7 +22,7 @@ fn file_under_two_names_is_one_disk() {
 }
 
 #[test]
-fn size_mismatch_reports_both_sizes() {
+fn plan_reports_both_sizes_if_file_size_differs() {
     let world = World::new();
     world.file("a.img", 8192);
     let words = "size 1 MiB (1048576 B), but a.img has 8 KiB (8192 B); the file was truncated, or made \

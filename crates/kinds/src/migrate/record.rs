@@ -215,7 +215,7 @@ mod tests {
 
     /// Checks the check value of the standard.
     #[test]
-    fn sums_match_standard_check_value() {
+    fn window_checksum_matches_check_value_of_crc64_nvme() {
         assert_eq!(
             crc_fast::checksum(CrcAlgorithm::Crc64Nvme, b"123456789"),
             0xae8b_1486_0a79_9888

@@ -215,7 +215,7 @@ fn migration_in_place_leaves_bytes_encrypted() {
 }
 
 #[test]
-fn migration_pauses_resumes_and_keeps_its_speed() {
+fn migration_pauses_resumes_and_keeps_speed_limit() {
     let mut bench = Bench::new(2, true);
     bench.options = vec![("speed", Value::Size(1 << 20))];
     let life = bench.start();
@@ -249,7 +249,7 @@ fn migration_pauses_resumes_and_keeps_its_speed() {
 }
 
 #[test]
-fn paused_migration_repairs_half_moved_window() {
+fn paused_migration_repairs_half_moved_window_after_kill() {
     let mut half_moved = 0;
     for seed in 0..200 {
         let mut bench = Bench::new(seed, true);
@@ -283,7 +283,7 @@ fn paused_migration_repairs_half_moved_window() {
 
 /// A power cut loses writes of clients, and keeps the record of the window that is moved next.
 #[test]
-fn repair_records_sums_of_window_after_lost_writes() {
+fn migration_repair_records_checksums_of_window_after_lost_writes() {
     let range = ByteRange::new(0, WINDOW_MAX_BYTES).unwrap();
     let mut lost = vec![0; WINDOW_MAX_BYTES as usize];
     for (seed, bytes) in (0..80).zip([4096, WINDOW_MAX_BYTES as usize].into_iter().cycle()) {
@@ -311,7 +311,7 @@ fn repair_records_sums_of_window_after_lost_writes() {
 }
 
 #[test]
-fn failing_disk_stops_migration_until_retry() {
+fn migration_stops_while_disk_fails_then_retries() {
     let mut bench = Bench::new(3, true);
     let life = bench.start();
     bench.shelf.fail(true);
@@ -326,7 +326,7 @@ fn failing_disk_stops_migration_until_retry() {
 
 /// After a crash the window holds one sector that has moved, one that the disk has lost, and the rest.
 #[test]
-fn damaged_window_is_reported() {
+fn migration_reports_damaged_window_after_crash() {
     let mut bench = Bench::new(4, true);
     bench.is_blank_again();
 

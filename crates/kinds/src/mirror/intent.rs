@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn region_leaves_bitmap_when_writes_cease() {
+    fn bitmap_drops_region_after_writes_cease() {
         let intent = intent();
         assert!(write(&intent, at(3, 4096)) && write(&intent, at(5, 4096)));
         assert!(intent.quiet(|_| false).is_empty(), "there have been writes since the last look");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn client_writes_pay_for_bitmap_states() {
+    fn bitmap_updates_are_limited_by_number_of_client_writes() {
         let intent = intent();
         let mut states = 0;
         // Single writes in random places, with a check after each few.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_of_busy_clients_is_limited() {
+    fn bitmap_update_credit_of_busy_clients_is_limited() {
         let intent = intent();
         for n in 0..1000 {
             write(&intent, at(n, 4096));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn sequential_writes_share_bitmap_states() {
+    fn sequential_writes_share_bitmap_updates() {
         let intent = intent();
         let states: u64 = (0..1000).map(|n| u64::from(write(&intent, at(n, REGION)))).sum();
         assert!(states <= 25, "{states} states for 1000 writes");

@@ -346,7 +346,7 @@ fn after(steps: &[Step]) -> World {
 }
 
 #[test]
-fn replaced_disk_proves_nothing_about_its_predecessor() {
+fn opening_refuses_split_brain_after_disk_replacement() {
     // b fails, and a and c go on. The disk of a is replaced, and copied from b while c is away.
     let world = after(&[
         Step::Fail(1),
@@ -360,7 +360,7 @@ fn replaced_disk_proves_nothing_about_its_predecessor() {
 }
 
 #[test]
-fn unanswered_state_on_one_member_is_no_split_brain() {
+fn opening_accepts_unacknowledged_record_on_one_member() {
     // The state that records the failure of a reaches c alone. Then a and b go on without c, and b fails.
     let world = after(&[
         Step::Write { reached: ALL, answered: true },
@@ -399,7 +399,7 @@ proptest! {
 
     /// No opening drops an acknowledged write that a present member has.
     #[test]
-    fn opening_drops_no_answered_write_that_present_member_has(
+    fn opening_keeps_acknowledged_writes_of_present_members(
         steps in prop::collection::vec(step(), 1..24),
     ) {
         let mut world = World::new();

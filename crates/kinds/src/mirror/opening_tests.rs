@@ -115,7 +115,7 @@ fn both(active: bool) -> Record {
 }
 
 #[test]
-fn first_state_on_stale_member_alone_is_ignored() {
+fn opening_ignores_first_record_on_stale_member_alone() {
     let (never, now) = (Generation::default(), generation(1, 1));
     let first = record(now, false, &[("a", IN, never, now), ("b", STALE, never, now)]);
     let fresh = |record| Found { fresh: true, ..found(record) };
@@ -154,7 +154,7 @@ fn members_are_in_sync_after_clean_close() {
 }
 
 #[test]
-fn crash_makes_one_member_the_source_of_dirty_regions() {
+fn opening_resyncs_dirty_regions_from_one_member_after_crash() {
     for (active, expected) in [(true, [IN, STALE]), (false, [IN, IN])] {
         let open = Found { clean: false, ..found(Some(&both(active))) };
         let mut case = Case::new(vec![open.clone(), open]);
@@ -166,7 +166,7 @@ fn crash_makes_one_member_the_source_of_dirty_regions() {
 }
 
 #[test]
-fn unclean_image_is_no_source_for_cleanly_closed_member() {
+fn opening_rejects_unclean_image_as_resync_source() {
     let closed = found(Some(&both(true)));
     let image = Found { clean: false, ..closed.clone() };
     assert_eq!(Case::new(vec![image.clone(), closed.clone()]).decide(), Ok(vec![STALE, IN]));
@@ -174,7 +174,7 @@ fn unclean_image_is_no_source_for_cleanly_closed_member() {
 }
 
 #[test]
-fn failed_member_is_copied_despite_its_own_record() {
+fn opening_resyncs_failed_member_despite_own_in_sync_record() {
     let newest = record(
         generation(1, 6),
         true,
@@ -201,7 +201,7 @@ fn failed_member_is_copied_despite_its_own_record() {
 }
 
 #[test]
-fn trust_in_spec_rejects_stale_member_in_split_brain() {
+fn opening_rejects_trusted_stale_member_in_split_brain() {
     // c failed; then a and b went on, each without the other.
     let (before, failed) = (generation(1, 5), generation(1, 4));
     let alone = |incarnation, me: &str| {
@@ -232,7 +232,7 @@ fn trust_in_spec_rejects_stale_member_in_split_brain() {
 }
 
 #[test]
-fn trust_in_spec_rejects_stale_member_after_failed_flush() {
+fn opening_rejects_trusted_stale_member_after_failed_flush() {
     let now = generation(2, 7);
     let newest = record(
         now,
@@ -248,7 +248,7 @@ fn trust_in_spec_rejects_stale_member_after_failed_flush() {
 }
 
 #[test]
-fn trust_in_spec_cannot_replace_absent_member_in_sync() {
+fn opening_refuses_trust_while_in_sync_member_is_absent() {
     let away = Found { present: false, ..found(None) };
     let mut case = Case::new(vec![found(Some(&both(true))), away]);
     case.trust = Some(0);
@@ -258,7 +258,7 @@ fn trust_in_spec_cannot_replace_absent_member_in_sync() {
 }
 
 #[test]
-fn degraded_opening_needs_permission() {
+fn opening_without_in_sync_member_needs_degraded_permission() {
     let away = Found { present: false, ..found(None) };
     let mut case = Case::new(vec![found(Some(&both(true))), away]);
     assert!(case.decide().unwrap_err().contains("a member in sync is absent: b"));
@@ -267,7 +267,7 @@ fn degraded_opening_needs_permission() {
 }
 
 #[test]
-fn state_on_one_member_is_no_split_brain() {
+fn opening_accepts_record_that_reached_one_member() {
     let next = record(
         generation(2, 6),
         false,
@@ -281,7 +281,7 @@ fn state_on_one_member_is_no_split_brain() {
 }
 
 #[test]
-fn older_image_of_member_is_stale() {
+fn opening_marks_older_image_of_member_as_stale() {
     let older = record(
         generation(1, 3),
         true,
@@ -295,7 +295,7 @@ fn older_image_of_member_is_stale() {
 }
 
 #[test]
-fn split_brain_is_refused_without_trust() {
+fn opening_refuses_split_brain_without_trust() {
     let alone = |incarnation, events, me: &str| {
         let (now, before) = (generation(incarnation, events), generation(1, 5));
         let (a, b) = if me == "a" { (IN, STALE) } else { (STALE, IN) };
@@ -316,7 +316,7 @@ fn split_brain_is_refused_without_trust() {
 }
 
 #[test]
-fn state_on_one_member_is_no_split_brain_if_other_has_writes() {
+fn opening_ignores_lone_record_if_other_members_have_writes() {
     // a's last state reached no other member; then b and c went on without a, and c was copied from b.
     let (before, heard, last) = (generation(1, 4), generation(1, 5), generation(1, 6));
     let of_a = record(
@@ -336,7 +336,7 @@ fn state_on_one_member_is_no_split_brain_if_other_has_writes() {
 }
 
 #[test]
-fn state_on_one_member_is_no_split_brain_after_later_failure() {
+fn opening_ignores_lone_record_after_later_member_failure() {
     // a's last state reached no other member; b went on without a, and c was copied from b before b failed.
     let (before, heard, last) = (generation(1, 4), generation(1, 5), generation(1, 6));
     let of_a = record(
@@ -361,7 +361,7 @@ fn state_on_one_member_is_no_split_brain_after_later_failure() {
 }
 
 #[test]
-fn degraded_member_outranks_states_that_reached_one_member() {
+fn opening_prefers_degraded_member_over_unserved_records() {
     // b has the states of three openings that never served; then a was opened alone, and acknowledged writes.
     let before = generation(1, 9);
     let of_b = record(
@@ -379,7 +379,7 @@ fn degraded_member_outranks_states_that_reached_one_member() {
 }
 
 #[test]
-fn older_image_of_degraded_member_is_no_split_brain() {
+fn opening_marks_older_image_of_degraded_member_as_stale() {
     let older = record(
         generation(2, 6),
         true,
@@ -396,7 +396,7 @@ fn older_image_of_degraded_member_is_no_split_brain() {
 }
 
 #[test]
-fn degraded_member_is_source_of_returning_member() {
+fn opening_resyncs_returning_member_from_degraded_member() {
     let alone = record(
         generation(2, 7),
         true,
@@ -410,14 +410,14 @@ fn degraded_member_is_source_of_returning_member() {
 }
 
 #[test]
-fn new_member_is_copied() {
+fn opening_resyncs_new_member() {
     let fresh = Found { fresh: true, ..found(None) };
     let case = Case::new(vec![found(Some(&both(true))), found(Some(&both(true))), fresh]);
     assert_eq!(case.decide(), Ok(vec![IN, IN, STALE]));
 }
 
 #[test]
-fn failed_flush_needs_trust_at_opening() {
+fn opening_needs_trust_after_flush_failed_on_all_members() {
     let failed = Record { flush_failed: true, ..both(true) };
     let mut case = Case::new(vec![found(Some(&failed)), found(Some(&failed))]);
     assert!(case.decide().unwrap_err().contains("a flush failed"));
@@ -426,7 +426,7 @@ fn failed_flush_needs_trust_at_opening() {
 }
 
 #[test]
-fn unreadable_record_is_refused() {
+fn opening_refuses_mirror_record_of_unknown_version() {
     let mut odd = found(Some(&both(true)));
     odd.state.as_mut().unwrap().bytes[0] = 9;
     let case = Case::new(vec![odd, found(Some(&both(true)))]);
@@ -434,7 +434,7 @@ fn unreadable_record_is_refused() {
 }
 
 #[test]
-fn absent_member_cannot_be_trusted() {
+fn opening_refuses_trust_in_absent_member() {
     let mut case = Case::new(vec![found(None), Found { present: false, ..found(None) }]);
     case.trust = Some(1);
     assert!(case.decide().unwrap_err().contains("member b is absent"));
@@ -445,14 +445,14 @@ fn absent_member_cannot_be_trusted() {
 }
 
 #[test]
-fn crash_copies_only_dirty_regions() {
+fn opening_resyncs_only_dirty_regions_after_crash() {
     let open = Found { clean: false, ..found(Some(&both(true))) };
     let case = Case::new(vec![open.clone(), open]);
     assert_eq!(case.missing(), [map(&[]), map(&[1])]);
 }
 
 #[test]
-fn returning_member_is_copied_what_it_missed() {
+fn opening_resyncs_missed_regions_of_returning_member() {
     // It left with the fifth state, when region 1 may have been dirty.
     let now = generation(2, 9);
     let mut newest = record(
@@ -475,7 +475,7 @@ fn returning_member_is_copied_what_it_missed() {
 }
 
 #[test]
-fn unexpected_member_is_copied_as_a_whole() {
+fn opening_resyncs_all_regions_of_unexpected_member() {
     let now = generation(2, 9);
     let newest = record(
         now,
@@ -503,7 +503,7 @@ fn unexpected_member_is_copied_as_a_whole() {
 }
 
 #[test]
-fn trust_in_spec_restores_no_older_bytes() {
+fn opening_ignores_trust_in_failed_member() {
     let newest = record(
         generation(1, 6),
         true,
@@ -518,7 +518,7 @@ fn trust_in_spec_restores_no_older_bytes() {
 }
 
 #[test]
-fn grown_part_of_mirror_is_copied() {
+fn opening_resyncs_grown_part_of_mirror() {
     let mut case = Case::new(vec![found(Some(&both(false))), found(Some(&both(false)))]);
     case.regions = Regions::new(41 << 10, 4 << 10).unwrap();
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
@@ -528,7 +528,7 @@ fn grown_part_of_mirror_is_copied() {
 }
 
 #[test]
-fn older_disk_beneath_member_makes_it_stale() {
+fn opening_marks_member_with_older_disk_below_as_stale() {
     let (known, sent) = (generation(1, 4), generation(1, 5));
     let members = [("a", IN, known, sent), ("b", IN, known, sent)];
     let [before, last, now] = [generation(1, 3), known, sent].map(|at| record(at, false, &members));

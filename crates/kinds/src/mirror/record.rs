@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn record_with_full_bitmaps_fits_state() {
+    fn mirror_record_with_full_bitmaps_fits_label_cell() {
         for members in 2..=MEMBERS_MAX {
             let size = Regions::most(members) as u64 * 4096;
             let regions = Regions::new(size, 4096).unwrap();

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_fit_state() {
+    fn region_bitmaps_fit_label_cell() {
         assert_eq!(Regions::most(2), 12800);
         assert_eq!(Regions::usual(1 << 40, 2).region_bytes(), 128 << 20);
         assert_eq!(Regions::usual(1 << 30, 2).region_bytes(), 1 << 20);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn bitmap_behaves_as_set() {
+    fn region_bitmap_inserts_removes_and_lists_regions() {
         let mut one = map(200, &[0, 63, 64, 199]);
         assert_eq!(one.iter().collect::<Vec<_>>(), [0, 63, 64, 199]);
         assert_eq!((one.next(1), one.next(64), one.next(65)), (Some(63), Some(64), Some(199)));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn last_region_may_be_shorter() {
+    fn last_region_is_shorter_if_mirror_ends_within_region() {
         let regions = Regions::new(10_000, 4096).unwrap();
         assert_eq!(regions.count(), 3);
         assert_eq!(regions.range(2), ByteRange::between(8192, 10_000).unwrap());
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_of_another_size_cover_same_bytes() {
+    fn bitmap_covers_same_bytes_after_change_of_region_size() {
         let small = Regions::new(100 << 10, 4 << 10).unwrap();
         let large = Regions::new(100 << 10, 16 << 10).unwrap();
         assert_eq!(map(25, &[3, 4, 24]).over(&small, &large), map(7, &[0, 1, 6]));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn bitmap_has_single_encoding() {
+    fn bitmap_decode_rejects_wrong_length_empty_and_excess_bits() {
         for count in [1, 64, 65, 200] {
             let one = map(count, &[0, count - 1]);
             let bytes: Vec<u8> = one.encode().collect();

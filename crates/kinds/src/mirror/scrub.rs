@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comparison_prefers_majority_then_first_copy() {
+    fn scrub_prefers_majority_of_copies_then_first_copy() {
         let pool = block::BufPool::new(1 << 20, 1 << 20);
         let buf = |bytes: &[u8]| {
             let buf = pool.take(bytes.len()).unwrap();

@@ -126,6 +126,6 @@ fn opens_over_member_in_sync(found: &[Found], first: u8) {
 
 /// Labels without a record, for every set of present members.
 #[test]
-fn labels_without_records_are_judged() {
+fn mirror_fuzz_check_rejects_labels_without_records() {
     (0..=u8::MAX).for_each(|first| assert!(!check(&[first])));
 }

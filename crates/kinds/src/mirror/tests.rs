@@ -172,7 +172,7 @@ impl Pair {
 }
 
 #[test]
-fn resync_restarts_after_member_failed_meanwhile() {
+fn resync_restarts_if_member_fails_during_resync() {
     let pair = Pair::new(8 * MIB);
     // The first copy is almost done. A region that it has passed is written without the member. Then that copy must not
     // mark the member as in sync.
@@ -185,7 +185,7 @@ fn resync_restarts_after_member_failed_meanwhile() {
 }
 
 #[test]
-fn member_with_failed_flush_is_retired_at_once() {
+fn mirror_fails_member_at_once_after_failed_flush() {
     let pair = Pair::new(MIB);
     pair.until(|second| second.state == MemberState::InSync);
     pair.write(0, 7);
@@ -201,7 +201,7 @@ fn member_with_failed_flush_is_retired_at_once() {
 /// An acknowledged write must be found after a crash. So the label of the member that has it must record first that the
 /// other one misses it.
 #[test]
-fn degraded_write_waits_for_durable_record() {
+fn degraded_write_waits_until_label_records_stale_member() {
     let pair = Pair::over(MIB, true, &[]);
     let shelf = pair.shelf.clone().expect("its disks are labelled");
     pair.until(|second| second.state == MemberState::InSync);
@@ -221,7 +221,7 @@ fn degraded_write_waits_for_durable_record() {
 }
 
 #[test]
-fn crash_causes_resync_of_dirty_regions_only() {
+fn mirror_resyncs_only_dirty_regions_after_power_cut() {
     let mut pair = Pair::labelled(64 * MIB, &[]);
     for region in [3, 40, 63] {
         pair.write(region * MIB + 8192, 7);
@@ -234,7 +234,7 @@ fn crash_causes_resync_of_dirty_regions_only() {
 
 /// Only the flush before the region leaves the bitmap makes them identical: the disk itself keeps nothing.
 #[test]
-fn clean_regions_are_identical_after_crash() {
+fn mirror_members_agree_on_clean_regions_after_power_cut() {
     let mut pair = Pair::labelled(64 * MIB, &[]);
     pair.write(3 * MIB, 7);
     pair.pass(Duration::from_secs(12));
@@ -267,7 +267,7 @@ fn region_stays_dirty_while_write_to_one_member_is_slow() {
 }
 
 #[test]
-fn region_is_durably_dirty_before_write() {
+fn mirror_marks_region_dirty_durably_before_write() {
     let pair = Pair::over(8 * MIB, true, &[]);
     let shelf = pair.shelf.clone().expect("its disks are labelled");
     pair.until(|second| second.state == MemberState::InSync);
@@ -286,7 +286,7 @@ fn region_is_durably_dirty_before_write() {
 }
 
 #[test]
-fn resync_copies_regions_missed_while_out() {
+fn resync_copies_only_regions_missed_by_failed_member() {
     let pair = Pair::labelled(64 * MIB, &[]);
     pair.write(3 * MIB, 7);
     pair.pass(Duration::from_secs(12));
@@ -327,7 +327,7 @@ fn updates(pair: &Pair, writes: u64, write: impl Fn(u64) -> Op) -> u64 {
 }
 
 #[test]
-fn bitmap_costs_few_label_updates() {
+fn mirror_bitmap_causes_few_label_updates() {
     let pair = Pair::labelled(64 * MIB, &[]);
     let somewhere = |n: u64| pair.write_of(n * 7919 % 16384 * 4096, 7);
     updates(&pair, 1000, somewhere);
@@ -368,7 +368,7 @@ fn scrub_finds_and_repairs_bit_rot() {
 
 /// A member is taken out and comes back in sync, without a missed write, while a scrub reads it.
 #[test]
-fn scrub_does_not_believe_member_that_was_out_meanwhile() {
+fn scrub_ignores_reads_of_member_failed_during_scrub() {
     let pair = Pair::labelled(MIB, &[]);
     pair.send(pair.long_write_of(0, MIB, 7));
     pair.send(Op::Flush);
@@ -539,7 +539,7 @@ fn resync_refuses_source_with_late_requests() {
 
 /// The last member stays although it does not answer. Its late write must land before any later one to that range.
 #[test]
-fn late_write_is_fenced_from_newer_bytes() {
+fn mirror_fences_late_write_from_newer_bytes() {
     let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
     let pair = Pair::over(MIB, false, &[timeout]);
     pair.until(|second| second.state == MemberState::InSync);
@@ -564,7 +564,7 @@ fn late_write_is_fenced_from_newer_bytes() {
 
 /// A flush is in flight to the only member in sync. Another member comes in sync, and the first one is taken out.
 #[test]
-fn flush_is_retried_on_members_that_came_in_sync() {
+fn mirror_retries_flush_on_members_that_came_in_sync() {
     let pair = Pair::new(MIB);
     pair.until(|second| second.state == MemberState::InSync);
     pair.fail();
@@ -585,7 +585,7 @@ fn flush_is_retried_on_members_that_came_in_sync() {
 /// A resync is restarted while a write of the resync before it is in flight. That write is late, and lands after the
 /// member has come in sync.
 #[test]
-fn resync_waits_for_late_write_of_resync_before_it() {
+fn resync_waits_for_late_write_of_previous_resync() {
     let timeout = ("timeout", Value::Duration(Duration::from_millis(50)));
     let pair = Pair::over(MIB, false, &[timeout]);
     pair.disks[1].set_faults(Faults { stall: 1_000_000, ..Faults::default() });

@@ -91,7 +91,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn vault_takes_small_part_of_disk() {
+    fn map_of_remap_takes_small_part_of_disk() {
         let disk = Info::disk(1024 * GIB, 512);
         // A tebibyte in blocks of 64 KiB: 16 bytes for each, and the log.
         let (layout, vault) = Layout::new(64 << 10, 1 << 24, &disk, false);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn small_layout_fits_small_disk() {
+    fn remap_layout_of_few_blocks_fits_small_disk() {
         let (layout, vault) = Layout::new(4096, 12, &Info::disk(256 << 10, 512), false);
         assert!(layout.places >= 12, "{vault} bytes of a vault leave {}", layout.places);
         assert_eq!(Layout::new(4096, 12, &Info::disk(4096, 512), false).0.places, 0);

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn check_accepts_grown_disk_and_rejects_shrunk_one() {
+    fn remap_opening_accepts_grown_disk_and_rejects_shrunk_disk() {
         let disk = |bytes: u64| Info::disk(bytes, 512);
         let (made, _) = Layout::new(4096, 100, &disk(1 << 30), false);
         let (wanted, _) = Layout::new(4096, 100, &disk(1 << 40), false);

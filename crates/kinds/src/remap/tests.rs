@@ -212,7 +212,7 @@ fn remap_survives_kills_and_power_cuts() {
 }
 
 #[test]
-fn nothing_is_lost_while_blocks_are_moved() {
+fn remap_survives_kills_and_power_cuts_during_packing() {
     for seed in 100..108 {
         lives(seed, 1, true);
         lives(seed, 2, true);
@@ -221,7 +221,7 @@ fn nothing_is_lost_while_blocks_are_moved() {
 
 /// The old content of a place never shows in the next block at that place.
 #[test]
-fn first_write_of_part_zeroes_rest_of_block() {
+fn first_partial_write_zeroes_rest_of_block() {
     let mut bench = Bench::new(1, 1, 40);
     let life = bench.start();
     bench.write(&life, 0, 8 * BLOCK, 0xaa).unwrap();
@@ -248,7 +248,7 @@ fn first_write_of_part_zeroes_rest_of_block() {
 
 /// Cuts the power during a first write, at every sector. Unflushed bytes may be gone, but no other bytes ever show.
 #[test]
-fn power_cut_in_first_write_shows_zeros_or_new_bytes() {
+fn power_cut_during_first_write_leaves_zeros_or_new_bytes() {
     let (mut zeros, mut written) = (0, 0);
     for step in 0..60 {
         for policy in CutPolicy::ALL {
@@ -277,7 +277,7 @@ fn power_cut_in_first_write_shows_zeros_or_new_bytes() {
 }
 
 #[test]
-fn full_device_delays_first_writes_then_refuses_them() {
+fn full_remap_delays_first_writes_then_fails() {
     let mut bench = Bench::new(1, 1, 1000);
     let life = bench.start();
     let (_, places) = life.places();
@@ -315,7 +315,7 @@ fn full_device_delays_first_writes_then_refuses_them() {
 }
 
 #[test]
-fn freed_places_are_discarded_below() {
+fn remap_discards_freed_blocks_on_lower() {
     let mut bench = Bench::new(1, 1, 40);
     let life = bench.start();
     let discards = || {
@@ -339,7 +339,7 @@ fn freed_places_are_discarded_below() {
 
 /// Each write would take a part of the free places, and wait for the rest.
 #[test]
-fn writes_short_of_room_do_not_block_each_other() {
+fn remap_writes_that_wait_for_space_do_not_deadlock() {
     let mut bench = Bench::new(1, 1, 1000);
     let life = bench.start();
     let (_, places) = life.places();
@@ -359,7 +359,7 @@ fn writes_short_of_room_do_not_block_each_other() {
 }
 
 #[test]
-fn lost_map_is_damage_and_no_new_device() {
+fn remap_opening_reports_lost_map_as_corrupt() {
     let mut bench = Bench::new(1, 2, 40);
     let life = bench.start();
     bench.write(&life, 0, BLOCK, 0x11).unwrap();
@@ -386,7 +386,7 @@ fn lost_map_is_damage_and_no_new_device() {
 
 /// The change may be undone, and a mirror below could not mark dirty regions yet.
 #[test]
-fn remap_writes_nothing_below_before_its_change_is_committed() {
+fn remap_writes_nothing_before_live_change_is_committed() {
     let mut bench = Bench::new(1, 2, 40);
     let life = bench.start();
     bench.write(&life, 0, BLOCK, 0x11).unwrap();
@@ -409,7 +409,7 @@ fn remap_writes_nothing_below_before_its_change_is_committed() {
 
 /// After the commit the change could not be undone any more.
 #[test]
-fn change_fails_before_commit_if_map_is_gone() {
+fn live_change_fails_before_commit_if_map_is_lost() {
     let mut bench = Bench::new(1, 2, 40);
     drop(bench.start());
     bench.power_cut(CutPolicy::KeepAll);
@@ -442,7 +442,7 @@ fn remap_rejects_changed_size_and_block() {
 }
 
 #[test]
-fn first_write_costs_one_flush_and_write_in_place_none() {
+fn first_write_costs_one_flush_and_overwrite_no_flush() {
     let mut bench = Bench::new(1, 1, 40);
     let life = bench.start();
     bench.pass(Duration::from_secs(5));
@@ -461,7 +461,7 @@ fn first_write_costs_one_flush_and_write_in_place_none() {
 }
 
 #[test]
-fn packing_moves_free_places_behind_taken_ones() {
+fn packing_moves_used_blocks_before_free_blocks() {
     let mut bench = Bench::new(1, 1, 60);
     bench.set("policy", Value::Text("log".to_owned()));
     let life = bench.start();
@@ -522,7 +522,7 @@ fn packing_moves_free_places_behind_taken_ones() {
 /// A caller may stop waiting for a checkpoint at any moment, as a change does that exceeds its time. The pages that the
 /// checkpoint has taken are written all the same, and the next checkpoint continues from there.
 #[test]
-fn a_checkpoint_that_nobody_waits_for_any_more_comes_to_its_end() {
+fn vault_checkpoint_completes_after_caller_stops_waiting() {
     let shape = Shape { log_bytes: Some(1 << 20), objects: 8, bytes: None };
     let with =
         Options { cache_bytes: 400 * 4096, read_only: false, may_degrade: false, vault: None };

@@ -40,7 +40,7 @@ fn rounds(seed: u64, kind: &'static str) -> usize {
 }
 
 #[test]
-fn failed_flush_is_reported_and_stays_failed() {
+fn disk_reports_failed_flush_and_fails_later_flushes() {
     for kind in ["file", "path"] {
         let yes: usize = (0..64).map(|seed| rounds(seed, kind)).sum();
         assert!((64..448).contains(&yes), "{yes} of 512: both answers are to be seen");
@@ -48,7 +48,7 @@ fn failed_flush_is_reported_and_stays_failed() {
 }
 
 #[test]
-fn status_reports_no_zeros_while_write_is_late() {
+fn block_status_reports_no_zeros_while_write_is_late() {
     let world = SimWorld::new(1);
     let env = world.env();
     let disk = SimDisk::new(&world, 0, DiskConfig::new(64 << 10, Profile::Native512));
@@ -75,7 +75,7 @@ fn status_reports_no_zeros_while_write_is_late() {
 
 /// Flushes of several connections are in flight together, and one of them fails.
 #[test]
-fn flush_beside_failing_one_does_not_succeed_without_data() {
+fn concurrent_flush_fails_if_failed_flush_lost_data() {
     let (mut yes, mut no) = (0, 0);
     for seed in 0..64 {
         let world = SimWorld::new(seed);

@@ -17,7 +17,7 @@ fn read(text: &str) -> Spec {
 }
 
 #[test]
-fn label_spec_accepts_own_settings() {
+fn label_spec_accepts_graph_options() {
     let spec = read(LABEL);
     assert!(spec.faults().is_none(), "{:?}", spec.faults());
     assert_eq!(spec.keys(REGISTRY), [("safe", "ask")]);
@@ -28,7 +28,7 @@ fn label_spec_accepts_own_settings() {
 }
 
 #[test]
-fn label_spec_rejects_other_settings() {
+fn label_spec_rejects_local_options_and_unknown_sections() {
     for (from, to, words) in [
         ("[disk]", "[events]\nrun = \"/bin/x\"\n[disk]", "\"events\" is never in a label"),
         (

@@ -48,7 +48,7 @@ fn manuals_have_same_sections() {
 }
 
 #[test]
-fn manuals_document_exactly_the_options() {
+fn manuals_document_exactly_the_options_of_kinds() {
     for (manual, kinds) in manuals() {
         let mut options: Vec<_> =
             kinds.iter().flat_map(|kind| kind.options).map(|option| option.name).collect();
@@ -61,7 +61,7 @@ fn manuals_document_exactly_the_options() {
 }
 
 #[test]
-fn manual_examples_can_be_planned_and_use_their_kind() {
+fn manual_examples_can_be_planned_and_use_documented_kind() {
     let world = World::new();
     for disk in ["nvme-A", "nvme-B"] {
         world.file(&format!("/dev/disk/by-id/{disk}"), 1 << 20);

@@ -1,7 +1,7 @@
 //! Runs the check of each kind's records over seeded inputs: valid ones, damaged ones, and noise.
 
 #[test]
-fn untrusted_records_keep_promises() {
+fn record_decoders_handle_random_bytes() {
     let all = crate::TESTING.iter().flat_map(|kind| kind.records);
     for records in all {
         let mut accepted = 0;

@@ -36,7 +36,7 @@ fn count_passes_battery() {
 }
 
 #[test]
-fn guide_shows_kinds() {
+fn contributing_guide_shows_compiled_code_of_kinds() {
     let guide = include_str!("../../../../CONTRIBUTING.md");
     for (name, code) in
         [("reverse", include_str!("reverse/mod.rs")), ("count", include_str!("count/mod.rs"))]

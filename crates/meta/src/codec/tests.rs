@@ -32,7 +32,7 @@ fn put(bytes: &mut [u8], at: usize, part: &[u8]) {
 }
 
 #[test]
-fn golden_bytes() {
+fn label_encodes_to_golden_bytes() {
     let mut golden = vec![0; 512 + 14 + 80 + 3];
     put(&mut golden, 0, b"CAIRNLBL");
     put(&mut golden, 8, &[1, 0, 0, 0, 0xb8, 0xad, 0xdc, 0x76, 0x61, 2, 0, 0, 0, 0x10, 0, 0]);
@@ -63,7 +63,7 @@ fn past(epoch: u64, spec: &str) -> Past {
 }
 
 #[test]
-fn encode_past_matches_golden_bytes() {
+fn label_encode_writes_past_specs_as_golden_bytes() {
     let label = Label { past: [past(2, "two"), past(1, "one")].into(), ..sample() };
     let copy = label.encode().unwrap();
     let without = sample().encode().unwrap().len();
@@ -79,7 +79,7 @@ fn encode_past_matches_golden_bytes() {
 }
 
 #[test]
-fn encode_keeps_newest_past_specs_that_fit() {
+fn label_encode_keeps_newest_past_specs_that_fit() {
     let epochs = |label: &Label| {
         let read = Label::decode(&label.encode().unwrap()).unwrap();
         read.past.iter().map(|past| past.epoch).collect::<Vec<_>>()
@@ -100,7 +100,7 @@ fn encode_keeps_newest_past_specs_that_fit() {
 }
 
 #[test]
-fn decode_rejects_invalid_past_specs() {
+fn label_decode_rejects_past_specs_with_invalid_fields() {
     let start = sample().encode().unwrap().len();
     let label = Label { past: [past(2, "two"), past(1, "one")].into(), ..sample() };
     for (at, value) in [
@@ -123,7 +123,7 @@ fn decode_rejects_invalid_past_specs() {
 }
 
 #[test]
-fn decode_skips_parts_of_unknown_compatible_features() {
+fn label_decode_skips_part_of_unknown_compatible_feature() {
     let label = Label { past: [past(2, "two")].into(), ..sample() };
     for (feature, known) in [(3, true), (1, false)] {
         let mut copy = label.encode().unwrap();
@@ -137,14 +137,14 @@ fn decode_skips_parts_of_unknown_compatible_features() {
 }
 
 #[test]
-fn decode_ignores_bytes_behind_copy() {
+fn label_decode_ignores_bytes_after_end_of_copy() {
     let mut copy = sample().encode().unwrap();
     copy.resize(4096, 0x55);
     assert_eq!(Label::decode(&copy), Ok(sample()));
 }
 
 #[test]
-fn decode_reports_unknown_feature_bits() {
+fn label_decode_reports_unknown_incompatible_and_read_only_features() {
     let mut copy = sample().encode().unwrap();
     copy[40] = 4;
     seal(&mut copy);
@@ -156,7 +156,7 @@ fn decode_reports_unknown_feature_bits() {
 }
 
 #[test]
-fn decode_detects_any_flipped_bit() {
+fn label_decode_rejects_copy_with_any_flipped_bit() {
     let copy = sample().encode().unwrap();
     for bit in 0..copy.len() * 8 {
         let mut copy = copy.clone();
@@ -166,7 +166,7 @@ fn decode_detects_any_flipped_bit() {
 }
 
 #[test]
-fn decode_rejects_sealed_copy_with_invalid_values() {
+fn label_decode_rejects_invalid_field_despite_valid_checksum() {
     // Position of a number, and an invalid value for it.
     let absurd: &[(usize, u32)] = &[
         (16, 511),
@@ -210,7 +210,7 @@ fn decode_rejects_sealed_copy_with_invalid_values() {
 }
 
 #[test]
-fn encode_rejects_oversized_label_with_limit() {
+fn label_encode_rejects_oversized_spec_or_cells() {
     let mut label = sample();
     label.spec = "x".repeat(SPEC_BYTES_MAX + 1);
     assert!(label.encode().unwrap_err().to_string().contains("at most 131072 fit"));

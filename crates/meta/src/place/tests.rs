@@ -102,7 +102,7 @@ fn torn(before: &Disk, active: usize, new: &Label, kept: [&dyn Fn(usize) -> bool
 }
 
 #[test]
-fn every_subset_of_the_sectors_of_an_update_shows_the_old_label_or_the_new() {
+fn label_update_torn_at_any_sectors_shows_old_or_new() {
     let spec_bytes = 100;
     for last in 1..=3 {
         let (disk, active) = Disk::after(last, spec_bytes);
@@ -123,7 +123,7 @@ fn every_subset_of_the_sectors_of_an_update_shows_the_old_label_or_the_new() {
 }
 
 #[test]
-fn torn_first_label_shows_blank_or_label_for_every_subset() {
+fn torn_first_label_write_reads_as_blank_or_complete_label() {
     let new = label(1, 100);
     let copy = new.encode().unwrap();
     let sectors = copy.len().div_ceil(SECTOR);
@@ -149,7 +149,7 @@ fn torn_first_label_shows_blank_or_label_for_every_subset() {
 }
 
 #[test]
-fn inspection_distinguishes_lost_end_from_unwritten_end() {
+fn inspection_distinguishes_lost_back_label_from_unwritten_one() {
     let blank = vec![0; AREA_BYTES as usize];
     for last in 1..=5 {
         let (disk, active) = Disk::after(last, 100);
@@ -172,7 +172,7 @@ fn inspection_distinguishes_lost_end_from_unwritten_end() {
 }
 
 #[test]
-fn inspection_reports_overwritten_front() {
+fn inspection_reports_lost_front_label_after_foreign_overwrite() {
     let blank = vec![0; AREA_BYTES as usize];
     for last in 1..=5 {
         let (disk, active) = Disk::after(last, 100);
@@ -198,7 +198,7 @@ fn inspection_reports_overwritten_front() {
 }
 
 #[test]
-fn torn_large_update_shows_old_or_new_label() {
+fn torn_update_of_large_label_shows_old_or_new() {
     let spec_bytes = 20_000;
     let (disk, active) = Disk::after(4, spec_bytes);
     let new = label(5, spec_bytes);
@@ -213,7 +213,7 @@ fn torn_large_update_shows_old_or_new_label() {
 }
 
 #[test]
-fn choose_accepts_one_copy_and_reports_when_none_is_left() {
+fn label_read_uses_newest_intact_copy_until_all_are_damaged() {
     let (mut disk, active) = Disk::after(5, 100);
     let at = |number: usize| COPIES[number] as usize;
     disk.0[0][at(active)..at(active) + 8].fill(0xff);
@@ -229,7 +229,7 @@ fn choose_accepts_one_copy_and_reports_when_none_is_left() {
 }
 
 #[test]
-fn choose_rejects_newer_version_beside_older_label() {
+fn label_read_rejects_newer_format_version_beside_older_label() {
     let (mut disk, active) = Disk::after(2, 100);
     let mut copy = label(3, 100).encode().unwrap();
     copy[8] = 2;

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_keeps_dirty_pages_and_recently_used_pages() {
+    fn vault_cache_eviction_keeps_dirty_and_recently_used_pages() {
         let mut cache = Cache::new(CACHE_BYTES_MIN);
         let most = cache.frames_max as u64;
         cache.insert(1, Page::blank(1, 1));

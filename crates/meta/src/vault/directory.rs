@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_reuses_pages_but_not_object_numbers() {
+    fn vault_directory_reuses_pages_but_not_numbers_of_deleted_objects() {
         let geometry = Geometry { bytes: 0, log_bytes: 0, pages: 100, directory_pages: 1 };
         let mut directory = Directory::new(&geometry);
         directory.count_free().unwrap();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn unplan_returns_all_reservations() {
+    fn vault_directory_unplan_releases_reserved_pages_and_roles() {
         let geometry = Geometry { bytes: 0, log_bytes: 0, pages: 100, directory_pages: 1 };
         let mut directory = Directory::new(&geometry);
         directory.count_free().unwrap();

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fit_on_large_disk_has_three_levels_and_a_parent_per_page() {
+    fn vault_geometry_on_large_disk_has_three_map_levels() {
         let all = Geometry::fit(6 << 30, 16 << 20, 37).unwrap();
         assert_eq!(all.root_level(), 3);
         assert!(all.home(all.all_pages(), 0) <= all.bytes);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_for_is_enough_for_its_pages() {
+    fn vault_geometry_bytes_for_fit_requested_page_count() {
         for pages in [8, 9, 253, 254, 255, 64_516, 64_517, 1 << 20] {
             let bytes = Geometry::bytes_for(pages, 1 << 20);
             let all = Geometry::fit(bytes, 1 << 20, 1).unwrap();
@@ -202,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn levels_max_suffices_for_pages_max() {
+    fn vault_geometry_with_pages_max_has_levels_max() {
         let all = Geometry { bytes: 0, log_bytes: 0, pages: PAGES_MAX, directory_pages: 1 };
         assert_eq!(all.root_level(), LEVELS_MAX);
         assert_eq!(all.level_pages(LEVELS_MAX), 1);
     }
 
     #[test]
-    fn fit_rejects_short_log_and_small_disk() {
+    fn vault_geometry_fit_rejects_short_log_and_small_disk() {
         assert_eq!(Geometry::fit(1 << 20, 4096, 1).unwrap_err().kind(), ErrorKind::Invalid);
         assert_eq!(Geometry::fit(80 << 10, 64 << 10, 1).unwrap_err().kind(), ErrorKind::NoSpace);
         assert!(Geometry::fit(1 << 20, 64 << 10, 4).is_ok());

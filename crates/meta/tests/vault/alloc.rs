@@ -42,7 +42,7 @@ async fn free(vault: &Vault, all: &Allocator, first: u64, count: u64) {
 }
 
 #[test]
-fn allocator_takes_places_in_order_of_policy() {
+fn allocator_takes_free_data_blocks_in_order_of_policy() {
     let expected = [
         (Policy::FirstFree, [5, 6, 50]),
         (Policy::LogStructured, [100, 101, 102]),
@@ -68,7 +68,7 @@ fn allocator_takes_places_in_order_of_policy() {
 }
 
 #[test]
-fn allocator_takes_nearest_before_last_and_wraps_log() {
+fn allocator_searches_before_last_block_when_end_is_full() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -90,7 +90,7 @@ fn allocator_takes_nearest_before_last_and_wraps_log() {
 }
 
 #[test]
-fn allocator_never_gives_reserved_places_twice() {
+fn allocator_never_reserves_data_block_for_two_transactions() {
     for policy in [Policy::FirstFree, Policy::LogStructured, Policy::NearLast] {
         let world = SimWorld::new(1);
         let env = world.env();
@@ -115,7 +115,7 @@ fn allocator_never_gives_reserved_places_twice() {
 
 /// Several clients move blocks at random. The map and the bitmap must agree at the end, and after a restart.
 #[test]
-fn allocator_map_and_bitmap_agree_after_concurrent_moves() {
+fn allocator_map_and_bitmap_agree_after_concurrent_block_moves() {
     for seed in 0..12 {
         let (world, random) = (SimWorld::new(seed), Stream::new(seed, "moves", 0));
         let env = world.env();
@@ -176,7 +176,7 @@ async fn agree(all: &Allocator) {
 }
 
 #[test]
-fn check_finds_page_wrong_on_one_copy_without_writing() {
+fn vault_check_reports_page_damaged_on_one_copy_without_writing() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -217,7 +217,7 @@ fn check_finds_page_wrong_on_one_copy_without_writing() {
 }
 
 #[test]
-fn allocator_finds_place_freed_during_search() {
+fn allocator_reuses_freed_data_block_only_after_commit() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {

@@ -28,7 +28,7 @@ async fn begin(env: &Env, copies: usize) -> (Vault, Vec<std::rc::Rc<Disk>>, Trac
 }
 
 #[test]
-fn a_transaction_costs_one_flush_on_each_copy() {
+fn vault_commit_costs_one_flush_on_each_copy() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -43,7 +43,7 @@ fn a_transaction_costs_one_flush_on_each_copy() {
 }
 
 #[test]
-fn failed_copy_is_left_behind_durably_before_acknowledge() {
+fn vault_records_failed_copy_durably_before_acknowledging_commit() {
     let wrong = [
         Fails { writes_left: Some(0), ..Fails::default() },
         Fails { flushes: true, ..Fails::default() },
@@ -70,7 +70,7 @@ fn failed_copy_is_left_behind_durably_before_acknowledge() {
 }
 
 #[test]
-fn copy_that_fails_in_checkpoint_is_left_behind() {
+fn vault_marks_copy_stale_that_fails_during_checkpoint() {
     for writes in 0..12 {
         let world = SimWorld::new(1);
         let env = world.env();
@@ -90,7 +90,7 @@ fn copy_that_fails_in_checkpoint_is_left_behind() {
 }
 
 #[test]
-fn vault_stays_failed_after_last_copy_fails() {
+fn vault_stays_failed_after_last_copy_fails_until_reopened() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -110,7 +110,7 @@ fn vault_stays_failed_after_last_copy_fails() {
 }
 
 #[test]
-fn resynced_copy_opens_alone() {
+fn vault_opens_with_all_commits_from_resynced_copy_alone() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -131,7 +131,7 @@ fn resynced_copy_opens_alone() {
 }
 
 #[test]
-fn resync_of_copy_runs_beside_commits() {
+fn vault_resync_of_copy_includes_concurrent_commits() {
     for seed in 0..20 {
         let world = SimWorld::new(seed);
         let env = world.env();
@@ -160,7 +160,7 @@ fn resync_of_copy_runs_beside_commits() {
 }
 
 #[test]
-fn resync_fills_blank_disk_in_place_of_lost_copy() {
+fn vault_resync_fills_blank_disk_that_replaces_lost_copy() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -180,7 +180,7 @@ fn resync_fills_blank_disk_in_place_of_lost_copy() {
 }
 
 #[test]
-fn open_rejects_split_brain_of_copies() {
+fn vault_open_rejects_split_brain_of_copies() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -204,7 +204,7 @@ fn open_rejects_split_brain_of_copies() {
 }
 
 #[test]
-fn open_rejects_copy_left_behind_that_continued_alone() {
+fn vault_open_rejects_stale_copy_that_was_written_alone() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -223,7 +223,7 @@ fn open_rejects_copy_left_behind_that_continued_alone() {
 }
 
 #[test]
-fn open_rejects_disk_in_wrong_position() {
+fn vault_open_rejects_copy_in_wrong_position_or_other_vault() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -250,7 +250,7 @@ fn open_rejects_disk_in_wrong_position() {
 }
 
 #[test]
-fn open_leaves_newer_version_and_unknown_features_alone() {
+fn vault_open_rejects_newer_version_and_unknown_features_without_writing() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {

@@ -100,14 +100,14 @@ fn cut_one(played: &Played) -> usize {
 }
 
 #[test]
-fn power_cut_during_commits_keeps_steps_atomic() {
+fn vault_commits_stay_atomic_after_power_cut_at_any_write() {
     let played = play(1, async |vault, trace| scene::run(vault, trace, 1, 4).await.unwrap());
     let states = cut_one(&played);
     assert!(states > 1000, "only {states} states");
 }
 
 #[test]
-fn a_power_cut_in_a_checkpoint_shows_every_step() {
+fn vault_keeps_every_commit_after_power_cut_during_checkpoint() {
     let played = play(1, async |vault, trace| {
         scene::run(vault, trace, 1, 2).await.unwrap();
         vault.flush().await.unwrap();
@@ -121,7 +121,7 @@ fn a_power_cut_in_a_checkpoint_shows_every_step() {
 }
 
 #[test]
-fn power_cut_during_log_wrap_keeps_every_step() {
+fn vault_keeps_every_commit_after_power_cut_during_log_wrap() {
     // A record takes one page, and the log has 16. Later laps are like the second one.
     let mut played = play(1, async |vault, trace| scene::run(vault, trace, 1, 20).await.unwrap());
     let lap = |event: &Event| matches!(event, Event::Begun(15));
@@ -136,7 +136,7 @@ fn power_cut_during_log_wrap_keeps_every_step() {
 }
 
 #[test]
-fn power_cut_during_recovery_keeps_every_step() {
+fn vault_keeps_every_commit_after_power_cut_during_recovery() {
     let played = play(1, async |vault, trace| {
         scene::run(vault, trace, 1, 3).await.unwrap();
         vault.flush().await.unwrap();
@@ -180,7 +180,7 @@ pub fn some_cuts(moment: &Moment) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn power_cut_of_two_copies_keeps_every_step_on_each() {
+fn vault_copy_alone_keeps_every_commit_after_power_cut() {
     let played = play(2, async |vault, trace| {
         scene::run(vault, trace, 1, 2).await.unwrap();
         vault.flush().await.unwrap();
@@ -227,7 +227,7 @@ fn look_degraded(copy: usize, image: Vec<u8>, least: u64, most: u64, what: &str)
 }
 
 #[test]
-fn power_cut_during_resync_of_copy_keeps_every_step() {
+fn vault_keeps_every_commit_after_power_cut_during_resync() {
     let played = play_on(2, async |vault, trace, disks| {
         scene::run(vault, trace, 1, 2).await.unwrap();
         disks[1].fails.set(Fails { writes_left: Some(0), ..Fails::default() });

@@ -155,7 +155,7 @@ fn every_wrong_byte(images: &Images, step: usize) -> [usize; 2] {
 
 /// `STEP=1` tries every byte, which takes minutes.
 #[test]
-fn a_wrong_byte_in_the_only_copy_is_told_or_does_not_matter() {
+fn vault_never_misreads_only_copy_with_damaged_byte() {
     // The default is a prime, so that the damage hits every position in the fields.
     let step = std::env::var("STEP").map_or(23, |step| step.parse().expect("STEP is a number"));
     for closed in [true, false] {
@@ -169,7 +169,7 @@ fn a_wrong_byte_in_the_only_copy_is_told_or_does_not_matter() {
 }
 
 #[test]
-fn replaced_run_in_only_copy_is_reported_or_harmless() {
+fn vault_never_misreads_only_copy_with_replaced_sectors() {
     for closed in [true, false] {
         // If both the last record and the empty one behind it are lost, the log is merely shorter.
         let sizes = if closed { &[512, 4096, 8192][..] } else { &[512, 4096] };
@@ -179,7 +179,7 @@ fn replaced_run_in_only_copy_is_reported_or_harmless() {
 }
 
 #[test]
-fn damage_to_one_of_two_copies_is_always_repaired() {
+fn vault_repairs_any_damage_to_one_of_two_copies() {
     for closed in [true, false] {
         let images = images(2, closed);
         let counts = every_wrong_byte(&images, 97);
@@ -191,7 +191,7 @@ fn damage_to_one_of_two_copies_is_always_repaired() {
 }
 
 #[test]
-fn open_survives_forged_superblock() {
+fn vault_open_never_panics_on_forged_superblock() {
     let images = images(1, false);
     let mut outcomes = [0; 2];
     for at in (48..312).step_by(4) {
@@ -236,7 +236,7 @@ fn checked(image: &[u8]) -> Findings {
 }
 
 #[test]
-fn check_reports_lost_superblock() {
+fn vault_check_reports_damaged_or_missing_superblock() {
     let (world, trace) = (SimWorld::new(1), Trace::default());
     let env = world.env();
     let disks = scene::blank(1, &trace);

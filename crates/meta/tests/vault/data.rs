@@ -194,17 +194,17 @@ fn every_power_cut(apart: bool) {
 }
 
 #[test]
-fn power_cut_keeps_record_with_data_on_one_disk() {
+fn vault_keeps_committed_data_after_power_cut_of_one_disk() {
     every_power_cut(false);
 }
 
 #[test]
-fn power_cut_keeps_record_with_data_on_two_disks() {
+fn vault_keeps_committed_data_after_power_cut_of_two_disks() {
     every_power_cut(true);
 }
 
 #[test]
-fn a_commit_with_data_costs_one_flush_of_each_disk() {
+fn vault_commit_with_data_costs_one_flush_of_each_disk() {
     for apart in [false, true] {
         let world = SimWorld::new(1);
         let env = world.env();
@@ -262,7 +262,7 @@ fn destroyed(sealed: bool) -> (u64, Result<(), String>) {
 }
 
 #[test]
-fn recovery_drops_unproven_record_and_marks_lost_data() {
+fn vault_recovery_drops_last_record_with_damaged_data_unless_sealed() {
     let (number, blind) = destroyed(false);
     assert_eq!(number, 0);
     let words = blind.unwrap_err();

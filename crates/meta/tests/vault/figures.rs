@@ -103,7 +103,7 @@ async fn fill_log(vault: &Vault) {
 }
 
 #[test]
-fn map_of_one_tebibyte_runs_in_64_mib() {
+fn vault_map_of_one_tebibyte_runs_in_64_mib_cache() {
     let (world, random) = (SimWorld::new(1), Stream::new(1, "places", 0));
     let env = world.env();
     let lower =
@@ -164,7 +164,7 @@ fn map_of_one_tebibyte_runs_in_64_mib() {
 
 /// Maps blocks all over a map to newly allocated places.
 #[test]
-fn allocator_of_one_tebibyte_runs_in_64_mib() {
+fn allocator_for_one_tebibyte_runs_in_64_mib_cache() {
     let (world, random) = (SimWorld::new(1), Stream::new(1, "blocks", 0));
     let env = world.env();
     let info = Info::disk(DISK_BYTES, 4096);

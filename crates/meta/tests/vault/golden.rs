@@ -30,7 +30,7 @@ fn same(is: &[u8], should: &[u8]) {
 }
 
 #[test]
-fn superblock_matches_golden_bytes() {
+fn vault_superblock_encodes_to_golden_bytes() {
     let mut sent = [Epoch::default(); COPIES_MAX];
     sent[0] = Epoch { number: 5, draw: 0x66 };
     sent[1] = Epoch { number: 4, draw: 0x55 };
@@ -68,7 +68,7 @@ fn superblock_matches_golden_bytes() {
 }
 
 #[test]
-fn record_matches_golden_bytes() {
+fn vault_log_record_encodes_to_golden_bytes() {
     let mut changes = Vec::new();
     for change in [
         Change { object: 1, from: 0x0100, verb: Verb::Write(&[0xaa, 0xbb]) },
@@ -97,7 +97,7 @@ fn record_matches_golden_bytes() {
 }
 
 #[test]
-fn data_changes_match_golden_bytes() {
+fn vault_data_changes_encode_to_golden_bytes() {
     let mut changes = Vec::new();
     for (from, verb) in [(0x0001_0000, Verb::Data(0x1000, 0x0807_0605_0403_0201)), (0, Verb::LetGo)]
     {
@@ -120,7 +120,7 @@ fn data_changes_match_golden_bytes() {
 }
 
 #[test]
-fn page_and_pointer_match_golden_bytes() {
+fn vault_page_and_pointer_encode_to_golden_bytes() {
     let mut page = Page::blank(3, 0x1234);
     page.content_mut()[..2].copy_from_slice(&[0xaa, 0xbb]);
     let pointer = page.seal(6, 1);
@@ -146,7 +146,7 @@ fn page_and_pointer_match_golden_bytes() {
 }
 
 #[test]
-fn directory_entry_matches_golden_bytes() {
+fn vault_directory_entry_encodes_to_golden_bytes() {
     let entry = Entry {
         number: 9,
         kind: ObjectKind::Array,
@@ -200,7 +200,7 @@ fn unpacked(packed: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn open_accepts_vault_of_version_1() {
+fn vault_open_accepts_image_of_format_version_1() {
     let (world, trace) = (SimWorld::new(8), Trace::default());
     let env = world.env();
     let disks = [Disk::new(0, unpacked(IMAGE), &trace)];
@@ -220,7 +220,7 @@ fn open_accepts_vault_of_version_1() {
 
 /// `WRITE_IMAGE=FILE` saves the image, for a new version.
 #[test]
-fn packed_image_unpacks_without_loss() {
+fn packed_vault_image_unpacks_to_same_bytes() {
     let now = image();
     let runs = now.chunks(64).enumerate().filter(|(_, run)| run.iter().any(|byte| *byte != 0));
     let packed: Vec<u8> =
@@ -233,7 +233,7 @@ fn packed_image_unpacks_without_loss() {
 }
 
 #[test]
-fn checksum_is_crc_64_nvme() {
+fn vault_checksum_is_crc_64_nvme() {
     // This is the check value in the catalogue of CRCs.
     assert_eq!(checksum(b"123456789"), 0xae8b_1486_0a79_9888);
 }

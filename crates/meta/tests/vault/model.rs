@@ -398,7 +398,7 @@ async fn talk(env: Env, vault: Vault, number: u64, client: Rc<RefCell<Client>>, 
 }
 
 #[test]
-fn model_finds_commits_durable_and_atomic_after_crashes() {
+fn vault_commits_are_durable_and_atomic_after_random_crashes() {
     let (mut commits, mut rejoins, mut crashes, mut forks) = (0, 0, 0, 0);
     let seeds = std::env::var("N").map_or(30, |n| n.parse().expect("N is a number"));
     let first = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("SEED is a number"));
@@ -436,7 +436,7 @@ impl Codec for Bytes {
 }
 
 #[test]
-fn reads_of_deleted_object_do_not_affect_its_successor() {
+fn vault_read_of_deleted_object_leaves_next_object_intact() {
     for seed in 0..20 {
         let run = Run::new(seed);
         let env = run.world.env();

@@ -26,7 +26,7 @@ async fn made(vault: &Vault, spec: &Spec) -> ObjectId {
 }
 
 #[test]
-fn object_is_created_and_filled_in_one_transaction() {
+fn vault_transaction_creates_and_fills_object_at_once() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -52,7 +52,7 @@ fn object_is_created_and_filled_in_one_transaction() {
 }
 
 #[test]
-fn dropped_transaction_leaves_no_trace() {
+fn dropped_vault_transaction_releases_reserved_pages_and_role() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -72,7 +72,7 @@ fn dropped_transaction_leaves_no_trace() {
 }
 
 #[test]
-fn deleted_object_is_never_read_again() {
+fn vault_never_returns_content_of_deleted_object() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -105,7 +105,7 @@ fn deleted_object_is_never_read_again() {
 }
 
 #[test]
-fn object_keeps_content_when_it_grows() {
+fn vault_object_keeps_content_after_growth() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -129,7 +129,7 @@ fn object_keeps_content_when_it_grows() {
 }
 
 #[test]
-fn concurrent_commits_share_records() {
+fn concurrent_vault_commits_share_log_records() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -156,7 +156,7 @@ fn concurrent_commits_share_records() {
 }
 
 #[test]
-fn advisory_changes_are_durable_within_five_seconds() {
+fn vault_makes_advisory_changes_durable_within_five_seconds() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -199,7 +199,7 @@ fn advisory_changes_are_durable_within_five_seconds() {
 }
 
 #[test]
-fn bitmap_sets_counts_and_finds_bits() {
+fn vault_bitmap_sets_counts_and_finds_bits_across_pages() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -227,7 +227,7 @@ fn bitmap_sets_counts_and_finds_bits() {
 }
 
 #[test]
-fn log_keeps_order_of_concurrent_appends() {
+fn vault_log_keeps_entries_of_concurrent_transactions_in_order() {
     for seed in 0..30 {
         let world = SimWorld::new(seed);
         let env = world.env();
@@ -262,7 +262,7 @@ fn log_keeps_order_of_concurrent_appends() {
 }
 
 #[test]
-fn limits_are_reported_with_error_kind() {
+fn vault_returns_error_kind_for_exceeded_limit() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -296,7 +296,7 @@ fn limits_are_reported_with_error_kind() {
 }
 
 #[test]
-fn load_and_unload_move_pages_explicitly() {
+fn vault_load_reads_pages_of_unloaded_object_once() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
@@ -317,7 +317,7 @@ fn load_and_unload_move_pages_explicitly() {
 }
 
 #[test]
-fn commit_needs_no_buffers_from_exhausted_pool() {
+fn vault_commit_succeeds_while_buffer_pool_is_exhausted() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {

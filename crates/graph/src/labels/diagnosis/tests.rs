@@ -72,14 +72,14 @@ fn disks(bounds: Vec<Bound>) -> BTreeMap<String, Bound> {
 }
 
 #[test]
-fn provisioning_disk_counts_once_another_label_names_it() {
+fn diagnosis_binds_provisioning_disk_named_by_another_label() {
     let all = &[0, 1];
     let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all)]);
     assert_eq!(found, Ok(disks(vec![Bound::Labelled(0), Bound::Labelled(1)])));
 }
 
 #[test]
-fn provisioning_disk_is_fresh_until_another_label_names_it() {
+fn diagnosis_treats_unnamed_provisioning_disk_as_fresh() {
     let found = seen(vec![label(0, false, 1, &[0]), label(1, true, 2, &[0, 1])]);
     assert_eq!(found, Ok(disks(vec![Bound::Labelled(0), Bound::Fresh(1)])));
     let all = &[0, 1];
@@ -88,20 +88,20 @@ fn provisioning_disk_is_fresh_until_another_label_names_it() {
 }
 
 #[test]
-fn provisioning_disk_is_matched_by_label_and_not_by_path() {
+fn diagnosis_matches_provisioning_disk_by_label_not_path() {
     let all = &[0, 1];
     let found = seen(vec![label(1, true, 2, all), label(0, false, 2, all)]);
     assert_eq!(found, Ok(disks(vec![Bound::Labelled(1), Bound::Labelled(0)])));
 }
 
 #[test]
-fn disk_of_another_interrupted_start_is_no_replacement() {
+fn diagnosis_rejects_disk_of_another_interrupted_start() {
     let found = seen(vec![label(0, false, 2, &[0, 1]), label(7, true, 2, &[0, 7])]);
     assert_eq!(found, Err(vec![Case::Replaced]));
 }
 
 #[test]
-fn provisioning_disks_with_one_label_are_duplicates() {
+fn diagnosis_reports_provisioning_disks_with_same_label_as_duplicates() {
     let all = &[0, 1, 2];
     let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all), label(1, true, 2, all)]);
     assert!(found.unwrap_err().contains(&Case::Duplicate));
@@ -123,7 +123,7 @@ fn newest_label_has_highest_epoch_then_broadcast_then_low_uuid() {
 }
 
 #[test]
-fn newest_label_may_be_of_provisioning_disk_named_by_another() {
+fn newest_label_includes_provisioning_disk_named_by_other_label() {
     let provisioning = |n| Label { provisioning: true, ..plain(n, 9, 9, 9) };
     let epoch = |labels: &[Label]| newest(labels).map(|label| label.epoch);
     assert_eq!(epoch(&[provisioning(7), plain(1, 2, 1, 1)]), Some(2));
@@ -132,7 +132,7 @@ fn newest_label_may_be_of_provisioning_disk_named_by_another() {
 }
 
 #[test]
-fn split_brain_is_another_spec_at_same_epoch() {
+fn diagnosis_reports_split_brain_for_different_specs_at_same_epoch() {
     let (one, mut two) = (plain(0, 2, 1, 1), plain(1, 2, 2, 1));
     assert!(split_brain(&two, [&one]).is_none());
     two.spec.push('\n');
@@ -142,7 +142,7 @@ fn split_brain_is_another_spec_at_same_epoch() {
 }
 
 #[test]
-fn disk_that_another_host_has_open_may_be_truncated_too() {
+fn diagnosis_reports_truncated_disk_open_on_another_host() {
     let DiskContent::Label(mut held, _) = label(0, false, 2, &[0]) else { unreachable!() };
     held.holder = Some(Machine::new("there", [2; 16]));
     // The facts of `seen` have 4 MiB.
@@ -152,7 +152,7 @@ fn disk_that_another_host_has_open_may_be_truncated_too() {
 }
 
 #[test]
-fn label_findings_are_features_and_another_host() {
+fn label_findings_report_unknown_features_and_another_host() {
     let here = Machine::new("here", [1; 16]);
     let cases = |label: &Label| {
         let findings = label_findings("a", "/a", label, &here).into_iter();

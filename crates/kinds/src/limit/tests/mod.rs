@@ -32,7 +32,7 @@ fn answered(world: &World, running: &Running, ops: Vec<Op>) -> Vec<u128> {
 }
 
 #[test]
-fn burst_passes_then_rate_holds_in_order() {
+fn limit_passes_burst_then_delays_requests_in_order() {
     let world = World::new();
     let running = graph(&world, "iops = 100, burst = \"30ms\"");
     assert_eq!(answered(&world, &running, reads(&running, 6, 512)), [0, 0, 0, 10, 20, 30]);
@@ -44,7 +44,7 @@ fn burst_passes_then_rate_holds_in_order() {
 }
 
 #[test]
-fn waiting_requests_share_one_timer() {
+fn limit_uses_one_timer_for_all_waiting_requests() {
     let world = World::new();
     let running = graph(&world, "iops = 1000, burst = \"0s\"");
     let calls: Vec<_> = reads(&running, 101, 512).into_iter().map(|op| running.send(op)).collect();
@@ -59,7 +59,7 @@ fn waiting_requests_share_one_timer() {
 }
 
 #[test]
-fn requests_under_limit_set_no_timer() {
+fn limit_sets_no_timer_for_requests_below_rate() {
     let world = World::new();
     let running = graph(&world, "iops = 100");
     for _ in 0..100 {
@@ -71,7 +71,7 @@ fn requests_under_limit_set_no_timer() {
 }
 
 #[test]
-fn bytes_are_limited_and_request_above_burst_passes() {
+fn limit_keeps_byte_rate_and_passes_request_above_burst() {
     let world = World::new();
     let running = graph(&world, "bytes = \"64KiB\", burst = \"0s\"");
     let ops = vec![running.read(0, 512), running.write(0, 128 << 10, 1), running.read(0, 64 << 10)];
@@ -80,7 +80,7 @@ fn bytes_are_limited_and_request_above_burst_passes() {
 }
 
 #[test]
-fn separate_directions_do_not_wait_for_each_other() {
+fn limit_of_one_direction_does_not_delay_other_direction() {
     let world = World::new();
     let running = graph(&world, "write_iops = 10, read_bytes = \"1MiB\", burst = \"0s\"");
     let range = range(0, 512);
@@ -104,7 +104,7 @@ fn separate_directions_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn faults_name_option_to_set() {
+fn limit_plan_fault_names_option_to_set() {
     let world = World::new();
     let faults = |options| world.faults(&format!("{{ kind = \"limit\", on = \"d\"{options} }}"));
     assert!(faults("")[0].starts_with("no limit is set; add iops"));

@@ -57,7 +57,7 @@ fn check_windows(gone: &[(Mono, u64)], rate: u64, burst: Duration, tokens: impl 
 
 proptest! {
     #[test]
-    fn never_faster_than_its_rates_and_never_stuck(
+    fn throttle_never_exceeds_rates_and_never_stalls(
         arrivals in arrivals(),
         iops in proptest::option::of(1..2_000_u64),
         bytes in proptest::option::of(1..1_000_000_u64),
@@ -83,7 +83,7 @@ proptest! {
 
     /// With requests always waiting, no time is lost: the rate is reached, and not only respected.
     #[test]
-    fn never_slower_than_its_rate(
+    fn throttle_reaches_rate_if_requests_always_wait(
         sizes in proptest::collection::vec(1..100_000_u64, 1..60),
         rate in 1..1_000_000_u64,
     ) {
@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn full_bucket_passes_burst_then_keeps_rate() {
+fn throttle_with_full_bucket_passes_burst_then_keeps_rate() {
     let start = Mono(Duration::from_secs(1));
     let burst = Duration::from_millis(30);
     let mut throttle = Throttle::new(Some(Bucket::new(start, 100, burst)), None);
@@ -110,7 +110,7 @@ fn full_bucket_passes_burst_then_keeps_rate() {
 }
 
 #[test]
-fn largest_rates_and_requests_do_not_overflow() {
+fn throttle_does_not_overflow_at_largest_rates_and_requests() {
     let start = Mono(Duration::ZERO);
     let long = Duration::from_secs(u64::MAX >> 20);
     let mut throttle = Throttle::new(None, Some(Bucket::new(start, u64::MAX, long)));

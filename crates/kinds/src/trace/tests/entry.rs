@@ -35,7 +35,7 @@ fn entry() -> impl Strategy<Value = Entry> {
 }
 
 #[test]
-fn encoding_matches_specification() {
+fn trace_encoding_matches_specification() {
     let mut header = b"CAIRNTRC\x01\0\0\0\x40\0\0\0".to_vec();
     header.resize(SLOT_BYTES, 0);
     assert_eq!(Header.encode()[..], header);
@@ -53,7 +53,7 @@ fn encoding_matches_specification() {
 }
 
 #[test]
-fn verb_numbers_match_specification() {
+fn trace_verb_numbers_match_specification() {
     let number = |verb| {
         let range = write().range.filter(|_| verb != Verb::Flush);
         Entry::Request(Record { verb, range, ..write() }).encode()[1]
@@ -62,7 +62,7 @@ fn verb_numbers_match_specification() {
 }
 
 #[test]
-fn text_form_matches_specification() {
+fn trace_entry_text_matches_specification() {
     let (fua, unmap) = (true, false);
     let (begin_ns, end_ns) = (1_000_000, 1_085_000);
     let range = ByteRange::new(4096, 8192);
@@ -83,7 +83,7 @@ fn text_form_matches_specification() {
 }
 
 #[test]
-fn parse_rejects_bytes_unknown_to_version_1() {
+fn trace_parse_rejects_bytes_undefined_in_version_1() {
     let flipped = |slot: [u8; SLOT_BYTES], at: usize| {
         let mut slot = slot;
         slot[at] ^= 0x80;
@@ -101,13 +101,13 @@ fn parse_rejects_bytes_unknown_to_version_1() {
 
 proptest! {
     #[test]
-    fn every_entry_comes_back(entry in entry()) {
+    fn trace_entry_parses_to_encoded_entry(entry in entry()) {
         prop_assert_eq!(Entry::parse(&entry.encode()), Ok(Some(entry)));
     }
 
     /// A slot that parses encodes to the same bytes, and parsing never panics.
     #[test]
-    fn garbage_is_refused_or_kept(
+    fn trace_parse_rejects_garbage_or_keeps_same_bytes(
         entry in entry(),
         flips in proptest::collection::vec((0..SLOT_BYTES, any::<u8>()), 0..6),
     ) {
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reader_of_garbage_ends(
+    fn trace_reader_of_random_bytes_ends(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..1000),
         entries in proptest::collection::vec(entry(), 0..5),
         has_header: bool,
@@ -141,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn reader_reports_slot_of_damage() {
+fn trace_reader_reports_number_of_damaged_entry() {
     let mut bytes = Header.encode().to_vec();
     bytes.extend(Entry::Lost { count: 1 }.encode());
     bytes.extend([9; SLOT_BYTES]);

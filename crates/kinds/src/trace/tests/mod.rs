@@ -53,7 +53,7 @@ fn work(world: &World, running: &Running) {
 }
 
 #[test]
-fn requests_are_recorded_with_their_times() {
+fn trace_records_requests_with_times() {
     let world = World::new();
     let running = graph(&world, "");
     world.sleep(Duration::from_millis(10));
@@ -75,7 +75,7 @@ fn requests_are_recorded_with_their_times() {
 }
 
 #[test]
-fn failed_requests_are_recorded() {
+fn trace_records_failed_requests() {
     let world = World::new();
     let devices = "[device]\n\
         bad = { kind = \"error\", on = \"d\", with = \"nospace\" }\n\
@@ -88,7 +88,7 @@ fn failed_requests_are_recorded() {
 }
 
 #[test]
-fn records_are_written_within_a_second_without_idle_wakeups() {
+fn trace_writes_records_within_second_without_idle_wakeups() {
     let world = World::new();
     let running = graph(&world, "");
     let file = world.file("t.trace", 0);
@@ -104,7 +104,7 @@ fn records_are_written_within_a_second_without_idle_wakeups() {
 }
 
 #[test]
-fn many_records_share_one_write() {
+fn trace_writes_many_records_in_one_write() {
     let world = World::new();
     let running = graph(&world, "");
     let file = world.file("t.trace", 0);
@@ -123,7 +123,7 @@ fn many_records_share_one_write() {
 }
 
 #[test]
-fn full_queue_counts_lost_records() {
+fn trace_counts_lost_records_when_queue_is_full() {
     let world = World::new();
     let devices =
         "[device]\nseen = { kind = \"trace\", on = \"d\", file = \"t.trace\", queue = 8 }";
@@ -146,7 +146,7 @@ fn full_queue_counts_lost_records() {
 }
 
 #[test]
-fn existing_trace_is_continued() {
+fn trace_continues_existing_trace_file() {
     let world = World::new();
     for (run, many) in [1, 2000, 46, 1022, 1, 3].into_iter().enumerate() {
         let before = if run == 0 { 0 } else { entries(&world).len() };
@@ -164,7 +164,7 @@ fn existing_trace_is_continued() {
 }
 
 #[test]
-fn file_without_trace_is_not_overwritten() {
+fn trace_does_not_overwrite_file_without_trace() {
     let world = World::new();
     let file = world.file("t.trace", 128 << 10);
     file.bytes.borrow_mut()[100_000] = 7;
@@ -173,12 +173,16 @@ fn file_without_trace_is_not_overwritten() {
     world.sleep(2 * SECOND);
     assert_eq!(file.writes.get(), 0);
     let report = running.report("seen");
-    assert!(report.summary.contains("t.trace exists and is not a trace file"), "{}", report.summary);
+    assert!(
+        report.summary.contains("t.trace exists and is not a trace file"),
+        "{}",
+        report.summary
+    );
     assert_eq!((running.counter("seen", "lost"), running.counter("seen", "queued")), (1, 0));
 }
 
 #[test]
-fn full_file_or_disk_stops_trace_and_not_requests() {
+fn trace_stops_on_full_disk_without_failing_requests() {
     let world = World::new();
     let running = graph(&world, ", size = \"64KiB\"");
     for _ in 0..1500 {
@@ -258,7 +262,7 @@ fn replay_on_slower_disk_keeps_order_and_concurrency() {
 }
 
 #[test]
-fn replayed_payload_holds_its_address() {
+fn replayed_write_payload_contains_sector_address() {
     let world = World::new();
     let record = |id: u64, verb, range| Record {
         begin_ns: id,
@@ -289,7 +293,7 @@ fn replayed_payload_holds_its_address() {
 }
 
 #[test]
-fn replay_limits_requests_and_buffers() {
+fn replay_limits_concurrent_requests_and_buffers() {
     let world = World::new();
     let record = |id: u64| Record {
         begin_ns: 0,
@@ -312,7 +316,7 @@ fn replay_limits_requests_and_buffers() {
 }
 
 #[test]
-fn help_of_size_option_states_slot_bytes() {
+fn trace_size_option_help_states_bytes_per_request() {
     let size = crate::REGISTRY.find("trace").unwrap().options.iter().find(|o| o.name == "size");
     assert!(size.unwrap().help.contains(&format!("{SLOT_BYTES} bytes for each request")));
 }
