@@ -207,6 +207,13 @@ impl Trial {
                 counters.add(Count::ChangeRefused);
                 self.block_of(&wish.shape) != self.block_of(&self.shape)
             }
+            // Emulated zeroes need buffers below each member, so more members may take shorter requests only.
+            (Unchanged::Failed(_), Due::Done)
+                if !self.zeroes && why.is_none() && refusal.kind() == Some(ErrorKind::Unsupported) =>
+            {
+                counters.add(Count::ChangeRefused);
+                true
+            }
             (Unchanged::Failed(_), _) if is_ill => {
                 counters.add(Count::ChangeUndone);
                 true

@@ -144,6 +144,8 @@ struct Trial {
     /// An older image of each disk, from a time when no process ran. `None`: the disk was not part of the graph
     /// then.
     images: Vec<Option<Image>>,
+    /// Whether the disks support zeroing of ranges, so that the graph does not emulate it.
+    zeroes: bool,
     model: Rc<Model>,
     tally: Rc<Tally>,
     starts: u64,
@@ -222,6 +224,7 @@ impl Trial {
     }
 
     fn new(seed: u64, history: &History) -> Result<Self, Failure> {
+        let zeroes = Stream::new(seed, "native zeroes", 0).below(4) > 0;
         let world = SimWorld::new(seed);
         let draw = Stream::new(seed, "labelled", 0);
         let count = draw.within(2, 3) as usize;
@@ -234,6 +237,7 @@ impl Trial {
             let profile = draw.pick(&[Profile::Native512, Profile::Native512, Profile::Native4k]);
             let profile = doubt.map_or(profile, |doubt| doubt.profile(n, profile));
             let config = DiskConfig {
+                zeroes,
                 most_ns: draw.within(10_000, 1_000_000),
                 discard_zeroes: draw.below(2) == 0,
                 destage: draw.pick(&[0, 100_000, 1_000_000]),
@@ -254,6 +258,7 @@ impl Trial {
             shape,
             disks,
             plugged: (0..=count).map(Some).collect(),
+            zeroes,
             images: vec![None; count + 1],
             tally: Rc::default(),
             starts: 0,
