@@ -166,7 +166,7 @@ impl fmt::Display for Users {
         }
         if words.is_empty() {
             words.push("is in use, perhaps mounted in another mount namespace".to_owned());
-            next.push("lsns -t mnt lists mount namespaces".to_owned());
+            next.push("list the mount namespaces with lsns -t mnt".to_owned());
         }
         write!(f, "{}. Next: {}", words.join("; "), next.join("; "))
     }
@@ -201,7 +201,12 @@ mod tests {
     #[test]
     fn users_message_names_users_and_next_step() {
         let mut users = Users::default();
-        assert!(users.is_empty() && users.to_string().contains("other mounts"));
+        assert!(users.is_empty());
+        assert_eq!(
+            users.to_string(),
+            "is in use, perhaps mounted in another mount namespace. Next: list the mount \
+             namespaces with lsns -t mnt"
+        );
         users.processes = vec![(71, "dd".into())];
         assert_eq!(
             users.to_string(),

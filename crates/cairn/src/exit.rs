@@ -154,7 +154,7 @@ fn next_step(errno: i32) -> Option<&'static str> {
     Some(match Errno::from_raw_os_error(errno) {
         Errno::NOENT => "create that file or directory, or use another path",
         Errno::ACCESS | Errno::PERM => "run as a user with that permission, or use another path",
-        Errno::NOSPC | Errno::DQUOT => "free space on that file system, or use another one",
+        Errno::NOSPC | Errno::DQUOT => "free some space on that file system, or use another one",
         Errno::ROFS => "mount that file system read-write, or use another one",
         Errno::NOTDIR => "use a path whose parents are directories",
         Errno::ISDIR => "use the path of a file",

@@ -89,7 +89,7 @@ impl At {
                 Ok((client.clone(), name.to_owned()))
             }
             (Err(unresolved), _) => {
-                let unknown = || format!("no running graph has {sort} {word}");
+                let unknown = || format!("no running graph has {sort} named {word}");
                 let refusal = unresolved.refuse(word, unknown);
                 let is_unknown = refusal.code == Exit::NotFound.code();
                 Err(if is_unknown { refusal.next("cairn ls") } else { refusal })

@@ -57,7 +57,7 @@ fn detach_refuses_device_in_use_and_reports_user() {
     assert_eq!(hidden.end(), Some(0));
     assert!(name.is_gone());
     let ran = name.detach();
-    assert!(ran.code == 4 && ran.err.contains("no running graph has attached"), "{ran:?}");
+    assert!(ran.code == 4 && ran.err.contains("is not attached; no device is attached"), "{ran:?}");
 }
 
 #[test]

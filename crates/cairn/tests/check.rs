@@ -66,7 +66,10 @@ fn repair_rewrites_label_only_from_complete_copy() {
     damage_front(&dir, "b.img");
     let before = bytes(&dir);
     let checked = dir.cairn(&["check", "home"]);
-    assert!(checked.code == 10 && checked.out.contains("at the front is"), "{checked:?}");
+    assert!(
+        checked.code == 10 && checked.out.contains("at the front of the disk is damaged"),
+        "{checked:?}"
+    );
     let plan = dir.cairn(&["repair", "--plan"]);
     assert!(plan.code == 10 && plan.out.contains("would rewrite the label on b.img"), "{plan:?}");
     assert_eq!(dir.cairn(&["repair"]).code, 2, "nobody is there to be asked");
@@ -194,7 +197,7 @@ fn check_reports_disk_at_other_path_than_spec() {
         let started = dir.cairn(&["serve", "home.toml", "--run", "true"]);
         assert!(started.code == if there { 4 } else { 10 }, "as a start says: {started:?}");
     }
-    assert!(dir.cairn(&["serve", "home.toml"]).err.contains("cairn import lists"));
+    assert!(dir.cairn(&["serve", "home.toml"]).err.contains("with cairn import"));
     dir.text(&["check"]);
     // With their paths exchanged, both disks are found where the labels say.
     std::fs::rename(dir.path("a.img"), dir.path("b.img")).unwrap();
@@ -252,11 +255,11 @@ fn check_reports_disks_open_on_other_machine() {
     // Nor is the label written while that machine has the disk open.
     damage_front(&dir, "b.img");
     let ran = dir.cairn(&["repair", "--yes"]);
-    assert!(ran.code == 5 && ran.err.contains("never runs again, --take"), "{ran:?}");
+    assert!(ran.code == 5 && ran.err.contains("never uses the disks again, --take"), "{ran:?}");
     assert_eq!(dir.cairn(&["repair", "--yes", "--take"]).code, 5, "it is open there still");
     damage(&dir, "b.img", 15 * MIB, MIB);
     let ran = dir.cairn(&["repair", "--yes"]);
-    assert!(ran.code == 5 && ran.out.contains("never runs again, --take"), "{ran:?}");
+    assert!(ran.code == 5 && ran.out.contains("never uses the disks again, --take"), "{ran:?}");
     let ran = dir.cairn(&["repair", "home", "--trust", "b", "--yes", "--take"]);
     assert!(ran.out.contains("rewrote the labels on b.img"), "{ran:?}");
     dir.serve(&["home.toml", "--take"]).stop().ok();
@@ -353,7 +356,7 @@ fn repair_accepts_damaged_only_copy_only_with_trust_option() {
     damage(&dir, "a.img", 15 * MIB, MIB);
     let before = bytes(&dir);
     let ran = dir.cairn(&["repair", "--yes"]);
-    assert!(ran.code == 11 && ran.out.contains("not repaired: the end of a.img"), "{ran:?}");
+    assert!(ran.code == 11 && ran.out.contains("not repaired: the label at the end of a.img is lost"), "{ran:?}");
     assert!(ran.out.contains("cairn repair home --trust a") && bytes(&dir) == before, "{ran:?}");
     dir.text(&["repair", "home", "--trust", "a", "--yes"]);
     dir.serve(&["home.toml"]).stop().ok();
@@ -395,11 +398,15 @@ fn resync_never_copies_from_stale_member() {
         let before = bytes(&dir);
         let ran = dir.cairn(&["check"]);
         assert!(
-            ran.code == 11 && ran.out.contains("damaged: b: the end of b.img is not"),
+            ran.code == 11 && ran.out.contains("damaged: b: the label at the end of b.img is lost"),
             "{ran:?}"
         );
         let ran = dir.cairn(&["repair", "--yes"]);
-        assert!(ran.code == 11 && ran.out.contains("not repaired: the end of b.img"), "{ran:?}");
+        assert!(
+            ran.code == 11
+                && ran.out.contains("not repaired: the label at the end of b.img is lost"),
+            "{ran:?}"
+        );
         assert!(ran.out.contains("no member with every write is present"), "{ran:?}");
         assert!(bytes(&dir) == before && dir.cairn(&["serve", "home.toml"]).code == 11);
         dir.cairn(&["repair", "home", "--trust", "b", "--yes"]);

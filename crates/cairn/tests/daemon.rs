@@ -37,13 +37,13 @@ fn command_selects_graph_by_device_name() {
     dir.text(&["device", "insert", "two/c", "c.img", "--wait"]);
     dir.text(&["device", "fail", "two/c", "--yes"]);
     for (args, words) in [
-        (&["device", "resize", "d", "1G"][..], "no running graph has a disk d"),
-        (&["job", "pause", "two/move"], "no running graph has a job two/move"),
-        (&["device", "resync", "three/c"], "no running graph has a member three/c"),
-        (&["attach", "nope"], "no running graph has an export nope"),
-        (&["locate", "nope", "0"], "no running graph has an export nope"),
-        (&["key", "ls", "safe"], "no running graph has a device safe"),
-        (&["key", "ls", "three/safe"], "no running graph has a device three/safe"),
+        (&["device", "resize", "d", "1G"][..], "no running graph has a disk named d"),
+        (&["job", "pause", "two/move"], "no running graph has a job named two/move"),
+        (&["device", "resync", "three/c"], "no running graph has a member named three/c"),
+        (&["attach", "nope"], "no running graph has an export named nope"),
+        (&["locate", "nope", "0"], "no running graph has an export named nope"),
+        (&["key", "ls", "safe"], "no running graph has a device named safe"),
+        (&["key", "ls", "three/safe"], "no running graph has a device named three/safe"),
     ] {
         let ran = dir.cairn(args);
         assert!(ran.code == 4 && ran.err.contains(words), "{args:?}: {ran:?}");
@@ -101,12 +101,12 @@ fn daemon_starts_changes_and_stops_graph() {
     // After a SIGTERM to its worker, the graph stays stopped until the next daemon starts or an order comes.
     send(daemon.worker("home"), "TERM");
     until("it is stopped", || daemon.graph("home").phase == Phase::Stopped);
-    let next = "Next: cairn apply its spec; or cairn stop home, and cairn import home\n";
+    let next = "Next: cairn apply SPEC; or cairn stop home, and cairn import home\n";
     assert!(daemon.log().contains(next), "{}", daemon.log());
     let said = dir.cairn(&["status"]).out;
     assert!(
         said.contains("the next daemon starts the graph again")
-            && said.contains("next: cairn apply its spec"),
+            && said.contains("next: cairn apply SPEC"),
         "{said}"
     );
     dir.text(&["apply", "home.toml"]);
@@ -478,7 +478,7 @@ fn daemon_json_log_has_one_object_per_line() {
             line[key] == value && line["message"].as_str().is_some_and(|said| said.contains(words))
         })
     };
-    assert!(has("level", "info", "home: ended after"), "{log}");
+    assert!(has("level", "info", "home: the worker ended after"), "{log}");
     assert!(
         has("graph", "bad", "the spec has faults") && has("level", "error", "nowhere"),
         "{log}"
@@ -543,7 +543,7 @@ fn daemon_records_live_changes_that_no_spec_contains() {
         io(&dir, "s", "read -P 9 0 32M");
         assert!(dir.text(&["job", "ls"]).contains("a-move"));
     }
-    until("the bytes have moved", || dir.text(&["job", "ls"]).contains("nothing"));
+    until("the bytes have moved", || dir.text(&["job", "ls"]).contains("no job is in progress"));
     io(&dir, "s", "read -P 9 0 32M");
     daemon.kill_worker("s");
     io(&dir, "s", "read -P 9 0 32M");

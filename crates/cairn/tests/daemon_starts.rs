@@ -173,7 +173,7 @@ fn daemon_ends_retries_at_once_after_permanent_fault() {
     assert_eq!((graph.phase, graph.starts), (Phase::GivenUp, 1), "{}", daemon.log());
     let ran = dir.cairn(&["status"]);
     assert!(
-        ran.out.starts_with("home   GIVEN UP   b: ") && ran.out.contains("next: put"),
+        ran.out.starts_with("home   GIVEN UP   b: ") && ran.out.contains("next: fix the cause"),
         "{ran:?}"
     );
     fs::write(dir.path("home-b.img"), whole).unwrap();

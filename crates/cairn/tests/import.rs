@@ -96,7 +96,7 @@ fn import_refuses_ambiguous_arguments() {
         let ran = cairn(&dir, args);
         assert!(ran.code == code && ran.err.contains(words), "{args:?}: {ran:?}");
     };
-    refused(&["import", "nope"], 4, "there is home");
+    refused(&["import", "nope"], 4, "found graphs: home");
     refused(&["import", "home", "--disk", "z=a.img"], 2, "home has no such disk");
     refused(&["import", "home", "--key", "pair=file:key"], 2, "that needs a key");
     refused(&["import", "home", "--key", "safe"], 2, "as in safe=file:key");
@@ -251,7 +251,10 @@ fn import_reports_open_disks_as_in_use() {
         std::fs::remove_file(dir.path(name)).unwrap();
     }
     let ran = cairn(&dir, &["import", "home"]);
-    assert!(ran.code == 4 && ran.err.contains("b: is not found. Next: bring it"), "{ran:?}");
+    assert!(
+        ran.code == 4 && ran.err.contains("b: is not found. Next: connect the disk"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -312,7 +315,7 @@ fn import_probes_64_disks_within_a_second() {
     println!("{took:?} for 66 files");
     assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 }), "{took:?}");
     assert!(
-        list.contains("many  64 disks, 64 here") && list.contains("home  2 disks, 1 here"),
+        list.contains("many  64 disks, 64 found") && list.contains("home  2 disks, 1 found"),
         "{list}"
     );
     assert!(

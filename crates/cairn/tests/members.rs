@@ -67,7 +67,7 @@ fn device_commands_replace_insert_and_remove_members() {
     let would: Applied = dir.json(0, &["device", "replace", "home/b", "c.img", "--dry-run"]);
     assert!(would.changes.iter().any(|line| line.name == "b"), "{would:?}");
     let ran = dir.cairn(&["device", "replace", "home/b", "c.img", "--wait"]);
-    assert!(ran.code == 0 && ran.err.contains("let b be at c.img there"), "{ran:?}");
+    assert!(ran.code == 0 && ran.err.contains("set the path of b to c.img"), "{ran:?}");
     in_sync(&dir);
     assert!(data_of(&dir, "c.img") == bytes, "the new one has everything");
     // Adds a third member, and then removes the first one.
@@ -140,7 +140,7 @@ fn scrub_finds_and_repairs_changed_bytes() {
     assert!(scrub.ended_unix_s.is_some());
     assert!(data_of(&dir, "b.img") == bytes, "it is alike again");
     let ran = dir.cairn(&["device", "scrub", "vol"]);
-    assert!(ran.code == 4 && ran.err.contains("there are pair"), "{ran:?}");
+    assert!(ran.code == 4 && ran.err.contains("devices with copies: pair"), "{ran:?}");
     serve.stop();
 }
 

@@ -76,7 +76,7 @@ fn info_prints_size_use_and_format() {
     assert_eq!((&facts["format"], &facts["size_bytes"]), (&"qcow2".into(), &65536.into()));
     assert_eq!(facts["holder"], Value::Null);
     let ran = dir.cairn(&["serve", "x.qcow2", "--dry-run"]);
-    assert!(ran.code == 0 && ran.err.contains("warning: x.qcow2 holds qcow2"), "{ran:?}");
+    assert!(ran.code == 0 && ran.err.contains("warning: x.qcow2 is a qcow2 image"), "{ran:?}");
     for (target, code) in [
         ("nope", 4),
         (".", 2),

@@ -204,8 +204,8 @@ fn repair_refuses_disk_of_doubtful_identity() {
         ("b=away/b.img", 5, "away/b.img has a label: it is \"b\" of \"home\""),
         ("b=a.img", 5, "a.img has a label"),
         ("b=nowhere", 4, "nowhere"),
-        ("c=b.img", 4, "home has no labelled disk \"c\"; it has a, b"),
-        ("b=small.img", 6, "small.img has 8 MiB (8388608 B), and b had 16 MiB"),
+        ("c=b.img", 4, "home has no labelled disk \"c\"; its labelled disks: a, b"),
+        ("b=small.img", 6, "small.img has 8 MiB (8388608 B), but b had 16 MiB"),
         ("b=held.img", 5, "HOLDS ext4"),
     ];
     std::fs::write(dir.path("small.img"), vec![0; 8 << 20]).unwrap();

@@ -434,7 +434,7 @@ impl Checking<'_> {
     /// Plans the graph with all of its disks.
     async fn plan(&mut self, named: &Named) -> Option<Planned> {
         plan(self.doctor, self.newest, named).await.unwrap_or_else(|why| {
-            let words = format!("the spec in its labels cannot be planned: {why}");
+            let words = format!("the spec in the labels cannot be planned: {why}");
             let next = "use the version of Cairn that wrote the labels, or a newer one";
             let (sort, graph) = (Sort::Unplannable, &self.newest.graph_name);
             self.refuse(sort, Soundness::Damaged, graph, words, next, &[]);
@@ -468,14 +468,14 @@ impl Checking<'_> {
         for name in missing {
             if lost.is_empty() {
                 let words = "the disk is not found; all data are on the other disks".to_owned();
-                let next = "restore the disk, or start with --degraded";
+                let next = "bring the disk back, or use --degraded to start without the disk";
                 let sort = Sort::Label(Case::Degraded);
                 let waived_by = &[Waiver::Degraded];
                 self.refuse(sort, Soundness::Repairable, name, words, next, waived_by);
             } else {
                 let words =
                     format!("the disk is not found, and {lost} cannot be served without it");
-                let (sort, next) = (Sort::Label(Case::Missing), "restore the disk");
+                let (sort, next) = (Sort::Label(Case::Missing), "bring the disk back");
                 self.refuse(sort, Soundness::Damaged, name, words, next, &[]);
             }
         }
@@ -510,9 +510,8 @@ impl Checking<'_> {
                 true => ("front", cases[1]),
                 false => ("end", cases[0]),
             };
-            let words = format!(
-                "{place}: both copies of the label at the {area} are gone, and data may be lost"
-            );
+            let words =
+                format!("the label at the {area} of {place} is lost, and maybe some of its data");
             let next = "fix the other findings first";
             self.find(sort, Soundness::Damaged, &name, words, next);
         }
@@ -529,8 +528,9 @@ impl Checking<'_> {
         let names = named.iter().filter(|(_, known)| older.contains(&known.disk));
         let names: Vec<_> = names.map(|(name, _)| name).filter(|name| !is_judged(name)).collect();
         for name in names {
-            let words = "the disk is stale: the other disks were used without it".to_owned();
-            let next = "the next start of the graph resyncs the disk";
+            let words =
+                "is older than the other disks, which were in use without this disk".to_owned();
+            let next = "the next start copies the missed writes to the disk";
             self.find(Sort::Label(Case::Stale), Soundness::Repairable, name, words, next);
         }
     }

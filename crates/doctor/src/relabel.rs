@@ -83,7 +83,7 @@ pub struct Relabel {
 }
 
 impl Relabel {
-    /// Whether the disk has another label by now than the one that this label continues.
+    /// Whether the disk got another label after this label was planned.
     pub(crate) fn is_outdated(&self, now: &Inspection) -> bool {
         let Ok(Some((label, _))) = &now.label else { return false };
         self.over.is_none() || label.sequence != self.label.sequence
@@ -184,7 +184,7 @@ impl Graph<'_> {
         if let Some(why) = nowhere_else(self.planned, self.named, self.seen, &cut, name) {
             let graph = &self.newest.graph_name;
             let end = there.inspection.lost_end().unwrap_or("end");
-            let why = format!("the {end} of {place} lost the bytes that Cairn wrote, and {why}");
+            let why = format!("the label at the {end} of {place} is lost, and {why}");
             return Err(Error::new(ErrorKind::Degraded, why).next(format!(
                 "restore the disk, or a backup of it; if its bytes are known to be intact: cairn \
                  repair {graph} --trust {name}; if another member of a mirror is known to be intact: \
@@ -278,7 +278,7 @@ impl Graph<'_> {
                 newest.graph_name
             );
             return Err(Error::new(ErrorKind::Degraded, why).next(format!(
-                "restore that disk; or, if that disk has lost its label too, --disk \
+                "bring that disk back; or, if that disk has lost its label too, --disk \
                          {away}=PATH"
             )));
         }
@@ -362,7 +362,7 @@ fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
         (Err(Wrong::NoMagic | Wrong::Damaged(_)), _) | (Ok(None), ForeignContent::Blank) => Ok(()),
         (Ok(None), ForeignContent::Unknown) if *by_hand => Ok(()),
         (Ok(None), ForeignContent::Unknown) => {
-            let why = format!("{place} holds unknown bytes in place of a label");
+            let why = format!("{place} holds bytes of an unknown format in place of a label");
             let next = format!("if that disk is {name}, --disk {name}={place}");
             Err(Error::new(ErrorKind::InUse, why).next(next))
         }

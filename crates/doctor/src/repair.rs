@@ -272,7 +272,7 @@ impl Asked<'_> {
 async fn planned_of(doctor: &Doctor, newest: &Label, named: &Named) -> Result<Planned> {
     let graph = &newest.graph_name;
     let planned = plan(doctor, newest, named).await.map_err(|why| {
-        let why = format!("{graph}: the spec in its labels cannot be planned: {why}");
+        let why = format!("{graph}: the spec in the labels cannot be planned: {why}");
         Error::new(ErrorKind::Corrupt, why)
     })?;
     planned.ok_or_else(|| {

@@ -333,7 +333,9 @@ fn held(seen: &AreaContent) -> (String, bool) {
         AreaContent::Wrong(wrong) => (wrong.to_string(), true),
         AreaContent::Other(ForeignContent::Blank) => ("nothing".to_owned(), false),
         AreaContent::Other(ForeignContent::Holds(what)) => (what.to_string(), false),
-        AreaContent::Other(ForeignContent::Unknown) => ("unknown bytes".to_owned(), false),
+        AreaContent::Other(ForeignContent::Unknown) => {
+            ("bytes of an unknown format".to_owned(), false)
+        }
         AreaContent::Other(ForeignContent::TooSmall(bytes)) => {
             (format!("{bytes} bytes, too few for a label"), false)
         }

@@ -445,7 +445,7 @@ fn portals_retarget_moves_creates_and_closes_portals_together() {
     flush(&first).unwrap();
     assert_eq!((one.flushes.get(), two.flushes.get()), (0, 1), "it was led to the other disk");
     let gone = flush(&second).unwrap_err();
-    assert_eq!(gone.to_string(), "second: the export is not offered any more");
+    assert_eq!(gone.to_string(), "second: the export is no longer offered");
     assert!(portals.get("second").is_none() && portals.get("third").is_some());
     // A node lasts as long as a portal leads to it.
     bench.engine.forget(b);

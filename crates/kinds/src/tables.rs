@@ -28,7 +28,7 @@ pub fn words(error: &TableError, given: &DeviceConfig) -> String {
     let lower = |port: Port| -> &LowerConfig { &given.lowers[usize::from(port.0)] };
     match *error {
         TableError::BeyondLower { port, end, size } => format!(
-            "byte {end} is beyond the end of {:?}, which has {}",
+            "byte {end} is past the end of {:?}, which has {}",
             lower(port).name,
             format_exact(size)
         ),
@@ -79,7 +79,7 @@ mod tests {
     fn linear_range_past_end_names_device_and_size() {
         let options = [("start", Value::Size(4096)), ("size", Value::Size(1 << 20))];
         let fault = fault(crate::linear::KIND, &given(&options, &[1 << 20]));
-        let words = "byte 1052672 is beyond the end of \"left\", which has 1 MiB (1048576 B)";
+        let words = "byte 1052672 is past the end of \"left\", which has 1 MiB (1048576 B)";
         assert_eq!((fault.option, fault.message.as_str()), ("size", words));
     }
 

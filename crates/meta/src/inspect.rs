@@ -131,6 +131,7 @@ impl Inspection {
                 Ok(found) if found.sequence == label.sequence => return None,
                 Ok(found) => format!("has sequence {}, not {}", found.sequence, label.sequence),
                 Err(Wrong::NoMagic) => "is gone".to_owned(),
+                Err(Wrong::Damaged(why)) => format!("is damaged: {why}"),
                 Err(wrong) => format!("is {wrong}"),
             };
             let (place, other) =

@@ -73,7 +73,10 @@ fn child_process_prompts_for_passphrase_when_started_by_test() {
 /// Returns the terminal's output while a person types these lines, each after a prompt.
 fn terminal(mode: &str, lines: &[&str]) -> String {
     let me = std::env::current_exe().unwrap();
-    let command = format!("{} --exact asked --nocapture", me.display());
+    let command = format!(
+        "{} --exact child_process_prompts_for_passphrase_when_started_by_test --nocapture",
+        me.display()
+    );
     let mut script = Command::new("script")
         .args(["-qec", &command, "/dev/null"])
         .env("CAIRN_ASKED", mode)

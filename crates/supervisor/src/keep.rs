@@ -655,7 +655,7 @@ impl Keep {
         let age = life.begun.elapsed().as_millis();
         if let Some(before) = life.before {
             self.note(&format!(
-                "the new worker did not come up, ended after {age} ms: {}",
+                "the new worker did not come up; it ended after {age} ms: {}",
                 ended.why
             ));
             answer(others, Err(ended));
@@ -663,8 +663,8 @@ impl Keep {
         }
         if life.exit == Some(0) {
             self.note(&format!(
-                "the worker was stopped, but not by this daemon, which starts no other one. Next: cairn \
-                 apply its spec; or cairn stop {0}, and cairn import {0}",
+                "the worker was stopped, but not by this daemon, which starts no other worker. Next: \
+                 cairn apply SPEC; or cairn stop {0}, and cairn import {0}",
                 self.name
             ));
             self.is_at(Phase::Ended, |status| status.failure = None);

@@ -253,7 +253,7 @@ impl Found {
     }
 }
 
-/// Returns the lines of a graph: `home  2 disks, 1 here (sdc = a, change 41), missing b   open on host "old" since 2 h`
+/// Returns the lines of a graph: `home  2 disks, 1 found (sdc = a, change 41), missing b   open on host "old" since 2 h`
 fn line(graph: &FoundGraph, title: String) -> String {
     let names: BTreeSet<&String> = graph.disks.iter().map(|disk| &disk.name).collect();
     let all = names.len() + graph.missing.len();

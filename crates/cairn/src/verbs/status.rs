@@ -78,13 +78,11 @@ fn down(graph: &KeptGraph) -> String {
         let _ = writeln!(text, "  the daemon holds {held} for the next worker; clients wait");
     }
     if problem.is_some() && matches!(phase, Phase::GivenUp | Phase::Stopped) {
-        let next = "fix the cause, then cairn apply its spec, or send SIGHUP to the daemon";
+        let next = "fix the cause, then cairn apply SPEC, or send SIGHUP to the daemon";
         let _ = writeln!(text, "  next: {next}; or cairn stop {name}, to remove the graph");
     } else if *phase == Phase::Stopped {
-        let _ = writeln!(
-            text,
-            "  next: cairn apply its spec; or cairn stop {name}, to remove the graph"
-        );
+        let _ =
+            writeln!(text, "  next: cairn apply SPEC; or cairn stop {name}, to remove the graph");
     }
     text
 }

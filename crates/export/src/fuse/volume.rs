@@ -316,8 +316,8 @@ impl Inner {
             return next;
         }
         (self.log)(&format!(
-            "{}: request {number} ({:?}) was in flight at {count} ends of the server in a row; the \
-             request fails with an I/O error",
+            "{}: request {number} ({:?}) was in flight when the server ended, {count} times in a \
+             row; the request fails with an I/O error",
             self.export.name(),
             request.call
         ));

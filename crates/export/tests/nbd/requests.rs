@@ -170,7 +170,7 @@ fn export_reports_holes_in_block_status_and_reads() {
     let (flags, kind, data) = client.chunk();
     assert_eq!((flags, kind), (1, 1 << 15 | 1));
     assert_eq!(data[..4], EINVAL.to_be_bytes());
-    assert_eq!(&data[6..], b"the range passes the end of the export");
+    assert_eq!(&data[6..], b"the range ends past the end of the export");
 }
 
 #[test]

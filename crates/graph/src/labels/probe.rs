@@ -420,7 +420,7 @@ impl Probe {
                 info: Info::disk(known.data_bytes, known.block_size),
                 created: false,
                 absent: true,
-                words: "not there".to_owned(),
+                words: "not found".to_owned(),
             },
         }
     }

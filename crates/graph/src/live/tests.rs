@@ -162,7 +162,7 @@ fn live_change_keeps_created_disk_and_reopens_absent_disk() {
     let old = Draft::new().disk("a").given("create", Value::Switch(true));
     assert_eq!(unchanged(&old.0, &Draft::new().disk("a").0), [Some(0)]);
     let mut back = Draft::new().disk("a");
-    back.last().words = "not there".to_owned();
+    back.last().words = "not found".to_owned();
     assert_eq!(unchanged(&back.0, &old.0), [None], "one that was not there may be back");
 }
 

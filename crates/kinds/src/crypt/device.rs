@@ -28,6 +28,7 @@ const ZEROS_BYTES: u64 = 256 << 10;
 
 /// A device that encrypts on the way down and decrypts on the way up.
 pub struct Crypt {
+    name: String,
     info: Info,
     env: Env,
     lower: Lower,
@@ -44,6 +45,7 @@ pub struct Crypt {
 
 /// Parts of an encrypting device that is being made.
 pub struct Parts {
+    pub name: String,
     pub info: Info,
     pub env: Env,
     pub lower: Lower,
@@ -58,10 +60,11 @@ impl Crypt {
     /// # Errors
     /// As [`Cipher::new`].
     pub fn new(parts: Parts, cipher: impl Fn() -> Result<Cipher>) -> Result<Self> {
-        let Parts { info, env, lower, discards, keys, key } = parts;
+        let Parts { name, info, env, lower, discards, keys, key } = parts;
         let spares = (0..SPARES).map(|_| cipher()).collect::<Result<_>>()?;
         let (own, spares) = (RefCell::new(cipher()?), RefCell::new(spares));
-        Ok(Self { info, env, lower, discards, own, spares, elsewhere: Cell::new(0), keys, key })
+        let elsewhere = Cell::new(0);
+        Ok(Self { name, info, env, lower, discards, own, spares, elsewhere, keys, key })
     }
 
     /// Encrypts or decrypts `from` into `to`, which is the same buffer or another one that belongs to the device.
@@ -166,7 +169,7 @@ impl Device for Crypt {
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
         Box::pin(async move {
             let (Some(keys), Some(request)) = (&self.keys, command.args::<verbs::Keys>()) else {
-                return Err(command.unknown_to("the device"));
+                return Err(command.unknown_to(&self.name));
             };
             keys.carry_out(request).await.map(Reply::of::<verbs::Keys>)
         })

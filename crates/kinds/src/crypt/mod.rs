@@ -255,7 +255,8 @@ async fn open(
         let key = key.clone();
         move || Cipher::new(key.bytes(), unit, discards)
     };
-    Crypt::new(Parts { info, env: env.clone(), lower, discards, keys, key }, cipher)
+    let (name, env) = (given.name.clone(), env.clone());
+    Crypt::new(Parts { name, info, env, lower, discards, keys, key }, cipher)
 }
 
 /// Returns the data unit that the volume was made with. A block, and so a request, must contain whole units.

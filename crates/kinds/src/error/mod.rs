@@ -135,7 +135,7 @@ fn plan(given: &DeviceConfig) -> Plan<()> {
     if end > lower.info.size {
         let option = if given.size(&SIZE).is_some() { "size" } else { "start" };
         let fault = format!(
-            "byte {end} is beyond the end of {:?}, which has {}",
+            "byte {end} is past the end of {:?}, which has {}",
             lower.name,
             format_exact(lower.info.size)
         );

@@ -123,7 +123,7 @@ fn error_device_plan_fault_names_option() {
     let world = World::new();
     let faults =
         |options: &str| world.faults(&format!("{{ kind = \"error\", on = \"d\", {options} }}"));
-    let words = "byte 1049088 is beyond the end of \"d\", which has 1 MiB (1048576 B)";
+    let words = "byte 1049088 is past the end of \"d\", which has 1 MiB (1048576 B)";
     assert_eq!(faults("start = \"1MiB\", size = 512"), [words]);
     assert_eq!(faults("schedule = \"5,3\""), ["schedule \"5,3\": \"3\" is not greater than 5"]);
 }

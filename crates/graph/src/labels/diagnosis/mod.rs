@@ -257,7 +257,8 @@ pub fn label_findings(name: &str, place: &str, label: &Label, here: &Machine) ->
     }
     if let Some(other) = label.holder.as_ref().filter(|holder| holder.id != here.id) {
         let words = format!("{place} is marked as open on the machine {other}");
-        let next = "stop the graph on that machine; if that machine never runs again, --take";
+        let next =
+            "stop the graph on that machine; if that machine never uses the disks again, --take";
         let error = Error::because(Reason::LabelHeldByOtherHost, words).next(next).at(name);
         findings.push(Finding::new(Case::HeldByOtherHost, error, &[Waiver::Take]));
     }
