@@ -347,7 +347,7 @@ fn next_server_fails_request_present_at_every_crash() {
     assert!(log.contains("vol: request ") && log.contains("offset: 36864, size: 4096"), "{log}");
     assert!(
         log.contains(
-            "in flight at 3 ends of the server in a row; the request fails with an I/O error"
+            "in flight when the server ended, 3 times in a row; the request fails with an I/O error"
         ),
         "{log}"
     );
