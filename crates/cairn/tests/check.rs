@@ -356,7 +356,10 @@ fn repair_accepts_damaged_only_copy_only_with_trust_option() {
     damage(&dir, "a.img", 15 * MIB, MIB);
     let before = bytes(&dir);
     let ran = dir.cairn(&["repair", "--yes"]);
-    assert!(ran.code == 11 && ran.out.contains("not repaired: the label at the end of a.img is lost"), "{ran:?}");
+    assert!(
+        ran.code == 11 && ran.out.contains("not repaired: the label at the end of a.img is lost"),
+        "{ran:?}"
+    );
     assert!(ran.out.contains("cairn repair home --trust a") && bytes(&dir) == before, "{ran:?}");
     dir.text(&["repair", "home", "--trust", "a", "--yes"]);
     dir.serve(&["home.toml"]).stop().ok();
