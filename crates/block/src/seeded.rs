@@ -155,6 +155,8 @@ bugs! {
     MigrationRepeated = "88",
     /// 89 a migration moves a window with checksums that a power cut invalidated
     MoveMendedUnrecorded = "89",
+    /// 99 a migration takes zeros in a window as proof that the window has moved
+    MoveProvedByZeros = "99",
     /// 90 a graph is closed while a request of a closed connection is in flight
     FlushUndrained = "90",
     /// 92 a start does not check the spec in a label against the allow list

@@ -370,11 +370,12 @@ impl Engine {
         self.0.waiting.until(|| self.in_flight() == 0).await;
     }
 
-    /// Drops all sinks, at the end of the process, when the engine will not be driven again. A sink may hold the
-    /// engine, and both would keep each other for ever.
+    /// Drops all sinks and reserves, when the engine will not be driven again. A sink may hold the engine, and both would
+    /// keep each other for ever. The buffer pool may serve another engine.
     pub fn abandon(&self) {
-        for index in 0..self.0.slots.made() {
-            drop(self.0.slots.get(index).sink.take());
+        for entry in (0..self.0.slots.made()).map(|index| self.0.slots.get(index)) {
+            drop(entry.sink.take());
+            self.0.pool.unreserve(entry.scratch.take());
         }
     }
 
@@ -529,7 +530,7 @@ impl Inner {
                 let request = self.release(index, entry);
                 self.slots_left.set(self.slots_left.get() + i64::from(entry.need.get()));
                 if entry.scratch.get() > 0 {
-                    self.pool.unreserve(entry.scratch.get());
+                    self.pool.unreserve(entry.scratch.take());
                 }
                 self.in_flight.set(self.in_flight.get() - 1);
                 sink.done(token, request, result);

@@ -392,6 +392,20 @@ fn engine_admits_request_only_with_enough_free_buffers() {
 }
 
 #[test]
+fn abandoned_engine_returns_reserves_of_unanswered_requests() {
+    let bench = Bench::new();
+    let (disk, id) = bench.disk("disk", 65536);
+    disk.hold.set(true);
+    let (lower, needs) = (bench.engine.lower(id), Needs { children: 1, scratch_copies: 1 });
+    let device = Rc::new(Copying(Pass { info: lower.info().clone(), lower }));
+    let top = bench.engine.add_device("copying", device, needs, &[id]).unwrap();
+    bench.submit(top, Op::WriteZeroes { range: range(0, 65536), unmap: false, fua: false });
+    assert!(bench.pool.free_bytes() < bench.pool.limit_bytes());
+    bench.engine.abandon();
+    assert_eq!(bench.pool.free_bytes(), bench.pool.limit_bytes());
+}
+
+#[test]
 fn engine_shuffle_reaches_every_order_of_completion() {
     let mut orders = std::collections::BTreeSet::new();
     for seed in 0..24_usize {

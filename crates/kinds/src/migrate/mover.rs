@@ -236,14 +236,14 @@ impl Inner {
         let len = window.range.len() as usize;
         let old = source.read(window.range, self.env.pool().wait_for(len).await?).await?;
         let new = target.read(window.range, self.env.pool().wait_for(len).await?).await?;
-        let is_new: Vec<bool> =
-            sums(&new.read()).zip(&window.sums).map(|(sum, wanted)| sum == *wanted).collect();
-        if !is_new.contains(&true) {
+        let matches = |data: &Buf| -> Vec<bool> {
+            sums(&data.read()).zip(&window.sums).map(|(sum, wanted)| sum == *wanted).collect()
+        };
+        let (is_new, is_old) = (matches(&new), matches(&old));
+        let damaged = is_new.iter().zip(&is_old).filter(|(new, old)| !**new && !**old).count();
+        if damaged > 0 && !window.is_proved_moved(&is_new, &is_old) {
             return Ok(old);
         }
-        let is_old: Vec<bool> =
-            sums(&old.read()).zip(&window.sums).map(|(sum, wanted)| sum == *wanted).collect();
-        let damaged = is_new.iter().zip(&is_old).filter(|(new, old)| !**new && !**old).count();
         if damaged > 0 {
             let words = format!(
                 "{damaged} of {} sectors in {} hold neither their old nor their new bytes: a disk has \

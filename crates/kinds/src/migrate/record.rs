@@ -1,5 +1,6 @@
 //! The state of a migration in the labels beneath it: `docs/formats/migrate.md`.
 
+use block::seeded::{self, Bug};
 use block::{ByteRange, STATE_BYTES_MAX};
 use crc_fast::CrcAlgorithm;
 use kind::Summary;
@@ -67,6 +68,15 @@ impl Window {
     /// Returns the window `range` of a migration, with the checksums of its content `bytes`.
     pub fn of(range: ByteRange, bytes: &[u8]) -> Self {
         Self { range, sums: sums(bytes).collect() }
+    }
+
+    /// Whether a sector proves that this window began to move: the sector matches its checksum in the new place (`is_new`)
+    /// and not in the old one (`is_old`). Zeros prove nothing: a disk may read as zeros where a power cut lost a write.
+    pub fn is_proved_moved(&self, is_new: &[bool], is_old: &[bool]) -> bool {
+        let zeros = sums(&[0; SECTOR_BYTES as usize]).next();
+        let zeros = zeros.filter(|_| !seeded::on(Bug::MoveProvedByZeros));
+        let mut sectors = self.sums.iter().zip(is_new).zip(is_old);
+        sectors.any(|((sum, new), old)| *new && !*old && Some(*sum) != zeros)
     }
 }
 

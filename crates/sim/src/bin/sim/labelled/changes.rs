@@ -209,7 +209,9 @@ impl Trial {
             }
             // Emulated zeroes need buffers below each member, so more members may take shorter requests only.
             (Unchanged::Failed(_), Due::Done)
-                if !self.zeroes && why.is_none() && refusal.kind() == Some(ErrorKind::Unsupported) =>
+                if !self.zeroes
+                    && why.is_none()
+                    && refusal.kind() == Some(ErrorKind::Unsupported) =>
             {
                 counters.add(Count::ChangeRefused);
                 true
