@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -39,11 +38,8 @@ fn in_sync(dir: &Dir) {
 /// Whether a process has the file open for writing with O_DIRECT.
 fn is_direct(pid: u32, file: &Path) -> bool {
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    let wanted = std::fs::metadata(file).unwrap();
     let flags = fds.flatten().filter_map(|fd| {
-        // A file that this process created has no path in /proc: it got its name later.
-        let found = std::fs::metadata(fd.path()).ok()?;
-        let is_it = (found.dev(), found.ino()) == (wanted.dev(), wanted.ino());
+        let is_it = std::fs::read_link(fd.path()).is_ok_and(|at| at == file);
         let info = format!("/proc/{pid}/fdinfo/{}", fd.file_name().to_string_lossy());
         let info = std::fs::read_to_string(info).ok().filter(|_| is_it)?;
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?.trim().to_owned();

@@ -13,7 +13,6 @@ use block::{BUF_ALIGN, Error, ErrorKind, Result};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Stat, fallocate, fstat, fstatfs, ftruncate, linkat,
 };
-use rustix::io::Errno;
 
 use crate::sys;
 
@@ -180,41 +179,36 @@ fn identity(path: &Path) -> String {
 }
 
 fn open_or_create(open: &Open) -> Result<(OwnedFd, bool)> {
-    // Two rounds, in case another process creates or removes the file between the two calls.
-    for _ in 0..2 {
+    let mut created = false;
+    // Three rounds, in case another process creates or removes the file between two calls.
+    for _ in 0..3 {
         match sys::open(&open.path, access(open), 0) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) && open.create.is_some() => {}
-            other => return other.map(|file| (file, false)).tried(open, "open"),
+            other => return other.map(|file| (file, created)).tried(open, "open"),
         }
         let Some(size) = open.create.filter(|_| !open.read_only) else { break };
-        if let Some(file) = create(open, size)? {
-            return Ok((file, true));
-        }
+        created = create(open, size)?;
     }
     Err(refused(open, ErrorKind::NotFound, "does not exist and cannot be created"))
 }
 
-/// Creates the file, `size` bytes long. Returns `None` if the name is taken.
+/// Creates the file, `size` bytes long. Returns whether it did; the name may be taken by now.
 ///
 /// The file gets its name after its size, so that a kill in between leaves no empty file, which the next
 /// start would refuse. A file system without unnamed files gets the name first.
-fn create(open: &Open, size: u64) -> Result<Option<OwnedFd>> {
+fn create(open: &Open, size: u64) -> Result<bool> {
     let named = || sys::open(&open.path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600);
-    let (file, has_name) = match unnamed(open) {
-        Ok(file) => (file, false),
-        Err(_) => match named() {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(None),
-            other => (other.tried(open, "create")?, true),
-        },
+    let created = match unnamed(open) {
+        Ok(file) => set_len(open, &file, size).and_then(|()| {
+            let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+            let linked = linkat(CWD, itself, CWD, &open.path, AtFlags::SYMLINK_FOLLOW);
+            linked.map_err(io::Error::from).tried(open, "create")
+        }),
+        Err(_) => named().tried(open, "create").and_then(|file| set_len(open, &file, size)),
     };
-    set_len(open, &file, size)?;
-    if has_name {
-        return Ok(Some(file));
-    }
-    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
-    match linkat(CWD, itself, CWD, &open.path, AtFlags::SYMLINK_FOLLOW) {
-        Err(Errno::EXIST) => Ok(None),
-        other => other.tried(open, "create").map(|()| Some(file)),
+    match created {
+        Err(error) if error.os_code() == Some(libc::EEXIST) => Ok(false),
+        other => other.map(|()| true),
     }
 }
 
