@@ -28,7 +28,7 @@ const VERSION: u16 = 1;
 const AES_256_XTS: u16 = 1;
 const UNIT_MIN: u32 = 512;
 const UNIT_MAX: u32 = 65536;
-/// The part of the header that the tag of every slot covers.
+/// The part of the header that the authentication tag of every key slot covers.
 const BOUND: std::ops::Range<usize> = 0..72;
 const CHECK_AT: usize = 40;
 const LANE_KIB_MIN: u32 = 8;
@@ -45,7 +45,7 @@ const LABEL_AT: usize = 148;
 /// key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeySlots {
-    /// Bytes of a data unit, which is encrypted as a whole.
+    /// Length in bytes of a data unit, the piece of data that is encrypted with one tweak.
     pub unit: u32,
     /// Random identity of the volume, drawn together with the volume key.
     pub volume_id: [u8; 16],
@@ -124,7 +124,7 @@ impl Cost {
 /// The reason why bytes are no valid state with key slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FormatError {
-    /// The bytes have this length, which is wrong.
+    /// The length of the state in bytes, which is not [`STATE_BYTES`].
     Length(usize),
     /// The bytes do not begin with the magic number of key slots.
     Magic,
@@ -182,7 +182,7 @@ impl fmt::Display for FormatError {
 
 impl std::error::Error for FormatError {}
 
-/// A reader of the fields of a state, in order.
+/// A reader of the fields of an encoded state, in order.
 struct Reader<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -203,7 +203,8 @@ impl Reader<'_> {
         if value == known { Ok(()) } else { Err(FormatError::Unknown { what, value }) }
     }
 
-    /// Skips the bytes up to `end`, which must be zero. `base` is the offset of this part in the state.
+    /// Skips the bytes up to `end`, which must be zero. `base` is the offset of the reader's bytes in the encoded
+    /// state.
     fn zeros(&mut self, end: usize, base: usize) -> Result<(), FormatError> {
         let odd = self.bytes[self.at..end].iter().position(|byte| *byte != 0);
         match odd {

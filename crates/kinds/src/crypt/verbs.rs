@@ -56,12 +56,12 @@ pub enum KeyChange {
     },
 }
 
-/// The reply to a request about key slots of a device.
+/// The reply of an encrypted device to the command that lists or changes its key slots.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeySlots {
-    /// The change that was made, or would be made; empty for a list.
+    /// The change that the command made, or would make without the dry run; empty if the command only lists key slots.
     pub done: String,
-    /// The key slots in use, after the change.
+    /// The key slots in use when the command has ended.
     pub slots: Vec<KeySlot>,
 }
 
