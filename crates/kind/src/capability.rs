@@ -1,4 +1,4 @@
-//! Facts about a kind that other code asks for. The name of a kind is for people alone.
+//! Facts about a kind that other code uses instead of the name of the kind, which is only for people.
 
 use crate::{Effect, Kind, Lowers, OptionSpec, Scope, ValueType};
 
@@ -52,8 +52,8 @@ impl Kind {
         self.first_word().filter(|option| option.value == ValueType::Member)
     }
 
-    /// Returns the option with the path or address of a disk of this kind; `None` if it is no kind of disk. The option
-    /// has the name of the kind.
+    /// Returns the option with the path or address of a disk of this kind; `None` if the kind is no kind of disk. The
+    /// option has the name of the kind.
     pub fn place(&self) -> Option<&'static OptionSpec> {
         self.option(self.name).filter(|_| self.lowers == Lowers::None)
     }

@@ -1,7 +1,7 @@
-//! The interface for authors of kinds: options, plans, makers, and the registry that the binary passes to `graph`.
-//! Together with [`block`], the contract of a device, it is complete.
+//! The interface for authors of kinds: options, plans, makers, and the registry that the binary passes to the crate
+//! `graph`. An author of a kind needs only this crate and [`block`], the contract of a device.
 //!
-//! `graph` does not know any kind.
+//! The crate `graph` depends on no kind.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -34,9 +34,10 @@ pub struct Kind {
     pub lowers: Lowers,
     /// The options of the kind that a spec may set.
     pub options: &'static [OptionSpec],
-    /// Facts about the kind that other code asks for.
+    /// Facts about the kind that a graph or a tool must know, besides its options.
     pub capabilities: Capabilities,
-    /// The verbs that devices of the kind may know. One device may know fewer: [`block::Device::verbs`].
+    /// The verbs of the commands that devices of the kind may know. One device may know fewer verbs:
+    /// [`block::Device::verbs`].
     pub verbs: &'static [&'static VerbInfo],
     /// The functions that plan and make a device of the kind.
     pub maker: Maker,
@@ -71,7 +72,8 @@ pub struct OptionSpec {
     pub help: &'static str,
 }
 
-/// The effect of another value of an option on an existing device. A live change considers nothing else.
+/// The effect of another value of an option on an existing device. A live change considers no other property of an
+/// option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Clients would read other bytes, so a device that an export shows cannot take another value of the option.
@@ -80,7 +82,7 @@ pub enum Effect {
     Behaviour,
     /// The value of the option counts at one start only, and a running device ignores it.
     Start,
-    /// The value of the option counts when a disk is made, and never again.
+    /// The value of the option counts when a disk is created, and never again.
     Making,
 }
 
@@ -108,7 +110,7 @@ pub enum Scope {
 pub enum ValueType {
     /// A number of bytes, or text such as `"64KiB"`; from the least to the largest number.
     Size(u64, u64),
-    /// A number of bytes, or the word `rest`: all bytes that are left.
+    /// A number of bytes, or the word `rest`: all bytes of the lower from the start of the device on.
     SizeOrRest,
     /// A time such as `"5ms"` or `"2s"`, up to this maximum.
     Duration(Duration),
@@ -118,15 +120,15 @@ pub enum ValueType {
     Share,
     /// The value `true` or `false`.
     Switch,
-    /// One word out of these.
+    /// One of these words.
     Choice(&'static [&'static str]),
-    /// Several words out of these, given as one word or as a list.
+    /// Several of these words, given as one word or as a list.
     Choices(&'static [&'static str]),
     /// A text without rules for its content.
     Text,
     /// A path of a file or directory.
     Path,
-    /// The name of one of the device's lowers, as given in `on`.
+    /// The name of one of the device's lowers, as listed in `on`.
     Member,
     /// A table of texts, which may have these keys.
     Table(&'static [&'static str]),
@@ -156,8 +158,8 @@ pub enum Value {
     Table(Vec<(&'static str, String)>),
 }
 
-/// The configuration of a device to be made: its name, its options, its lowers. All of it has been checked against the
-/// kind's [`OptionSpec`]s.
+/// The configuration of a device that is planned or made: its name, its options, its lowers. The options have been
+/// checked against the kind's [`OptionSpec`]s.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// The name of the device's graph.
@@ -166,7 +168,7 @@ pub struct DeviceConfig {
     pub name: String,
     /// The options that were set on the device, by name.
     pub options: Vec<(&'static str, Value)>,
-    /// The facts about the lowers of the device, in order.
+    /// The facts about the lowers of the device, in the order of their ports.
     pub lowers: Vec<LowerConfig>,
     /// Whether the trusted member ([`Kind::trust`]) is from a command at this start, not from the spec: an operator has
     /// seen the labels that it overrules.
@@ -182,9 +184,11 @@ pub struct LowerConfig {
     pub info: Info,
     /// Whether this start creates every disk beneath the lower.
     pub created: bool,
-    /// Whether every disk beneath the lower has a label. Only then the device above can keep state there.
+    /// Whether every disk beneath the lower has a label. Otherwise the device above cannot keep state in labels beneath
+    /// this lower.
     pub labelled: bool,
-    /// First byte of the lower behind all earlier partitions on it; for partitions without `start`.
+    /// First byte of the lower behind all partitions of it that were planned before this device; the start of a
+    /// partition without `start`.
     pub next_free: u64,
     /// The disks and devices beneath the lower, the lower included.
     pub beneath: Rc<Beneath>,
@@ -193,8 +197,8 @@ pub struct LowerConfig {
 /// The disks and devices beneath a device.
 #[derive(Clone, Debug, Default)]
 pub struct Beneath {
-    /// The disks beneath the device, by the numbers of the graph's devices. One bit for each: in a dense graph every
-    /// device is above all disks.
+    /// The disks beneath the device: one bit for each device of the graph, by its number. The bitmap stays small in a
+    /// dense graph, where every device is above all disks.
     pub disks: FixedBitSet,
     /// Names of the device itself and of the devices beneath it, downwards, that have each of its bytes at the same
     /// offset.
@@ -296,7 +300,8 @@ impl DeviceConfig {
         texts.iter().find(|(known, _)| *known == key).map(|(_, text)| text.as_str())
     }
 
-    /// Checks that all lowers of the device may be members of a redundant device. The `plan` of such a device calls it.
+    /// Checks that all lowers of the device may be members of a redundant device. The `plan` of such a device calls
+    /// this function.
     ///
     /// # Errors
     /// A fault of `on` for each lower on which a late write could make the copies differ for ever.
@@ -354,28 +359,29 @@ impl Fault {
     }
 }
 
-/// The plan of a device that is a table: its mapping, with one port for each lower, and the bytes of the lowers that it
-/// leaves unused.
+/// The plan of a device that is a table: its mapping, with one port for each lower, and the bytes of the lowers that
+/// the mapping leaves unused.
 pub struct TablePlan {
     /// The mapping of the device, with one port for each lower.
     pub table: Table,
-    /// Bytes of the lowers that the table does not use although it has all of them.
+    /// Number of bytes of the lowers that stay unused: the table occupies its lowers completely, but maps no byte of
+    /// the device to these bytes.
     pub unused_bytes: u64,
 }
 
-/// The plan of a device that issues requests.
+/// The plan of a device that issues requests to its lowers.
 #[derive(Clone, Debug)]
 pub struct DevicePlan {
     /// Size, block size and abilities that the device will have.
     pub info: Info,
-    /// The most that one request needs in the device.
+    /// The most child requests and buffers that the device needs at once for one request.
     pub needs: Needs,
 }
 
 /// The result of planning a device, before any device is opened or made: its plan, or the faults of its configuration.
 pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 
-/// The inputs for the maker of a device. A new service becomes a field, and no kind has to change.
+/// The inputs of the function that makes a device. A new input becomes a field, so that no kind has to change.
 pub struct Making<'m> {
     /// The name and options of the device, and the facts about its lowers.
     pub config: &'m DeviceConfig,
@@ -386,12 +392,12 @@ pub struct Making<'m> {
     /// The store for the state of the device in the labels of the disks below; empty for a raw disk, and for a maker
     /// without state.
     pub state: Rc<dyn StateStore>,
-    /// The hand-over of the device that this one replaces, if that has the same name and kind.
+    /// The hand-over of the device that the new device replaces, if both have the same name and kind.
     pub before: Handover,
 }
 
 impl<'m> Making<'m> {
-    /// Returns the inputs for a device without lowers, state and predecessor.
+    /// Returns the inputs for a device that has no lowers and no state, and replaces no device.
     pub fn new(config: &'m DeviceConfig, env: &'m Env) -> Self {
         let state = Rc::new(NoStateStore::new(false));
         Self { config, env, lowers: Vec::new(), state, before: None }
@@ -405,21 +411,22 @@ pub type MakeDevice = fn(Making<'_>) -> Result<Rc<dyn AnyDevice>>;
 /// the state or for the derivation of a key.
 pub type MakeStateful = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
-/// Function that checks whether a device of that size would open, judging from the state found beneath each of its
-/// ports, without reading its data. `degraded`: whether the device may open with fewer lowers than it should have.
+/// Function that checks whether a device with this configuration and these facts would open, judging from the state
+/// found beneath each of its ports, without reading its data. `degraded`: whether the device may open with fewer lowers
+/// than it should have.
 pub type Preflight = fn(&DeviceConfig, &Info, &[Found], degraded: bool) -> Result<()>;
 
-/// Function that does slow work for a new device, which changes nothing on any disk, before the clients have to wait
-/// for the live change. The device gets the result as a hand-over ([`StateStore::handed_over`]). A device can be made
-/// without it as well.
+/// Function that does the slow part of making a device, before clients have to wait for the live change. The function
+/// changes nothing on any disk. The device gets the result as a hand-over ([`StateStore::handed_over`]). A device can
+/// also be made without the result of this function.
 pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn StateStore>) -> LocalFuture<Result<Handover>>;
 
-/// Function that opens a disk, or takes over the open files of the disk that the new one replaces, of the same name and
-/// kind.
+/// Function that opens a disk. If the new disk replaces a disk of the same name and kind, the function may take over
+/// the open files of the replaced disk.
 pub type MakeDisk = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// The functions that plan and make a device of a kind. A device is planned first, from facts alone, so that validation
-/// finds every fault in one pass. It is made later, once everything below it runs.
+/// finds every fault in one pass. The device is made later, when all devices below it run.
 #[derive(Clone, Copy)]
 pub enum Maker {
     /// The device is a table: the function plans its mapping, which is data.
@@ -497,15 +504,15 @@ impl Maker {
 pub enum Bytes {
     /// The device has the bytes of its lower, at the same offsets.
     Passthrough,
-    /// The device has other bytes than its lower, but each is made from the byte at the same offset there, and from
-    /// nothing else.
+    /// The device has other bytes than its lower, but its bytes in each data unit depend only on the bytes of the lower
+    /// at the same offsets.
     Transformed,
     /// The device has the bytes of one lower, at the same offsets: of its first lower if the device is new, and later
     /// of the lowers that it reports as [`block::Device::holders`].
     FirstLower,
     /// The device has the bytes of each of its lowers, at the same offsets.
     Replicated,
-    /// The device has bytes of its own, which no lower shows.
+    /// The device has bytes of its own, which no lower has at the same offsets.
     Private,
 }
 
@@ -552,7 +559,7 @@ impl Registry {
         verbs
     }
 
-    /// Returns the kind that moves bytes from one lower to another, and its options for that.
+    /// Returns the kind that moves bytes from one lower to another, and its options for the move.
     pub fn mover(&self) -> Option<(&'static Kind, Moving)> {
         self.0.iter().find_map(|kind| Some((kind, kind.capabilities.moves?)))
     }
