@@ -29,7 +29,7 @@ impl<T> Arena<T> {
         self.made.get()
     }
 
-    /// Makes more elements of the arena, and returns their indices; `None` at the limit.
+    /// Makes 64 more elements of the arena, and returns their indices; `None` if the arena is at its limit.
     pub fn grow(&self) -> Option<std::ops::Range<usize>> {
         let from = self.made.get();
         let chunk = self.chunks.get(from / CHUNK)?;

@@ -214,7 +214,7 @@ impl Engine {
         self.add(name, info, Power::Device { device, lowers, future_bytes }, reserve)
     }
 
-    /// Adds a node for a hook on the way to the node `next`.
+    /// Adds a node for a hook, which sees every request before the node `next` gets the request.
     ///
     /// # Errors
     /// As [`Engine::add_device`].
@@ -246,7 +246,7 @@ impl Engine {
         self.add(name, info, Power::Table { table, lowers, split, future_bytes }, reserve)
     }
 
-    /// Returns the reserve that one request to the node needs.
+    /// Returns the reserve that one request needs in the node `id` and below it.
     pub fn reserve(&self, id: NodeId) -> Reserve {
         self.node(id).reserve
     }
@@ -283,7 +283,7 @@ impl Engine {
     /// alive.
     ///
     /// # Panics
-    /// If the node was removed before.
+    /// If the node `id` was removed before.
     pub fn forget(&self, id: NodeId) {
         let node = self.0.nodes.borrow_mut()[id].take();
         drop(node.expect("a node is forgotten once"));
@@ -298,7 +298,7 @@ impl Engine {
         Lower::new(Rc::new(Below { engine: Rc::downgrade(&self.0), node }), id, info, name)
     }
 
-    /// Returns the facts about the device of the node.
+    /// Returns the facts about the device of the node `id`: size, block size and abilities.
     pub fn info(&self, id: NodeId) -> Info {
         self.node(id).info.clone()
     }
@@ -317,7 +317,8 @@ impl Engine {
     /// returns.
     ///
     /// # Errors
-    /// The request itself, if its reserve is not free now. Wait with [`Engine::wait_capacity`] and try again.
+    /// The operation `op`, if the reserve of the request is not free now. The caller waits with
+    /// [`Engine::wait_capacity`] and tries again.
     pub fn submit(
         &self,
         portal: &Portal,
@@ -351,7 +352,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until the reserve of a client's request `op` to `portal` is free.
+    /// Waits until the engine can set aside the reserve of a client's request `op` to `portal`.
     pub async fn wait_capacity(&self, portal: &Portal, op: &Op) {
         let reserve = portal.target().reserve;
         let (need, scratch) = (reserve.slots, reserve.bytes_for(op));

@@ -1,4 +1,4 @@
-//! Nodes of the running graph.
+//! Nodes of an engine: the devices, tables and hooks of the running graphs.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use block::{Error, ErrorKind, Hooks, Info, Op, Table, Verb};
 use super::reserve::Reserve;
 use super::slot::AnyDevice;
 
-/// The number of a device, table or hook in its engine.
+/// The number of a node in its engine. A node is a device, a table or a hook.
 pub type NodeId = usize;
 
 /// The type of a node, with the parts that carry out its requests.
@@ -27,7 +27,7 @@ pub(super) enum Power {
     },
 }
 
-/// A node of the running graph.
+/// A node of an engine: a device, a table or a hook of a running graph.
 pub(super) struct Node {
     pub name: Rc<str>,
     pub info: Info,
@@ -99,7 +99,7 @@ impl Counters {
         self.bytes[verb as usize].get()
     }
 
-    /// Returns the number of requests that have failed at the node.
+    /// Returns the number of requests that the device or table of the node has completed with an error.
     pub fn errors(&self) -> u64 {
         self.errors.get()
     }

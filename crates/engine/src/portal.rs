@@ -32,7 +32,7 @@ struct Target {
 }
 
 impl Portal {
-    /// Returns the name of the portal.
+    /// Returns the name of the portal, which is the name of its export.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -113,7 +113,7 @@ impl Portals {
         self.0.borrow().get(name).cloned()
     }
 
-    /// Checks that all portals of the set can be led to `targets` while clients use them.
+    /// Checks that each portal of the set can be led to its target in `targets` while clients use the portal.
     ///
     /// # Errors
     /// `Unsupported` if a request that a client of a portal may send would not fit the new node.

@@ -16,7 +16,7 @@ thread_local! {
     static ENGINES: RefCell<Vec<Weak<Ready>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Slots of an engine that were woken, in the order of waking.
+/// The queue of an engine: the slots whose wakers were woken, in the order of waking.
 pub(super) struct Ready {
     engine: usize,
     keys: RefCell<VecDeque<Key>>,

@@ -9,7 +9,7 @@ use super::{REQUEST_SLOTS_MAX, TRANSFER_MIN_BYTES, WINDOW};
 /// The resources that the engine sets aside for a request before it begins the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reserve {
-    /// Slots for the request and all of its children, the request's own included.
+    /// Number of slots for the request and all of its children.
     pub slots: u32,
     /// Number of buffers for the request and its children, besides the buffer of its payload. Each buffer has the
     /// length of the request, rounded up to complete blocks.
@@ -20,7 +20,7 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// The empty reserve.
+    /// The reserve without slots and buffers.
     pub const NONE: Self = Self { slots: 0, copies: 0, block: 0 };
 
     /// Returns the reserve for a request to a device with blocks of `block` bytes, over lowers with the reserves

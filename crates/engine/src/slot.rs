@@ -4,10 +4,10 @@
 //! future is written into memory that the slot keeps from one request to the next. So passing a request to a device
 //! costs no allocation, and the author of a kind writes plain `async` code.
 //!
-//! These rules make it sound. All are checked at run time by [`Stage`]:
+//! These rules make the code sound. The [`Stage`] of a slot checks all of them at run time:
 //! - while a future lives, only the future accesses the request (it holds the `&mut`);
-//! - the device outlives the future (the slot holds an `Rc` to it, dropped after the future);
-//! - a slot never moves (the arena guarantees it), so the future is pinned;
+//! - the device outlives the future (the slot holds an `Rc` to the device, dropped after the future);
+//! - a slot never moves (the arena guarantees this), so the future is pinned;
 //! - a future is not polled while it is being polled.
 #![allow(unsafe_code)]
 
@@ -24,7 +24,7 @@ use block::control::{Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::{ByteRange, Device, Handover, Info, Report, Request, Result};
 
-/// The future of [`AnyDevice::resolve`].
+/// The future with which [`AnyDevice::resolve`] returns its result.
 pub type Resolving<'d> = Pin<Box<dyn Future<Output = Result<Resolved>> + 'd>>;
 
 /// The object-safe form of [`Device`], which this file implements for all devices. The trait is sealed: callers rely on
@@ -44,7 +44,7 @@ pub trait AnyDevice: sealed::Sealed {
     /// # Errors
     /// As [`Device::control`].
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>>;
-    /// Returns the state and the figures of the device: see [`Device::report`].
+    /// Returns the health and the counters of the device: see [`Device::report`].
     fn report(&self) -> Report;
     /// Returns the ports of the lowers that each have all bytes of the device: see [`Device::holders`].
     fn holders(&self) -> Vec<usize>;
@@ -59,8 +59,8 @@ pub trait AnyDevice: sealed::Sealed {
     ///
     /// # Safety
     /// `room` is valid for writes of [`AnyDevice::future_bytes`], and aligned to `ROOM_ALIGN`. `self` and `request` do
-    /// not move, and no other code accesses `request`, until this has returned `Entered::Ready` or the future has
-    /// been dropped through the table.
+    /// not move, and no other code accesses `request`, until this function has returned `Entered::Ready` or the future
+    /// has been dropped through the table.
     unsafe fn enter(
         &self,
         request: NonNull<Request>,
@@ -86,7 +86,7 @@ pub enum Entered {
 
 /// Functions that poll and drop the future of a request, whose type is erased.
 pub struct FutureTable {
-    /// Polls the future, and drops it when it is ready.
+    /// Polls the future, and drops the future when it is ready.
     poll: unsafe fn(NonNull<u8>, &mut Context<'_>) -> Poll<Result<()>>,
     drop: unsafe fn(NonNull<u8>),
 }
@@ -97,7 +97,7 @@ impl<F: Future<Output = Result<()>>> TableOf<F> {
     const TABLE: FutureTable = FutureTable { poll: Self::poll, drop: Self::drop };
 
     /// # Safety
-    /// `room` holds a live `F` that never moves. Once this returns ready, the `F` is dropped.
+    /// `room` holds a live `F` that never moves. When this function returns `Poll::Ready`, the `F` is dropped.
     unsafe fn poll(room: NonNull<u8>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         // SAFETY: the caller's promise; the future is pinned, because a slot's room does not move while it is in use.
         let polled = unsafe { Pin::new_unchecked(room.cast::<F>().as_mut()) }.poll(cx);
@@ -235,7 +235,7 @@ impl Drop for Room {
     }
 }
 
-/// The content of a slot.
+/// The content of a slot, which decides the permitted operations on the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// No request.

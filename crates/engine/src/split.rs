@@ -12,7 +12,7 @@ use block::{
 /// Most parts of one split request that are in flight at once. Further parts are sent when earlier parts are done.
 pub const WINDOW: usize = 8;
 
-/// The device of a table's node: it splits requests that the table maps to several runs.
+/// The device of a table's node, which splits requests that the table maps to several runs.
 pub struct Split {
     pub info: Info,
     pub table: Rc<Table>,

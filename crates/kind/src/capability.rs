@@ -2,12 +2,12 @@
 
 use crate::{Effect, Kind, Lowers, OptionSpec, Scope, ValueType};
 
-/// Facts about a kind of device beyond its options and its maker.
+/// Facts about a kind of device that its options and its maker do not contain.
 #[derive(Clone, Copy)]
 pub struct Capabilities {
     /// Returns how many of a device's `lowers` can be missing without a loss of data.
     pub can_lack: fn(lowers: usize) -> usize,
-    /// Whether a device of the kind knows its lowers by their names, as members with a state each.
+    /// Whether a device of the kind has members: it records a state for each of its lowers, by the name of the lower.
     pub names_members: bool,
     /// The options of a kind that moves the bytes of its first lower to its second; `None` for any other kind.
     pub moves: Option<Moving>,
@@ -58,7 +58,7 @@ impl Kind {
         self.option(self.name).filter(|_| self.lowers == Lowers::None)
     }
 
-    /// Whether a disk of this kind is at a path of this machine.
+    /// Whether a disk of this kind is a file or block device at a path of this machine.
     pub fn opens_path(&self) -> bool {
         self.place().is_some_and(|place| place.value == ValueType::Path)
     }

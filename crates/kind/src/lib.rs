@@ -24,7 +24,7 @@ pub use engine::AnyDevice;
 /// A kind of device: its options, its manual, and the functions that make a device.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// The word for the kind in a spec: `mirror`.
+    /// The name of the kind, as in a spec: `mirror`.
     pub name: &'static str,
     /// The purpose of devices of the kind, in one line.
     pub summary: &'static str,
@@ -46,12 +46,12 @@ pub struct Kind {
 /// The number of lowers of a device of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lowers {
-    /// No lower: the kind is a disk. Its name in the spec is also the key for the disk's path or address (`file`,
-    /// `memory`).
+    /// No lower: the kind is a disk. The name of the kind is also the key in the spec for the path, address or size of
+    /// the disk (`file`, `memory`).
     None,
     /// One lower: `on = "name"` in the spec.
     One,
-    /// Several lowers, `on = ["a", "b"]` in the spec, with the least and the largest number.
+    /// Several lowers, `on = ["a", "b"]` in the spec, with the least and the largest number of lowers.
     Many(usize, usize),
 }
 
@@ -64,7 +64,7 @@ pub struct OptionSpec {
     pub value: ValueType,
     /// Whether a spec must set the option.
     pub required: bool,
-    /// The effect of another value of the option on an existing device.
+    /// The effect that a change of the option's value has on an existing device.
     pub effect: Effect,
     /// The place where the value of the option is kept: in labels, or on one machine only.
     pub scope: Scope,
@@ -72,13 +72,13 @@ pub struct OptionSpec {
     pub help: &'static str,
 }
 
-/// The effect of another value of an option on an existing device. A live change considers no other property of an
-/// option.
+/// The effect that a change of an option's value has on an existing device. A live change considers no other property
+/// of an option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Clients would read other bytes, so a device that an export shows cannot take another value of the option.
     Bytes,
-    /// Clients read the same bytes with another value of the option.
+    /// Clients read the same bytes with another value of the option, but the device behaves differently.
     Behaviour,
     /// The value of the option counts at one start only, and a running device ignores it.
     Start,
@@ -87,7 +87,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Whether another value of the option makes an existing device a different one.
+    /// Whether a change of the option's value changes an existing device.
     pub fn is_lasting(self) -> bool {
         matches!(self, Self::Bytes | Self::Behaviour)
     }
@@ -99,7 +99,7 @@ impl Effect {
 pub enum Scope {
     /// The value is kept in the labels of the graph's disks.
     Graph,
-    /// The value is kept on one machine: a path, for example, or the choice of one start.
+    /// The value is kept on one machine only, for example a path, or a value for one start.
     Local,
     /// The value is kept on one machine: it names the source of a secret, as [`block::KeySource`] reads it.
     Secret,
@@ -108,13 +108,13 @@ pub enum Scope {
 /// The type of an option's value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ValueType {
-    /// A number of bytes, or text such as `"64KiB"`; from the least to the largest number.
+    /// A number of bytes, or text such as `"64KiB"`; with the least and the largest permitted number.
     Size(u64, u64),
     /// A number of bytes, or the word `rest`: all bytes of the lower from the start of the device on.
     SizeOrRest,
-    /// A time such as `"5ms"` or `"2s"`, up to this maximum.
+    /// A time such as `"5ms"` or `"2s"`, with the largest permitted time.
     Duration(Duration),
-    /// A whole number, from the least to the largest.
+    /// An integer, with the least and the largest permitted number.
     Integer(u64, u64),
     /// A share from 0 to 1, as a number or as `"1%"`.
     Share,
@@ -130,7 +130,7 @@ pub enum ValueType {
     Path,
     /// The name of one of the device's lowers, as listed in `on`.
     Member,
-    /// A table of texts, which may have these keys.
+    /// A table of texts, with the permitted keys.
     Table(&'static [&'static str]),
 }
 
@@ -143,7 +143,7 @@ pub enum Value {
     Rest,
     /// A time, for an option of type [`ValueType::Duration`].
     Duration(Duration),
-    /// A whole number, for an option of type [`ValueType::Integer`].
+    /// An integer, for an option of type [`ValueType::Integer`].
     Integer(u64),
     /// A share from 0 to 1, for an option of type [`ValueType::Share`].
     Share(f64),
@@ -170,8 +170,8 @@ pub struct DeviceConfig {
     pub options: Vec<(&'static str, Value)>,
     /// The facts about the lowers of the device, in the order of their ports.
     pub lowers: Vec<LowerConfig>,
-    /// Whether the trusted member ([`Kind::trust`]) is from a command at this start, not from the spec: an operator has
-    /// seen the labels that it overrules.
+    /// Whether the trusted member ([`Kind::trust`]) is from a command at this start, not from the spec: the operator
+    /// has seen the labels that the command overrules.
     pub trusted_now: bool,
 }
 
@@ -226,8 +226,8 @@ impl DeviceConfig {
         self.options.iter().find(|(key, _)| *key == option.name).map(|(_, value)| value)
     }
 
-    /// Whether the device and another one of its kind have the same values of all options that `counts` selects. An
-    /// option that the kind does not know counts as one that changes bytes.
+    /// Whether this device and `other`, of the same kind, have the same values of all options whose effect `counts`
+    /// selects. An option that the kind does not have counts as [`Effect::Bytes`].
     pub fn has_options_of(
         &self,
         other: &Self,
@@ -242,13 +242,13 @@ impl DeviceConfig {
         options(self) == options(other)
     }
 
-    /// Removes the options of the device that count at one start only.
+    /// Removes the option of the device that counts at one start only, if it is set.
     pub fn forget_first_word(&mut self, kind: &Kind) {
         let is_first = |name| kind.first_word().is_some_and(|option| option.name == name);
         self.options.retain(|(name, _)| !is_first(*name));
     }
 
-    /// Makes the disk open read-only, if its kind has an option for that.
+    /// Sets the option `read_only` of the disk, if its kind has that option.
     pub fn refuse_writes(&mut self, kind: &Kind) {
         let option = kind.option("read_only");
         self.options.extend(option.map(|option| (option.name, Value::Switch(true))));
@@ -271,7 +271,7 @@ impl DeviceConfig {
         Some(*time)
     }
 
-    /// Returns the value of an option with a whole number, if it was set.
+    /// Returns the value of an option with an integer, if it was set.
     pub fn integer(&self, option: &OptionSpec) -> Option<u64> {
         let Value::Integer(number) = self.find(option)? else { return None };
         Some(*number)
@@ -346,7 +346,7 @@ impl DeviceConfig {
 /// A fault in the configuration of a device: the option (or `on`), and a sentence with value, limit and next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// The name of the option, `on`, or `kind` for the device as a whole.
+    /// The name of the option with the fault; `on` for the lowers, or `kind` for the device itself.
     pub option: &'static str,
     /// The description of the fault, and the next step for a person.
     pub message: String,
@@ -385,7 +385,7 @@ pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 pub struct Making<'m> {
     /// The name and options of the device, and the facts about its lowers.
     pub config: &'m DeviceConfig,
-    /// The environment: disks, network, clock and randomness.
+    /// The environment of the process: disks, network, clock and random numbers.
     pub env: &'m Env,
     /// Handles to the lowers of the device; none for a disk.
     pub lowers: Vec<Lower>,
@@ -407,8 +407,8 @@ impl<'m> Making<'m> {
 /// Function that makes a device over its lowers.
 pub type MakeDevice = fn(Making<'_>) -> Result<Rc<dyn AnyDevice>>;
 
-/// Function that makes a device with a state on the labelled disks beneath it. It may wait, for example for a write of
-/// the state or for the derivation of a key.
+/// Function that makes a device with a state on the labelled disks beneath it. The function may wait, for example for a
+/// write of the state or for the derivation of a key.
 pub type MakeStateful = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// Function that checks whether a device with this configuration and these facts would open, judging from the state
@@ -455,9 +455,10 @@ pub enum Maker {
         plan: fn(&DeviceConfig) -> Plan<DevicePlan>,
         /// Makes the device from its state, or as a new device.
         make: MakeStateful,
-        /// Does the part of making the device that is possible before a live change.
+        /// Does the slow part of making the device before a live change; `None` if no part is slow.
         prepare: Option<Prepare>,
-        /// Finds reasons why the device cannot open; `None` if its state can give no such reason.
+        /// Checks before any device is made whether the device would open, judging from its state in labels; `None` if
+        /// the kind has no such check.
         preflight: Option<Preflight>,
         /// Describes the device's encoded state in words, or returns the reason why the state cannot be used.
         describe: fn(&[u8]) -> std::result::Result<Summary, String>,
@@ -474,9 +475,9 @@ pub enum Maker {
 /// A description of the persistent state of a device, for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Summary {
-    /// The description of the whole state.
+    /// The description of the state.
     pub words: String,
-    /// Missing parts that the device can do without, in words; empty if there are none.
+    /// Description of missing or outdated parts without which the device can work; empty if no part is missing.
     pub lacks: String,
 }
 
@@ -498,14 +499,14 @@ impl Maker {
     }
 }
 
-/// The relation of a device's bytes to those of its lowers. A change of the graph must know it, so that clients find
-/// their bytes afterwards.
+/// The relation of a device's bytes to those of its lowers. A change of the graph uses this relation to make sure that
+/// clients find their bytes after the change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bytes {
     /// The device has the bytes of its lower, at the same offsets.
     Passthrough,
-    /// The device has other bytes than its lower, but its bytes in each data unit depend only on the bytes of the lower
-    /// at the same offsets.
+    /// The device has other bytes than its lower, but each of its blocks depends only on the bytes of the lower at the
+    /// same offsets.
     Transformed,
     /// The device has the bytes of one lower, at the same offsets: of its first lower if the device is new, and later
     /// of the lowers that it reports as [`block::Device::holders`].
@@ -527,7 +528,8 @@ pub struct DiskPlan {
     pub info: Info,
     /// Whether opening the disk will create it.
     pub creates: bool,
-    /// Identity of the disk's storage, so that two disks on the same storage are found: an absolute path, or empty.
+    /// Identity of the disk's storage, by which the graph finds two disks on the same storage: an absolute path, or
+    /// empty.
     pub identity: String,
     /// Properties of the disk, for people: `O_DIRECT`, `in memory`.
     pub words: String,

@@ -14,7 +14,7 @@ pub struct Testing {
     pub shape: Option<Shape>,
     /// The records that devices of the kind read from disks, which the fuzzer damages.
     pub records: &'static [Records],
-    /// Whether devices of the kind lose bytes on purpose, so that no promise about bytes holds.
+    /// Whether devices of the kind lose bytes on purpose, so that clients in the simulator expect no bytes back.
     pub forgets: bool,
 }
 
@@ -37,7 +37,7 @@ pub type Draw = fn(&mut dyn Drawing, u32) -> Result<PartId>;
 pub struct Shape {
     /// The function that adds a device of the kind to a random graph.
     pub draw: Draw,
-    /// Weight of the kind in the draw among all kinds.
+    /// Weight of the kind when the simulator draws one of all kinds.
     pub weight: usize,
 }
 

@@ -44,7 +44,7 @@ impl Keys {
         Ok(verbs::KeySlots { done: done.replace("{}", would), slots: self.list() })
     }
 
-    /// Prevents further changes of the key slots, and returns when the running change has ended.
+    /// Waits for the end of the running command about the key slots, and refuses all later commands.
     pub async fn close(&self) {
         self.closed.set(Some(self.turn.lock().await));
     }

@@ -1,4 +1,4 @@
-//! Encrypts all data on its way down with AES-256-XTS. The key slots are kept on labelled disks.
+//! Encrypts all data that clients write, with AES-256-XTS. The key slots are kept in the labels of the disks beneath.
 //!
 //! | file | holds |
 //! | --- | --- |

@@ -15,7 +15,7 @@ use super::xts::KEY_BYTES;
 /// Number of times that an operator may type the passphrase before the device fails to open.
 const TRIES: usize = 3;
 
-/// The key source of an encrypted device that is being opened.
+/// The key source of an encrypted device, and the parameters with which the device is opened.
 pub struct Lock {
     pub env: Env,
     /// Name of the graph and of the device: `home/safe`.
@@ -26,7 +26,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Reads the volume key of a device without key slots: the source holds the raw key.
+    /// Returns the volume key of a device without key slots: the key that the last process kept, or the raw key from
+    /// the source.
     ///
     /// # Errors
     /// `Denied` if the key does not have [`KEY_BYTES`] bytes.
@@ -249,7 +250,7 @@ pub async fn keep(kept: &dyn StateStore, volume: &KeySlots) -> Result<()> {
 /// passphrase.
 ///
 /// # Errors
-/// `Denied` if the passphrase is empty, with a next step.
+/// `Denied` if the passphrase is empty; errors of the key source.
 pub async fn passphrase(
     env: &Env,
     source: &KeySource,

@@ -1,4 +1,4 @@
-//! The codec of key slots: `docs/formats/keyslots.md`. No I/O, no cryptography.
+//! The codec of key slots, as `docs/formats/keyslots.md` specifies it. No I/O, no cryptography.
 
 use kind::Summary;
 use std::fmt;
@@ -18,7 +18,7 @@ pub const MEMORY_KIB_MAX: u32 = 1 << 20;
 pub const PASSES_MAX: u32 = 64;
 /// Most lanes of one key derivation; one thread computes them all.
 pub const LANES_MAX: u32 = 4;
-/// Most memory times passes of one key derivation, in KiB: 16 GiB take less than a minute.
+/// Largest product of memory in KiB and passes of one key derivation. A product of 16 GiB takes less than a minute.
 pub const WORK_KIB_MAX: u64 = 16 << 20;
 
 const HEADER_BYTES: usize = 192;
@@ -47,18 +47,18 @@ const LABEL_AT: usize = 148;
 pub struct KeySlots {
     /// Length in bytes of a data unit, the piece of data that is encrypted with one tweak.
     pub unit: u32,
-    /// Random identity of the volume, drawn together with the volume key.
+    /// Random identity of the encrypted volume, drawn when the volume is created.
     pub volume_id: [u8; 16],
     /// Check value of the volume key: an HMAC of the header.
     pub check: [u8; 32],
-    /// The key slots by number; `None` for an empty one.
+    /// The key slots by number; `None` for an empty key slot.
     pub slots: [Option<Slot>; SLOTS],
 }
 
 /// Describes the encoded state of an encrypted device for people.
 ///
 /// # Errors
-/// The reason why `bytes` are no key slots.
+/// The reason why `bytes` are no valid state with key slots.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let kept = KeySlots::parse(bytes).map_err(|error| error.to_string())?;
     let used = kept.slots.iter().flatten().count();
@@ -96,7 +96,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Checks that the cost is within the limits.
+    /// Checks that memory, passes and lanes are within the limits of the format.
     ///
     /// # Errors
     /// The number that exceeds its limit, and the limit.
@@ -146,7 +146,7 @@ pub enum FormatError {
         /// Greatest permitted value.
         most: u64,
     },
-    /// The size of a data unit, which is no power of two from 512 to 65536.
+    /// The size of a data unit in bytes, which is no power of two from 512 to 65536.
     Unit(u32),
     /// The unused byte at this offset is not zero.
     NotZero(usize),
@@ -278,8 +278,8 @@ impl KeySlots {
         head
     }
 
-    /// Returns the bytes that the authentication tag of a key slot covers besides the volume key: this header, and the
-    /// fields of the slot.
+    /// Returns the bytes that the authentication tag of a key slot covers besides the volume key: the header of the
+    /// state, and the fields of the key slot.
     pub fn bound(&self, slot: &Slot) -> Vec<u8> {
         let mut bytes = self.head().to_vec();
         bytes.extend_from_slice(&self.check);

@@ -1,4 +1,4 @@
-//! Wraps the volume key with a passphrase: Argon2id and AES-256-GCM, over the format of `slots.rs`.
+//! Wraps the volume key with a passphrase: Argon2id and AES-256-GCM, in the format of `slots.rs`.
 //!
 //! Wrapping and unwrapping run on a worker thread: a key derivation takes a second and hundreds of MiB, on purpose.
 
@@ -44,7 +44,7 @@ fn check_of(volume: &KeySlots, key: &[u8]) -> [u8; 32] {
 /// Wraps the volume key `key` with a passphrase, and returns the new key slot.
 ///
 /// # Errors
-/// `Limit` if there is no memory for the key derivation.
+/// `Limit` if the machine has too little free memory for the key derivation.
 pub fn wrap(volume: &KeySlots, key: &Secret, passphrase: &Secret, new: NewSlot) -> Result<Slot> {
     let NewSlot { cost, salt, nonce, made_unix_s, label } = new;
     let (wrapped, tag) = ([0; 64], [0; 16]);
@@ -64,8 +64,8 @@ pub fn wrap(volume: &KeySlots, key: &Secret, passphrase: &Secret, new: NewSlot) 
 /// key slot.
 ///
 /// # Errors
-/// `Limit` if there is no memory for the key derivation; `Corrupt` if the passphrase opens a key slot that holds the
-/// key of another volume.
+/// `Limit` if the machine has too little free memory for the key derivation; `Corrupt` if the passphrase opens a key
+/// slot that holds the key of another volume.
 pub fn unwrap(volume: &KeySlots, passphrase: &Secret) -> Result<Option<(Secret, usize)>> {
     for (number, slot) in volume.slots.iter().enumerate() {
         let Some(slot) = slot else { continue };

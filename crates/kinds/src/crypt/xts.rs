@@ -1,7 +1,7 @@
 //! AES-256-XTS, by the library AWS-LC. No key leaves locked memory: the contexts of the library, which contain the key
 //! schedules, lie in a [`Secret`].
 //!
-//! One of the named places of unsafe code: the calls into the library, and the loan of a buffer's bytes to a worker
+//! One of the few files with unsafe code: the calls into the library, and the use of a buffer's bytes by a worker
 //! thread.
 #![allow(unsafe_code)]
 
@@ -26,7 +26,7 @@ const CONTEXT_ROOM: usize = PAGE / 2;
 /// Offset of the key schedules in the memory of a context; they reach to the end of that memory.
 const SCHEDULES_AT: usize = 256;
 
-/// Whether a cipher encrypts or decrypts.
+/// The direction in which a cipher works: encryption or decryption.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     Encrypt,
@@ -99,16 +99,16 @@ impl Cipher {
         assert!(ready, "the library takes a key of the right length with unequal halves");
     }
 
-    /// Encrypts or decrypts `from` into `to`, of the same length: whole data units, the first of which begins at byte
-    /// `offset` of the device.
+    /// Encrypts or decrypts `from` into `to`, of the same length. The bytes are complete data units, the first of which
+    /// begins at byte `offset` of the device.
     pub fn apply(&mut self, way: Way, offset: u64, from: &[u8], to: &mut [u8]) {
         assert_eq!(from.len(), to.len(), "input and output of the cipher have the same length");
         // SAFETY: both slices have this length, and a unique slice overlaps no other.
         unsafe { self.apply_at(way, offset, from.as_ptr(), to.as_mut_ptr(), to.len()) }
     }
 
-    /// Encrypts or decrypts `bytes` in place: whole data units, the first of which begins at byte `offset` of the
-    /// device.
+    /// Encrypts or decrypts `bytes` in place. The bytes are complete data units, the first of which begins at byte
+    /// `offset` of the device.
     pub fn apply_in_place(&mut self, way: Way, offset: u64, bytes: &mut [u8]) {
         let (at, len) = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: one slice; XTS reads a block before it writes it.
@@ -116,7 +116,7 @@ impl Cipher {
     }
 
     /// # Safety
-    /// `from` is valid for reads and `to` for writes of `len` bytes. They are equal, or do not overlap.
+    /// `from` is valid for reads and `to` for writes of `len` bytes. The two ranges are equal, or do not overlap.
     unsafe fn apply_at(&mut self, way: Way, offset: u64, from: *const u8, to: *mut u8, len: usize) {
         assert!(len.is_multiple_of(self.unit), "{len} bytes are not whole data units");
         let context = self.context(way);

@@ -210,7 +210,8 @@ struct Injector {
     range: ByteRange,
     after: u64,
     schedule: Schedule,
-    /// A request fails if a random draw of [`DRAW_BITS`] bits is below this value.
+    /// The option `rate` as a number of [`DRAW_BITS`] bits. A selected request fails if a random number of as many bits
+    /// is below this value.
     chance: u64,
     /// Number of failures that may still be injected.
     left: Cell<u64>,
@@ -221,7 +222,7 @@ struct Injector {
     /// Number of requests so far with a matching operation and range.
     seen: Cell<u64>,
     injected: Cell<u64>,
-    /// Whether a flush has failed. The contract of a device demands that every later flush fails as well.
+    /// Whether the hook has failed a flush. Every later flush must fail too, as the contract of a device demands.
     flush_failed: Cell<bool>,
 }
 

@@ -204,7 +204,8 @@ impl Opened {
         self.open.path == open.path || env.probe(open).is_ok_and(has_identity)
     }
 
-    /// Probes the open file again, with the parameters `open`, and returns its present facts.
+    /// Probes the open file again for the disk that takes it over, with the parameters `open`, and returns its present
+    /// facts.
     fn again(&self, env: &Env, open: &Open) -> Result<StorageFacts> {
         if self.open.read_only != open.read_only {
             let words = format!(

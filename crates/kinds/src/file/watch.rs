@@ -21,7 +21,7 @@ pub struct Watch {
     fault: RefCell<Option<Error>>,
 }
 
-/// A change of the file of a disk, to be reported to the operator.
+/// A change of the file of a disk that a check has found, as an event for the operator.
 pub struct Seen {
     pub what: What,
     pub words: String,
@@ -38,7 +38,7 @@ impl Watch {
         }
     }
 
-    /// Whether the next check of the file is due.
+    /// Whether [`INTERVAL`] has passed since the last check of the file.
     pub fn is_due(&self, now: Mono) -> bool {
         now >= self.next.get()
     }

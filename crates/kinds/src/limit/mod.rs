@@ -130,7 +130,7 @@ struct Limit {
     lower: Lower,
     env: Env,
     reads: Rc<Gate>,
-    /// The same gate as `reads` if both directions are limited together.
+    /// Gate of requests that change bytes; the same gate as `reads` if the limits are for reads and writes together.
     writes: Rc<Gate>,
 }
 

@@ -8,10 +8,10 @@ use block::Mono;
 /// number of parts at any rate.
 const PARTS: u128 = 1_000_000_000;
 
-/// A token bucket, which fills with `rate` tokens per second.
+/// A token bucket, which fills with `rate` tokens per second. A token permits one request or one byte.
 ///
-/// In any span of time the bucket gives out at most `rate` times the span, plus a full bucket or the tokens of the
-/// largest request in the span, whichever is more.
+/// In any time, requests take at most the tokens that flow into the bucket during that time, plus the tokens of a full
+/// bucket or of the largest request, whichever is more.
 #[derive(Debug)]
 pub struct Bucket {
     rate: u64,
@@ -46,7 +46,7 @@ impl Bucket {
     }
 }
 
-/// The token buckets for requests and for bytes, from which every request takes.
+/// The token buckets for requests and for bytes. Every request takes tokens from both.
 #[derive(Debug)]
 pub struct Throttle {
     requests: Option<Bucket>,

@@ -26,7 +26,7 @@ pub struct Inner {
     pub from: Lower,
     pub to: Lower,
     pub size: u64,
-    /// Most bytes that the mover moves in one step, in whole blocks of both devices.
+    /// Most bytes that the mover moves in one step, a multiple of the block sizes of source and target.
     pub step_bytes: u64,
     /// Whether source and target have their bytes at the same addresses of the same disks, so that the mover changes
     /// the bytes in place.
@@ -37,7 +37,7 @@ pub struct Inner {
     pub ports: Vec<usize>,
     /// Lock of byte ranges: a request holds its range shared, and the mover holds the range of its window exclusively.
     pub lock: RangeLock,
-    /// The boundary of the migration: bytes before this address are on `to`, the others on `from`.
+    /// The boundary of the migration: bytes before this address are on `to`, all other bytes are on `from`.
     pub boundary: Cell<u64>,
     pub back: Cell<bool>,
     pub job: Job,

@@ -22,7 +22,7 @@ const STEP_BYTES: u64 = 1 << 20;
 /// Time from an error of a disk to the next attempt of the mover.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Returns the most bytes that a migration moves in one step, in whole blocks.
+/// Returns the most bytes that the mover of a migration moves in one step, a multiple of the block size.
 pub fn step_bytes(info: &Info, in_place: bool) -> u64 {
     let most = if in_place { WINDOW_MAX_BYTES } else { STEP_BYTES };
     let most = most.min(u64::from(info.max_transfer));
@@ -146,7 +146,7 @@ impl Inner {
         }
     }
 
-    /// Moves one window, or finds that the boundary has reached its destination.
+    /// Moves one window. If the boundary has reached its destination, makes the end of the migration durable instead.
     async fn move_window(&self, steps: &mut Steps<'_, Self>) -> Result<Outcome<Moved>> {
         if self.is_at_end() {
             steps.settle().await?;

@@ -49,7 +49,7 @@ pub struct Record {
     pub paused: bool,
     /// Size of the migration device in bytes.
     pub size: u64,
-    /// Boundary of the migration: number of bytes from the start of the device that are moved.
+    /// Boundary of the migration: the number of bytes at the start of the device that are on the target.
     pub boundary: u64,
     /// The window that the mover changes in place next, if there is one.
     pub window: Option<Window>,
@@ -58,7 +58,7 @@ pub struct Record {
 /// A window of a migration that the mover changes in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Window {
-    /// Byte range of the window.
+    /// Byte range of the window in the migration device.
     pub range: ByteRange,
     /// Checksum of each sector of the window, as clients see the sector.
     pub sums: Vec<u64>,
@@ -84,7 +84,7 @@ impl Window {
 /// Describes the encoded progress of a migration for people.
 ///
 /// # Errors
-/// The reason why `bytes` are no record.
+/// The reason why `bytes` are no valid record of a migration.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { size, boundary, back, paused, .. } = Record::decode(bytes)?;
     let way = if back { "left to move back" } else { "moved" };
@@ -126,7 +126,7 @@ impl Record {
     /// Decodes the progress of a migration from a state in labels.
     ///
     /// # Errors
-    /// The reason why `bytes` are no usable record.
+    /// The reason why `bytes` are no valid record of a migration.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let (header, rest) = Header::ref_from_prefix(bytes)
             .map_err(|_| format!("{} bytes are too short for a migration record", bytes.len()))?;

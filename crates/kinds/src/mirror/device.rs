@@ -37,7 +37,8 @@ pub struct Inner {
     pub env: Env,
     pub members: Vec<Member>,
     /// Lock of byte ranges. Writes hold their ranges exclusively: overlapping writes reach every member in the same
-    /// order. Reads wait for earlier writes, so that no client reads a newer byte and then an older one.
+    /// order. Reads wait for earlier writes, so that no client reads a newer byte and then an older byte at the same
+    /// address.
     pub lock: RangeLock,
     pub deadline: Deadline,
     /// Number of reads so far, which rotates the member to read among members of equal cost.
@@ -47,7 +48,7 @@ pub struct Inner {
     zero_to_discard: bool,
     flush_fault: FlushFault,
     pub(super) writer: Option<SuperblockWriter>,
-    /// The regions of the mirror's bitmaps.
+    /// Division of the mirror into the regions of its bitmaps.
     pub(super) regions: Regions,
     /// Throttle for the bytes that resync and scrub copy or read.
     pub(super) pace: Throttle,
@@ -61,15 +62,15 @@ pub struct Parts {
     pub name: String,
     pub env: Env,
     pub timeout: Duration,
-    /// The regions of the mirror's bitmaps.
+    /// Division of the mirror into the regions of its bitmaps.
     pub regions: Regions,
     /// Most bytes per second that resync and scrub copy or read, if the spec sets a limit.
     pub speed: Option<u64>,
-    /// The state of the mirror's scrubs.
+    /// State of the mirror's scrubs at the opening.
     pub scrubbing: Scrubbing,
     /// The members, each with its state at the opening and the regions that it misses.
     pub members: Vec<(Lower, State, Bitmap)>,
-    /// Writer of the mirror's state to labels; `None` on raw disks.
+    /// Writer of the mirror's state to labels; `None` on raw disks, and for a read-only mirror.
     pub writer: Option<SuperblockWriter>,
 }
 
@@ -306,7 +307,7 @@ impl Inner {
         }
     }
 
-    /// Carries out an operation that changes bytes on every member that takes writes.
+    /// Carries out `op`, which changes bytes, on every member that takes writes.
     async fn change(&self, op: &Op) -> Result<()> {
         let range = op.range().expect("a request that changes bytes has a range");
         let mut alone = match seeded::on(Bug::OverlapUnordered) {

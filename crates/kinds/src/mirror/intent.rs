@@ -10,12 +10,12 @@ use block::ByteRange;
 use super::regions::{Bitmap, Regions};
 
 /// Number of client writes for each update of the mirror's state that removes regions from the bitmap; updates that add
-/// regions are not limited. An update writes each label twice, so removals cost less than 3 writes of a label for 100
-/// client writes.
+/// regions are not limited. An update writes each label twice, so removals cost less than 3 writes of each label for
+/// 100 client writes.
 pub const WRITES_PER_STATE: u64 = 80;
 
-/// Most regions that may leave the bitmap in one update, and before the first client write. More credit is not saved:
-/// after a busy time, clients with few writes would cause an update for each single region.
+/// Most regions that may leave the bitmap in one update while clients write, and before the first client write. More
+/// credit is not saved: after a busy time, clients with few writes would cause an update for each single region.
 const REGIONS_AT_ONCE: u64 = 128;
 
 /// Largest credit for updates that remove regions, in client writes.
@@ -33,12 +33,12 @@ pub struct Intent {
     credit: Cell<u64>,
     /// Number of the last successive checks that have found no client write.
     idle_looks: Cell<u32>,
-    /// Whether a task checks the bitmap regularly for regions without writes.
+    /// Whether a task runs that regularly checks the bitmap for regions without client writes.
     pub is_watched: Cell<bool>,
 }
 
 struct Maps {
-    /// Regions that must be in the bitmap.
+    /// Regions that the next state of the mirror must record as dirty.
     wanted: Bitmap,
     /// Regions that are durably in the bitmap in the labels of every member in sync.
     durable: Bitmap,
@@ -93,7 +93,7 @@ impl Intent {
         (first..=last).for_each(|region| maps.wanted.insert(region));
     }
 
-    /// Returns the regions that must be in the durable bitmap of dirty regions.
+    /// Returns the regions that the next state of the mirror must record as dirty.
     pub fn wanted(&self) -> Bitmap {
         self.maps.borrow().wanted.clone()
     }

@@ -9,7 +9,7 @@ use block::{Env, Error, Lower, Member as MemberReport, MemberState as State, Mon
 
 use super::regions::Bitmap;
 
-/// Number of read errors within [`ERRORS_WITHIN`] that retire a member of a mirror.
+/// Number of read errors within [`ERRORS_WITHIN`] after which the mirror retires a member.
 pub const ERRORS_MAX: usize = 10;
 
 /// Time span in which read errors of a member are counted, see [`ERRORS_MAX`].
@@ -19,7 +19,7 @@ pub const ERRORS_WITHIN: Duration = Duration::from_secs(600);
 /// measure than the clock.
 const FASTEST_NS: u64 = 1000;
 
-/// A member of a running mirror, and its state.
+/// A member of a running mirror: its lower, its state, and its figures since the opening of the mirror.
 pub struct Member {
     env: Env,
     pub lower: Lower,
@@ -122,7 +122,7 @@ impl Member {
         self.progress.set(Some(progress));
     }
 
-    /// Records that `done` bytes of the member's resync were copied.
+    /// Records that the running resync has copied `done` bytes to the member.
     pub fn copied(&self, done: u64) {
         self.progress
             .set(self.progress.get().map(|progress| Progress { done_bytes: done, ..progress }));

@@ -1,5 +1,5 @@
 //! The decision how a mirror opens, from the labels of its members: which members are in sync, which regions are copied
-//! to which member, and when the mirror must not open. Pure: it does no I/O.
+//! to which member, and when the mirror must not open. The code is pure: it does no I/O.
 
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Found, Reason, Result};
@@ -32,7 +32,8 @@ pub struct Members<'m> {
     pub may_degrade: bool,
 }
 
-/// The decision how a mirror opens, with the states of its members.
+/// The decision how a mirror opens: the states of its members, and the facts that the first state of the mirror
+/// records.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// State of each member, by port. A stale member that is present must be resynced.
@@ -321,8 +322,8 @@ impl Members<'_> {
         ))
     }
 
-    /// Whether a member has diverged: it may have acknowledged requests that the members in sync by the newest record
-    /// do not have.
+    /// Whether member `n` has diverged: clients may have got acknowledgements for requests that the member has, and
+    /// that the members in sync according to the newest record lack.
     ///
     /// The member has not diverged if the history of the newest record contains the own record of the member, or if the
     /// newest record lists a later state in the labels of the member; then the member is an older image. The member has

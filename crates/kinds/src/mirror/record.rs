@@ -21,7 +21,7 @@ pub const CHANGE_MAX: u64 = 1 << 62;
 /// Encoded time of the last scrub of a mirror that was never scrubbed.
 const NO_TIME: u64 = 0;
 
-/// Upper limit of plausible times, in seconds since 1970.
+/// Latest time that a record may contain, in seconds since 1970.
 const TIME_MAX: u64 = 1 << 40;
 
 /// Encoded scrub position of a mirror without an interrupted scrub.
@@ -97,7 +97,7 @@ pub struct Record {
 /// Describes the encoded state of a mirror for people.
 ///
 /// # Errors
-/// The reason why `bytes` are no record.
+/// The reason why `bytes` are no valid record of a mirror.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let record = Record::decode(bytes)?;
     let regions = |map: &Bitmap| format!("{} of {} regions", map.len(), record.regions.count());
@@ -123,7 +123,7 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
 pub struct Generation {
     /// Random number of the opening of the mirror that wrote the state.
     pub incarnation: u64,
-    /// Number of the state, which rises with each state that is written.
+    /// Number of the state, which rises with each state that the mirror writes.
     pub events: u64,
 }
 
@@ -177,7 +177,7 @@ impl Record {
     /// Encodes the state of the mirror for labels.
     ///
     /// # Panics
-    /// If the name of a member is longer than device names can be.
+    /// If the name of a member has more than 64 bytes, the limit for names of devices.
     pub fn encode(&self) -> Vec<u8> {
         let active = if self.active.is_empty() { 0 } else { ACTIVE };
         let flush_failed = if self.flush_failed { FLUSH_FAILED } else { 0 };
@@ -210,7 +210,7 @@ impl Record {
     /// Decodes the state of a mirror from a label.
     ///
     /// # Errors
-    /// The reason why `bytes` are no usable record.
+    /// The reason why `bytes` are no valid record of a mirror.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let (header, rest) =
             Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;

@@ -8,7 +8,7 @@ use super::record::Record;
 /// Least size in bytes of a mirror's regions that a spec may set.
 pub const REGION_BYTES_MIN: u64 = 4096;
 
-/// Greatest size of a mirror's regions, in bytes: larger than any mirror.
+/// Greatest size of a mirror's regions, in bytes, which is also the greatest size of a mirror.
 pub const REGION_BYTES_MAX: u64 = 1 << 62;
 
 /// Least size in bytes of a mirror's regions if the spec does not set the option `region`.
@@ -82,7 +82,7 @@ impl Regions {
     /// Returns the byte range of the region with this number.
     ///
     /// # Panics
-    /// If there is no such region.
+    /// If the mirror has no region with this number.
     pub fn range(&self, region: usize) -> ByteRange {
         let start = region as u64 * self.region_bytes;
         let end = self.size.min(start.saturating_add(self.region_bytes));
@@ -164,13 +164,13 @@ impl Bitmap {
         self.set = 0;
     }
 
-    /// Adds the regions of `other`, a set for a mirror of as many regions.
+    /// Adds the regions of `other` to this set. Both sets are for the same number of regions.
     pub fn unite(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
         self.count_again();
     }
 
-    /// Removes the regions of `other`, a set for a mirror of as many regions.
+    /// Removes the regions of `other` from this set. Both sets are for the same number of regions.
     pub fn subtract(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
         self.count_again();

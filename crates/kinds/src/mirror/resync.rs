@@ -25,7 +25,7 @@ const UNTOLD_SHARE: u64 = 16;
 /// another member, but no repair begins.
 const REPAIRS_MAX: u32 = 16;
 
-/// A resync in progress.
+/// A running resync: the task that copies missed regions to one member.
 struct Copy {
     mirror: Weak<Inner>,
     index: usize,
@@ -212,7 +212,7 @@ impl Inner {
             .next("wait until the disk answers, or restart the server"))
     }
 
-    /// Begins the resync of a spare of the mirror, if there is one, because a member has failed.
+    /// Begins the resync of a spare after a member has failed, if the mirror has a spare.
     pub(super) fn take_spare(&self) {
         let ready = |n: &usize| self.members[*n].state() == State::Spare;
         let spare = (0..self.members.len()).filter(ready).find(|n| self.may_resync(*n).is_ok());
@@ -303,7 +303,7 @@ impl Inner {
         self.put(to, range, data, &mut alone).await.map_err(Uncopied::Unwritten)
     }
 
-    /// Writes `data` to member `to`. The caller holds the lock of the range exclusively (`alone`).
+    /// Writes `data` to `range` of member `to`. The caller holds `alone`, the exclusive lock of the range.
     pub(super) async fn put(
         &self,
         to: usize,
@@ -323,7 +323,7 @@ impl Inner {
         self.emit(What::RangeRewritten, Some(index), range.to_string());
     }
 
-    /// Reads a range from any member that is in sync and not in `tried`.
+    /// Reads a range from the first member in sync that can read it and is not in `tried`.
     async fn read_any(&self, range: ByteRange, room: Buf, mut tried: Copies) -> Result<Buf> {
         let mut room = Some(room);
         let mut failed =

@@ -1,4 +1,4 @@
-//! Scrub: compares all copies, and repairs differences.
+//! Scrub: compares the bytes of all members in sync, and repairs differences and unreadable ranges.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -25,9 +25,9 @@ pub struct Scrubbing {
     every: Option<Duration>,
     /// Position of the running scrub in bytes; `None` if no scrub is running.
     at: Cell<Option<u64>>,
-    /// Wall clock when the running scrub began.
+    /// Time by the wall clock when the running scrub began; `None` if no scrub is running.
     since: Cell<Option<Duration>>,
-    /// Wall clock when the last scrub ended.
+    /// Time by the wall clock when the last complete scrub ended.
     ended: Cell<Option<Duration>>,
     /// Number of blocks in which members differed, since the mirror opened.
     mismatches: Cell<u64>,

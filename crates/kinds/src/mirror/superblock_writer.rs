@@ -103,12 +103,13 @@ impl SuperblockWriter {
         self.states.get()
     }
 
-    /// Returns the identity and the highest number of the mirror's states, for the device that replaces the mirror.
+    /// Returns the numbers of the mirror's states ([`Lineage`]), as the hand-over to the mirror that replaces this
+    /// mirror.
     pub fn leave(&self) -> Rc<dyn Any> {
         self.lineage.clone()
     }
 
-    /// Records that a failed flush may have lost acknowledged writes.
+    /// Makes the next states record that a failed flush may have lost acknowledged writes.
     pub fn flush_failed(&self) {
         self.flush_failed.set(true);
     }

@@ -102,7 +102,7 @@ impl Inner {
         Ok(looked)
     }
 
-    /// Splits a byte range into parts of at most [`BATCH_BLOCKS`] blocks, which can be looked up at once.
+    /// Splits a byte range into parts of at most [`BATCH_BLOCKS`] blocks, each of which one look-up covers.
     pub fn batches(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> + use<> {
         let bytes = BATCH_BLOCKS * self.layout.block_bytes;
         let mut at = range.start();
@@ -455,7 +455,7 @@ impl Inner {
 }
 
 impl Looked {
-    /// Returns the mapping of a block of the byte range.
+    /// Returns the mapping of `block`, a block that the byte range touches.
     pub fn spot(&self, block: u64) -> Spot {
         self.spots[(block - self.first) as usize]
     }

@@ -27,7 +27,7 @@ pub struct Remap {
     pub inner: Rc<Inner>,
 }
 
-/// State of a remap device, shared by requests and the packer.
+/// State of a remap device, shared by requests and the packing task.
 pub struct Inner {
     pub name: String,
     pub env: Env,
@@ -125,7 +125,7 @@ impl Inner {
     /// Opens the vault with the map of blocks that `record` names, or creates a vault if `record` names none.
     ///
     /// # Errors
-    /// Errors of the vault and of the disks.
+    /// Errors of opening or creating the vault, and of writing the state to labels.
     pub async fn open(self: &Rc<Self>, record: Record) -> Result<()> {
         let opened = self.try_open(record).await;
         if let Err(error) = &opened {

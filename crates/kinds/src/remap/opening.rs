@@ -119,7 +119,7 @@ impl Opening {
     /// where the vault is created.
     ///
     /// # Errors
-    /// Errors of the disks.
+    /// Errors of creating the vault on the disks.
     pub async fn format(&self, layout: &Layout) -> Result<Uuid> {
         let log_bytes = Some(log_bytes(layout.blocks));
         let shape = Shape { log_bytes, objects: OBJECTS, bytes: Some(self.vault_bytes) };

@@ -22,7 +22,7 @@ pub struct Packing {
     pub job: Job,
     /// Number of the next block that packing examines.
     next: Cell<u64>,
-    /// Whether this pass over all blocks has moved a block.
+    /// Whether packing has moved a block in its present pass over all blocks.
     has_moved: Cell<bool>,
 }
 

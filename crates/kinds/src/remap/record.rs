@@ -47,7 +47,7 @@ pub struct Record {
 /// Describes the encoded state of a remap device for people.
 ///
 /// # Errors
-/// The reason why `bytes` are no record.
+/// The reason why `bytes` are no valid record of a remap device.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { vault, layout, .. } = Record::decode(bytes)?;
     let Layout { block_bytes, blocks, places, .. } = layout;
@@ -78,7 +78,7 @@ impl Record {
     /// Decodes the state of a remap device from a label.
     ///
     /// # Errors
-    /// The reason why `bytes` are no usable record.
+    /// The reason why `bytes` are no valid record of a remap device.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let raw = Raw::ref_from_bytes(bytes)
             .map_err(|_| format!("{} bytes are no remap record", bytes.len()))?;

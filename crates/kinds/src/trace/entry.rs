@@ -36,7 +36,7 @@ pub enum Entry {
     Request(Record),
     /// A gap in the trace: requests that the hook could not record, because its queue was full.
     Lost {
-        /// Number of the requests that are missing.
+        /// Number of requests that are missing in the gap.
         count: u64,
     },
 }

@@ -15,7 +15,7 @@ pub const IN_FLIGHT_MAX: usize = 1024;
 pub struct Replayed {
     /// Number of requests that the replay sent.
     pub requests: u64,
-    /// Number of requests that failed.
+    /// Number of sent requests that failed in the replay.
     pub failed: u64,
 }
 
@@ -54,7 +54,7 @@ pub async fn replay(records: &[Record], lower: &Lower, env: &Env) -> Result<Repl
 struct Flights(VecDeque<(u64, Child)>, Replayed);
 
 impl Flights {
-    /// Waits for the requests with a recorded reply time that `answered` accepts.
+    /// Waits for the replies to the requests in flight whose recorded reply times `answered` accepts.
     async fn land(&mut self, answered: impl Fn(u64) -> bool) {
         for _ in 0..self.0.len() {
             let (end_ns, child) = self.0.pop_front().expect("the loop above counted the entry");

@@ -26,7 +26,7 @@ pub struct Writer {
     path: String,
     storage: Rc<dyn Storage>,
     queue: Rc<Queue>,
-    /// The block that is being filled, with zeros behind the used slots.
+    /// The block of the file that is being filled, with zeros behind its used slots.
     block: Buf,
     number: u64,
     used: usize,
