@@ -63,7 +63,7 @@ const HELD: i64 = 1 << 40;
 /// The index that marks the end of the list of free slots.
 const NONE: u32 = u32::MAX;
 
-/// The number that no request has, for the time in which the future of no device is being polled.
+/// The value of `Inner::current` while the engine polls no future. No request has this number.
 const NOBODY: u64 = 0;
 
 /// Function that draws which woken request the engine polls next: it gets the number of woken requests, and returns an

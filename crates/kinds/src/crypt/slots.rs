@@ -132,7 +132,7 @@ pub enum FormatError {
     Unknown {
         /// Name of the field with the unknown value.
         what: &'static str,
-        /// Value of the field.
+        /// Value of the field in the bytes.
         value: u64,
     },
     /// A number in the bytes is outside its limits.

@@ -199,7 +199,7 @@ struct Back {
     told: Condvar,
 }
 
-/// The worker thread's end of a job. Its drop sets the result of the job, however the job ends.
+/// The worker thread's end of a job. Dropping this value sets the result of the job, however the job ends.
 struct Borrower {
     back: Arc<Back>,
     cipher: Option<Cipher>,

@@ -157,7 +157,7 @@ const CLEAR_DELAY_MAX: Duration = Duration::from_secs(600);
 const SCRUB_MAX: Duration = Duration::from_secs(365 * 86_400);
 const SCRUB_MIN: Duration = Duration::from_secs(3600);
 
-/// Limits of the option `speed`.
+/// Limits of the option `speed`, in bytes per second.
 const SPEED_MIN: u64 = 64 << 10;
 const SPEED_MAX: u64 = 1 << 40;
 

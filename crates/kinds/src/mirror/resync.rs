@@ -18,7 +18,8 @@ use super::superblock_writer::SuperblockWriter;
 /// resumes from the last such state.
 const UNTOLD_BYTES_MAX: u64 = 64 << 20;
 
-/// The same limit as a divisor of the bytes that the resync copies in all.
+/// Divisor of the bytes that a resync copies in all. The quotient limits the same bytes as [`UNTOLD_BYTES_MAX`]; the
+/// lower limit counts.
 const UNTOLD_SHARE: u64 = 16;
 
 /// Most concurrent repairs of ranges that a member could not read. After further read errors, clients get the bytes of
