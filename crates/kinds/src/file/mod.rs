@@ -15,7 +15,7 @@ use block::{
     push_extent,
 };
 use kind::{
-    AnyDevice, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, Making,
+    AnyDevice, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, MakerArgs,
     OptionSpec, Plan, Scope, ValueType, at_once,
 };
 
@@ -224,8 +224,8 @@ impl Opened {
 
 /// Makes the disk. If the disk that it replaces has the same file open, takes over the open file, with the present size
 /// of the file and the new options; else opens the file.
-fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
-    let Making { config: given, env, before, .. } = making;
+fn make(making: MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>> {
+    let MakerArgs { config: given, env, before, .. } = making;
     let open = open_of(given);
     let there = Open { create: None, ..open.clone() };
     let read_only = open.read_only;

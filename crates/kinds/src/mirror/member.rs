@@ -175,7 +175,7 @@ impl Member {
     }
 
     /// Returns the counter of late requests of the member, for a task that waits for a late request and counts its end.
-    pub fn back(&self) -> Rc<Cell<u32>> {
+    pub fn late_counter(&self) -> Rc<Cell<u32>> {
         self.late.clone()
     }
 

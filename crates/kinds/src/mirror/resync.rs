@@ -380,7 +380,7 @@ impl Inner {
     /// Waits in the background for the reply to a request of member `index` that is past its deadline. Keeps the lock
     /// `kept` of the byte range until the reply, and then counts one late request of the member less.
     pub fn wait_for_late(&self, index: usize, child: Child, kept: Option<Locked>) {
-        let back = self.members[index].back();
+        let back = self.members[index].late_counter();
         self.tasks.spawn("a mirror's late request", async move {
             let _ = child.await;
             drop(kept);
