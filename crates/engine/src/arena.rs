@@ -1,4 +1,4 @@
-//! Values that never move, made on demand, up to a limit.
+//! A store of elements that never move. It makes elements on demand, up to a limit.
 
 use std::cell::{Cell, OnceCell};
 
@@ -12,13 +12,13 @@ pub(super) struct Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// Creates an arena for at most `max` elements, without any element. `make` creates one.
+    /// Creates an arena for at most `max` elements, without any element. `make` creates one element.
     pub fn new(max: usize, make: fn() -> T) -> Self {
         let chunks = (0..max.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect();
         Self { chunks, make, made: Cell::new(0) }
     }
 
-    /// Returns the element with that index, which was made before.
+    /// Returns the element with the index `index`, which [`Arena::grow`] has made before.
     #[inline]
     pub fn get(&self, index: usize) -> &T {
         &self.chunks[index / CHUNK].get().expect("the element was made before")[index % CHUNK]
@@ -29,7 +29,7 @@ impl<T> Arena<T> {
         self.made.get()
     }
 
-    /// Makes more elements of the arena, and returns their indices; `None` at the limit.
+    /// Makes 64 more elements of the arena, and returns their indices; `None` if the arena is at its limit.
     pub fn grow(&self) -> Option<std::ops::Range<usize>> {
         let from = self.made.get();
         let chunk = self.chunks.get(from / CHUNK)?;

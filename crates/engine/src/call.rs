@@ -1,4 +1,4 @@
-//! A client's request as a future.
+//! Carries out a client's request as a future.
 
 use std::rc::Rc;
 
@@ -7,15 +7,15 @@ use block::{Done, OneShot, Op, Request, Result};
 use super::{Engine, Portal, Sink};
 
 impl Engine {
-    /// Carries out a client's request: waits until it is admitted and done. If the future is dropped, a request that
-    /// was admitted goes on.
+    /// Carries out a client's request: submits the request when its reserve is free, and waits for its result. If the
+    /// future is dropped, an admitted request continues.
     pub async fn call(&self, portal: &Portal, op: Op) -> Done {
         let answer = Rc::new(OneShot::default());
         self.admit(portal, op, &answer, 0).await;
         answer.wait().await
     }
 
-    /// Begins a client's request like [`Engine::submit`], once the engine has its reserve free.
+    /// Begins a client's request like [`Engine::submit`], as soon as the reserve of the request is free.
     pub async fn admit(
         &self,
         portal: &Portal,

@@ -1,8 +1,9 @@
-//! Delivers commands to devices.
+//! Carries out commands on devices.
 //!
-//! The engine finds all places of a command before it begins the command at any place. A device that lists the verb is a
-//! place. Tables, hooks and devices that only pass bytes on are no places: the range is followed through them. Commands
-//! take no slots and do not count as requests.
+//! A place of a command is a device that lists the verb of the command, with its part of the command's range. Tables,
+//! hooks and devices that do not list the verb are no places: the engine maps the range through them to their lowers.
+//! The engine finds all places of a command before it begins the command at any place. Commands take no slots and do
+//! not count as requests.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,19 +18,20 @@ use block::{ByteRange, Error, ErrorKind, Result, all};
 use super::node::{Node, Power};
 use super::{Engine, NodeId};
 
-/// Most devices that carry out one command, including nodes that must still be searched for such devices.
+/// Most places of one command, including nodes that the engine must still search for places.
 pub const PLACES_MAX: usize = 4096;
 
-/// Places at which a command without a lasting effect is carried out at the same time.
+/// Most places at which a command without a lasting effect is carried out at the same time.
 const AT_ONCE: usize = 16;
 
 impl Engine {
     /// Carries out a command at the node `at` itself, or at the devices below that hold the command's range. A command
-    /// without a range covers all bytes of the node. Dropping the future withdraws the command everywhere.
+    /// without a range covers all bytes of the node. Dropping the future cancels the command at all its places.
     ///
     /// # Errors
-    /// `Unsupported` if a device on the way neither knows the command nor reports where its bytes are, or may move them
-    /// under a command with a lasting effect; `Limit` beyond [`PLACES_MAX`] devices; else the device's own errors.
+    /// `Unsupported` if a device between the node and the places neither knows the command nor reports where its bytes
+    /// are, or may move them under a command with a lasting effect; `Limit` beyond [`PLACES_MAX`] places; else the
+    /// device's own errors.
     pub fn control(&self, at: NodeId, command: Command) -> LocalFuture<Result<Reply>> {
         carry_out(self.node(at), command)
     }
@@ -53,12 +55,12 @@ pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<
     })
 }
 
-/// A device, and the part of the command's range that it holds.
+/// A node that is or may lead to a place of a command, and the part of the command's range that the node has.
 struct Place {
     node: Rc<Node>,
-    /// The range in the address space of the node that the command was sent to.
+    /// The part of the range, in the address space of the node to which the command was sent.
     above: ByteRange,
-    /// The same range in the address space of this device.
+    /// The same part, in the address space of `node`.
     below: ByteRange,
 }
 
@@ -68,7 +70,7 @@ impl Place {
         device.verbs().iter().any(|verb| verb.name == command.verb().name)
     }
 
-    /// Begins the command at this place. The device must know it.
+    /// Begins the command at this place. The device of the place must know the command.
     fn begin(&self, command: Command) -> LocalFuture<Result<Reply>> {
         match &self.node.power {
             _ if self.node.closed.get() => Box::pin(std::future::ready(Err(self.node.refusal()))),
@@ -81,7 +83,7 @@ impl Place {
         Part { above: self.above, below: self.below, place: self.node.name.clone(), answer }
     }
 
-    /// Returns the places of the command from this node down.
+    /// Returns the places of the command at this node and below it.
     async fn find(self, command: &Command) -> Result<Vec<Self>> {
         let (mut places, mut open) = (Vec::new(), VecDeque::from([self]));
         while let Some(place) = open.pop_front() {
@@ -108,7 +110,7 @@ impl Place {
         Ok(places)
     }
 
-    /// Returns the places directly below a device that does not know the command.
+    /// Returns the nodes directly below a device that does not know the command, each with its part of the range.
     async fn resolve(&self, command: &Command) -> Result<Vec<Self>> {
         let Power::Device { device, lowers, .. } = &self.node.power else {
             unreachable!("only devices resolve ranges")
@@ -135,7 +137,7 @@ impl Place {
         Ok(found)
     }
 
-    /// Returns the place in a lower node for the bytes from `start` on in this node.
+    /// Returns the lower `node` with its part of the range: `below` in the lower, and from `start` on in this node.
     fn below(&self, node: &Rc<Node>, start: u64, below: ByteRange) -> Self {
         let start = self.above.start() + (start - self.below.start());
         let above =
@@ -150,7 +152,7 @@ impl Place {
     }
 }
 
-/// Carries out a command without a lasting effect, at several places at a time.
+/// Carries out a command without a lasting effect, at up to [`AT_ONCE`] places at the same time.
 async fn at_all(command: &Command, places: Vec<Place>) -> Result<Reply> {
     let mut parts = Vec::with_capacity(places.len());
     for some in places.chunks(AT_ONCE) {
@@ -163,7 +165,7 @@ async fn at_all(command: &Command, places: Vec<Place>) -> Result<Reply> {
 }
 
 /// Carries out a command with a lasting effect, at one place after the other. The order is the same for all commands,
-/// so two of them never wait for each other. The command is carried out at all places or at none.
+/// so two commands never wait for each other. The command is carried out at all places or at none.
 async fn in_order(command: &Command, mut places: Vec<Place>) -> Result<Reply> {
     places.sort_by(|one, other| {
         (&one.node.name, one.below.start()).cmp(&(&other.node.name, other.below.start()))
@@ -180,7 +182,8 @@ async fn in_order(command: &Command, mut places: Vec<Place>) -> Result<Reply> {
     Ok(merged)
 }
 
-/// Places with an effect that is not reported yet. Dropping this undoes the effect at all of them.
+/// The places at which a command has had its lasting effect, until the command is complete. Dropping the value undoes
+/// the effect at all these places.
 struct Done<'c> {
     command: &'c Command,
     places: Vec<Place>,
@@ -190,7 +193,7 @@ impl Drop for Done<'_> {
     fn drop(&mut self) {
         for place in self.places.iter().rev() {
             let undo = self.command.at(place.below).undo().expect("a lasting command has an undo");
-            // An undo goes on after its future is dropped.
+            // The device completes an undo even if its future is dropped.
             let begun = pin!(place.begin(undo));
             let _ = begun.poll(&mut Context::from_waker(Waker::noop()));
         }

@@ -1,5 +1,6 @@
-//! The engine of one core. It carries requests through nodes and owns each request until it is done. It admits a
-//! request only when the slots and buffers that the request may need are reserved.
+//! The engine of one reactor thread. The engine carries requests through the nodes of a graph, and owns each request
+//! until it is done. The engine admits a client's request only when it can set aside the slots and buffers that the
+//! request and its children may need.
 
 mod arena;
 mod call;
@@ -38,40 +39,45 @@ pub use reserve::Reserve;
 pub use slot::AnyDevice;
 pub use split::WINDOW;
 
-/// Most nodes of one engine.
+/// Most nodes of one engine: devices, tables and hooks.
 pub const NODES_MAX: usize = 65_536;
 
 /// Most requests in flight in one engine, children included.
 pub const SLOTS_MAX: usize = 1 << 20;
 
-/// Slots that clients' requests leave free for requests that devices start themselves: resync, retirement, scrub.
+/// Slots that clients' requests leave free for requests that devices start themselves, such as those of resync and
+/// scrub.
 pub const SLOTS_OWN: u32 = (SLOTS_MAX / 8) as u32;
 
-/// A device is refused if transfers of this length would not be possible.
+/// Length in bytes of a request that must fit the buffer pool with its reserve; otherwise the engine refuses the
+/// device.
 const TRANSFER_MIN_BYTES: u32 = 1 << 20;
 
-/// The most slots that one request may need.
+/// The most slots that one request and its children may need.
 const REQUEST_SLOTS_MAX: u32 = (SLOTS_MAX / 64) as u32;
 
-/// More slots than exist. While this number is subtracted, no request is admitted.
+/// A number greater than [`SLOTS_MAX`]. While it is subtracted from the free slots, the engine admits no client's
+/// request.
 const HELD: i64 = 1 << 40;
 
-/// End of the list of free slots.
+/// The index that marks the end of the list of free slots.
 const NONE: u32 = u32::MAX;
 
-/// The number that belongs to no request.
+/// The value of `Inner::current` while the engine polls no future. No request has this number.
 const NOBODY: u64 = 0;
 
-/// Draws the index of the next request among the woken ones, given their number.
+/// Function that draws which woken request the engine polls next: it gets the number of woken requests, and returns an
+/// index.
 type Pick = Box<dyn FnMut(usize) -> usize>;
 
-/// The receiver of the answers to requests of clients.
+/// The receiver of the results of clients' requests.
 pub trait Sink {
-    /// Receives the answer to the request with that token. The request comes back with its buffers.
+    /// Receives the result of the request that was submitted with `token`, and the request itself with its buffers.
     fn done(&self, token: u64, request: Request, result: Result<()>);
 }
 
-/// The engine of one core: it carries requests through nodes. A clone is another handle to the same engine.
+/// The engine of one reactor thread, which carries requests through nodes. A clone is another handle to the same
+/// engine.
 #[derive(Clone)]
 pub struct Engine(Rc<Inner>);
 
@@ -79,15 +85,16 @@ struct Inner {
     slots: Arena<Entry>,
     free: Cell<u32>,
     nodes: RefCell<Vec<Option<Rc<Node>>>>,
-    /// Numbers of nodes that are free again.
+    /// Numbers of removed nodes, which new nodes get.
     forgotten: RefCell<Vec<NodeId>>,
     ready: Rc<Ready>,
     pick: RefCell<Option<Pick>>,
-    /// Free slots for requests of clients; far below zero while no request is admitted.
+    /// Number of free slots for requests of clients; far below zero while the engine is suspended.
     slots_left: Cell<i64>,
     waiting: Notify,
     next_request: Cell<u64>,
-    /// Number of the request whose device is being polled. Children that it starts get the same number.
+    /// Number of the request whose future is being polled; [`NOBODY`] if none is. Children that the future starts get
+    /// the same number.
     current: Cell<u64>,
     in_flight: Cell<u64>,
     pool: BufPool,
@@ -99,30 +106,31 @@ struct Entry {
     slot: Slot,
     generation: Cell<u16>,
     owner: Cell<Owner>,
-    /// The next free slot, while this one is free.
+    /// Index of the next free slot, while this slot is free.
     next: Cell<u32>,
-    /// For a client's request: its sink and token, and the reserved slots and bytes.
+    /// The sink of a client's request. The next three fields are its token, and the numbers of slots and of buffer
+    /// bytes that are reserved for it.
     sink: Cell<Option<Rc<dyn Sink>>>,
     token: Cell<u64>,
     need: Cell<u32>,
     scratch: Cell<usize>,
-    /// For a child: the waiter, and the answer until the parent fetches it.
+    /// The task that waits for a child. The next field is the result of the child, until that task takes it.
     waiter: Waiter,
     answer: Cell<Option<Result<()>>>,
-    /// The device that carries the request out, while it waits.
+    /// The node of the device that carries out the request, while the future of the device waits.
     node: Cell<Option<Rc<Node>>>,
-    /// The request's number.
+    /// Number of the request; a child has the number of its parent.
     id: Cell<u64>,
-    /// First byte of the request in the address space where it began.
+    /// First byte of the request in the address space of the node to which the request was sent.
     start: Cell<u64>,
     watched: Cell<bool>,
     frames: Cell<Vec<Frame>>,
 }
 
-/// The owner of a request.
+/// The owner of a request in a slot, which gets its result.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Owner {
-    /// No owner yet, or the caller that is still inside `start`.
+    /// No owner yet: the slot is free, or the first poll of the request runs inside `start`.
     #[default]
     Nobody,
     Child,
@@ -130,7 +138,7 @@ enum Owner {
     Client,
 }
 
-/// A hook that wants to see the reply, and the first byte of the request in its address space.
+/// A hook that must see the reply to a request, and the first byte of the request in the address space of the hook.
 struct Frame {
     hooks: Rc<dyn Hooks>,
     saved: u64,
@@ -144,8 +152,8 @@ impl Entry {
 }
 
 impl Engine {
-    /// Creates an engine without nodes. Its requests reserve their buffers in `pool`. The engine must be driven: spawn
-    /// [`Engine::drive`], or call [`Engine::turn`].
+    /// Creates an engine without nodes. Its requests reserve their buffers in `pool`. The caller must drive the engine:
+    /// spawn [`Engine::drive`], or call [`Engine::turn`].
     pub fn new(pool: &BufPool) -> Self {
         Self(Rc::new(Inner {
             slots: Arena::new(SLOTS_MAX, Entry::new),
@@ -164,8 +172,8 @@ impl Engine {
     }
 
     /// Makes the engine take woken requests in the order that `pick` draws, not in the order of waking. `pick` gets the
-    /// number of woken requests and returns the index of the next one. Every order is legal, so a simulation should try
-    /// all.
+    /// number of woken requests and returns the index of the request to poll next. Every order is permitted, so a
+    /// simulation should try many orders.
     pub fn shuffle(&self, pick: impl FnMut(usize) -> usize + 'static) {
         *self.0.pick.borrow_mut() = Some(Box::new(pick));
     }
@@ -189,7 +197,8 @@ impl Engine {
     /// has handles.
     ///
     /// # Errors
-    /// `Limit` if one request through the device could need more slots than there are.
+    /// `Limit` if one request through the device may need too many slots or buffers, or if the engine has [`NODES_MAX`]
+    /// nodes.
     pub fn add_device(
         &self,
         name: &str,
@@ -205,7 +214,7 @@ impl Engine {
         self.add(name, info, Power::Device { device, lowers, future_bytes }, reserve)
     }
 
-    /// Adds a node for a hook on the way to the node `next`.
+    /// Adds a node for a hook, which sees every request before the node `next` gets the request.
     ///
     /// # Errors
     /// As [`Engine::add_device`].
@@ -237,7 +246,7 @@ impl Engine {
         self.add(name, info, Power::Table { table, lowers, split, future_bytes }, reserve)
     }
 
-    /// Returns the reserve that one request to the node needs.
+    /// Returns the reserve that one request needs in the node `id` and below it.
     pub fn reserve(&self, id: NodeId) -> Reserve {
         self.node(id).reserve
     }
@@ -246,8 +255,9 @@ impl Engine {
         nodes.iter().map(|id| self.reserve(*id)).collect()
     }
 
-    /// Returns the facts, with `max_transfer` limited to that of `lowers`, to which requests pass uncut, and to the
-    /// reserve. Longer requests are split above.
+    /// Returns `info` with a lower `max_transfer` if necessary: every node in `lowers`, to which a table passes
+    /// requests unsplit, must accept requests of that length, and the buffer pool must have room for their `reserve`.
+    /// Longer requests are split above the node.
     fn fitted(&self, info: &Info, reserve: Reserve, lowers: &[NodeId]) -> Info {
         let below = lowers.iter().map(|id| self.node(*id).info.max_transfer).min();
         let mut max_transfer = info.max_transfer.min(below.unwrap_or(u32::MAX));
@@ -263,31 +273,32 @@ impl Engine {
         self.0.nodes.borrow()[id].clone().expect("a node in use is not forgotten")
     }
 
-    /// Closes the device of the node: it refuses every further request. A handle that outlives the device's replacement
-    /// cannot reach anything below it.
+    /// Closes the device of the node: the node refuses every further request. So a handle to a replaced device cannot
+    /// reach the devices below it.
     pub fn close(&self, id: NodeId) {
         self.node(id).closed.set(true);
     }
 
-    /// Removes the node from the engine and reuses its number. Existing handles keep the node.
+    /// Removes the node from the engine, which gives its number to a later node. Existing handles keep the removed node
+    /// alive.
     ///
     /// # Panics
-    /// If the node was removed before.
+    /// If the node `id` was removed before.
     pub fn forget(&self, id: NodeId) {
         let node = self.0.nodes.borrow_mut()[id].take();
         drop(node.expect("a node is forgotten once"));
         self.0.forgotten.borrow_mut().push(id);
     }
 
-    /// Returns a handle to the node for a device above. The handle keeps the node, but not the engine: requests that
-    /// are started after the end of the engine fail.
+    /// Returns a handle to the node for a device above. The handle keeps the node alive, but not the engine: a request
+    /// that is started after the engine was dropped fails.
     pub fn lower(&self, id: NodeId) -> Lower {
         let node = self.node(id);
         let (info, name) = (node.info.clone(), node.name.clone());
         Lower::new(Rc::new(Below { engine: Rc::downgrade(&self.0), node }), id, info, name)
     }
 
-    /// Returns the facts about the device of the node.
+    /// Returns the facts about the device of the node `id`: size, block size and abilities.
     pub fn info(&self, id: NodeId) -> Info {
         self.node(id).info.clone()
     }
@@ -297,15 +308,17 @@ impl Engine {
         look(&self.node(id).counters)
     }
 
-    /// Returns the number of clients' requests in the engine that are not answered yet.
+    /// Returns the number of clients' requests that the engine has admitted and that are not done yet.
     pub fn in_flight(&self) -> u64 {
         self.0.in_flight.get()
     }
 
-    /// Begins a client's request. `sink` gets the answer to the request exactly once, maybe before this returns.
+    /// Begins a client's request. `sink` gets the result of the request exactly once, possibly before this function
+    /// returns.
     ///
     /// # Errors
-    /// The request itself, if its reserve is not free now. Wait with [`Engine::wait_capacity`] and try again.
+    /// The operation `op`, if the reserve of the request is not free now. The caller waits with
+    /// [`Engine::wait_capacity`] and tries again.
     pub fn submit(
         &self,
         portal: &Portal,
@@ -339,7 +352,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until the reserve of a client's request `op` to `portal` is free.
+    /// Waits until the engine can set aside the reserve of a client's request `op` to `portal`.
     pub async fn wait_capacity(&self, portal: &Portal, op: &Op) {
         let reserve = portal.target().reserve;
         let (need, scratch) = (reserve.slots, reserve.bytes_for(op));
@@ -358,20 +371,20 @@ impl Engine {
         .await;
     }
 
-    /// Admits no client's request until the returned value is dropped; such requests wait. Requests that devices start
-    /// themselves go on.
+    /// Suspends the engine until the returned guard is dropped: the engine admits no client's request, so that such
+    /// requests wait. Requests that devices start themselves continue.
     pub fn suspend(&self) -> Suspended {
         self.0.slots_left.set(self.0.slots_left.get() - held_slots());
         Suspended(self.clone())
     }
 
-    /// Waits until every client's request that the engine has begun is answered.
+    /// Waits until every client's request that the engine has admitted is done.
     pub async fn drained(&self) {
         self.0.waiting.until(|| self.in_flight() == 0).await;
     }
 
-    /// Drops all sinks and reserves, when the engine will not be driven again. A sink may hold the engine, and both would
-    /// keep each other for ever. The buffer pool may serve another engine.
+    /// Drops the sinks of all requests in the engine, at the end of the process, when the engine will not be driven
+    /// again. A sink may hold a handle to the engine, so that engine and sink would keep each other alive for ever.
     pub fn abandon(&self) {
         for entry in (0..self.0.slots.made()).map(|index| self.0.slots.get(index)) {
             drop(entry.sink.take());
@@ -379,7 +392,7 @@ impl Engine {
         }
     }
 
-    /// Polls woken requests whenever there are any. Never ends. Spawn the future on the core.
+    /// Polls woken requests whenever the engine has any. The future never ends; spawn it on the thread of the engine.
     pub async fn drive(self) {
         poll_fn(|cx| {
             self.0.ready.drive(cx.waker());
@@ -389,7 +402,7 @@ impl Engine {
         .await
     }
 
-    /// Polls woken requests until none of the engine is left.
+    /// Polls woken requests until the engine has no woken request.
     pub fn turn(&self) {
         while self.0.ready.len() > 0 {
             let n = match &mut *self.0.pick.borrow_mut() {
@@ -404,7 +417,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Puts `op` into a free slot.
+    /// Puts `op` into a free slot, and returns the index and the entry of the slot.
     #[inline(always)]
     fn begin(&self, op: Op) -> (usize, &Entry) {
         if self.free.get() == NONE {
@@ -432,7 +445,7 @@ impl Inner {
         }
     }
 
-    /// Leads the request in the slot down to its first device, and polls that once.
+    /// Leads the request in the slot down to its first device, and polls the future of that device once.
     #[inline(always)]
     fn run(&self, index: usize, entry: &Entry, node: &Rc<Node>) -> Poll<Result<()>> {
         let node = match entry.slot.with(|request| descend(entry, request, node)) {
@@ -447,7 +460,7 @@ impl Inner {
         self.enter(index, entry, node, device, future_bytes)
     }
 
-    /// Passes the request in the slot to a device, and polls that once.
+    /// Passes the request in the slot to a device, and polls the future of that device once.
     #[inline(always)]
     fn enter(
         &self,
@@ -473,7 +486,7 @@ impl Inner {
         polled
     }
 
-    /// Returns the slot's waker. It is a number and needs no drop.
+    /// Returns the waker of the slot. The waker is a number and needs no drop.
     #[inline]
     fn waker(&self, index: usize, entry: &Entry) -> ManuallyDrop<Waker> {
         let key = Key { index: index as u32, generation: entry.generation.get() };
@@ -499,7 +512,8 @@ impl Inner {
         }
     }
 
-    /// Leads a reply up: through the hooks that watch, and back to the address where the request began.
+    /// Leads the reply of a request up: passes it to the hooks that watch the request, and restores the address that
+    /// the request had at its beginning.
     #[inline(always)]
     fn ascend(&self, entry: &Entry, mut result: Result<()>) -> Result<()> {
         entry.slot.with(|request| {
@@ -516,7 +530,7 @@ impl Inner {
         result
     }
 
-    /// Passes the answer to the owner of the request.
+    /// Passes the result of the request in the slot to the owner of the request.
     fn finish(&self, index: usize, entry: &Entry, result: Result<()>) {
         match entry.owner.get() {
             Owner::Child => {
@@ -540,7 +554,7 @@ impl Inner {
         }
     }
 
-    /// Empties a slot without a future and frees it.
+    /// Frees a slot that holds no future, and returns the request that was in the slot.
     #[inline(always)]
     fn release(&self, index: usize, entry: &Entry) -> Request {
         entry.generation.set(entry.generation.get().wrapping_add(1));
@@ -569,7 +583,7 @@ impl Inner {
     }
 }
 
-/// Guard that prevents clients' requests from beginning in an engine until it is dropped.
+/// Guard that prevents clients' requests from beginning in an engine until the guard is dropped.
 pub struct Suspended(Engine);
 
 impl Drop for Suspended {
@@ -582,20 +596,21 @@ impl Drop for Suspended {
     }
 }
 
-/// Returns the number of slots that a suspension subtracts.
+/// Returns the number that a suspension of the engine subtracts from the free slots.
 fn held_slots() -> i64 {
     if seeded::on(Bug::ChangeNotHeld) { 0 } else { HELD }
 }
 
-/// The result of the way down.
+/// The result of leading a request down through hooks and tables.
 enum Way<'n> {
     /// The request reached a device, or a table that must split it.
     Device(&'n Rc<Node>),
-    /// A hook answered the request.
+    /// A hook has completed the request with this result.
     Answered(Result<()>),
 }
 
-/// Leads a request down: through hooks, and through tables while it lies in one run.
+/// Leads a request down from `node`: through hooks, and through tables as long as a table maps the request to one
+/// contiguous range.
 #[inline]
 fn descend<'n>(entry: &Entry, request: &mut Request, mut node: &'n Rc<Node>) -> Way<'n> {
     loop {
@@ -616,7 +631,8 @@ fn descend<'n>(entry: &Entry, request: &mut Request, mut node: &'n Rc<Node>) -> 
     Way::Device(node)
 }
 
-/// Leads a request through consecutive hooks. Returns the answer if one of the hooks gave it.
+/// Leads a request through consecutive hooks. Returns the node below the hooks, or the result of the request if a hook
+/// has completed it.
 fn pass_hooks<'n>(
     entry: &Entry,
     request: &mut Request,
@@ -655,7 +671,8 @@ fn rebase(op: &mut Op, start: u64) {
     }
 }
 
-/// Moves `op` to its place in a lower of the table, if that is one run. A flush passes a table with one lower.
+/// Changes the range of `op` to its range in a lower of the table, and returns the port of the lower, if the table maps
+/// `op` to one contiguous range. A flush passes a table with one lower only.
 #[inline]
 fn forward(table: &Table, op: &mut Op) -> Option<usize> {
     match op {
@@ -672,7 +689,7 @@ fn forward(table: &Table, op: &mut Op) -> Option<usize> {
     }
 }
 
-/// A handle to a node for the device above it.
+/// A handle to a node, for the device above the node.
 struct Below {
     engine: Weak<Inner>,
     node: Rc<Node>,
@@ -701,7 +718,7 @@ impl Core for Below {
         };
         match polled {
             Poll::Ready(result) => {
-                // The old value is the flush that was put there above; it has nothing to drop.
+                // The replaced value is the flush that was put into `op` above; a flush has nothing to drop.
                 std::mem::forget(std::mem::replace(op, engine.release(index, entry).op));
                 rebase(op, entry.start.get());
                 Started::Done(result)

@@ -1,4 +1,4 @@
-//! Nodes of the running graph.
+//! Nodes of an engine: the devices, tables and hooks of the running graphs.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,16 +8,17 @@ use block::{Error, ErrorKind, Hooks, Info, Op, OpKind, Table};
 use super::reserve::Reserve;
 use super::slot::AnyDevice;
 
-/// The number of a device, table or hook in its engine.
+/// The number of a node in its engine. A node is a device, a table or a hook.
 pub type NodeId = usize;
 
 /// The type of a node, with the parts that carry out its requests.
 pub(super) enum Power {
-    /// A device. Its future carries the request out.
+    /// A device, whose future carries out each request.
     Device { device: Rc<dyn AnyDevice>, lowers: Box<[Rc<Node>]>, future_bytes: usize },
-    /// A hook. It looks at the request, which goes on to the next node.
+    /// A hook, which sees each request on its way to the node `next`.
     Hooks { hooks: Rc<dyn Hooks>, next: Rc<Node> },
-    /// A table. A request that lies in one run goes on in place, any other through the device `split`.
+    /// A table. A request that the table maps to one run, a contiguous range of one lower, passes to that lower; the
+    /// device `split` carries out any other request.
     Table {
         table: Rc<Table>,
         lowers: Box<[Rc<Node>]>,
@@ -26,15 +27,15 @@ pub(super) enum Power {
     },
 }
 
-/// A node of the running graph.
+/// A node of an engine: a device, a table or a hook of a running graph.
 pub(super) struct Node {
     pub name: Rc<str>,
     pub info: Info,
     pub power: Power,
-    /// The most that one request needs from this node down.
+    /// The most slots and buffers that one request needs in this node and below it.
     pub reserve: Reserve,
     pub counters: Counters,
-    /// Whether the graph of the node has closed its device.
+    /// Whether the device of the node was closed, so that the node refuses every request.
     pub closed: Cell<bool>,
 }
 
@@ -52,7 +53,8 @@ impl Node {
     }
 }
 
-/// Counters of requests through a node since the node was made. They are plain numbers of one core and cheap to read.
+/// Counters of requests through a node since the node was made. They are plain numbers that one thread changes and
+/// reads.
 #[derive(Default, Debug)]
 pub struct Counters {
     ops: [Cell<u64>; OpKind::ALL.len()],
@@ -68,7 +70,8 @@ impl Counters {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// Counts a request that passed the node in place.
+    /// Counts a request and its bytes, but not as in flight. A table passes such a request to a lower without splitting
+    /// it.
     #[inline]
     pub(super) fn pass(&self, op: &Op) {
         let verb = op.verb() as usize;
@@ -96,12 +99,12 @@ impl Counters {
         self.bytes[verb as usize].get()
     }
 
-    /// Returns the number of requests that have failed at the node.
+    /// Returns the number of requests that the device or table of the node has completed with an error.
     pub fn errors(&self) -> u64 {
         self.errors.get()
     }
 
-    /// Returns the number of requests that the node has begun and not answered yet.
+    /// Returns the number of requests that the node has begun and that are not done yet.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }

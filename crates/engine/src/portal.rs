@@ -1,4 +1,4 @@
-//! Portals: where clients' requests enter the engine.
+//! Portals: the entries of clients' requests into the engine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,11 +11,12 @@ use super::reserve::Reserve;
 use super::slot::AnyDevice;
 use super::{Engine, NodeId};
 
-/// The error of a portal that was closed because it has no target.
-const GONE: &str = "the export is no longer offered";
+/// The error message of a portal that was closed because the graph has no export of its name any more.
+const GONE: &str = "the export is not offered any more";
 
-/// The entry of clients' requests into the engine. A portal leads to a node, and can be led to another one while
-/// clients use it. A clone is another handle to the same portal. A portal lasts until its last handle is dropped.
+/// The entry of clients' requests into the engine. A portal leads to a node, and can be led to another node while
+/// clients use the portal. A clone is another handle to the same portal. A portal lasts until its last handle is
+/// dropped.
 #[derive(Clone)]
 pub struct Portal(Rc<Entrance>);
 
@@ -25,18 +26,19 @@ struct Entrance {
 }
 
 struct Target {
-    /// `None` once the portal is closed.
+    /// Number of the node in the engine; `None` once the portal is closed.
     id: Option<NodeId>,
     node: Rc<Node>,
 }
 
 impl Portal {
-    /// Returns the name of the portal.
+    /// Returns the name of the portal, which is the name of its export.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Returns the facts about the node to which the portal leads now. A closed portal has those of its last node.
+    /// Returns the facts about the node to which the portal leads now. A closed portal has the facts about its last
+    /// node.
     pub fn info(&self) -> Info {
         self.0.to.borrow().node.info.clone()
     }
@@ -46,7 +48,7 @@ impl Portal {
         self.0.to.borrow().id
     }
 
-    /// Refuses every further request with `error`. Requests that were begun go on.
+    /// Closes the portal: it refuses every further request with `error`. Requests that have begun continue.
     fn close(&self, error: Error) {
         let info = self.info();
         let reserve = Reserve::of_device(Needs::LEAF, info.block_size, &[]);
@@ -62,7 +64,7 @@ impl Portal {
         self.0.to.borrow().node.clone()
     }
 
-    /// Checks that requests within the limits that clients know fit `new` as well.
+    /// Checks that a node with the facts `new` accepts every request within the limits that clients of the portal know.
     fn fits(&self, new: &Info) -> Result<()> {
         let (known, name) = (self.info(), self.name());
         let refuse = |words: String| {
@@ -100,7 +102,8 @@ impl Engine {
 /// The node to which each portal of a set must lead, by the name of the portal.
 pub type Targets = BTreeMap<String, NodeId>;
 
-/// A set of portals, by name. All of them are retargeted at once. The set does not depend on the devices behind it.
+/// A set of portals, by name. All portals of a set are retargeted at once. The set stays in use when the devices behind
+/// its portals are replaced.
 #[derive(Default)]
 pub struct Portals(RefCell<BTreeMap<String, Portal>>);
 
@@ -110,7 +113,7 @@ impl Portals {
         self.0.borrow().get(name).cloned()
     }
 
-    /// Checks that all portals of the set can be led to `targets` while clients use them.
+    /// Checks that each portal of the set can be led to its target in `targets` while clients use the portal.
     ///
     /// # Errors
     /// `Unsupported` if a request that a client of a portal may send would not fit the new node.
@@ -120,8 +123,8 @@ impl Portals {
         known.try_for_each(|(portal, node)| portal.fits(&engine.info(node)))
     }
 
-    /// Leads every portal of the set to the target of its name. Creates the portals that are missing, and closes those
-    /// without a target. Requests that were begun go on where they are.
+    /// Leads every portal of the set to the target of its name. Creates the portals that are missing, and closes the
+    /// portals without a target. Requests that have begun continue at their nodes.
     pub fn retarget(&self, engine: &Engine, targets: &Targets) {
         let mut portals = self.0.borrow_mut();
         let gone = portals.extract_if(.., |name, _| !targets.contains_key(name));
@@ -140,7 +143,7 @@ impl Portals {
     }
 }
 
-/// The device behind a closed portal.
+/// The device behind a closed portal, which fails every request with `error`.
 struct Closed {
     info: Info,
     error: Error,

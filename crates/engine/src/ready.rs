@@ -1,7 +1,9 @@
-//! Wakers that cost nothing: a number in a pointer, and a queue for each engine.
+//! Wakers of slots that need no allocation: each waker is a number in a pointer. Each engine has a queue of woken
+//! slots.
 //!
-//! The waker of a slot consists of its engine, its index and its generation. Waking pushes that number into the queue
-//! of the engine. Nothing is counted or freed, so cloning a waker copies a number.
+//! The number consists of the number of the engine, and of the index and the generation of the slot. A wake pushes
+//! index and generation into the queue of the engine. Wakers are not counted or freed, so a clone of a waker copies
+//! only the number.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -14,7 +16,7 @@ thread_local! {
     static ENGINES: RefCell<Vec<Weak<Ready>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Slots of an engine that were woken, in the order of waking.
+/// The queue of an engine: the slots whose wakers were woken, in the order of waking.
 pub(super) struct Ready {
     engine: usize,
     keys: RefCell<VecDeque<Key>>,
@@ -22,7 +24,8 @@ pub(super) struct Ready {
     woken: Cell<bool>,
 }
 
-/// A slot and its generation. A waker that is kept too long has an old generation and wakes no later request.
+/// The index and the generation of a slot. The generation changes when the slot is freed, so a waker that outlives its
+/// request wakes no later request in the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Key {
     pub index: u32,
@@ -33,7 +36,7 @@ pub(super) struct Key {
 const _: () = assert!(usize::BITS == 64, "a waker needs a pointer of 64 bits");
 
 impl Ready {
-    /// Creates a queue for the engine on this thread.
+    /// Creates the queue of a new engine on the calling thread.
     pub fn new() -> Rc<Self> {
         ENGINES.with_borrow_mut(|engines| {
             let engine = engines.iter().position(|e| e.strong_count() == 0).unwrap_or_else(|| {
@@ -70,7 +73,8 @@ impl Ready {
         if n == 0 { keys.pop_front() } else { keys.remove(n) }
     }
 
-    /// Sets the waker that is woken when a slot enters the queue.
+    /// Sets `driver`, the waker of the task that drives the engine. The queue wakes this task when a slot enters the
+    /// queue.
     pub fn drive(&self, driver: &Waker) {
         self.woken.set(false);
         let mut kept = self.driver.borrow_mut();
@@ -102,8 +106,8 @@ fn raw(number: usize) -> RawWaker {
 fn wake(number: usize) {
     let key = Key { index: number as u32, generation: (number >> 32) as u16 };
     let ready = ENGINES.with_borrow(|engines| engines.get(number >> 48).and_then(Weak::upgrade));
-    // If the engine is gone, there is nothing to wake. Other threads never get a slot's waker: everything that a kind
-    // awaits lives on its core, and `Env::work` returns there.
+    // If the engine was dropped, there is nothing to wake. Other threads never get a waker of a slot: everything that a
+    // kind awaits lives on the thread of its engine, and the future of `Env::work` is woken on that thread.
     if let Some(ready) = ready {
         ready.push(key);
     }

@@ -1,5 +1,6 @@
-//! Reserves: the most that one request needs from a node down. A plan computes them before anything is made, and the engine
-//! sets them aside before a request begins.
+//! Reserves: the most slots and buffers that one request needs in a node and below it. The plan of a graph computes the
+//! reserves before any device is made. The engine sets the reserve of a client's request aside before the request
+//! begins.
 
 use block::{BUF_MAX_BYTES, Error, ErrorKind, Needs, Op, Place, Result, Table};
 
@@ -8,26 +9,28 @@ use super::{REQUEST_SLOTS_MAX, TRANSFER_MIN_BYTES, WINDOW};
 /// The resources that the engine sets aside for a request before it begins the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reserve {
-    /// Slots for the request and all of its children, the request's own included.
+    /// Number of slots for the request and all of its children.
     pub slots: u32,
-    /// Buffers for the request beside its own. Each has the length of the request, rounded up to whole blocks.
+    /// Number of buffers for the request and its children, besides the buffer of its payload. Each buffer has the
+    /// length of the request, rounded up to complete blocks.
     pub copies: u32,
-    /// The largest block size of a device on the request's way, to whose blocks the request may be widened.
+    /// The largest block size in bytes of the devices that the request may reach. A device may widen the request to
+    /// complete blocks.
     pub block: u32,
 }
 
 impl Reserve {
-    /// The empty reserve.
+    /// The reserve without slots and buffers.
     pub const NONE: Self = Self { slots: 0, copies: 0, block: 0 };
 
     /// Returns the reserve for a request to a device with blocks of `block` bytes, over lowers with the reserves
-    /// `below`. All of the request may be below once for each child.
+    /// `below`. Each child may have the length of the complete request.
     pub fn of_device(needs: Needs, block: u32, below: &[Self]) -> Self {
         Self::over(needs, needs.children, block, below)
     }
 
-    /// Returns the reserve for a request to a table, over lowers with the reserves `below`. The parts of the request
-    /// have together its length. A table of one linear segment never splits a request.
+    /// Returns the reserve for a request to a table, over lowers with the reserves `below`. All parts of the request
+    /// together have its length. A table of one linear segment never splits a request.
     pub fn of_table(table: &Table, block: u32, below: &[Self]) -> Self {
         let mut segments = table.segments();
         let is_whole = segments.len() == 1
@@ -46,8 +49,8 @@ impl Reserve {
         }
     }
 
-    /// Checks that a request with this reserve can be admitted with a pool of `pool_bytes`, if the request has 1 MiB,
-    /// or `max_transfer` bytes if that is less.
+    /// Checks that an engine with a buffer pool of `pool_bytes` bytes can admit a request to the device `name` with
+    /// this reserve. The request has 1 MiB, or `max_transfer` bytes if that is less.
     ///
     /// # Errors
     /// `Limit` if the request needs too many slots, or too many bytes of buffers.
@@ -69,7 +72,8 @@ impl Reserve {
         Ok(())
     }
 
-    /// Returns the most bytes that one request may reserve. Other requests must have room beside it.
+    /// Returns the most bytes of a buffer pool of `pool_bytes` bytes that one request may reserve, so that the pool has
+    /// room for other requests.
     pub(super) fn bytes_max(pool_bytes: usize) -> usize {
         pool_bytes / 2
     }
@@ -80,13 +84,13 @@ impl Reserve {
         if self.copies == 0 {
             return 0;
         }
-        // A range that begins and ends inside blocks reaches into one more at either end.
+        // A range that begins and ends inside blocks reaches into one more block at either end.
         let wide = len as usize + 2 * self.block as usize;
         self.copies as usize * wide.min(BUF_MAX_BYTES).next_power_of_two()
     }
 
-    /// Returns the bytes of the buffer pool that this reserve takes for `op`. A request without payload is processed in
-    /// pieces of the longest payload.
+    /// Returns the bytes of the buffer pool that this reserve takes for `op`. A long request without payload is
+    /// processed in pieces of the length of the longest payload.
     #[inline]
     pub(super) fn bytes_for(&self, op: &Op) -> usize {
         match op.range() {

@@ -1,13 +1,13 @@
-//! The only file that places futures in slots.
+//! Slots of the engine, and the futures of devices in them. No other file places futures in slots.
 //!
 //! A [`Slot`] holds one request: the request itself, the device that carries it out, and the device's future. The
-//! future is written into memory that the slot keeps from one request to the next. So a hop through a device costs no
-//! allocation, and the author of a kind writes plain `async` code.
+//! future is written into memory that the slot keeps from one request to the next. So passing a request to a device
+//! costs no allocation, and the author of a kind writes plain `async` code.
 //!
-//! These rules make it sound. All are checked at run time by [`Stage`]:
+//! These rules make the code sound. The [`Stage`] of a slot checks all of them at run time:
 //! - while a future lives, only the future accesses the request (it holds the `&mut`);
-//! - the device outlives the future (the slot holds an `Rc` to it, dropped after the future);
-//! - a slot never moves (the arena guarantees it), so the future is pinned;
+//! - the device outlives the future (the slot holds an `Rc` to the device, dropped after the future);
+//! - a slot never moves (the arena guarantees this), so the future is pinned;
 //! - a future is not polled while it is being polled.
 #![allow(unsafe_code)]
 
@@ -24,11 +24,11 @@ use block::control::{Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::{ByteRange, Device, Handover, Info, Report, Request, Result};
 
-/// The future of [`AnyDevice::resolve`].
+/// The future with which [`AnyDevice::resolve`] returns its result.
 pub type Resolving<'d> = Pin<Box<dyn Future<Output = Result<Resolved>> + 'd>>;
 
-/// The object-safe form of [`Device`], implemented here for all devices. The trait is sealed: callers rely on the
-/// layout and the table of the futures that [`AnyDevice::enter`] places, and only this file can guarantee both.
+/// The object-safe form of [`Device`], which this file implements for all devices. The trait is sealed: callers rely on
+/// the layout and the table of the futures that [`AnyDevice::enter`] places, and only this file can guarantee both.
 pub trait AnyDevice: sealed::Sealed {
     /// Returns the facts about the device: see [`Device::info`].
     fn info(&self) -> &Info;
@@ -44,23 +44,23 @@ pub trait AnyDevice: sealed::Sealed {
     /// # Errors
     /// As [`Device::control`].
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>>;
-    /// Returns the state and the figures of the device: see [`Device::report`].
+    /// Returns the health and the counters of the device: see [`Device::report`].
     fn report(&self) -> Report;
-    /// Returns the lowers each of which has all bytes of the device: see [`Device::holders`].
+    /// Returns the ports of the lowers that each have all bytes of the device: see [`Device::holders`].
     fn holders(&self) -> Vec<usize>;
     /// Returns the state with which another device on the same disk can be opened: see [`Device::share`].
     fn share(&self) -> Handover;
-    /// Ends the device's own activity: see [`Device::close`].
+    /// Ends the device's own tasks, and returns its hand-over to the device that replaces it: see [`Device::close`].
     fn close(&self) -> LocalFuture<Handover>;
     /// Returns the size in bytes of the device's future of [`Device::submit`].
     fn future_bytes(&self) -> usize;
-    /// Writes the device's future of [`Device::submit`] to `room` and polls it. A future that is ready at once is
-    /// dropped. Otherwise it stays in `room`, and is driven through the returned table.
+    /// Writes the device's future of [`Device::submit`] to `room` and polls it. A future that is ready at this poll is
+    /// dropped. Any other future stays in `room`, and the slot polls it through the returned table.
     ///
     /// # Safety
     /// `room` is valid for writes of [`AnyDevice::future_bytes`], and aligned to `ROOM_ALIGN`. `self` and `request` do
-    /// not move, and no other code accesses `request`, until this has returned `Entered::Ready` or the future has
-    /// been dropped through the table.
+    /// not move, and no other code accesses `request`, until this function has returned `Entered::Ready` or the future
+    /// has been dropped through the table.
     unsafe fn enter(
         &self,
         request: NonNull<Request>,
@@ -78,15 +78,15 @@ mod sealed {
 
 /// The result of the first poll of the future that carries a request out.
 pub enum Entered {
-    /// The request is done with this result; the future is gone.
+    /// The request is done with this result, and the future was dropped.
     Ready(Result<()>),
-    /// The future waits in its memory, and is driven through this table.
+    /// The future waits in the memory of the slot, which polls and drops it through this table.
     Waiting(&'static FutureTable),
 }
 
-/// Functions that drive and drop the future of a request, whose type is erased.
+/// Functions that poll and drop the future of a request, whose type is erased.
 pub struct FutureTable {
-    /// Polls the future, and drops it when it is ready.
+    /// Polls the future, and drops the future when it is ready.
     poll: unsafe fn(NonNull<u8>, &mut Context<'_>) -> Poll<Result<()>>,
     drop: unsafe fn(NonNull<u8>),
 }
@@ -97,7 +97,7 @@ impl<F: Future<Output = Result<()>>> TableOf<F> {
     const TABLE: FutureTable = FutureTable { poll: Self::poll, drop: Self::drop };
 
     /// # Safety
-    /// `room` holds a live `F` that never moves. Once this returns ready, the `F` is dropped.
+    /// `room` holds a live `F` that never moves. When this function returns `Poll::Ready`, the `F` is dropped.
     unsafe fn poll(room: NonNull<u8>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         // SAFETY: the caller's promise; the future is pinned, because a slot's room does not move while it is in use.
         let polled = unsafe { Pin::new_unchecked(room.cast::<F>().as_mut()) }.poll(cx);
@@ -133,7 +133,7 @@ impl<F: Future<Output = Result<()>>> TableOf<F> {
     }
 }
 
-/// The alignment of the memory for futures, which is enough for all of them.
+/// The alignment in bytes of the memory for futures, which is enough for the future of every device.
 const ROOM_ALIGN: usize = 64;
 
 fn bytes_of_future<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
@@ -212,7 +212,7 @@ struct Room {
 }
 
 impl Room {
-    /// Allocates memory for futures of at most so many bytes.
+    /// Allocates memory for futures of at most `bytes` bytes.
     fn new(bytes: usize) -> Self {
         // A future may have no size, but an allocation may not.
         let bytes = bytes.max(256);
@@ -235,22 +235,22 @@ impl Drop for Room {
     }
 }
 
-/// The content of a slot.
+/// The content of a slot, which decides the permitted operations on the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Nothing.
+    /// No request.
     Empty,
     /// A request, without a future.
     Resting,
-    /// A request that a closure accesses. If the closure panics, the slot stays in this stage.
+    /// A request that the closure of [`Slot::with`] accesses. If the closure panics, the slot stays in this stage.
     Lent,
-    /// A request and a future.
+    /// A request, and a future that carries out the request and waits.
     Running,
     /// A request and a future that is being polled.
     Polling,
 }
 
-/// A place for one request on its way through one device.
+/// The place of one request in the engine, with room for the future of the device that carries it out.
 pub(super) struct Slot {
     stage: Cell<Stage>,
     request: UnsafeCell<MaybeUninit<Request>>,
@@ -297,7 +297,7 @@ impl Slot {
         unsafe { (*self.request.get()).assume_init_read() }
     }
 
-    /// Reads or changes the request while no future works on it.
+    /// Passes the request of a slot without a future to `look`, which may read and change it.
     #[inline(always)]
     pub fn with<R>(&self, look: impl FnOnce(&mut Request) -> R) -> R {
         self.expect(Stage::Resting);
@@ -308,8 +308,8 @@ impl Slot {
         seen
     }
 
-    /// Passes the request to `device`, whose future has that many bytes, and polls it once. If it is ready at once, the
-    /// slot rests again.
+    /// Passes the request to `device`, whose future has `future_bytes` bytes, and polls the future once. If the future
+    /// is ready, the slot holds only the request again.
     #[inline(always)]
     pub fn enter(
         &self,
@@ -338,7 +338,8 @@ impl Slot {
         }
     }
 
-    /// Returns memory for a future of so many bytes. To be called only while no future lives in it.
+    /// Returns the memory of the slot, with room for a future of `future_bytes` bytes. No future may live in the memory
+    /// during the call.
     #[inline]
     fn room(&self, future_bytes: usize) -> NonNull<u8> {
         let room = self.room.as_ptr();
@@ -350,7 +351,7 @@ impl Slot {
         unsafe { (*room).memory }
     }
 
-    /// Polls the future. When it is ready, it is dropped and the slot rests.
+    /// Polls the future of the slot. A future that is ready is dropped, and the slot holds only the request again.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.expect(Stage::Running);
         self.stage.set(Stage::Polling);
@@ -369,7 +370,7 @@ impl Slot {
         polled
     }
 
-    /// Whether a future lives here and is not being polled.
+    /// Whether the slot holds a future that is not being polled.
     pub fn is_running(&self) -> bool {
         self.stage.get() == Stage::Running
     }

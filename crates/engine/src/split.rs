@@ -1,4 +1,5 @@
-//! Splits a request that a table maps to several runs. Its parts go down in windows.
+//! Splits a request that a table maps to several runs, which are contiguous ranges of lowers. The parts are sent to the
+//! lowers in windows.
 
 use std::rc::Rc;
 
@@ -8,10 +9,10 @@ use block::{
     push_extent,
 };
 
-/// Most parts of one split request in flight at once. A request with more parts is sent in windows of this many.
+/// Most parts of one split request that are in flight at once. Further parts are sent when earlier parts are done.
 pub const WINDOW: usize = 8;
 
-/// The device of a table's node: it splits requests that the table maps to several runs.
+/// The device of a table's node, which splits requests that the table maps to several runs.
 pub struct Split {
     pub info: Info,
     pub table: Rc<Table>,
@@ -20,7 +21,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// Sends a flush once to every lower, because it has no address.
+    /// Sends a flush to every lower once, because a flush has no byte range.
     async fn flush(&self) -> Result<()> {
         let count = if seeded::on(Bug::FlushFirstChild) { 1 } else { self.lowers.len() };
         let mut window = Window::<WINDOW>::new();
@@ -31,7 +32,8 @@ impl Split {
         window.drain().await
     }
 
-    /// Sends the runs of a read or write in upper order, each with its part of the buffer.
+    /// Sends a child request for each run of a read or write to its lower, in the order of addresses in the table, with
+    /// its part of the buffer.
     async fn transfer(&self, op: &Op, range: ByteRange) -> Result<()> {
         let mut window = Window::<WINDOW>::new();
         for run in self.table.map(range) {
@@ -45,7 +47,8 @@ impl Split {
         window.drain().await
     }
 
-    /// Sends the runs of a request without payload. Adjacent runs of one lower become one request.
+    /// Sends child requests for the runs of a write zeroes or discard to their lowers. Adjacent runs of one lower
+    /// become one child request.
     async fn spread(&self, op: &Op, range: ByteRange) -> Result<()> {
         let mut open: Vec<Option<ByteRange>> = vec![None; self.lowers.len()];
         let mut window = Window::<WINDOW>::new();
@@ -81,7 +84,7 @@ impl Split {
         window.start(&self.lowers[port], part);
     }
 
-    /// Asks for the status of one run after the other, until a lower returns less than the whole run.
+    /// Requests the block status of one run after the other, until a lower reports less than the complete run.
     async fn status(&self, range: ByteRange) -> Result<Vec<block::Extent>> {
         let mut all = Vec::new();
         for run in self.table.map(range) {

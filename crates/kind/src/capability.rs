@@ -1,13 +1,13 @@
-//! Facts about a kind that other code asks for. The name of a kind is for people alone.
+//! Facts about a kind that other code uses instead of the name of the kind, which is only for people.
 
 use crate::{Effect, Kind, Lowers, OptionSpec, Scope, ValueType};
 
-/// Facts about a kind of device beyond its options and its maker.
+/// Facts about a kind of device that its options and its maker do not contain.
 #[derive(Clone, Copy)]
 pub struct Capabilities {
     /// Returns how many of a device's `lowers` can be missing without a loss of data.
     pub can_lack: fn(lowers: usize) -> usize,
-    /// Whether a device of the kind knows its lowers by their names, as members with a state each.
+    /// Whether a device of the kind has members: it records a state for each of its lowers, by the name of the lower.
     pub names_members: bool,
     /// The options of a kind that moves the bytes of its first lower to its second; `None` for any other kind.
     pub moves: Option<Moving>,
@@ -52,13 +52,13 @@ impl Kind {
         self.start_option().filter(|option| option.value == ValueType::Member)
     }
 
-    /// Returns the option with the path or address of a disk of this kind; `None` if it is no kind of disk. The option
-    /// has the name of the kind.
+    /// Returns the option with the path or address of a disk of this kind; `None` if the kind is no kind of disk. The
+    /// option has the name of the kind.
     pub fn place(&self) -> Option<&'static OptionSpec> {
         self.option(self.name).filter(|_| self.lowers == Lowers::None)
     }
 
-    /// Whether a disk of this kind is at a path of this machine.
+    /// Whether a disk of this kind is a file or block device at a path of this machine.
     pub fn opens_path(&self) -> bool {
         self.place().is_some_and(|place| place.value == ValueType::Path)
     }

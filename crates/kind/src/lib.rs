@@ -1,7 +1,7 @@
-//! The interface for authors of kinds: options, plans, makers, and the registry that the binary passes to `graph`.
-//! Together with [`block`], the contract of a device, it is complete.
+//! The interface for authors of kinds: options, plans, makers, and the registry that the binary passes to the crate
+//! `graph`. An author of a kind needs only this crate and [`block`], the contract of a device.
 //!
-//! `graph` does not know any kind.
+//! The crate `graph` depends on no kind.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub use engine::AnyDevice;
 /// A kind of device: its options, its manual, and the functions that make a device.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// The word for the kind in a spec: `mirror`.
+    /// The name of the kind, as in a spec: `mirror`.
     pub name: &'static str,
     /// The purpose of devices of the kind, in one line.
     pub summary: &'static str,
@@ -34,9 +34,10 @@ pub struct Kind {
     pub lowers: Lowers,
     /// The options of the kind that a spec may set.
     pub options: &'static [OptionSpec],
-    /// Facts about the kind that other code asks for.
+    /// Facts about the kind that a graph or a tool must know, besides its options.
     pub capabilities: Capabilities,
-    /// The verbs that devices of the kind may know. One device may know fewer: [`block::Device::verbs`].
+    /// The verbs of the commands that devices of the kind may know. One device may know fewer verbs:
+    /// [`block::Device::verbs`].
     pub verbs: &'static [&'static VerbInfo],
     /// The functions that plan and make a device of the kind.
     pub maker: Maker,
@@ -45,12 +46,12 @@ pub struct Kind {
 /// The number of lowers of a device of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lowers {
-    /// No lower: the kind is a disk. Its name in the spec is also the key for the disk's path or address (`file`,
-    /// `memory`).
+    /// No lower: the kind is a disk. The name of the kind is also the key in the spec for the path, address or size of
+    /// the disk (`file`, `memory`).
     None,
     /// One lower: `on = "name"` in the spec.
     One,
-    /// Several lowers, `on = ["a", "b"]` in the spec, with the least and the largest number.
+    /// Several lowers, `on = ["a", "b"]` in the spec, with the least and the largest number of lowers.
     Many(usize, usize),
 }
 
@@ -63,7 +64,7 @@ pub struct OptionSpec {
     pub value: ValueType,
     /// Whether a spec must set the option.
     pub required: bool,
-    /// The effect of another value of the option on an existing device.
+    /// The effect that a change of the option's value has on an existing device.
     pub effect: Effect,
     /// The place where the value of the option is kept: in labels, or on one machine only.
     pub scope: Scope,
@@ -71,21 +72,22 @@ pub struct OptionSpec {
     pub help: &'static str,
 }
 
-/// The effect of another value of an option on an existing device. A live change considers nothing else.
+/// The effect that a change of an option's value has on an existing device. A live change considers no other property
+/// of an option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Clients would read other bytes, so a device that an export shows cannot take another value of the option.
     Bytes,
-    /// Clients read the same bytes with another value of the option.
+    /// Clients read the same bytes with another value of the option, but the device behaves differently.
     Behaviour,
     /// The value of the option counts at one start only, and a running device ignores it.
     Start,
-    /// The value of the option counts when a disk is made, and never again.
+    /// The value of the option counts when a disk is created, and never again.
     Making,
 }
 
 impl Effect {
-    /// Whether another value of the option makes an existing device a different one.
+    /// Whether a change of the option's value changes an existing device.
     pub fn is_lasting(self) -> bool {
         matches!(self, Self::Bytes | Self::Behaviour)
     }
@@ -97,7 +99,7 @@ impl Effect {
 pub enum Scope {
     /// The value is kept in the labels of the graph's disks.
     Graph,
-    /// The value is kept on one machine: a path, for example, or the choice of one start.
+    /// The value is kept on one machine only, for example a path, or a value for one start.
     Local,
     /// The value is kept on one machine: it names the source of a secret, as [`block::KeySource`] reads it.
     Secret,
@@ -106,29 +108,29 @@ pub enum Scope {
 /// The type of an option's value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ValueType {
-    /// A number of bytes, or text such as `"64KiB"`; from the least to the largest number.
+    /// A number of bytes, or text such as `"64KiB"`; with the least and the largest permitted number.
     Size(u64, u64),
-    /// A number of bytes, or the word `rest`: all bytes that are left.
+    /// A number of bytes, or the word `rest`: all bytes of the lower from the start of the device on.
     SizeOrRest,
-    /// A time such as `"5ms"` or `"2s"`, up to this maximum.
+    /// A time such as `"5ms"` or `"2s"`, with the largest permitted time.
     Duration(Duration),
-    /// A whole number, from the least to the largest.
+    /// An integer, with the least and the largest permitted number.
     Integer(u64, u64),
     /// A share from 0 to 1, as a number or as `"1%"`.
     Share,
     /// The value `true` or `false`.
     Switch,
-    /// One word out of these.
+    /// One of these words.
     Choice(&'static [&'static str]),
-    /// Several words out of these, given as one word or as a list.
+    /// Several of these words, given as one word or as a list.
     Choices(&'static [&'static str]),
     /// A text without rules for its content.
     Text,
     /// A path of a file or directory.
     Path,
-    /// The name of one of the device's lowers, as given in `on`.
+    /// The name of one of the device's lowers, as listed in `on`.
     Member,
-    /// A table of texts, which may have these keys.
+    /// A table of texts, with the permitted keys.
     Table(&'static [&'static str]),
 }
 
@@ -141,7 +143,7 @@ pub enum Value {
     Rest,
     /// A time, for an option of type [`ValueType::Duration`].
     Duration(Duration),
-    /// A whole number, for an option of type [`ValueType::Integer`].
+    /// An integer, for an option of type [`ValueType::Integer`].
     Integer(u64),
     /// A share from 0 to 1, for an option of type [`ValueType::Share`].
     Share(f64),
@@ -156,8 +158,8 @@ pub enum Value {
     Table(Vec<(&'static str, String)>),
 }
 
-/// The configuration of a device to be made: its name, its options, its lowers. All of it has been checked against the
-/// kind's [`OptionSpec`]s.
+/// The configuration of a device that is planned or made: its name, its options, its lowers. The options have been
+/// checked against the kind's [`OptionSpec`]s.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// The name of the device's graph.
@@ -166,10 +168,10 @@ pub struct DeviceConfig {
     pub name: String,
     /// The options that were set on the device, by name.
     pub options: Vec<(&'static str, Value)>,
-    /// The facts about the lowers of the device, in order.
+    /// The facts about the lowers of the device, in the order of their ports.
     pub lowers: Vec<LowerConfig>,
-    /// Whether the trusted member ([`Kind::trust`]) is from a command at this start, not from the spec: an operator has
-    /// seen the labels that it overrules.
+    /// Whether the trusted member ([`Kind::trust`]) is from a command at this start, not from the spec: the operator
+    /// has seen the labels that the command overrules.
     pub trusted_now: bool,
 }
 
@@ -182,9 +184,11 @@ pub struct LowerConfig {
     pub info: Info,
     /// Whether this start creates every disk beneath the lower.
     pub created: bool,
-    /// Whether every disk beneath the lower has a label. Only then the device above can keep state there.
+    /// Whether every disk beneath the lower has a label. Otherwise the device above cannot keep state in labels beneath
+    /// this lower.
     pub labelled: bool,
-    /// First byte of the lower behind all earlier partitions on it; for partitions without `start`.
+    /// First byte of the lower behind all partitions of it that were planned before this device; the start of a
+    /// partition without `start`.
     pub next_free: u64,
     /// The disks and devices beneath the lower, the lower included.
     pub beneath: Rc<Beneath>,
@@ -193,8 +197,8 @@ pub struct LowerConfig {
 /// The disks and devices beneath a device.
 #[derive(Clone, Debug, Default)]
 pub struct Beneath {
-    /// The disks beneath the device, by the numbers of the graph's devices. One bit for each: in a dense graph every
-    /// device is above all disks.
+    /// The disks beneath the device: one bit for each device of the graph, by its number. The bitmap stays small in a
+    /// dense graph, where every device is above all disks.
     pub disks: FixedBitSet,
     /// Names of the device itself and of the devices beneath it, downwards, that have each of its bytes at the same
     /// offset.
@@ -222,8 +226,8 @@ impl DeviceConfig {
         self.options.iter().find(|(key, _)| *key == option.name).map(|(_, value)| value)
     }
 
-    /// Whether the device and another one of its kind have the same values of all options that `counts` selects. An
-    /// option that the kind does not know counts as one that changes bytes.
+    /// Whether this device and `other`, of the same kind, have the same values of all options whose effect `counts`
+    /// selects. An option that the kind does not have counts as [`Effect::Bytes`].
     pub fn has_options_of(
         &self,
         other: &Self,
@@ -238,13 +242,13 @@ impl DeviceConfig {
         options(self) == options(other)
     }
 
-    /// Removes the options of the device that count at one start only.
+    /// Removes the option of the device that counts at one start only, if it is set.
     pub fn forget_start_option(&mut self, kind: &Kind) {
         let is_first = |name| kind.start_option().is_some_and(|option| option.name == name);
         self.options.retain(|(name, _)| !is_first(*name));
     }
 
-    /// Makes the disk open read-only, if its kind has an option for that.
+    /// Sets the option `read_only` of the disk, if its kind has that option.
     pub fn refuse_writes(&mut self, kind: &Kind) {
         let option = kind.option("read_only");
         self.options.extend(option.map(|option| (option.name, Value::Switch(true))));
@@ -267,7 +271,7 @@ impl DeviceConfig {
         Some(*time)
     }
 
-    /// Returns the value of an option with a whole number, if it was set.
+    /// Returns the value of an option with an integer, if it was set.
     pub fn integer(&self, option: &OptionSpec) -> Option<u64> {
         let Value::Integer(number) = self.find(option)? else { return None };
         Some(*number)
@@ -296,7 +300,8 @@ impl DeviceConfig {
         texts.iter().find(|(known, _)| *known == key).map(|(_, text)| text.as_str())
     }
 
-    /// Checks that all lowers of the device may be members of a redundant device. The `plan` of such a device calls it.
+    /// Checks that all lowers of the device may be members of a redundant device. The `plan` of such a device calls
+    /// this function.
     ///
     /// # Errors
     /// A fault of `on` for each lower on which a late write could make the copies differ for ever.
@@ -341,7 +346,7 @@ impl DeviceConfig {
 /// A fault in the configuration of a device: the option (or `on`), and a sentence with value, limit and next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// The name of the option, `on`, or `kind` for the device as a whole.
+    /// The name of the option with the fault; `on` for the lowers, or `kind` for the device itself.
     pub option: &'static str,
     /// The description of the fault, and the next step for a person.
     pub message: String,
@@ -354,44 +359,45 @@ impl Fault {
     }
 }
 
-/// The plan of a device that is a table: its mapping, with one port for each lower, and the bytes of the lowers that it
-/// leaves unused.
+/// The plan of a device that is a table: its mapping, with one port for each lower, and the bytes of the lowers that
+/// the mapping leaves unused.
 pub struct TablePlan {
     /// The mapping of the device, with one port for each lower.
     pub table: Table,
-    /// Bytes of the lowers that the table does not use although it has all of them.
+    /// Number of bytes of the lowers that stay unused: the table occupies its lowers completely, but maps no byte of
+    /// the device to these bytes.
     pub unused_bytes: u64,
 }
 
-/// The plan of a device that issues requests.
+/// The plan of a device that issues requests to its lowers.
 #[derive(Clone, Debug)]
 pub struct DevicePlan {
     /// Size, block size and abilities that the device will have.
     pub info: Info,
-    /// The most that one request needs in the device.
+    /// The most child requests and buffers that the device needs at once for one request.
     pub needs: Needs,
 }
 
 /// The result of planning a device, before any device is opened or made: its plan, or the faults of its configuration.
 pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 
-/// The inputs for the maker of a device. A new service becomes a field, and no kind has to change.
+/// The inputs of the function that makes a device. A new input becomes a field, so that no kind has to change.
 pub struct MakerArgs<'m> {
     /// The name and options of the device, and the facts about its lowers.
     pub config: &'m DeviceConfig,
-    /// The environment: disks, network, clock and randomness.
+    /// The environment of the process: disks, network, clock and random numbers.
     pub env: &'m Env,
     /// Handles to the lowers of the device; none for a disk.
     pub lowers: Vec<Lower>,
     /// The store for the state of the device in the labels of the disks below; empty for a raw disk, and for a maker
     /// without state.
     pub state: Rc<dyn StateStore>,
-    /// The hand-over of the device that this one replaces, if that has the same name and kind.
+    /// The hand-over of the device that the new device replaces, if both have the same name and kind.
     pub before: Handover,
 }
 
 impl<'m> MakerArgs<'m> {
-    /// Returns the inputs for a device without lowers, state and predecessor.
+    /// Returns the inputs for a device that has no lowers and no state, and replaces no device.
     pub fn new(config: &'m DeviceConfig, env: &'m Env) -> Self {
         let state = Rc::new(NoStateStore::new(false));
         Self { config, env, lowers: Vec::new(), state, before: None }
@@ -401,25 +407,26 @@ impl<'m> MakerArgs<'m> {
 /// Function that makes a device over its lowers.
 pub type MakeDevice = fn(MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>>;
 
-/// Function that makes a device with a state on the labelled disks beneath it. It may wait, for example for a write of
-/// the state or for the derivation of a key.
+/// Function that makes a device with a state on the labelled disks beneath it. The function may wait, for example for a
+/// write of the state or for the derivation of a key.
 pub type MakeStateful = fn(MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
-/// Function that checks whether a device of that size would open, judging from the state found beneath each of its
-/// ports, without reading its data. `degraded`: whether the device may open with fewer lowers than it should have.
+/// Function that checks whether a device with this configuration and these facts would open, judging from the state
+/// found beneath each of its ports, without reading its data. `degraded`: whether the device may open with fewer lowers
+/// than it should have.
 pub type Preflight = fn(&DeviceConfig, &Info, &[Found], degraded: bool) -> Result<()>;
 
-/// Function that does slow work for a new device, which changes nothing on any disk, before the clients have to wait
-/// for the live change. The device gets the result as a hand-over ([`StateStore::handed_over`]). A device can be made
-/// without it as well.
+/// Function that does the slow part of making a device, before clients have to wait for the live change. The function
+/// changes nothing on any disk. The device gets the result as a hand-over ([`StateStore::handed_over`]). A device can
+/// also be made without the result of this function.
 pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn StateStore>) -> LocalFuture<Result<Handover>>;
 
-/// Function that opens a disk, or takes over the open files of the disk that the new one replaces, of the same name and
-/// kind.
+/// Function that opens a disk. If the new disk replaces a disk of the same name and kind, the function may take over
+/// the open files of the replaced disk.
 pub type MakeDisk = fn(MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// The functions that plan and make a device of a kind. A device is planned first, from facts alone, so that validation
-/// finds every fault in one pass. It is made later, once everything below it runs.
+/// finds every fault in one pass. The device is made later, when all devices below it run.
 #[derive(Clone, Copy)]
 pub enum Maker {
     /// The device is a table: the function plans its mapping, which is data.
@@ -448,9 +455,10 @@ pub enum Maker {
         plan: fn(&DeviceConfig) -> Plan<DevicePlan>,
         /// Makes the device from its state, or as a new device.
         make: MakeStateful,
-        /// Does the part of making the device that is possible before a live change.
+        /// Does the slow part of making the device before a live change; `None` if no part is slow.
         prepare: Option<Prepare>,
-        /// Finds reasons why the device cannot open; `None` if its state can give no such reason.
+        /// Checks before any device is made whether the device would open, judging from its state in labels; `None` if
+        /// the kind has no such check.
         preflight: Option<Preflight>,
         /// Describes the device's encoded state in words, or returns the reason why the state cannot be used.
         describe: fn(&[u8]) -> std::result::Result<Summary, String>,
@@ -467,9 +475,9 @@ pub enum Maker {
 /// A description of the persistent state of a device, for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Summary {
-    /// The description of the whole state.
+    /// The description of the state.
     pub words: String,
-    /// Missing parts that the device can do without, in words; empty if there are none.
+    /// Description of missing or outdated parts without which the device can work; empty if no part is missing.
     pub lacks: String,
 }
 
@@ -491,21 +499,21 @@ impl Maker {
     }
 }
 
-/// The relation of a device's bytes to those of its lowers. A change of the graph must know it, so that clients find
-/// their bytes afterwards.
+/// The relation of a device's bytes to those of its lowers. A change of the graph uses this relation to make sure that
+/// clients find their bytes after the change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bytes {
     /// The device has the bytes of its lower, at the same offsets.
     Passthrough,
-    /// The device has other bytes than its lower, but each is made from the byte at the same offset there, and from
-    /// nothing else.
+    /// The device has other bytes than its lower, but each of its blocks depends only on the bytes of the lower at the
+    /// same offsets.
     Transformed,
     /// The device has the bytes of one lower, at the same offsets: of its first lower if the device is new, and later
     /// of the lowers that it reports as [`block::Device::holders`].
     FirstLower,
     /// The device has the bytes of each of its lowers, at the same offsets.
     Replicated,
-    /// The device has bytes of its own, which no lower shows.
+    /// The device has bytes of its own, which no lower has at the same offsets.
     Private,
 }
 
@@ -520,7 +528,8 @@ pub struct DiskPlan {
     pub info: Info,
     /// Whether opening the disk will create it.
     pub creates: bool,
-    /// Identity of the disk's storage, so that two disks on the same storage are found: an absolute path, or empty.
+    /// Identity of the disk's storage, by which the graph finds two disks on the same storage: an absolute path, or
+    /// empty.
     pub identity: String,
     /// Properties of the disk, for people: `O_DIRECT`, `in memory`.
     pub words: String,
@@ -552,7 +561,7 @@ impl Registry {
         verbs
     }
 
-    /// Returns the kind that moves bytes from one lower to another, and its options for that.
+    /// Returns the kind that moves bytes from one lower to another, and its options for the move.
     pub fn mover(&self) -> Option<(&'static Kind, Moving)> {
         self.0.iter().find_map(|kind| Some((kind, kind.capabilities.moves?)))
     }

@@ -1,5 +1,5 @@
-//! The part of a kind in the tests: its place in the random graphs of the simulator, and the bytes that a disk may hold
-//! for it, which the fuzzer damages.
+//! The part of a kind in the tests: how the simulator draws its devices in random graphs, and the records of the kind
+//! on disks, which the fuzzer damages.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Testing {
     pub shape: Option<Shape>,
     /// The records that devices of the kind read from disks, which the fuzzer damages.
     pub records: &'static [Records],
-    /// Whether devices of the kind lose bytes on purpose, so that no promise about bytes holds.
+    /// Whether devices of the kind lose bytes on purpose, so that clients in the simulator expect no bytes back.
     pub forgets: bool,
 }
 
@@ -28,8 +28,8 @@ impl Testing {
     }
 }
 
-/// Function that adds a device, with everything below it, to a random graph. There are at most so many levels below the
-/// device.
+/// Function that adds a device, with everything below it, to a random graph. The number is the most levels of devices
+/// below the added device.
 pub type Draw = fn(&mut dyn Drawing, u32) -> Result<PartId>;
 
 /// How random graphs of the simulator draw devices of a kind.
@@ -37,7 +37,7 @@ pub type Draw = fn(&mut dyn Drawing, u32) -> Result<PartId>;
 pub struct Shape {
     /// The function that adds a device of the kind to a random graph.
     pub draw: Draw,
-    /// Weight of the kind in the draw among all kinds.
+    /// Weight of the kind when the simulator draws one of all kinds.
     pub weight: usize,
 }
 
@@ -55,7 +55,8 @@ pub trait Drawing {
     /// Adds a drawn device with at most `depth` levels below it: a disk, or a device of any kind.
     ///
     /// # Errors
-    /// If a kind refuses the drawn options, which is a bug of its `draw`. All methods with a result do the same.
+    /// If a kind refuses the drawn options, which is a bug of its `draw`. All methods that return a `Result` fail for
+    /// this reason only.
     fn device(&mut self, depth: u32) -> Result<PartId>;
 
     /// Adds from one to `most` drawn devices, as long as there are disks for them.
@@ -64,14 +65,14 @@ pub trait Drawing {
     /// As [`Drawing::device`].
     fn devices(&mut self, depth: u32, most: u64) -> Result<Vec<PartId>>;
 
-    /// Adds `count` drawn members of which one may fail, and the device over them by `add`, which gets the members and
-    /// the time to wait for one of them. If there are disks for one member only, that member is the device.
+    /// Adds `count` drawn members of which one may fail, and the device over them with `add`, which gets the members
+    /// and the longest time to wait for one member. If there are disks for one member only, that member is the device.
     ///
     /// # Errors
     /// As [`Drawing::device`].
     fn redundant(&mut self, depth: u32, count: usize, add: AddOver) -> Result<PartId>;
 
-    /// Adds a hook of `kind` over a drawn device. At times it runs as a device of its own.
+    /// Adds a hook of `kind` over a drawn device. In some graphs the hook runs as a device of its own.
     ///
     /// # Errors
     /// As [`Drawing::device`].
@@ -95,15 +96,17 @@ pub trait Drawing {
     /// Returns the block size of the graph in bytes: the sizes of all devices are multiples of it.
     fn block(&self) -> u64;
 
-    /// Whether a device that fails on purpose may be added here. If so, the graph expects its failures.
+    /// Whether a device that fails on purpose may be added at this point of the drawing. If the method returns `true`,
+    /// the simulator expects failures of the graph.
     fn may_fail(&mut self) -> bool;
 
-    /// Whether a device that shows blank bytes as other bytes may be added here. If so, clients read all bytes before
-    /// the first write.
+    /// Whether a device that shows blank bytes as other bytes may be added at this point of the drawing. If the method
+    /// returns `true`, clients read all bytes before the first write.
     fn may_scramble(&mut self) -> bool;
 }
 
-/// Function that adds to a random graph a device over members, which waits at most so long for one member.
+/// Function that adds a device over members to a random graph. The duration is the longest time that the device waits
+/// for one member.
 pub type AddOver = fn(&mut dyn Drawing, &[PartId], Duration) -> Result<PartId>;
 
 impl dyn Drawing + '_ {
@@ -123,15 +126,16 @@ impl dyn Drawing + '_ {
     }
 }
 
-/// A type of record that devices of a kind read from disks. A disk may hold any bytes.
+/// A type of record that devices of a kind read from disks. A disk may hold any bytes in place of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Records {
     /// The name of the type of record: `mirror`.
     pub name: &'static str,
     /// Returns valid records, from which the fuzzer makes damaged ones.
     pub valid: fn() -> Vec<Vec<u8>>,
-    /// Parses an untrusted record, and checks the promises about one that is accepted. Returns whether it was accepted.
+    /// Parses an untrusted record, and checks the properties that every accepted record must have. Returns whether the
+    /// record was accepted.
     ///
-    /// It panics if a promise is broken.
+    /// Panics if an accepted record lacks such a property.
     pub check: fn(&[u8]) -> bool,
 }

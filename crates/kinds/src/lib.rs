@@ -1,7 +1,7 @@
-//! The kinds of devices. Each is one folder with code, manual and tests, and one line in `for_each_kind!`.
+//! The kinds of devices. Each kind is one folder with code, manual and tests, and one line in `for_each_kind!`.
 
-/// Passes the names of all kinds, which are also their modules, to the macro `with`, in the order in which people see
-/// them.
+/// Passes the names of all kinds, which are also their modules, to the macro `with`, in the order of all lists of
+/// kinds.
 macro_rules! for_each_kind {
     ($with:ident) => {
         $with! {
@@ -43,7 +43,7 @@ macro_rules! kinds {
         /// All kinds of devices in this crate.
         pub const REGISTRY: Registry = Registry(&[$($kind::KIND),*]);
 
-        /// The test parts of all kinds in this crate.
+        /// The parts of all kinds of this crate in the simulator and the fuzzer.
         #[cfg(any(test, feature = "testing"))]
         pub const TESTING: &[kind::testing::Testing] = &[$($kind::testing::TESTING),*];
     };

@@ -1,4 +1,4 @@
-//! Helpers shared by the table kinds.
+//! Functions shared by the kinds whose devices are tables.
 
 use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table, TableError};
@@ -9,8 +9,7 @@ pub fn ports(given: &DeviceConfig) -> Vec<(Port, u64)> {
     given.lowers.iter().zip(0..).map(|(lower, n)| (Port(n), lower.info.size)).collect()
 }
 
-/// Returns the plan of a device with the table `table`, or a fault of the option `option` if the table could not be
-/// made.
+/// Returns the plan of a device with the table `table`, or a fault of the option `option` if `table` is an error.
 pub fn plan(
     given: &DeviceConfig,
     option: &'static str,

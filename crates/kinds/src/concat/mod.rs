@@ -1,4 +1,4 @@
-//! Devices one after the other.
+//! Joins devices, one after the other, into one device.
 
 #[cfg(test)]
 pub(crate) mod subjects;

@@ -1,4 +1,4 @@
-//! Requests, between plain bytes above and encrypted bytes below.
+//! Carries out the requests of an encrypting device: its clients have plain bytes, its lower has encrypted bytes.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -16,34 +16,34 @@ use super::keys::Keys;
 use super::verbs;
 use super::xts::{Cipher, Way, apply_elsewhere};
 
-/// Most bytes that are encrypted on the core: 45 us at 12 GB/s (with VAES), 100 us at 5 GB/s (without). Longer requests
-/// go to a worker thread.
+/// Most bytes that the reactor thread encrypts or decrypts without a pause: 45 us at 12 GB/s (with VAES), 100 us at 5
+/// GB/s (without). A worker thread handles longer requests.
 const INLINE_BYTES: usize = 512 << 10;
 
-/// Ciphers for worker threads: the number of long requests that can be worked on outside the core at once.
+/// Number of ciphers for worker threads, and so the most long requests that worker threads encrypt or decrypt at once.
 const SPARES: usize = 2;
 
-/// Bytes of zeros that are encrypted and written at once.
+/// Most bytes of zeros that the device encrypts and writes to its lower in one request.
 const ZEROS_BYTES: u64 = 256 << 10;
 
-/// A device that encrypts on the way down and decrypts on the way up.
+/// A device that encrypts writes to its lower, and decrypts reads from its lower.
 pub struct Crypt {
     name: String,
     info: Info,
     env: Env,
     lower: Lower,
     discards: bool,
-    /// The cipher of the core, which never waits while it uses it.
+    /// Cipher of the reactor thread. No borrow of the cipher lasts across an await.
     own: RefCell<Cipher>,
     spares: RefCell<Vec<Cipher>>,
     elsewhere: Cell<u64>,
-    /// The key slots; `None` for a plain device.
+    /// Key slots of the device; `None` with the option `plain`, whose key source holds the volume key itself.
     keys: Option<Rc<Keys>>,
-    /// The key, for the device that replaces this one.
+    /// Volume key, which the device hands over at its close to the device that replaces it.
     key: Rc<Secret>,
 }
 
-/// Parts of an encrypting device that is being made.
+/// The parts from which [`Crypt::new`] makes an encrypting device.
 pub struct Parts {
     pub name: String,
     pub info: Info,
@@ -55,7 +55,8 @@ pub struct Parts {
 }
 
 impl Crypt {
-    /// Returns a device that encrypts its lower. Each call of `cipher` returns one more cipher with the same key.
+    /// Returns a device that encrypts the bytes of its lower. Each call of `cipher` returns one more cipher with the
+    /// same key.
     ///
     /// # Errors
     /// As [`Cipher::new`].
@@ -67,7 +68,8 @@ impl Crypt {
         Ok(Self { name, info, env, lower, discards, own, spares, elsewhere, keys, key })
     }
 
-    /// Encrypts or decrypts `from` into `to`, which is the same buffer or another one that belongs to the device.
+    /// Encrypts or decrypts the bytes of `from` into `to`: the same buffer, or another buffer that only this device
+    /// uses. `offset` is the address of the first byte in the device.
     async fn apply(&self, way: Way, offset: u64, from: &Buf, to: &Buf) -> Result<()> {
         if from.len() <= INLINE_BYTES {
             self.apply_here(way, offset, from, to);
@@ -81,7 +83,8 @@ impl Crypt {
             self.spares.borrow_mut().push(cipher);
             return Ok(());
         }
-        // All spare ciphers are in use. The core does the work in pieces, and lets other tasks run between them.
+        // All spare ciphers are in use. The reactor thread does the work in pieces, and lets other tasks run between
+        // two pieces.
         for at in (0..from.len()).step_by(INLINE_BYTES) {
             let piece = at..from.len().min(at + INLINE_BYTES);
             let (from, to) = (from.slice(piece.clone()), to.slice(piece));
@@ -102,18 +105,18 @@ impl Crypt {
     }
 
     async fn write(&self, range: ByteRange, data: &Buf, fua: bool) -> Result<()> {
-        // Encrypt into another buffer: others may hold the payload.
+        // Encrypt into another buffer, because other devices may still read the payload of the request.
         let sealed = self.env.pool().scratch(data.len()).await?;
         self.apply(Way::Encrypt, range.start(), data, &sealed).await?;
         self.lower.call(Op::Write { range, data: sealed, fua }).await.result
     }
 
-    /// Writes encrypted zeros. Below they cannot be distinguished from other content.
+    /// Writes encrypted zeros over `range`. The lower cannot distinguish them from other data.
     async fn zero(&self, range: ByteRange, fua: bool) -> Result<()> {
         let most = ZEROS_BYTES.min(self.info.max_transfer.into());
         let mut at = range.start();
         while let Some(piece) = ByteRange::between(at, range.end().min(at + most)) {
-            // A new buffer for each piece: a lower may still hold the last one.
+            // A new buffer for each piece: a lower may still read the last buffer.
             let sealed = self.env.pool().scratch(piece.len() as usize).await?;
             sealed.write().fill(0);
             self.apply_here(Way::Encrypt, at, &sealed, &sealed);
@@ -145,7 +148,8 @@ impl Device for Crypt {
             // Without the option `discards` the old bytes stay.
             Op::Discard { .. } => Ok(()),
             Op::Flush => self.lower.forward(&mut request.op).await,
-            // Unallocated bytes below decrypt to junk, except after a discard through this device. So all is data.
+            // Unallocated bytes below decrypt to junk, except after a discard through this device. So the device
+            // reports all bytes as data.
             Op::Status { range, extents } => {
                 push_extent(extents, range.len(), State::Data);
                 Ok(())

@@ -1,4 +1,4 @@
-//! The key slots of an open volume.
+//! Lists and changes the key slots of an open encrypted device.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,23 +10,23 @@ use super::open::{keep, new_slot, passphrase, unwrap, wrap, wrong};
 use super::slots::{Cost, KeySlots, LABEL_BYTES_MAX, SLOTS, Slot, is_label};
 use super::verbs::{self, KeyChange, KeyRequest, KeySlot, source};
 
-/// The key slots of an encrypted device, and the store in which they are kept.
+/// The key slots of an open encrypted device, and the store that writes the key slots to the labels.
 pub struct Keys {
     pub env: Env,
-    /// Name of the graph and of the device, for messages.
+    /// Name of the graph and of the device, for messages: `home/safe`.
     pub full_name: String,
     pub kept: Rc<dyn StateStore>,
     pub volume: RefCell<KeySlots>,
     /// Cost of the key derivation for a new key slot.
     pub cost: Cost,
-    /// KeyOpener of the change in progress: the next change begins with the result of this one.
+    /// KeyOpener that each command about the key slots holds while it runs, so that the next command begins with its result.
     pub turn: Mutex,
-    /// The lock `turn`, held for ever once the device is closed.
+    /// The held lock `turn`, set when the device is closed, so that no later command can change the key slots.
     pub closed: Cell<Option<Locked>>,
 }
 
 impl Keys {
-    /// Carries out a request to list or change the key slots; if it is a dry run, only reports the result.
+    /// Carries out a command to list or change the key slots. For a dry run, only reports the result of the change.
     pub async fn carry_out(&self, request: &KeyRequest) -> Result<verbs::KeySlots> {
         let KeyRequest { change, dry_run } = request;
         let _turn = self.turn()?;
@@ -44,7 +44,7 @@ impl Keys {
         Ok(verbs::KeySlots { done: done.replace("{}", would), slots: self.list() })
     }
 
-    /// Prevents further changes of the key slots, and returns when the running change has ended.
+    /// Waits for the end of the running command about the key slots, and refuses all later commands.
     pub async fn close(&self) {
         self.closed.set(Some(self.turn.lock().await));
     }
@@ -125,7 +125,8 @@ impl Keys {
         Ok(format!("key slot {number} {{}}removed"))
     }
 
-    /// Opens a slot with the passphrase in `source`: a change of slots requires one that opens the volume.
+    /// Unwraps the volume key with the passphrase from `source`, and returns the volume key and the number of the key
+    /// slot. A command that adds or changes a key slot must have a passphrase that opens a key slot.
     async fn unlock(&self, source: &KeySource) -> Result<(Secret, usize)> {
         let passphrase = self.passphrase(source).await?;
         let volume = self.volume.borrow().clone();
@@ -133,7 +134,8 @@ impl Keys {
         opened.ok_or_else(|| wrong(&volume))
     }
 
-    /// Reads a passphrase from a file or credential. A running server cannot ask for one or receive a descriptor.
+    /// Reads a passphrase from a file or credential. A running server cannot ask an operator for a passphrase, and
+    /// receives no descriptor.
     async fn passphrase(&self, source: &KeySource) -> Result<Secret> {
         if !matches!(source, KeySource::File(_) | KeySource::Credential(_)) {
             let why = format!(
@@ -154,24 +156,24 @@ impl Keys {
         self.put_volume(volume).await
     }
 
-    /// Replaces the slots. The labels are authoritative: the slots change here only after they have changed there. If a
-    /// disk does not take them, others may have. So this writes the old slots to all disks again, as the newest state,
-    /// and the next start opens with the same slots as this one.
+    /// Replaces the key slots, first in the labels and then in memory. If a disk does not take the new key slots, other
+    /// disks may have taken them. In that case writes the old key slots to all disks again as the newest state, so that
+    /// the next start has the same key slots as this process.
     async fn put_volume(&self, volume: KeySlots) -> Result<()> {
         let before = self.volume.borrow().clone();
         let Err(error) = keep(&*self.kept, &volume).await else {
             *self.volume.borrow_mut() = volume.clone();
             return self.forget_older(&volume).await;
         };
-        // This fails again on the failing disk, which cannot hold a newer state.
+        // This write fails again on the failing disk, but the failing disk cannot hold a newer state.
         let _ = keep(&*self.kept, &before).await;
         let why = format!("{error}; the key slots are unchanged");
         Err(Error::new(error.kind(), why)
             .next("repair the failing disk, or remove the disk and start with --degraded"))
     }
 
-    /// Writes the slots once more, over the older generation of each label. That one has the old slots, and would open
-    /// with them if the newer one were damaged.
+    /// Writes the new key slots once more, over the older generation of each label. That generation has the old key
+    /// slots, and the volume would open with them if the newer generation were damaged.
     async fn forget_older(&self, volume: &KeySlots) -> Result<()> {
         if seeded::on(Bug::OldSlotsStay) {
             return Ok(());

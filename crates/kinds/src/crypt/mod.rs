@@ -1,9 +1,9 @@
-//! Encrypts all data on its way down with AES-256-XTS. The key slots are kept on labelled disks.
+//! Encrypts all data that clients write, with AES-256-XTS. The key slots are kept in the labels of the disks beneath.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the kind: options, plan, maker |
-//! | `device.rs` | requests |
+//! | `device.rs` | carrying out requests |
 //! | `xts.rs` | the cipher: calls into AWS-LC, in locked memory |
 //! | `slots.rs` | the key slots as bytes |
 //! | `wrap.rs` | wrapping a volume key with a passphrase |
@@ -117,7 +117,7 @@ const KDF_PASSES: OptionSpec = OptionSpec {
     help: "passes of the key derivation over `kdf_memory`, for new key slots; 4 if not set",
 };
 
-/// Default cost: about a second on a machine of 2026, with 256 MiB.
+/// Default cost of a key derivation: about a second on a machine of 2026, with 256 MiB.
 const COST_DEFAULT: Cost = Cost { memory_kib: 256 << 10, passes: 4, lanes: 1 };
 
 fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
@@ -201,7 +201,7 @@ fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     })
 }
 
-/// Derives the key before the device is opened, because that takes about a second.
+/// Reads or derives the volume key before the device is opened, because a derivation takes about a second.
 fn prepare(
     given: &DeviceConfig,
     env: &Env,
@@ -259,7 +259,8 @@ async fn open(
     Crypt::new(Parts { name, info, env, lower, discards, keys, key }, cipher)
 }
 
-/// Returns the data unit that the volume was made with. A block, and so a request, must contain whole units.
+/// Returns `unit`, the data unit in bytes with which the volume was created, if it fits the blocks of the device. A
+/// block, and so a request, must contain complete data units.
 fn made_with(unit: u32, info: &Info) -> Result<u32> {
     if unit <= info.block_size {
         return Ok(unit);
@@ -273,11 +274,11 @@ fn made_with(unit: u32, info: &Info) -> Result<u32> {
         .next(format!("set unit = {unit} in the spec")))
 }
 
-/// Returns the cipher of encrypted devices alone, for a benchmark: a function that decrypts one data unit of `unit`
-/// bytes at the given offset.
+/// Returns the cipher of encrypted devices without a device, for a benchmark: a function that decrypts one data unit of
+/// `unit` bytes at the given offset of a device.
 ///
 /// # Errors
-/// `Limit` if there is no locked memory.
+/// `Limit` if no memory can be locked.
 pub fn kernel(unit: u32) -> Result<impl FnMut(u64)> {
     let key: Vec<u8> = (0..64).collect();
     let mut cipher = Cipher::new(&key, unit, false)?;

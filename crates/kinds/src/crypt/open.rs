@@ -1,4 +1,4 @@
-//! Opens a volume with a key source, or creates a new one.
+//! Opens the volume of an encrypted device with its key source, or creates a new volume.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,10 @@ use super::slots::{Cost, KeySlots, Slot};
 use super::wrap::{self, NewSlot};
 use super::xts::KEY_BYTES;
 
-/// Attempts at typing a passphrase.
+/// Number of times that an operator may type the passphrase before the device fails to open.
 const TRIES: usize = 3;
 
-/// The key source of an encrypted device that is being opened.
+/// The key source of an encrypted device, and the parameters with which the device is opened.
 pub struct KeyOpener {
     pub env: Env,
     /// Name of the graph and of the device: `home/safe`.
@@ -26,10 +26,11 @@ pub struct KeyOpener {
 }
 
 impl KeyOpener {
-    /// Reads the volume key of a device without key slots: the source holds the raw key.
+    /// Returns the volume key of a device without key slots: the key that the last process kept, or the raw key from
+    /// the source.
     ///
     /// # Errors
-    /// `Denied` if the key has another length.
+    /// `Denied` if the key does not have [`KEY_BYTES`] bytes.
     pub async fn raw(&self) -> Result<Secret> {
         if let Some(key) = self.left()?.filter(|key| key.bytes().len() == KEY_BYTES) {
             return Ok(key);
@@ -50,18 +51,19 @@ impl KeyOpener {
         }
     }
 
-    /// Returns the key slots in the labels of the device and the volume key, which a passphrase unwraps or a
-    /// predecessor has handed over. If the disks are new, makes the first slot.
+    /// Returns the key slots in the labels beneath the device, and the volume key. A passphrase unwraps the volume key,
+    /// unless the previous device or process has handed over the key. If the disks are new, creates the volume key and
+    /// the first key slot.
     ///
-    /// If `may_write`, writes the key slots to the labels of all disks that lack the current ones. Otherwise a disk
-    /// that was absent during a change would still open with a removed passphrase, and a disk that was labelled later
-    /// with none.
+    /// If `may_write` and a disk lacks the current key slots, writes the key slots to the labels of all disks. Without
+    /// this write, a removed passphrase would still open a disk that was absent during the removal, and no passphrase
+    /// would open a disk that was labelled later.
     ///
     /// # Errors
-    /// `Denied` if no slot opens; `NotFound` if there are no slots because a disk is missing; `Corrupt` if the state
-    /// holds no key slots; errors of writing new slots. If the disks are not new and have no slots, an error with the
-    /// reason `CryptNoSlots`. A disk that lacks the current slots and cannot take them is only reported as an event:
-    /// the volume opens all the same.
+    /// `Denied` if the passphrase opens no key slot; `NotFound` if the disk with the key slots is missing; `Corrupt` if
+    /// the state in the labels is no valid set of key slots; errors of the first write of new key slots. If the disks
+    /// are not new and have no key slots, an error with the reason `CryptNoSlots`. A failed write of the current key
+    /// slots to a disk that lacks them is only reported as an event: the volume opens all the same.
     pub async fn open(
         &self,
         kept: &dyn StateStore,
@@ -78,7 +80,7 @@ impl KeyOpener {
                     && !found.everywhere
                     && let Err(error) = keep(kept, &opened.0).await
                 {
-                    // Other disks have the slots. A device that can work without the failing disk notices by itself.
+                    // Other disks have the slots. A mirror below notices the failing disk by itself.
                     self.emit(format!("the key slots could not be written to every disk: {error}"));
                 }
                 Ok(opened)
@@ -105,8 +107,8 @@ impl KeyOpener {
         }
     }
 
-    /// Does the slow part of opening a device, and changes nothing. [`KeyOpener::open`] gets the result as the handed-over
-    /// state.
+    /// Reads or derives the volume key before the device is opened, and changes no disk. [`KeyOpener::open`] gets the result
+    /// as the handed-over state.
     ///
     /// # Errors
     /// As [`KeyOpener::open`].
@@ -123,8 +125,8 @@ impl KeyOpener {
         }
     }
 
-    /// Returns the volume of these slots, and its key: `known` or the key of the last process if it fits, else the key
-    /// in the slot that the passphrase opens.
+    /// Parses the key slots `slots`, and returns them with the volume key. The key is `known` or the key that the last
+    /// process kept, if it is the key of this volume; else the key that a passphrase unwraps.
     async fn opened(
         &self,
         slots: &[u8],
@@ -154,17 +156,17 @@ impl KeyOpener {
         self.env.emit(Event { what: What::LabelUnwritable, device, member: None, words });
     }
 
-    /// Whether the source can supply the key only once.
+    /// Whether the key source can supply the key only once: an operator types the key, or a descriptor is read.
     fn is_by_hand(&self) -> bool {
         matches!(self.source, KeySource::Ask | KeySource::Fd(_))
     }
 
-    /// Returns the key that the process before this one has left, if any.
+    /// Returns the key that the last process kept for this device, if the key source cannot supply the key again.
     fn left(&self) -> Result<Option<Secret>> {
         if self.is_by_hand() { self.env.kept_secret(&self.full_name) } else { Ok(None) }
     }
 
-    /// Leaves the key to the next process, if the source cannot supply it again.
+    /// Keeps the key for the next process, if the key source cannot supply the key again.
     fn leave(&self, key: &Secret) -> Result<()> {
         if self.is_by_hand() { self.env.keep_secret(&self.full_name, key) } else { Ok(()) }
     }
@@ -186,7 +188,7 @@ impl KeyOpener {
         Err(wrong(&volume))
     }
 
-    /// Creates a volume with a random key and one slot.
+    /// Creates a volume with a random volume key and one key slot, and writes it to no disk.
     async fn new_volume(&self, unit: u32) -> Result<New> {
         let prompt = format!("new passphrase for {}", self.full_name);
         let passphrase = passphrase(&self.env, &self.source, &self.full_name, prompt, true).await?;
@@ -202,21 +204,21 @@ impl KeyOpener {
     }
 }
 
-/// A new volume that is on no disk yet.
+/// The key slots and the volume key of a new volume that is on no disk yet.
 #[derive(Clone)]
 struct New {
     volume: KeySlots,
     key: Rc<Secret>,
 }
 
-/// Returns the new volume that [`KeyOpener::prepare`] has made.
+/// Returns the new volume that [`KeyOpener::prepare`] created before the device was opened.
 fn prepared(kept: &dyn StateStore) -> Option<New> {
     let new = kept.handed_over()?.downcast::<New>().ok()?;
     Some((*new).clone())
 }
 
-/// Returns the key of the device that this one replaces, so that the user is not asked again and no key is derived;
-/// `None` if there is none.
+/// Returns the volume key that the replaced device or [`KeyOpener::prepare`] has handed over; `None` if no key was handed
+/// over. With this key, no operator is asked for a passphrase and no key is derived.
 pub fn handed_over(kept: &dyn StateStore) -> Option<Rc<Secret>> {
     kept.handed_over()?.downcast().ok()
 }
@@ -242,16 +244,17 @@ pub fn wrong(volume: &KeySlots) -> Error {
 /// Writes the key slots to the labels of the device's disks, durably.
 ///
 /// # Errors
-/// Errors of the disks.
+/// Errors of the writes to the labels.
 pub async fn keep(kept: &dyn StateStore, volume: &KeySlots) -> Result<()> {
     let mut answers = kept.write(&[0], volume.encode()).await;
     answers.pop().map_or(Ok(()), |(_, answer)| answer)
 }
 
-/// Reads a passphrase from its source. One newline at its end does not count, unless the passphrase is typed.
+/// Reads a passphrase from its source. A newline at the end is no part of the passphrase, unless an operator types the
+/// passphrase.
 ///
 /// # Errors
-/// `Denied` if the passphrase is empty, with a next step.
+/// `Denied` if the passphrase is empty; errors of the key source.
 pub async fn passphrase(
     env: &Env,
     source: &KeySource,
@@ -268,7 +271,7 @@ pub async fn passphrase(
     Ok(secret)
 }
 
-/// Returns the random parts of a new key slot.
+/// Draws the salt and the nonce of a new key slot, and returns them with its cost and label.
 pub fn new_slot(env: &Env, cost: Cost, label: String) -> NewSlot {
     let (mut salt, mut nonce) = ([0; 32], [0; 12]);
     env.random_secret(&mut salt);

@@ -1,4 +1,4 @@
-//! The codec of key slots: `docs/formats/keyslots.md`. No I/O, no cryptography.
+//! The codec of key slots, as `docs/formats/keyslots.md` specifies it. No I/O, no cryptography.
 
 use kind::Summary;
 use std::fmt;
@@ -18,7 +18,7 @@ pub const MEMORY_KIB_MAX: u32 = 1 << 20;
 pub const PASSES_MAX: u32 = 64;
 /// Most lanes of one key derivation; one thread computes them all.
 pub const LANES_MAX: u32 = 4;
-/// Most memory times passes of one key derivation, in KiB: 16 GiB take less than a minute.
+/// Largest product of memory in KiB and passes of one key derivation. A product of 16 GiB takes less than a minute.
 pub const WORK_KIB_MAX: u64 = 16 << 20;
 
 const HEADER_BYTES: usize = 192;
@@ -28,7 +28,7 @@ const VERSION: u16 = 1;
 const AES_256_XTS: u16 = 1;
 const UNIT_MIN: u32 = 512;
 const UNIT_MAX: u32 = 65536;
-/// The part of the header that the tag of every slot covers.
+/// The part of the header that the authentication tag of every key slot covers.
 const BOUND: std::ops::Range<usize> = 0..72;
 const CHECK_AT: usize = 40;
 const LANE_KIB_MIN: u32 = 8;
@@ -45,20 +45,20 @@ const LABEL_AT: usize = 148;
 /// key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeySlots {
-    /// Bytes of a data unit, which is encrypted as a whole.
+    /// Length in bytes of a data unit, the piece of data that is encrypted with one tweak.
     pub unit: u32,
-    /// Random identity of the volume, drawn together with the volume key.
+    /// Random identity of the encrypted volume, drawn when the volume is created.
     pub volume_id: [u8; 16],
     /// Check value of the volume key: an HMAC of the header.
     pub check: [u8; 32],
-    /// The key slots by number; `None` for an empty one.
+    /// The key slots by number; `None` for an empty key slot.
     pub slots: [Option<Slot>; SLOTS],
 }
 
 /// Describes the encoded state of an encrypted device for people.
 ///
 /// # Errors
-/// The reason why `bytes` are no key slots.
+/// The reason why `bytes` are no valid state with key slots.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let kept = KeySlots::parse(bytes).map_err(|error| error.to_string())?;
     let used = kept.slots.iter().flatten().count();
@@ -96,7 +96,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Checks that the cost is within the limits.
+    /// Checks that memory, passes and lanes are within the limits of the format.
     ///
     /// # Errors
     /// The number that exceeds its limit, and the limit.
@@ -124,7 +124,7 @@ impl Cost {
 /// The reason why bytes are no valid state with key slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FormatError {
-    /// The bytes have this length, which is wrong.
+    /// The length of the state in bytes, which is not [`STATE_BYTES`].
     Length(usize),
     /// The bytes do not begin with the magic number of key slots.
     Magic,
@@ -132,7 +132,7 @@ pub enum FormatError {
     Unknown {
         /// Name of the field with the unknown value.
         what: &'static str,
-        /// Value of the field.
+        /// Value of the field in the bytes.
         value: u64,
     },
     /// A number in the bytes is outside its limits.
@@ -146,7 +146,7 @@ pub enum FormatError {
         /// Greatest permitted value.
         most: u64,
     },
-    /// The size of a data unit, which is no power of two from 512 to 65536.
+    /// The size of a data unit in bytes, which is no power of two from 512 to 65536.
     Unit(u32),
     /// The unused byte at this offset is not zero.
     NotZero(usize),
@@ -182,7 +182,7 @@ impl fmt::Display for FormatError {
 
 impl std::error::Error for FormatError {}
 
-/// A reader of the fields of a state, in order.
+/// A reader of the fields of an encoded state, in order.
 struct Reader<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -203,7 +203,8 @@ impl Reader<'_> {
         if value == known { Ok(()) } else { Err(FormatError::Unknown { what, value }) }
     }
 
-    /// Skips the bytes up to `end`, which must be zero. `base` is the offset of this part in the state.
+    /// Skips the bytes up to `end`, which must be zero. `base` is the offset of the reader's bytes in the encoded
+    /// state.
     fn zeros(&mut self, end: usize, base: usize) -> Result<(), FormatError> {
         let odd = self.bytes[self.at..end].iter().position(|byte| *byte != 0);
         match odd {
@@ -277,8 +278,8 @@ impl KeySlots {
         head
     }
 
-    /// Returns the bytes that the authentication tag of a key slot covers besides the volume key: this header, and the
-    /// fields of the slot.
+    /// Returns the bytes that the authentication tag of a key slot covers besides the volume key: the header of the
+    /// state, and the fields of the key slot.
     pub fn bound(&self, slot: &Slot) -> Vec<u8> {
         let mut bytes = self.head().to_vec();
         bytes.extend_from_slice(&self.check);

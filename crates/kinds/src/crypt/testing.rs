@@ -28,7 +28,7 @@ fn draw(drawing: &mut dyn Drawing, depth: u32) -> Result<PartId> {
 const KEY_SLOTS: Records =
     Records { name: "key slots", valid: || (1..=SLOTS).map(key_slots).collect(), check };
 
-/// Returns a valid slot.
+/// Returns a valid key slot.
 pub(crate) fn slot() -> Slot {
     Slot {
         cost: Cost { memory_kib: 262_144, passes: 4, lanes: 1 },
@@ -46,7 +46,7 @@ fn key_slots(used: usize) -> Vec<u8> {
     KeySlots { unit: 4096, volume_id: [5; 16], check: [6; 32], slots }.encode()
 }
 
-/// Accepted key slots have a single encoding, and are within the limits.
+/// Checks that accepted key slots have a single encoding, and that their costs are within the limits.
 fn check(data: &[u8]) -> bool {
     // Most inputs have another length; the padded input passes that check.
     let mut padded = data.to_vec();

@@ -14,8 +14,8 @@ impl Verb for Keys {
     type Answer = KeySlots;
 }
 
-/// A request to list or change key slots. It names keys by their sources, `file:PATH` or `credential:NAME`, which the
-/// server reads: no key is part of a command.
+/// A request to list or change key slots. The request names keys by their sources, `file:PATH` or `credential:NAME`,
+/// which the server reads: no key is part of a command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeyRequest {
     /// The change of a key slot.
@@ -56,12 +56,12 @@ pub enum KeyChange {
     },
 }
 
-/// The reply to a request about key slots of a device.
+/// The reply of an encrypted device to the command that lists or changes its key slots.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeySlots {
-    /// The change that was made, or would be made; empty for a list.
+    /// The change that the command made, or would make without the dry run; empty if the command only lists key slots.
     pub done: String,
-    /// The key slots in use, after the change.
+    /// The key slots in use when the command has ended.
     pub slots: Vec<KeySlot>,
 }
 
@@ -76,11 +76,11 @@ pub struct KeySlot {
     pub made_unix_s: u64,
     /// Name of the key derivation function: `argon2id`.
     pub derivation: String,
-    /// Bytes of memory of the key derivation.
+    /// Memory that the key derivation needs, in bytes.
     pub memory_bytes: u64,
     /// Passes of the key derivation over the memory.
     pub passes: u32,
-    /// Lanes of the key derivation.
+    /// Lanes into which the memory of the key derivation is divided.
     pub lanes: u32,
 }
 

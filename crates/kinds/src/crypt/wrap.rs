@@ -1,6 +1,6 @@
-//! Wraps the volume key with a passphrase: Argon2id and AES-256-GCM, over the format of `slots.rs`.
+//! Wraps the volume key with a passphrase: Argon2id and AES-256-GCM, in the format of `slots.rs`.
 //!
-//! All of this runs on a worker thread: a derivation takes a second and hundreds of MiB, on purpose.
+//! Wrapping and unwrapping run on a worker thread: a key derivation takes a second and hundreds of MiB, on purpose.
 
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -44,7 +44,7 @@ fn check_of(volume: &KeySlots, key: &[u8]) -> [u8; 32] {
 /// Wraps the volume key `key` with a passphrase, and returns the new key slot.
 ///
 /// # Errors
-/// `Limit` if there is no memory for the key derivation.
+/// `Limit` if the machine has too little free memory for the key derivation.
 pub fn wrap(volume: &KeySlots, key: &Secret, passphrase: &Secret, new: NewSlot) -> Result<Slot> {
     let NewSlot { cost, salt, nonce, made_unix_s, label } = new;
     let (wrapped, tag) = ([0; 64], [0; 16]);
@@ -60,10 +60,12 @@ pub fn wrap(volume: &KeySlots, key: &Secret, passphrase: &Secret, new: NewSlot) 
     Ok(slot)
 }
 
-/// Returns the volume key, and the number of the key slot that the passphrase opens; `None` if it opens none.
+/// Returns the volume key, and the number of the key slot that the passphrase opens; `None` if the passphrase opens no
+/// key slot.
 ///
 /// # Errors
-/// `Limit` if there is no memory for the key derivation; `Corrupt` if a slot opens and holds the key of another volume.
+/// `Limit` if the machine has too little free memory for the key derivation; `Corrupt` if the passphrase opens a key
+/// slot that holds the key of another volume.
 pub fn unwrap(volume: &KeySlots, passphrase: &Secret) -> Result<Option<(Secret, usize)>> {
     for (number, slot) in volume.slots.iter().enumerate() {
         let Some(slot) = slot else { continue };
@@ -121,7 +123,7 @@ fn derive(slot: &Slot, passphrase: &[u8], into: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Overwrites the stack of this thread, where the hash function leaves a part of its input.
+/// Overwrites the stack of the calling thread, where Argon2 leaves a part of the passphrase.
 #[inline(never)]
 fn wipe_stack() {
     let mut deep = [0_u8; 64 << 10];

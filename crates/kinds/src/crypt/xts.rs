@@ -1,7 +1,7 @@
-//! AES-256-XTS, by AWS-LC. No key leaves locked memory: the library's contexts, with the key schedules in them, lie in
-//! a [`Secret`].
+//! AES-256-XTS, by the library AWS-LC. No key leaves locked memory: the contexts of the library, which contain the key
+//! schedules, lie in a [`Secret`].
 //!
-//! One of the named places of unsafe code: the calls into the library, and the loan of a buffer's bytes to a worker
+//! One of the few files with unsafe code: the calls into the library, and the use of a buffer's bytes by a worker
 //! thread.
 #![allow(unsafe_code)]
 
@@ -16,17 +16,17 @@ use block::{Buf, Env, Error, ErrorKind, Result, Secret};
 /// Bytes of an AES-256-XTS key: one half for the data, one for the tweak.
 pub const KEY_BYTES: usize = 64;
 
-/// Unit of the tweak. The tweak of a data unit is the number of its first 512-byte sector, whatever the unit's length,
-/// as `plain64` counts in dm-crypt.
+/// Bytes of a sector, the unit in which tweaks count. The tweak of a data unit is the number of its first 512-byte
+/// sector, whatever the length of the data unit, as with `plain64` in dm-crypt.
 const TWEAK_UNIT_BYTES: u64 = 512;
 
-/// Memory for both contexts.
+/// Bytes of locked memory for the two contexts of a cipher: one encrypts, the other decrypts.
 const PAGE: usize = 4096;
 const CONTEXT_ROOM: usize = PAGE / 2;
-/// Offset of the key schedules in the room of a context; they reach to its end.
+/// Offset of the key schedules in the memory of a context; they reach to the end of that memory.
 const SCHEDULES_AT: usize = 256;
 
-/// Whether a cipher encrypts or decrypts.
+/// The direction in which a cipher works: encryption or decryption.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     Encrypt,
@@ -43,12 +43,12 @@ pub struct Cipher {
 impl Cipher {
     /// Returns a cipher with the key `key` of [`KEY_BYTES`] bytes; `unit` is the length of a data unit in bytes.
     ///
-    /// If `zeros_stay`, 512 bytes of zeros decrypt to zeros. Encryption produces such a ciphertext only by a chance of
-    /// 2^-4096; a discard does regularly. A discard that a power cut interrupts may leave zeros in only a part of a
-    /// unit.
+    /// If `zeros_stay`, each sector of zeros decrypts to zeros. A discard leaves such sectors, while encryption
+    /// produces one only by a chance of 2^-4096. A discard that a power cut interrupts may leave zeros in only a part
+    /// of a data unit.
     ///
     /// # Errors
-    /// `Denied` for a key with equal halves, which would weaken XTS; `Limit` without locked memory.
+    /// `Denied` for a key with equal halves, which would weaken XTS; `Limit` if no memory can be locked.
     pub fn new(key: &[u8], unit: u32, zeros_stay: bool) -> Result<Self> {
         assert_eq!(key.len(), KEY_BYTES, "the key source checked the length of the key");
         let (data, tweak) = key.split_at(KEY_BYTES / 2);
@@ -99,16 +99,16 @@ impl Cipher {
         assert!(ready, "the library takes a key of the right length with unequal halves");
     }
 
-    /// Encrypts or decrypts `from` into `to`, of the same length: whole data units, the first of which begins at byte
-    /// `offset` of the device.
+    /// Encrypts or decrypts `from` into `to`, of the same length. The bytes are complete data units, the first of which
+    /// begins at byte `offset` of the device.
     pub fn apply(&mut self, way: Way, offset: u64, from: &[u8], to: &mut [u8]) {
         assert_eq!(from.len(), to.len(), "input and output of the cipher have the same length");
         // SAFETY: both slices have this length, and a unique slice overlaps no other.
         unsafe { self.apply_at(way, offset, from.as_ptr(), to.as_mut_ptr(), to.len()) }
     }
 
-    /// Encrypts or decrypts `bytes` in place: whole data units, the first of which begins at byte `offset` of the
-    /// device.
+    /// Encrypts or decrypts `bytes` in place. The bytes are complete data units, the first of which begins at byte
+    /// `offset` of the device.
     pub fn apply_in_place(&mut self, way: Way, offset: u64, bytes: &mut [u8]) {
         let (at, len) = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: one slice; XTS reads a block before it writes it.
@@ -116,7 +116,7 @@ impl Cipher {
     }
 
     /// # Safety
-    /// `from` is valid for reads and `to` for writes of `len` bytes. They are equal, or do not overlap.
+    /// `from` is valid for reads and `to` for writes of `len` bytes. The two ranges are equal, or do not overlap.
     unsafe fn apply_at(&mut self, way: Way, offset: u64, from: *const u8, to: *mut u8, len: usize) {
         assert!(len.is_multiple_of(self.unit), "{len} bytes are not whole data units");
         let context = self.context(way);
@@ -124,7 +124,8 @@ impl Cipher {
         for at in (0..len).step_by(self.unit) {
             let mut zeros = Zeros(0);
             if self.zeros_stay && way == Way::Decrypt {
-                // SAFETY: `len` is whole units, so the one at `at` is inside; nothing writes to it meanwhile.
+                // SAFETY: `len` bytes are whole units, so the unit at `at` is inside; nothing writes to the unit
+                // meanwhile.
                 zeros = Zeros::of(unsafe { std::slice::from_raw_parts(from.add(at), self.unit) });
             }
             let unit_at = if seeded::on(Bug::TweakOnce) { 0 } else { at as u64 };
@@ -155,7 +156,7 @@ impl Cipher {
     }
 }
 
-/// Sector size: a disk keeps or loses that much as one.
+/// Bytes of a sector, the unit that a disk writes atomically.
 const PIECE: usize = 512;
 
 /// A bitmap of the sectors of a data unit that are zeros. A unit has at most 65536 bytes.
@@ -178,7 +179,7 @@ impl Zeros {
     }
 }
 
-/// Bytes on loan to a worker thread.
+/// A job of a worker thread: the bytes to encrypt or decrypt, in buffers that a [`Lender`] keeps.
 struct Loan {
     way: Way,
     offset: u64,
@@ -190,14 +191,15 @@ struct Loan {
 // SAFETY: only the job uses the pointers, and the buffers behind them live until it has ended: see `Lender`.
 unsafe impl Send for Loan {}
 
-/// The result of the worker, set when it has ended or will never begin. `None` inside if it lost the cipher.
+/// The result of a job, set when the job has ended or will never begin. The inner `None` means that the job lost its
+/// cipher.
 #[derive(Default)]
 struct Back {
     ended: Mutex<Option<Option<Cipher>>>,
     told: Condvar,
 }
 
-/// The worker's side. Reports the end of the job when it is dropped, however the job ends.
+/// The worker thread's end of a job. Dropping this value sets the result of the job, however the job ends.
 struct Borrower {
     back: Arc<Back>,
     cipher: Option<Cipher>,
@@ -211,7 +213,7 @@ impl Drop for Borrower {
     }
 }
 
-/// The core's side: keeps the buffers until the worker has ended.
+/// The reactor thread's end of a job. Keeps the buffers until the job has ended.
 struct Lender {
     back: Arc<Back>,
     _from: Buf,
@@ -226,14 +228,15 @@ impl Lender {
             .told
             .wait_while(ended, |ended| ended.is_none())
             .unwrap_or_else(PoisonError::into_inner);
-        // Leave it set, so that the wait in `drop` returns at once.
+        // Leave `ended` set, so that the wait in `drop` returns at once.
         ended.replace(None).flatten()
     }
 }
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        // A future that is dropped half way waits here: at most a few milliseconds, for the longest request.
+        // If the future is dropped during the job, this wait blocks the thread: at most a few milliseconds, for the
+        // longest request.
         self.wait();
     }
 }
@@ -242,7 +245,7 @@ impl Drop for Lender {
 /// the cipher.
 ///
 /// # Errors
-/// `Faulted` if the worker did not finish, which is a bug.
+/// `Faulted` if the job ended without its cipher, which is a bug.
 pub async fn apply_elsewhere(
     env: &Env,
     cipher: Cipher,

@@ -1,4 +1,4 @@
-//! Delays every request independently: makes a slow disk from a fast one.
+//! Delays each request independently of other requests, so that a fast disk behaves like a slow disk.
 
 #[cfg(test)]
 pub(crate) mod subjects;
@@ -111,7 +111,7 @@ struct Delay {
     info: Info,
     lower: Lower,
     env: Env,
-    /// The delay of each verb, by its number.
+    /// Delay of requests without jitter, by the number of their verb.
     times: [Duration; OpKind::ALL.len()],
     jitter_ns: u64,
     delayed: Cell<u64>,

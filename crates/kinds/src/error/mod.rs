@@ -1,4 +1,4 @@
-//! Makes chosen requests fail, to test the error handling above it.
+//! Makes chosen requests fail, to test how the devices above handle errors.
 
 mod schedule;
 #[cfg(test)]
@@ -116,11 +116,12 @@ const WHEN: OptionSpec = OptionSpec {
     help: "whether a request fails before or after the lower device carries it out; before if not set",
 };
 
-/// Operations that fail if the spec names none.
+/// Operations that fail if the spec does not set the option `op`.
 const VERBS_DEFAULT: [OpKind; 4] =
     [OpKind::Read, OpKind::Write, OpKind::WriteZeroes, OpKind::Discard];
 
-/// Bits of a random draw: as many as the mantissa of an `f64` has, for the share is one.
+/// Bits of the random number that is drawn for a request: as many as the mantissa of an `f64`, the type of the option
+/// `rate`.
 const DRAW_BITS: u32 = 53;
 
 fn plan(given: &DeviceConfig) -> Plan<()> {
@@ -204,24 +205,25 @@ fn failure(word: Option<&str>) -> ErrorKind {
     }
 }
 
-/// A hook that fails the requests that meet all conditions.
+/// A hook that fails the requests that meet all conditions in the spec.
 struct Injector {
     verbs: u8,
     range: ByteRange,
     after: u64,
     schedule: Schedule,
-    /// A request fails if a random draw of [`DRAW_BITS`] bits is below this value.
+    /// The option `rate` as a number of [`DRAW_BITS`] bits. A selected request fails if a random number of as many bits
+    /// is below this value.
     chance: u64,
-    /// Failures that may still be injected.
+    /// Number of failures that may still be injected.
     left: Cell<u64>,
     failure: Error,
     flush_failure: Error,
     late: bool,
     env: Env,
-    /// Requests so far with a matching operation and range.
+    /// Number of requests so far with a matching operation and range.
     seen: Cell<u64>,
     injected: Cell<u64>,
-    /// Whether a flush has failed. The contract of a device demands that every later flush fails as well.
+    /// Whether the hook has failed a flush. Every later flush must fail too, as the contract of a device demands.
     flush_failed: Cell<bool>,
 }
 
@@ -231,7 +233,7 @@ impl Injector {
         self.verbs & 1 << op.verb() as u8 != 0 && touches
     }
 
-    /// Whether this request must fail. Counts it if it matches.
+    /// Whether the request `op` must fail. Counts the request in `seen` if its operation and range match.
     fn strikes(&self, op: &Op) -> bool {
         if !self.matches(op) {
             return false;
@@ -246,7 +248,7 @@ impl Injector {
         self.chance == all || self.env.random("error") % all < self.chance
     }
 
-    /// Counts an injected failure, and returns its error.
+    /// Counts an injected failure of the request `op`, and returns the error for the request.
     fn inject(&self, op: &Op) -> Error {
         self.injected.set(self.injected.get() + 1);
         if matches!(op, Op::Flush) {

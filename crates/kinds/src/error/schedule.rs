@@ -1,6 +1,6 @@
 //! The schedule of failures: selects matching requests by number.
 
-/// The most entries of a list.
+/// Most entries of a schedule that is a list.
 const ENTRIES_MAX: usize = 1024;
 
 /// The set of requests that a device fails, by their numbers, counted from 1.
@@ -18,7 +18,7 @@ impl Schedule {
     /// Parses a schedule of failing requests: `every 4`, or a list such as `3,5,9-12`.
     ///
     /// # Errors
-    /// The fault and the accepted form, as a sentence without its subject.
+    /// The fault in `text`, in words.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(step) = text.trim().strip_prefix("every ") {
             return number(step).map(Self::Every);

@@ -1,4 +1,4 @@
-//! A disk on a file or a block device: raw, byte 0 to byte 0.
+//! A disk on a file or a block device. Each byte of the disk is at the same offset in the file.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -175,16 +175,16 @@ fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
     Ok(DiskPlan { info, creates: created, identity, words })
 }
 
-/// An open file or block device, with the state that a later disk takes over together with it.
+/// An open file or block device with its state, both of which a disk takes over from the disk that it replaces.
 struct Opened {
-    /// The parameters of its first opening.
+    /// Parameters with which the file was opened first.
     open: Open,
     storage: Rc<dyn Storage>,
-    /// Whether operations bypass the page cache, as the disk that started the last operation wanted. Two disks may
-    /// share the file while one replaces the other.
+    /// Whether operations bypass the page cache at present, as the disk that started the last operation required. Two
+    /// disks share the open file while the one replaces the other.
     direct: Cell<bool>,
     flush_fault: FlushFault,
-    /// Operations past their deadline that the kernel still works on.
+    /// Number of operations past their deadline that the kernel has not completed.
     late: Rc<Cell<u32>>,
     watch: Watch,
 }
@@ -198,13 +198,14 @@ impl Opened {
         Ok(Self { open, storage, direct, flush_fault, late, watch })
     }
 
-    /// Whether `open` leads to the file or device that is open here: same path, or same identity.
+    /// Whether `open` names this open file or device: by the same path, or with the same identity.
     fn is_at(&self, env: &Env, open: &Open) -> bool {
         let has_identity = |facts: StorageFacts| facts.identity == self.storage.facts().identity;
         self.open.path == open.path || env.probe(open).is_ok_and(has_identity)
     }
 
-    /// Probes the open file again, with the parameters `open`, and returns its present facts.
+    /// Probes the open file again for the disk that takes it over, with the parameters `open`, and returns its present
+    /// facts.
     fn again(&self, env: &Env, open: &Open) -> Result<StorageFacts> {
         if self.open.read_only != open.read_only {
             let words = format!(
@@ -221,8 +222,8 @@ impl Opened {
     }
 }
 
-/// Opens the disk. If an earlier disk has the same file open, takes that over instead, with its present size and the
-/// new options.
+/// Makes the disk. If the disk that it replaces has the same file open, takes over the open file, with the present size
+/// of the file and the new options; else opens the file.
 fn make(making: MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>> {
     let MakerArgs { config: given, env, before, .. } = making;
     let open = open_of(given);
@@ -265,8 +266,8 @@ struct Disk {
 }
 
 impl Disk {
-    /// Carries out one operation. Past the deadline the disk is out of service until the kernel has answered: a late
-    /// write might overwrite newer bytes.
+    /// Carries out one operation on the file. After an operation has missed its deadline, the disk refuses all requests
+    /// until the kernel has completed the operation: a late write might overwrite newer bytes.
     async fn carry_out(&self, io: DiskIo) -> Result<Option<Buf>> {
         if self.opened.late.get() > 0 {
             return Err(self.overdue());
@@ -283,15 +284,15 @@ impl Disk {
             Ok(_) => Ok(outcome.buf),
             Err(error) => {
                 self.errors.set(self.errors.get() + 1);
-                // A read may fail because the file was truncated: then nothing more may be written to it.
+                // A read may fail because the file was truncated: then the disk must write nothing more to the file.
                 self.watch(None)?;
                 Err(error.at(&self.name))
             }
         }
     }
 
-    /// Checks the file for changes by other programs: only its size before the first write of each reactor turn, and
-    /// everything once a second, or if `io` is `None`.
+    /// Checks the file for changes by other programs. Checks only the size before the first write of each reactor turn,
+    /// and the path as well once a second or if `io` is `None`.
     fn watch(&self, io: Option<&DiskIo>) -> Result<()> {
         let Opened { storage, watch, .. } = &*self.opened;
         let now = self.env.now();
@@ -352,8 +353,8 @@ impl Disk {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    /// Reports no zeros and no holes while an operation is late, because it may still land anywhere. Looks at the file
-    /// first: a truncated one would seem to have holes.
+    /// Returns the extents of `range`. Reports all bytes as data while an operation is past its deadline, because that
+    /// operation may still change any of them. Checks the file first: a truncated file would seem to have holes.
     fn status(&self, range: ByteRange) -> Result<Vec<Extent>> {
         self.watch(None)?;
         let is_late = self.opened.late.get() > 0;
@@ -383,8 +384,8 @@ impl Device for Disk {
             }
             Op::Write { range, data, fua } => {
                 // The kernel reports the error of a write in its page cache only once: to a write with FUA, or to a
-                // concurrent flush. So through the page cache every such error must come from a flush, and flushes
-                // share it.
+                // concurrent flush. So through the page cache every such error must come from a flush, and concurrent
+                // flushes share the error.
                 let (offset, fua, direct) = (range.start(), *fua, self.facts.direct);
                 let io = DiskIo::Write { offset, data: data.clone(), fua: fua && direct };
                 self.carry_out(io).await?;

@@ -16,11 +16,12 @@ pub struct Watch {
     next: Cell<Mono>,
     turn: Cell<Mono>,
     place: RefCell<Place>,
-    /// Set once the file was truncated: bytes are lost, and a write would hide that.
+    /// The error of all further requests, set when a check finds the file truncated: bytes are lost, and a write would
+    /// hide the loss.
     fault: RefCell<Option<Error>>,
 }
 
-/// A change of the file of a disk, to be reported to the operator.
+/// A change of the file of a disk that a check has found, as an event for the operator.
 pub struct Seen {
     pub what: What,
     pub words: String,
@@ -37,17 +38,17 @@ impl Watch {
         }
     }
 
-    /// Whether the next check of the file is due.
+    /// Whether [`INTERVAL`] has passed since the last check of the file.
     pub fn is_due(&self, now: Mono) -> bool {
         now >= self.next.get()
     }
 
-    /// Whether this is the first call in the present turn of the reactor, which has the time `now`.
+    /// Whether this call is the first in the present turn of the reactor. All calls in one turn have the same `now`.
     pub fn is_new_turn(&self, now: Mono) -> bool {
         self.turn.replace(now) != now
     }
 
-    /// Returns an error if the file was truncated since it was opened. From then on the disk refuses all requests.
+    /// Returns an error if a check has found the file truncated. From then on the disk refuses all requests.
     pub fn fault(&self) -> Option<Error> {
         self.fault.borrow().clone()
     }
@@ -56,7 +57,7 @@ impl Watch {
     /// check.
     pub fn look(&self, storage: &dyn Storage, opened_bytes: u64, now: Mono) -> Vec<Seen> {
         self.next.set(now.after(INTERVAL));
-        // The next check will notice the change.
+        // This check failed, and the next check will find any change.
         let Ok(found) = storage.look() else { return Vec::new() };
         let mut seen = Vec::new();
         let is_cut = found.size < opened_bytes && !seeded::on(Bug::CutUnnoticed);

@@ -1,4 +1,4 @@
-//! Limits the rate of requests and bytes.
+//! Limits the requests and the bytes per second of a device.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -38,17 +38,17 @@ pub const KIND: Kind = Kind {
     maker: Maker::Device { bytes: Bytes::Passthrough, plan, make },
 };
 
-/// Limits of both directions together: one of requests, one of bytes.
+/// Options that limit reads and writes together: requests per second, and bytes per second.
 const TOGETHER: [OptionSpec; 2] = [
     requests("iops", "reads, writes, zeroes and discards per second, together"),
     bytes("bytes", "bytes read and written per second, together"),
 ];
 
-/// Limits of reads.
+/// Options that limit reads: requests per second, and bytes per second.
 const READS: [OptionSpec; 2] =
     [requests("read_iops", "reads per second"), bytes("read_bytes", "bytes read per second")];
 
-/// Limits of all operations that change bytes.
+/// Options that limit all operations that change bytes: requests per second, and bytes per second.
 const WRITES: [OptionSpec; 2] = [
     requests("write_iops", "writes, zeroes and discards per second"),
     bytes("write_bytes", "bytes written per second"),
@@ -85,8 +85,8 @@ const fn bytes(name: &'static str, help: &'static str) -> OptionSpec {
     }
 }
 
-/// Default burst. Within any second it lets a limit be exceeded by at most a tenth, and it is long enough that a queue
-/// that is filled once a turn of the core loses no time.
+/// Default of the option `burst`. With this burst, clients exceed a limit by at most a tenth within any second, and a
+/// queue that a client fills once in a reactor turn loses no time.
 const BURST_DEFAULT: Duration = Duration::from_millis(100);
 
 fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
@@ -130,14 +130,14 @@ struct Limit {
     lower: Lower,
     env: Env,
     reads: Rc<Gate>,
-    /// The same gate as `reads` if both directions are limited together.
+    /// Gate of requests that change bytes; the same gate as `reads` if the limits are for reads and writes together.
     writes: Rc<Gate>,
 }
 
-/// A throttle at which requests wait, first come first served.
+/// A throttle, with the requests that wait for its tokens in order of arrival.
 struct Gate {
     throttle: RefCell<Throttle>,
-    /// Held by the first waiting request.
+    /// Lock that the first waiting request holds, and for which the other requests wait.
     queue: Mutex,
     passed: Cell<u64>,
     held: Cell<u64>,
@@ -149,7 +149,8 @@ impl Gate {
         Self { throttle: RefCell::new(throttle), queue: Mutex::new(), passed, held }
     }
 
-    /// Waits until a request of `bytes` bytes may go on. Only the first waiting request has a timer.
+    /// Waits until the throttle has the tokens for a request of `bytes` bytes, and takes them. Only the first waiting
+    /// request has a timer.
     async fn pass(&self, env: &Env, bytes: u64) {
         let take = || self.throttle.borrow_mut().take(env.now(), bytes);
         if self.queue.wanted() > 0 || take().is_some() {

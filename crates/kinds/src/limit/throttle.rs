@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use block::Mono;
 
-/// Parts of a token. Levels are counted in parts, so that one nanosecond adds a whole number of them at any rate.
+/// Number of parts of a token. The level of a bucket is counted in parts, so that one nanosecond adds an integral
+/// number of parts at any rate.
 const PARTS: u128 = 1_000_000_000;
 
-/// A token bucket, which fills with `rate` tokens per second.
+/// A token bucket, which fills with `rate` tokens per second. A token permits one request or one byte.
 ///
-/// In any span of time the bucket gives out at most `rate` times the span, plus a full bucket or the tokens of the
-/// largest request in the span, whichever is more.
+/// In any time, requests take at most the tokens that flow into the bucket during that time, plus the tokens of a full
+/// bucket or of the largest request, whichever is more.
 #[derive(Debug)]
 pub struct Bucket {
     rate: u64,
-    /// Most parts that it saves while no request takes any.
+    /// Largest level, in parts, that the bucket reaches while no request takes tokens.
     full: u128,
     level: u128,
-    /// Time of the last update of the level.
+    /// Time of the last update of `level`.
     at: Mono,
 }
 
@@ -28,8 +29,8 @@ impl Bucket {
         Self { rate, full, level: full, at: now }
     }
 
-    /// Returns the earliest time at which `tokens` can be taken, if no other request takes any before. For a request
-    /// larger than the bucket the level may rise above full, so that no request waits for ever.
+    /// Returns the earliest time at which a request can take `tokens` tokens, if no other request takes tokens before.
+    /// For a request larger than the bucket the level may rise above `full`, so that no request waits for ever.
     fn ready_at(&mut self, now: Mono, tokens: u64) -> Mono {
         let needed = u128::from(tokens) * PARTS;
         let flowed = u128::from(self.rate).saturating_mul(now.since(self.at).as_nanos());
@@ -45,7 +46,7 @@ impl Bucket {
     }
 }
 
-/// The token buckets for requests and for bytes, from which every request takes.
+/// The token buckets for requests and for bytes. Every request takes tokens from both.
 #[derive(Debug)]
 pub struct Throttle {
     requests: Option<Bucket>,
@@ -58,8 +59,8 @@ impl Throttle {
         Self { requests, bytes }
     }
 
-    /// Takes the tokens of a request of `bytes` bytes, from every bucket or from none. If there are too few, returns
-    /// the time at which to try again.
+    /// Takes the tokens of a request of `bytes` bytes, from every bucket or from none. If a bucket has too few tokens,
+    /// returns the time at which to try again.
     pub fn take(&mut self, now: Mono, bytes: u64) -> Option<Mono> {
         let at = |bucket: &mut Option<Bucket>, tokens| {
             bucket.as_mut().map_or(now, |bucket| bucket.ready_at(now, tokens))

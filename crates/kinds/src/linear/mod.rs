@@ -1,4 +1,4 @@
-//! A window onto one device.
+//! Shows a byte range of one device as a device.
 
 #[cfg(test)]
 pub(crate) mod subjects;

@@ -1,4 +1,4 @@
-//! A disk in memory, in pieces that are allocated at their first write.
+//! A disk in memory. Each piece of memory is allocated at the first write to it.
 
 #[cfg(test)]
 pub(crate) mod subjects;
@@ -16,7 +16,7 @@ use kind::{
 
 use crate::ephemeral;
 
-/// The kind `memory`: a disk in memory, whose content is gone with the process.
+/// The kind `memory`: a disk in memory, whose content is lost when the process ends.
 pub const KIND: Kind = Kind {
     name: "memory",
     summary: "a disk in memory, lost when the process ends",
@@ -45,7 +45,7 @@ const SIZE: OptionSpec = OptionSpec {
     help: "size in bytes; a write allocates memory",
 };
 
-/// Bytes that are allocated and freed at once: large enough for a huge page, small enough for holes.
+/// Bytes of a piece, the unit in which the disk allocates memory and frees discarded memory.
 const PIECE_BYTES: u64 = 64 << 10;
 
 struct Memory {
@@ -59,7 +59,8 @@ fn make(given: &DeviceConfig) -> Result<Rc<dyn AnyDevice>> {
     Ok(Rc::new(Memory { info, pieces }))
 }
 
-/// Splits `range` by pieces: the piece, the offset in it, the offset in the range, the length.
+/// Splits `range` at the borders of pieces. Each part has the number of its piece, its offset in the piece, its offset
+/// in `range`, and its length.
 fn parts(range: ByteRange) -> impl Iterator<Item = (usize, usize, usize, usize)> {
     let first = range.start() / PIECE_BYTES;
     let last = (range.end() - 1) / PIECE_BYTES;

@@ -1,4 +1,4 @@
-//! Requests, on either side of the boundary.
+//! Carries out the requests of a migration device, before and behind the boundary.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,18 +26,18 @@ pub struct Inner {
     pub from: Lower,
     pub to: Lower,
     pub size: u64,
-    /// Most bytes that the mover moves in one step, in whole blocks of both devices.
+    /// Most bytes that the mover moves in one step, a multiple of the block sizes of source and target.
     pub step_bytes: u64,
-    /// Whether both devices have their bytes at the same addresses of the same disks, so that the mover changes them in
-    /// place.
+    /// Whether source and target have their bytes at the same addresses of the same disks, so that the mover changes
+    /// the bytes in place.
     pub in_place: bool,
     pub pace: Throttle,
     pub kept: Rc<dyn StateStore>,
     /// Ports of the lowers in whose labels the state of the migration is kept.
     pub ports: Vec<usize>,
-    /// Lock of byte ranges: requests share their ranges, and the mover holds its window exclusively.
+    /// Lock of byte ranges: a request holds its range shared, and the mover holds the range of its window exclusively.
     pub lock: RangeLock,
-    /// The boundary of the migration: bytes before this address are on `to`, the others on `from`.
+    /// The boundary of the migration: bytes before this address are on `to`, all other bytes are on `from`.
     pub boundary: Cell<u64>,
     pub back: Cell<bool>,
     pub job: Job,
@@ -46,15 +46,17 @@ pub struct Inner {
     pub tasks: TaskGroup,
 }
 
-/// Bytes of a migration that no request may access until the mover has repaired them or made their state durable.
+/// A byte range of a migration that no request may access until the mover has completed its move, or has made the
+/// record of its move durable.
 #[derive(Clone)]
 pub struct Torn {
     pub range: ByteRange,
-    /// The window that was being changed in place; `None` if its bytes have moved, and only the state is not durable.
+    /// The window with its checksums, if its change in place has begun and not ended; `None` if the bytes have moved,
+    /// and only the record of the move is not durable.
     pub window: Option<Sums>,
 }
 
-/// Parts of a migration device that is being made.
+/// The parts from which [`Migrate::new`] makes a migration device.
 pub struct Parts {
     pub name: String,
     pub env: Env,
@@ -105,12 +107,12 @@ impl Inner {
         self.boundary.get() == if self.back.get() { 0 } else { self.size }
     }
 
-    /// Whether the boundary of the migration moves backward, or is about to.
+    /// Whether the boundary of the migration moves backward, or will do so from the next step on.
     pub fn goes_back(&self) -> bool {
         self.back.get() || self.job.is_turning()
     }
 
-    /// Returns the device that permanently has all bytes, once the migration is done.
+    /// Returns the lower that has all bytes for good, if the migration is done; `None` before.
     fn only(&self) -> Option<&Lower> {
         if !self.job.is_done() {
             return None;
@@ -118,7 +120,7 @@ impl Inner {
         Some(if self.back.get() { &self.from } else { &self.to })
     }
 
-    /// Returns the port of the device that has all bytes at this moment, if one has.
+    /// Returns the port of the lower that has all bytes at this moment; `None` while each lower has a part of them.
     fn holder(&self) -> Option<usize> {
         match self.boundary.get() {
             _ if self.torn.borrow().is_some() => None,
@@ -138,13 +140,15 @@ impl Inner {
         both.start(&self.to, Op::Flush);
         let flushed = both.drain().await;
         if let Err(error) = &flushed {
-            // Once all bytes are on the other device, the one with the failed flush gets no more flushes.
+            // Every later flush must fail too: once the migration is done, the lower whose flush failed may get no more
+            // flushes.
             self.flush_fault.note(error, &self.name);
         }
         flushed
     }
 
-    /// Carries out a request. The caller holds its range, so the mover does not move these bytes meanwhile.
+    /// Carries out a request to `range`. The caller holds the lock of `range`, so the mover does not move these bytes
+    /// meanwhile.
     async fn carry_out(&self, op: &mut Op, range: ByteRange) -> Result<()> {
         if let Some(torn) = self.torn.borrow().as_ref().filter(|torn| torn.range.overlaps(range)) {
             let words =

@@ -1,13 +1,13 @@
 //! Moves the bytes of one device to another, or changes them in place, while clients use them.
 //!
-//! This is Violin's migration (section 2.2), at a speed that the user sets. Every byte is in exactly one place at any
-//! time: before the boundary on the target, behind it on the source.
+//! This is Violin's migration (section 2.2), at a speed that the user sets. Every byte is on exactly one lower at any
+//! time: before the boundary on the target, behind the boundary on the source.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the kind: options, plan, maker |
-//! | `device.rs` | requests, on either side of the boundary |
-//! | `mover.rs` | moving the boundary |
+//! | `device.rs` | carrying out requests, before and behind the boundary |
+//! | `mover.rs` | moving bytes and the boundary |
 //! | `record.rs` | the codec of the state in labels |
 
 mod device;
@@ -151,7 +151,7 @@ fn open(
     Ok(Migrate::new(info, Parts { name, env, from, to, in_place, speed, kept, ports }, record))
 }
 
-/// Returns the newest state in the labels beneath.
+/// Returns the newest record of the migration in the labels of the disks beneath.
 fn newest(kept: &dyn StateStore) -> Result<Option<Record>> {
     let states = [0, 1].into_iter().filter_map(|port| kept.found(port).state.as_ref());
     let Some(state) = states.max_by_key(|state| state.sequence) else { return Ok(None) };

@@ -1,7 +1,7 @@
-//! Moves the boundary, a window at a time.
+//! Moves the bytes of a migration and its boundary, one window at a time.
 //!
-//! Safety rests on one rule: the state that records a step is durable before any request can begin in the window of
-//! that step. So the mover keeps the lock of a moved window until it has written the state for the next one.
+//! Safety rests on one rule: the record of a step is durable before any request can begin in the window of that step.
+//! So the mover keeps the lock of a moved window until the record of the move is durable.
 
 use std::time::Duration;
 
@@ -16,29 +16,29 @@ use block::{
 use super::device::{Inner, Torn};
 use super::record::{Record, SECTOR_BYTES, WINDOW_MAX_BYTES, Window, sums};
 
-/// Most bytes of one step from one disk to another. A request to these bytes waits for the whole step.
+/// Most bytes that the mover moves to another disk in one step. A request to these bytes waits for the complete step.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Delay of the next attempt after a disk has failed.
+/// Time from an error of a disk to the next attempt of the mover.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Returns the most bytes that a migration moves in one step, in whole blocks.
+/// Returns the most bytes that the mover of a migration moves in one step, a multiple of the block size.
 pub fn step_bytes(info: &Info, in_place: bool) -> u64 {
     let most = if in_place { WINDOW_MAX_BYTES } else { STEP_BYTES };
     let most = most.min(u64::from(info.max_transfer));
     most - most % u64::from(info.block_size)
 }
 
-/// A window of a migration that is being moved, or that was moved and is not covered by a durable record yet.
+/// A window that the mover has moved, and whose move no durable record covers yet.
 pub struct Moved {
     range: ByteRange,
-    /// The exclusive lock; requests to the window wait for it.
+    /// The exclusive lock of the window, for which requests to the window wait.
     _alone: Locked,
 }
 
 impl Work for Inner {
     type Guard = Moved;
-    /// A half moved window, for the first step.
+    /// A window whose move was interrupted, with its lock; the first step completes the move.
     type Run = Option<(Locking, Torn)>;
     const TASK: &'static str = "a migration";
     const WHEN_DONE: Option<&'static str> =
@@ -60,13 +60,13 @@ impl Work for Inner {
         self.kept.committed()
     }
 
-    /// Queues for the lock of a half moved window at once, before any request.
+    /// Asks for the lock of a window whose move was interrupted, before any request to the window can begin.
     fn begin(&self) -> Self::Run {
         let torn = self.torn.borrow().clone();
         torn.map(|torn| (self.lock.lock(torn.range, Mode::Exclusive), torn))
     }
 
-    /// Whether a half moved window must be repaired first: requests to it wait for that.
+    /// Whether the mover must first complete an interrupted move of a window: requests to the window wait for that.
     fn is_urgent(&self) -> bool {
         self.torn.borrow().is_some()
     }
@@ -82,14 +82,15 @@ impl Work for Inner {
         self.keep(None).await
     }
 
-    /// Blocks access to the window that moved last until its state is durable.
+    /// Blocks requests to the last moved window, when the mover stops before the record of the move is durable.
     fn stopped(&self, unsettled: &[Moved]) {
         if let Some(moved) = unsettled.last() {
             self.torn.borrow_mut().get_or_insert(Torn { range: moved.range, window: None });
         }
     }
 
-    /// Retries by itself if it can, because requests that wait for the window must not wait for an operator.
+    /// Returns the time to the next attempt, unless another attempt cannot succeed. Requests that wait for a window
+    /// must not wait for an operator.
     fn retry_after(&self, error: &Error) -> Option<Duration> {
         (!matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Faulted)).then_some(RETRY)
     }
@@ -127,12 +128,12 @@ impl Work for Inner {
 }
 
 impl Inner {
-    /// Returns the source and the target of the present direction.
+    /// Returns the source and the target in the present direction of the migration.
     fn sides(&self) -> (&Lower, &Lower) {
         if self.back.get() { (&self.to, &self.from) } else { (&self.from, &self.to) }
     }
 
-    /// Returns the window that is moved next.
+    /// Returns the window that the mover moves next; `None` if the boundary has reached its destination.
     fn window(&self) -> Option<ByteRange> {
         let (boundary, most) = (self.boundary.get(), self.step_bytes);
         match self.back.get() {
@@ -145,7 +146,7 @@ impl Inner {
         }
     }
 
-    /// Moves one window, or finds that the boundary has reached its destination.
+    /// Moves one window. If the boundary has reached its destination, makes the end of the migration durable instead.
     async fn move_window(&self, steps: &mut Steps<'_, Self>) -> Result<Outcome<Moved>> {
         if self.is_at_end() {
             steps.settle().await?;
@@ -175,7 +176,7 @@ impl Inner {
         Ok(Outcome::Moved(moved))
     }
 
-    /// Writes a window to its target, and moves the boundary over it.
+    /// Writes `data`, the content of a window, to the target, and moves the boundary over the window.
     async fn put(&self, torn: Torn, data: Buf, alone: Locked) -> Result<Moved> {
         let (_, target) = self.sides();
         let range = torn.range;
@@ -194,7 +195,7 @@ impl Inner {
         Ok(Moved { range, _alone: alone })
     }
 
-    /// Makes the progress durable, and the window that is changed next.
+    /// Writes the progress of the migration to the labels, with `window` as the window that changes in place next.
     async fn keep(&self, window: Option<Window>) -> Result<()> {
         let record = Record {
             back: self.back.get(),
@@ -207,7 +208,7 @@ impl Inner {
         written.into_iter().try_for_each(|(_, answer)| answer)
     }
 
-    /// Completes the move of a half moved window, however much of it was written.
+    /// Completes the interrupted move of a window, however much of the window was written.
     async fn mend(
         &self,
         steps: &mut Steps<'_, Self>,
@@ -215,7 +216,7 @@ impl Inner {
         alone: Locked,
     ) -> Result<Outcome<Moved>> {
         let Some(window) = &torn.window else {
-            // The window has moved; only the record of that is not durable yet.
+            // The window has moved; only the record of the move is not durable yet.
             steps.settle().await?;
             *self.torn.borrow_mut() = None;
             return Ok(Outcome::Unchanged);
@@ -230,7 +231,8 @@ impl Inner {
         Ok(Outcome::Moved(self.put(torn, data, alone).await?))
     }
 
-    /// Returns the content that clients saw in a window that was being changed in place: see `docs/formats/migrate.md`.
+    /// Returns the content that clients saw last in a window whose change in place was interrupted: see
+    /// `docs/formats/migrate.md`.
     async fn recognise(&self, window: &Window) -> Result<Buf> {
         let (source, target) = self.sides();
         let len = window.range.len() as usize;

@@ -7,7 +7,7 @@ use kind::Summary;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The version that this code writes, and the only one that it reads.
+/// Version of the record that this code writes, and the only version that it reads.
 const VERSION: u32 = 1;
 
 const BACK: u16 = 1;
@@ -16,13 +16,13 @@ const PAUSED: u16 = 2;
 /// Bytes covered by one checksum of a window: the unit that a disk writes atomically.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Most bytes of the window of a migration. The checksums of such a window fit into a state beside the header, and it
-/// is a multiple of the largest block size.
+/// Most bytes of the window of a migration. The checksums of such a window fit into a state in a label beside the
+/// header. The number is a multiple of the largest block size.
 pub const WINDOW_MAX_BYTES: u64 = 192 << 10;
 
 const SUMS_MAX: usize = (WINDOW_MAX_BYTES / SECTOR_BYTES) as usize;
 
-/// The largest device.
+/// Largest size in bytes of a migration device.
 const SIZE_MAX: u64 = 1 << 62;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -49,16 +49,16 @@ pub struct Record {
     pub paused: bool,
     /// Size of the migration device in bytes.
     pub size: u64,
-    /// Boundary of the migration: number of bytes from the start of the device that are moved.
+    /// Boundary of the migration: the number of bytes at the start of the device that are on the target.
     pub boundary: u64,
-    /// The window that is being changed in place, if there is one.
+    /// The window that the mover changes in place next, if there is one.
     pub window: Option<Window>,
 }
 
-/// A window of a migration that is being changed in place.
+/// A window of a migration that the mover changes in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Window {
-    /// Byte range of the window.
+    /// Byte range of the window in the migration device.
     pub range: ByteRange,
     /// Checksum of each sector of the window, as clients see the sector.
     pub sums: Vec<u64>,
@@ -70,8 +70,9 @@ impl Window {
         Self { range, sums: sums(bytes).collect() }
     }
 
-    /// Whether a sector proves that this window began to move: the sector matches its checksum in the new place (`is_new`)
-    /// and not in the old one (`is_old`). Zeros prove nothing: a disk may read as zeros where a power cut lost a write.
+    /// Whether a sector proves that this window began to move: the sector matches its checksum as the target reads it
+    /// (`is_new`), and not as the source reads it (`is_old`). Zeros prove nothing: a disk may read as zeros where a
+    /// power cut lost a write.
     pub fn is_proved_moved(&self, is_new: &[bool], is_old: &[bool]) -> bool {
         let zeros = sums(&[0; SECTOR_BYTES as usize]).next();
         let zeros = zeros.filter(|_| !seeded::on(Bug::MoveProvedByZeros));
@@ -83,7 +84,7 @@ impl Window {
 /// Describes the encoded progress of a migration for people.
 ///
 /// # Errors
-/// The reason why `bytes` are no record.
+/// The reason why `bytes` are no valid record of a migration.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { size, boundary, back, paused, .. } = Record::decode(bytes)?;
     let way = if back { "left to move back" } else { "moved" };
@@ -125,7 +126,7 @@ impl Record {
     /// Decodes the progress of a migration from a state in labels.
     ///
     /// # Errors
-    /// The reason why `bytes` are no usable record.
+    /// The reason why `bytes` are no valid record of a migration.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let (header, rest) = Header::ref_from_prefix(bytes)
             .map_err(|_| format!("{} bytes are too short for a migration record", bytes.len()))?;
@@ -166,7 +167,7 @@ impl Record {
     }
 }
 
-/// Whether `range` is the window that is moved next.
+/// Whether `range` can be the window that the mover moves next: it begins or ends at the boundary.
 fn is_next(range: ByteRange, back: bool, boundary: u64, size: u64) -> bool {
     let edge = if back { range.end() } else { range.start() };
     edge == boundary && range.end() <= size

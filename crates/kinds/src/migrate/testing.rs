@@ -19,7 +19,7 @@ fn valid() -> Vec<Vec<u8>> {
     vec![record(false, 0), record(true, 0), record(false, 1), record(true, most)]
 }
 
-/// An accepted record has a single encoding, and its window is the next one.
+/// Checks that an accepted record has a single encoding, and that its window begins or ends at the boundary.
 fn check(data: &[u8]) -> bool {
     let Ok(record) = Record::decode(data) else { return false };
     assert!(record.encode() == data, "accepted bytes are those that would be written");

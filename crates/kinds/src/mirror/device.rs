@@ -1,4 +1,5 @@
-//! Reads from the member with the shortest expected latency, and writes to all.
+//! Carries out the requests of a mirror: reads from the member with the shortest expected latency, writes to all
+//! members.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -36,39 +37,40 @@ pub struct Inner {
     pub env: Env,
     pub members: Vec<Member>,
     /// Lock of byte ranges. Writes hold their ranges exclusively: overlapping writes reach every member in the same
-    /// order. Reads wait for earlier writes, so that no client reads a newer byte and then an older one.
+    /// order. Reads wait for earlier writes, so that no client reads a newer byte and then an older byte at the same
+    /// address.
     pub lock: RangeLock,
     pub deadline: Deadline,
-    /// Rotates the member that is tried first when all are alike.
+    /// Number of reads so far, which rotates the member to read among members of equal cost.
     turn: Cell<usize>,
     pub repairs: Cell<u32>,
     pub repaired: Cell<u64>,
     zero_to_discard: bool,
     flush_fault: FlushFault,
     pub(super) writer: Option<SuperblockWriter>,
-    /// The regions of the mirror's bitmaps.
+    /// Division of the mirror into the regions of its bitmaps.
     pub(super) regions: Regions,
     /// Throttle for the bytes that resync and scrub copy or read.
     pub(super) pace: Throttle,
     pub(super) scrubbing: Scrubbing,
-    /// Background tasks of the mirror, and requests past their deadline.
+    /// Background tasks of the mirror, and tasks that wait for requests past their deadline.
     pub(super) tasks: TaskGroup,
 }
 
-/// Parts of a mirror that is being made.
+/// The parts from which [`Mirror::new`] makes a mirror.
 pub struct Parts {
     pub name: String,
     pub env: Env,
     pub timeout: Duration,
-    /// The regions of the mirror's bitmaps.
+    /// Division of the mirror into the regions of its bitmaps.
     pub regions: Regions,
-    /// Most bytes per second that resync and scrub copy, if the spec sets a limit.
+    /// Most bytes per second that resync and scrub copy or read, if the spec sets a limit.
     pub speed: Option<u64>,
-    /// The state of the mirror's scrubs.
+    /// State of the mirror's scrubs at the opening.
     pub scrubbing: Scrubbing,
     /// The members, each with its state at the opening and the regions that it misses.
     pub members: Vec<(Lower, State, Bitmap)>,
-    /// Writer of the mirror's state to labels; `None` on raw disks.
+    /// Writer of the mirror's state to labels; `None` on raw disks, and for a read-only mirror.
     pub writer: Option<SuperblockWriter>,
 }
 
@@ -110,16 +112,15 @@ impl Inner {
         self.in_sync().eq([index])
     }
 
-    /// Marks a member as failed after an error. The last member in sync stays in sync instead, and passes its errors
-    /// up.
+    /// Marks a member as failed after an error. The last member in sync stays in sync, and clients get its errors.
     pub fn retire(&self, index: usize, cause: Cause, why: String) {
         if self.members[index].takes_writes() && !self.is_last(index) {
             self.leave_out(index, State::Failed, cause, why);
         }
     }
 
-    /// Takes a member out of the mirror: all later writes do not go to it. It may also miss writes in flight, and those
-    /// since its last flush.
+    /// Takes a member out of the mirror, so that it gets no later writes. The member may also miss the writes in
+    /// flight, and the writes since its last flush.
     pub(super) fn leave_out(
         &self,
         index: usize,
@@ -130,7 +131,7 @@ impl Inner {
         let member = &self.members[index];
         match &self.writer {
             Some(writer) => member.misses(&writer.intent.wanted()),
-            // Without the bitmap of dirty regions, any region may differ.
+            // Without the bitmap of dirty regions, the member may differ in any region.
             None => member.misses(&Bitmap::all(self.regions.count())),
         }
         let why = why.into();
@@ -150,8 +151,8 @@ impl Inner {
         self.env.emit(Event { what, device: self.name.clone(), member, words });
     }
 
-    /// Chooses the member to read: in sync, not yet tried, with the least cost. One in `avoid` is chosen only if there
-    /// is no other.
+    /// Chooses the member to read: the member in sync with the least cost that is not in `tried`. Chooses a member in
+    /// `avoid` only if there is no other.
     fn choose(&self, avoid: Copies, tried: Copies) -> Option<usize> {
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
         let count = self.members.len();
@@ -175,14 +176,15 @@ impl Inner {
         }
     }
 
-    /// Waits for the writes to a range that began earlier.
+    /// Waits for the writes to `range` that began before this call.
     async fn after_writes(&self, range: ByteRange) {
         if !self.lock.is_empty() {
             drop(self.lock.lock(range, Mode::Shared).await);
         }
     }
 
-    /// Reads until a member answers. Returns the members that could not.
+    /// Reads `range` from one member after the other until a read succeeds. Returns the members whose read failed, and
+    /// adds the member that was read to `avoid`.
     async fn read(&self, range: ByteRange, into: &mut Buf, avoid: &mut Copies) -> Result<Copies> {
         self.after_writes(range).await;
         let mut tried = Copies::NONE;
@@ -200,11 +202,11 @@ impl Inner {
                 }
             }
         }
-        // Made only now: an error costs an allocation, and most reads need none.
+        // Make the error only now: it costs an allocation, and most reads need no error.
         Err(failed.unwrap_or_else(|| self.nobody()))
     }
 
-    /// Asks the members in sync for the block status until one answers.
+    /// Requests the block status from one member in sync after the other, until a request succeeds.
     async fn status(&self, op: &mut Op) -> Result<()> {
         self.after_writes(op.range().expect("a status request has a range")).await;
         let (mut tried, mut failed) = (Copies::NONE, Err(self.nobody()));
@@ -222,21 +224,22 @@ impl Inner {
         failed
     }
 
-    /// Returns the first member in sync that is not in `tried`. Members come in sync and are taken out while others are
-    /// tried.
+    /// Returns the first member in sync that is not in `tried`. Members may come in sync or be taken out while the
+    /// caller tries other members.
     pub(super) fn next_in_sync(&self, tried: Copies) -> Option<usize> {
         self.in_sync().find(|n| !tried.has(*n))
     }
 
-    /// Returns the members not to try again, after member `index` has failed. `begun` is its [`Member::changes`] when
-    /// it was asked. A member whose state has changed meanwhile is not added: it may come back in sync, and be the only
-    /// one.
+    /// Returns the members that a request must not try again, after it has failed on member `index`. `begun` is the
+    /// [`Member::changes`] of the member when the request was sent. If the state of the member has changed since, the
+    /// member is not added: it may be in sync again, as the only member.
     pub(super) fn tried(&self, tried: Copies, index: usize, begun: u64) -> Copies {
         if self.members[index].changes() == begun { tried.with(index) } else { tried }
     }
 
-    /// Whether a reply of member `index` counts. `begun` is its [`Member::changes`] when it was asked. A member that
-    /// was taken out meanwhile may return older bytes: a failed flush drops earlier writes.
+    /// Whether the mirror may use a reply of member `index`. `begun` is the [`Member::changes`] of the member when the
+    /// request was sent. A member that was taken out since may return older bytes, because a failed flush loses earlier
+    /// writes.
     pub(super) fn is_believed(&self, index: usize, begun: u64) -> bool {
         self.members[index].changes() == begun || seeded::on(Bug::FailedBelieved)
     }
@@ -275,9 +278,9 @@ impl Inner {
         }
     }
 
-    /// Waits for the reply of member `index` to a child request. Returns `None` past the deadline; the request then
-    /// counts as late until it returns. `what` names the operation. `alone` is the lock of the range that the request
-    /// changes.
+    /// Waits for the reply of member `index` to a child request. Returns `None` if the deadline passes first; the
+    /// request then counts as late until the member replies. `what` names the operation. `alone` is the lock of the
+    /// range that the request changes.
     pub(super) async fn answer(
         &self,
         index: usize,
@@ -289,10 +292,10 @@ impl Inner {
         answer.map_err(|late| self.leave_late(index, what, late, alone)).ok()
     }
 
-    /// Handles a request past its deadline. The last member in sync stays although it does not answer, and the lock of
-    /// the range is kept until it does: its late write must not overwrite newer bytes. Any other member is retired at
-    /// once, even if the caller has already given it up. A restarted copy does that, and the late write would land on
-    /// the new copy.
+    /// Handles a request to member `index` that is past its deadline. If the member is the last in sync, it stays in
+    /// sync, and this function keeps the lock of the range until the member replies: the late write must not overwrite
+    /// newer bytes. Any other member is retired at once, even if the caller has already given up the request. A
+    /// restarted resync gives up its requests, and a late write would overwrite bytes of the new resync.
     fn leave_late(&self, index: usize, what: &str, late: Child, alone: &mut Option<Locked>) {
         let error = self.no_answer(index);
         self.emit(What::DiskLate, Some(index), error.to_string());
@@ -304,7 +307,7 @@ impl Inner {
         }
     }
 
-    /// Carries out an operation that changes bytes on every member that takes writes.
+    /// Carries out `op`, which changes bytes, on every member that takes writes.
     async fn change(&self, op: &Op) -> Result<()> {
         let range = op.range().expect("a request that changes bytes has a range");
         let mut alone = match seeded::on(Bug::OverlapUnordered) {
@@ -316,21 +319,22 @@ impl Inner {
         self.remembered().await.and(done)
     }
 
-    /// Makes a member's failure durable on the others before a request that it missed is acknowledged.
+    /// Makes the failure of a member durable in the labels of the other members, before the mirror acknowledges a
+    /// request that the failed member missed.
     async fn remembered(&self) -> Result<()> {
         if seeded::on(Bug::AnsweredEarly) { Ok(()) } else { self.remember().await }
     }
 
-    /// Flushes all members that take writes. Once a flush has failed upwards, all later flushes of the mirror fail as
-    /// well, whichever members they reach.
+    /// Flushes all members that take writes. Once a flush of the mirror has failed, all later flushes of the mirror
+    /// fail too, whatever the members reply.
     pub(super) async fn flush(&self) -> Result<()> {
         self.flush_fault.check()?;
         let flushed = loop {
             let takes = |index: &usize| self.members[*index].takes_writes();
             let asked = (0..self.members.len()).filter(takes).fold(Copies::NONE, Copies::with);
             let flushed = self.to_all(&Op::Flush, &mut None).await;
-            // A member that came in sync during the flush has all writes as well, but was not flushed. The flushed ones
-            // may be out by now. So a failed flush is tried again if such a member exists.
+            // A member that came in sync during the flush also has all writes, but was not flushed. The flushed members
+            // may have been taken out meanwhile. So a failed flush is repeated if such a member exists.
             if flushed.is_ok()
                 || self.in_sync().all(|index| asked.has(index))
                 || seeded::on(Bug::FlushNotAskedAnew)
@@ -349,8 +353,9 @@ impl Inner {
         flushed
     }
 
-    /// Sends `op` to every member that takes writes, waits for all, and retires those that fail. It succeeds if it
-    /// succeeded on a member that stays in sync. `alone` is the lock of the range that it changes, if it changes one.
+    /// Sends `op` to every member that takes writes, waits for all replies, and retires the members that fail. Succeeds
+    /// if `op` succeeded on a member that stays in sync. `alone` is the lock of the range that `op` changes; `None` for
+    /// a flush.
     async fn to_all(&self, op: &Op, alone: &mut Option<Locked>) -> Result<()> {
         let mut room = [const { None }; MEMBERS_MAX];
         let mut fan = Fan::new(&mut room);
@@ -377,8 +382,8 @@ impl Inner {
         self.judge(op, worked, failures)
     }
 
-    /// Counts a failure of `op`, and retires the member at once, while others are still awaited: a disk with a failed
-    /// flush may return older bytes from then on.
+    /// Counts a failure of `op` on member `index`, and retires the member before the other members have replied: a disk
+    /// with a failed flush may return older bytes from then on.
     fn failed(&self, op: &Op, index: usize, error: Error) -> Error {
         self.members[index].count_error();
         self.retire(index, Cause::Request, Member::words_of(op.verb().name(), &error));
@@ -387,7 +392,7 @@ impl Inner {
 
     fn judge(&self, op: &Op, worked: Copies, mut failures: Vec<(usize, Error)>) -> Result<()> {
         if self.in_sync().any(|index| worked.has(index)) {
-            // A failed member that was the last one in sync may not be the last any more, because a resync has ended.
+            // A failed member that was the last in sync may not be the last any more, because a resync has ended.
             for (index, error) in failures {
                 if self.members[index].state() == State::InSync {
                     self.retire(index, Cause::Request, Member::words_of(op.verb().name(), &error));
@@ -395,7 +400,8 @@ impl Inner {
             }
             return Ok(());
         }
-        // No member in sync has it for certain. A member being copied that has it would differ from its source.
+        // No member in sync has the change for certain. A resync target that has the change would differ from its
+        // source.
         let copying = |n: &usize| self.members[*n].state() == State::Copying;
         for index in (0..self.members.len()).filter(copying) {
             let why = "resync stopped: a write failed on the source member";
@@ -455,8 +461,8 @@ impl Inner {
         format!("cairn device resync {}/{name}", self.name)
     }
 
-    /// Returns the next step for the operator about the member `name` that was absent at the start, while the others
-    /// serve.
+    /// Returns the next step for the operator about the member `name`, which has been absent since the start of the
+    /// mirror.
     pub(super) fn back_again(&self, name: &str) -> String {
         format!(
             "bring member {name} back, and cairn apply the spec; or cairn device replace {}/{name} PATH",
@@ -464,10 +470,10 @@ impl Inner {
         )
     }
 
-    /// Returns the index of the member of the mirror called `name`.
+    /// Returns the index of the member called `name`.
     ///
     /// # Errors
-    /// `NotFound`, with the names of all members.
+    /// `NotFound` if the mirror has no such member, with the names of all members.
     pub fn find(&self, name: &str) -> Result<usize> {
         self.members.iter().position(|member| member.lower.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.members.iter().map(|member| member.lower.name()).collect();
@@ -499,7 +505,7 @@ impl Inner {
     }
 }
 
-/// Returns the same operation for one more member: handles to the same immutable bytes.
+/// Returns a copy of `op` for one more member. The copy shares the payload with `op`.
 fn copy_of(op: &Op) -> Op {
     match op {
         Op::Write { range, data, fua } => {
@@ -584,7 +590,7 @@ impl Device for Mirror {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            // If the close is abandoned, the copies and scrubs that it stopped go on.
+            // If the close is abandoned, restart the resyncs and scrubs that the close stopped.
             let closing = inner.tasks.close(|| {
                 let copying = |n: &usize| inner.members[*n].state() == State::Copying;
                 (0..inner.members.len()).filter(copying).for_each(|n| inner.begin_resync(n));

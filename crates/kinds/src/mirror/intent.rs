@@ -1,7 +1,7 @@
-//! The bitmap of dirty regions, which a mirror that was not closed cleanly has to reconcile.
+//! The bitmap of dirty regions. After a crash, the mirror makes its members equal in these regions.
 //!
-//! A region is durably in the bitmap before a write to it is sent, and leaves it when writes to it have ceased. While
-//! it is in the bitmap, a write costs the check of a bit.
+//! A region is durably in the bitmap before a write to the region is sent to a member. The region leaves the bitmap
+//! when writes to it have ceased. While the region is in the bitmap, a write only checks one bit.
 
 use std::cell::{Cell, RefCell};
 
@@ -9,38 +9,40 @@ use block::ByteRange;
 
 use super::regions::{Bitmap, Regions};
 
-/// Number of client writes that pay for one update of the mirror's state in labels for the bitmap; updates for newly
-/// dirty regions are not limited. Each update is two writes of a label, so these stay below 3 for 100 client writes.
+/// Number of client writes for each update of the mirror's state that removes regions from the bitmap; updates that add
+/// regions are not limited. An update writes each label twice, so removals cost less than 3 writes of each label for
+/// 100 client writes.
 pub const WRITES_PER_STATE: u64 = 80;
 
-/// Most regions that may leave the bitmap at once, and before any client writes have paid for it. More credit is not
-/// saved: clients that were busy and are slow now would spend it on states for single regions.
+/// Most regions that may leave the bitmap in one update while clients write, and before the first client write. More
+/// credit is not saved: after a busy time, clients with few writes would cause an update for each single region.
 const REGIONS_AT_ONCE: u64 = 128;
 
-/// Most client writes that are saved as credit.
+/// Largest credit for updates that remove regions, in client writes.
 const CREDIT_MAX: u64 = WRITES_PER_STATE * (REGIONS_AT_ONCE + 1);
 
-/// Checks in a row without any write after which all regions leave the bitmap, regardless of credit.
+/// Number of successive checks without a client write between them, after which all regions leave the bitmap, whatever
+/// the credit.
 const IDLE_LOOKS: u32 = 6;
 
 /// The bitmap of dirty regions of a running mirror.
 pub struct Intent {
     regions: Regions,
     maps: RefCell<Maps>,
-    /// Client writes that have not paid for a state yet.
+    /// Number of client writes that no update of the state has used yet, at most [`CREDIT_MAX`].
     credit: Cell<u64>,
-    /// Checks in a row that have found no write.
+    /// Number of the last successive checks that have found no client write.
     idle_looks: Cell<u32>,
-    /// Whether a task checks the bitmap regularly for regions without writes.
+    /// Whether a task runs that regularly checks the bitmap for regions without client writes.
     pub is_watched: Cell<bool>,
 }
 
 struct Maps {
-    /// Regions that must be in the bitmap.
+    /// Regions that the next state of the mirror must record as dirty.
     wanted: Bitmap,
-    /// Regions that are in the bitmap on every member in sync.
+    /// Regions that are durably in the bitmap in the labels of every member in sync.
     durable: Bitmap,
-    /// Regions with writes since the last check.
+    /// Regions with client writes since the last check for regions without writes.
     touched: Bitmap,
 }
 
@@ -62,7 +64,7 @@ impl Intent {
         &self.regions
     }
 
-    /// Records that `range` is written now. Returns whether the regions of `range` are durably in the bitmap.
+    /// Records that a client writes to `range` now. Returns whether the regions of `range` are durably in the bitmap.
     #[inline]
     pub fn covers(&self, range: ByteRange) -> bool {
         let (first, last) = self.regions.of(range);
@@ -75,14 +77,14 @@ impl Intent {
         covered
     }
 
-    /// Counts a client write, which pays for a part of an update of the mirror's state.
+    /// Counts a client write, as credit for an update of the mirror's state that removes regions.
     #[inline]
     pub fn count_write(&self) {
         self.credit.set((self.credit.get() + 1).min(CREDIT_MAX));
     }
 
-    /// Adds the regions of `range` to the bitmap, and as many behind them as sequential writes of this length reach
-    /// before they have paid for an update. So sequential writes share updates of the mirror's state.
+    /// Adds the regions of `range` to the wanted bitmap, and the regions behind them that the next [`WRITES_PER_STATE`]
+    /// sequential writes of this length reach. So sequential writes share updates of the mirror's state.
     pub fn want(&self, range: ByteRange) {
         let (first, last) = self.regions.of(range);
         let ahead = range.len() * WRITES_PER_STATE / self.regions.region_bytes();
@@ -91,7 +93,7 @@ impl Intent {
         (first..=last).for_each(|region| maps.wanted.insert(region));
     }
 
-    /// Returns the regions that must be in the durable bitmap of dirty regions.
+    /// Returns the regions that the next state of the mirror must record as dirty.
     pub fn wanted(&self) -> Bitmap {
         self.maps.borrow().wanted.clone()
     }
@@ -101,8 +103,8 @@ impl Intent {
         self.maps.borrow_mut().durable = map;
     }
 
-    /// Returns the regions that may leave the bitmap if they are flushed now and not written meanwhile. `busy` returns
-    /// whether a byte range has writes in flight.
+    /// Returns the regions that may leave the bitmap if all members are flushed now and clients do not write to the
+    /// regions meanwhile. `busy` returns whether a byte range has writes in flight.
     pub fn quiet(&self, busy: impl Fn(ByteRange) -> bool) -> Bitmap {
         let Maps { wanted, touched, .. } = &mut *self.maps.borrow_mut();
         let looks = if touched.is_empty() { self.idle_looks.get() + 1 } else { 0 };
@@ -119,9 +121,9 @@ impl Intent {
         quiet
     }
 
-    /// Removes the regions in `quiet` from the bitmap, except those with writes since they were found quiet. Returns
-    /// whether any was removed: the caller must then write the next state of the mirror before it releases the writer's
-    /// lock.
+    /// Removes the regions in `quiet` from the bitmap, except regions with client writes since the call of
+    /// [`Intent::quiet`]. Returns whether a region was removed: the caller must then write the next state of the mirror
+    /// before it releases the lock of the superblock writer.
     pub fn leave(&self, quiet: &Bitmap, busy: impl Fn(ByteRange) -> bool) -> bool {
         let Maps { wanted, durable, touched } = &mut *self.maps.borrow_mut();
         let mut states = 1;

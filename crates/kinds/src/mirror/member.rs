@@ -1,4 +1,4 @@
-//! One member of a mirror.
+//! One member of a mirror: its state, its errors, its latency.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,36 +9,37 @@ use block::{Env, Error, Lower, Member as MemberReport, MemberState as State, Mon
 
 use super::regions::Bitmap;
 
-/// Number of read errors within [`ERRORS_WITHIN`] that retire a member of a mirror.
+/// Number of read errors within [`ERRORS_WITHIN`] after which the mirror retires a member.
 pub const ERRORS_MAX: usize = 10;
 
 /// Time span in which read errors of a member are counted, see [`ERRORS_MAX`].
 pub const ERRORS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Least latency that is counted. Below it, queue lengths are a better measure than the clock.
+/// Least read latency that is recorded, in nanoseconds. Below this latency, the number of reads in flight is a better
+/// measure than the clock.
 const FASTEST_NS: u64 = 1000;
 
-/// A member of a running mirror, and its state.
+/// A member of a running mirror: its lower, its state, and its figures since the opening of the mirror.
 pub struct Member {
     env: Env,
     pub lower: Lower,
     state: Cell<State>,
-    /// Number of calls of [`Member::set`]. A task that copies to the member compares it to detect a change of the
-    /// state.
+    /// Number of calls of [`Member::set`]. A task that copies to the member compares the number to detect a change of
+    /// the state.
     changes: Cell<u64>,
-    /// Regions in which it differs from the members in sync, as the state in labels records them.
+    /// Regions in which the member differs from the members in sync, as the state of the mirror in labels records them.
     missing: RefCell<Bitmap>,
     cause: Cell<Option<Cause>>,
     detail: RefCell<String>,
     since: Cell<Option<Duration>>,
     errors: Cell<u64>,
-    /// Times of the latest read errors.
+    /// Times of the read errors within the last [`ERRORS_WITHIN`].
     recent: RefCell<Vec<Mono>>,
-    /// Reads in flight.
+    /// Number of reads of this member in flight.
     queue: Cell<u64>,
-    /// Smoothed latency of reads.
+    /// Smoothed latency of reads of this member, in nanoseconds.
     latency_ns: Cell<u64>,
-    /// Requests past their deadline that have not returned.
+    /// Number of requests past their deadline to which the member has not replied.
     late: Rc<Cell<u32>>,
     progress: Cell<Option<Progress>>,
     absent: Cell<bool>,
@@ -69,8 +70,8 @@ impl Member {
         self.state.get()
     }
 
-    /// Returns the number of changes of the member's state, by which a task detects that the state has changed
-    /// meanwhile.
+    /// Returns the number of changes of the member's state, which a task compares to detect that the state has changed
+    /// since.
     pub fn changes(&self) -> u64 {
         self.changes.get()
     }
@@ -101,12 +102,12 @@ impl Member {
         self.missing.borrow_mut().unite(map);
     }
 
-    /// Removes `map` from the regions that the member misses, since it has received them durably.
+    /// Removes `map` from the regions that the member misses, after the regions were copied to the member durably.
     pub fn has_got(&self, map: &Bitmap) {
         self.missing.borrow_mut().subtract(map);
     }
 
-    /// Marks the member as absent until the next start.
+    /// Marks the member as absent, from the opening of the mirror until the next start.
     pub fn leave(&self) {
         self.absent.set(true);
         self.cause.set(Some(Cause::Absent));
@@ -121,13 +122,14 @@ impl Member {
         self.progress.set(Some(progress));
     }
 
-    /// Records that `done` bytes of the member's resync were copied.
+    /// Records that the running resync has copied `done` bytes to the member.
     pub fn copied(&self, done: u64) {
         self.progress
             .set(self.progress.get().map(|progress| Progress { done_bytes: done, ..progress }));
     }
 
-    /// Returns the expected time of one more read from the member, by its queue and latency.
+    /// Returns the expected time in nanoseconds of one more read from the member: the smoothed latency, times the reads
+    /// in flight and this read.
     pub fn cost(&self) -> u64 {
         (self.queue.get() + 1) * self.latency_ns.get()
     }
@@ -143,8 +145,8 @@ impl Member {
         self.latency_ns.set(before - before / 8 + took / 8);
     }
 
-    /// Reduces the recorded latency of the member a little because another member was read, so that a slow member is
-    /// tried again some day.
+    /// Reduces the recorded latency of the member a little, because the mirror read another member instead. So the
+    /// mirror reads a slow member again after some time.
     pub fn passed_over(&self) {
         let before = self.latency_ns.get();
         self.latency_ns.set((before - before / 512).max(FASTEST_NS));
@@ -154,7 +156,8 @@ impl Member {
         self.errors.set(self.errors.get() + 1);
     }
 
-    /// Counts a read error of the member. Returns whether the errors are so many that the member must be retired.
+    /// Counts a read error of the member. Returns whether the member must be retired: it has had [`ERRORS_MAX`] read
+    /// errors within [`ERRORS_WITHIN`].
     pub fn read_failed(&self, now: Mono) -> bool {
         self.count_error();
         let mut recent = self.recent.borrow_mut();
@@ -171,12 +174,12 @@ impl Member {
         self.late.set(self.late.get() + 1);
     }
 
-    /// Returns the counter of late requests of the member, for the task that waits for one of them.
+    /// Returns the counter of late requests of the member, for a task that waits for a late request and counts its end.
     pub fn late_counter(&self) -> Rc<Cell<u32>> {
         self.late.clone()
     }
 
-    /// Whether writes of the mirror go to the member: it is in sync or being copied to.
+    /// Whether the mirror sends writes to the member: the member is in sync, or a resync copies to it.
     pub fn takes_writes(&self) -> bool {
         matches!(self.state(), State::InSync | State::Copying)
     }

@@ -4,11 +4,11 @@
 //! | --- | --- |
 //! | `mod.rs` | the kind: options, plan, maker |
 //! | `member.rs` | one member: its state, its errors, its latency |
-//! | `device.rs` | reads, writes, flushes |
+//! | `device.rs` | carrying out reads, writes and flushes |
 //! | `record.rs` | the codec of the state in labels |
-//! | `opening.rs` | the members in sync at an opening, according to the labels |
+//! | `opening.rs` | the decision from the labels which members are in sync when the mirror opens |
 //! | `regions.rs` | the regions of a mirror, and bitmaps of them |
-//! | `superblock_writer.rs` | writing the state while the mirror runs |
+//! | `superblock_writer.rs` | writing the state to the labels while the mirror runs |
 //! | `intent.rs` | the bitmap of dirty regions |
 //! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
 //! | `scrub.rs` | comparing all copies, and repairing differences |
@@ -157,7 +157,7 @@ const CLEAR_DELAY_MAX: Duration = Duration::from_secs(600);
 const SCRUB_MAX: Duration = Duration::from_secs(365 * 86_400);
 const SCRUB_MIN: Duration = Duration::from_secs(3600);
 
-/// Limits of the option `speed`.
+/// Limits of the option `speed`, in bytes per second.
 const SPEED_MIN: u64 = 64 << 10;
 const SPEED_MAX: u64 = 1 << 40;
 
@@ -192,7 +192,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     Ok(DevicePlan { info, needs })
 }
 
-/// Returns the regions that the spec asks for, or the usual ones.
+/// Returns the division of the mirror into regions: of the size in the spec, or of the default size.
 fn regions(given: &DeviceConfig, info: &Info) -> Result<Regions, String> {
     let members = given.lowers.len();
     let size = info.size.max(1);
@@ -274,7 +274,7 @@ async fn open(
     let present = |port: usize| !labelled || kept.found(port).present;
     if !info.read_only {
         let wanted = lowers.len() - spares(given);
-        // Before a member is copied to, its own label also records that it is stale.
+        // Before a resync copies to a member, the label of that member also records that the member is stale.
         take_in(&mut states, &missing, wanted, present);
     }
     let timeout = given.duration(&TIMEOUT).unwrap_or(TIMEOUT_DEFAULT);
@@ -300,13 +300,14 @@ async fn open(
     Ok(Rc::new(mirror))
 }
 
-/// Returns the number of spares that the spec asks for.
+/// Returns the number of spares that the spec sets.
 fn spares(given: &DeviceConfig) -> usize {
     given.integer(&SPARES).unwrap_or(0) as usize
 }
 
-/// Chooses among the present members that are not in sync. As many are copied as the `wanted` number in sync requires:
-/// first those that have not failed, and of these the ones that miss least. The others become spares.
+/// Chooses at the opening which members not in sync get a resync, so that `wanted` members come in sync: first members
+/// that have not failed, and of these the members that miss the fewest regions. The other present members become
+/// spares.
 fn take_in(
     states: &mut [State],
     missing: &[Bitmap],
@@ -343,7 +344,7 @@ fn decide(
     members.decide()
 }
 
-/// Returns the states of raw members, which depend on the spec alone.
+/// Returns the states at the opening of members without labels, which depend on the spec alone.
 fn of_raw(given: &DeviceConfig) -> Vec<State> {
     let equal = given.lowers.len() - spares(given);
     let state = |(port, lower): (usize, &LowerConfig)| match given.text(&TRUST) {

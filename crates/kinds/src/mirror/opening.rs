@@ -1,5 +1,5 @@
 //! The decision how a mirror opens, from the labels of its members: which members are in sync, which regions are copied
-//! to which member, and when the mirror must not open. Pure: it does no I/O.
+//! to which member, and when the mirror must not open. The code is pure: it does no I/O.
 
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Found, Reason, Result};
@@ -8,45 +8,47 @@ use super::record::{Generation, Known, MemberState, Record};
 use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbed;
 
-/// Next step of the operator if the members or their writes are in doubt: choosing the member whose bytes count.
+/// Next step for the operator if the labels cannot decide which member has the right bytes: to choose the member.
 const TRUST: &str = "trust = MEMBER in the spec, or cairn import --trust MEMBER";
 
 /// The members of a mirror that is being opened, and the facts that decide how it opens.
 pub struct Members<'m> {
     /// Names of the members, by port.
     pub names: Vec<&'m str>,
-    /// State and disks that were found beneath each member.
+    /// State of the mirror in the labels beneath each member, and facts about the disks there, by port.
     pub found: Vec<&'m Found>,
     /// Regions of the mirror's bitmaps.
     pub regions: Regions,
     /// Whether this start created every disk beneath all members.
     pub created: bool,
-    /// Number of spares. At the first start the last members become spares.
+    /// Number of spares in the spec. At the first start the last members become spares.
     pub spares: usize,
-    /// Index of the member whose bytes are the right ones according to the operator.
+    /// Port of the member that the operator trusts: its bytes count.
     pub trust: Option<usize>,
-    /// Whether `trust` is from a command at this start. Otherwise it is from the spec, which may be older than the
+    /// Whether `trust` is from a command at this start. Otherwise `trust` is from the spec, which may be older than the
     /// labels.
     pub trusted_now: bool,
     /// Whether the operator permits that the mirror opens without all members.
     pub may_degrade: bool,
 }
 
-/// The decision how a mirror opens, with the states of its members.
+/// The decision how a mirror opens: the states of its members, and the facts that the first state of the mirror
+/// records.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// State of each member. A stale member that is present must be resynced.
+    /// State of each member, by port. A stale member that is present must be resynced.
     pub states: Vec<MemberState>,
     /// For each member, the regions in which it differs from the members in sync.
     pub missing: Vec<Bitmap>,
-    /// For each member, the generation of the mirror's state that is known to be on it, and the last one that was sent
-    /// to it.
+    /// For each member, the last generation of the mirror's state that is known to be in its labels, and the last
+    /// generation that was sent to them.
     pub known: Vec<(Generation, Generation)>,
-    /// For each member, whether it was copied as a whole while another one was absent: [`Known::refilled`].
+    /// For each member, whether all its bytes were copied from other members while another member was absent:
+    /// [`Known::refilled`].
     pub refilled: Vec<bool>,
-    /// Number of the newest state of the mirror so far.
+    /// Number of the newest state of the mirror in the labels; 0 without a state.
     pub events: u64,
-    /// The state of the mirror's scrubs.
+    /// End of the last scrub, and position of an interrupted scrub, from the newest state.
     pub scrubbed: Scrubbed,
 }
 
@@ -94,8 +96,8 @@ impl Members<'_> {
         self.names.iter().zip(&self.found).map(record).collect()
     }
 
-    /// Decides for members without a state that counts: they are new, or the operator must choose the one whose bytes
-    /// count.
+    /// Decides for members without a usable state of the mirror: all members are new, or the operator must choose the
+    /// member whose bytes count.
     fn first(&self) -> Result<Decision> {
         let count = self.names.len();
         let source = self.source()?;
@@ -118,7 +120,7 @@ impl Members<'_> {
         })
     }
 
-    /// Returns the member whose bytes count if no member has a state.
+    /// Returns the port of the member whose bytes count if no member has a usable state of the mirror.
     fn source(&self) -> Result<usize> {
         if let Some(trusted) = self.trust {
             let name = self.names[trusted];
@@ -159,7 +161,7 @@ impl Members<'_> {
         }
     }
 
-    /// Returns whether a member is in sync, stale or failed, by the newest record and by its own.
+    /// Returns whether member `n` is in sync, stale or failed, according to the newest record and to its own record.
     fn state(&self, n: usize, newest: &Record, own: Option<&Record>) -> MemberState {
         if self.found[n].present && seeded::on(Bug::StaleServes) {
             return MemberState::InSync;
@@ -169,7 +171,7 @@ impl Members<'_> {
             return known.state;
         }
         let has_it = |own: &Record| *own == *newest || known.should_have(own.generation);
-        // Every disk beneath a member needs the record, because one of them may be an older image.
+        // Every disk beneath a member must have the record, because one disk may be an older image.
         let oldest = self.found[n].oldest.as_ref();
         let oldest = oldest.and_then(|state| Record::decode(&state.bytes).ok());
         match own.is_some_and(has_it) && oldest.as_ref().is_some_and(has_it) {
@@ -178,7 +180,8 @@ impl Members<'_> {
         }
     }
 
-    /// Returns the regions that must be copied to a member before it is in sync, unless the operator's `trust` decides.
+    /// Returns the regions that must be copied to member `n` before it is in sync, unless the operator's `trust`
+    /// decides.
     fn missing(&self, n: usize, newest: &Record, own: Option<&Record>) -> Bitmap {
         let Some(known) = newest.member(self.names[n]) else { return self.everything() };
         let found = self.found[n];
@@ -201,7 +204,8 @@ impl Members<'_> {
         map
     }
 
-    /// Returns the own record of a member, if all of its disks have it and the newest record expects it there.
+    /// Returns the own record of member `n`, if all disks beneath the member have the record, and the record may be
+    /// there according to the newest record.
     fn counting<'r>(
         &self,
         n: usize,
@@ -216,7 +220,7 @@ impl Members<'_> {
         Bitmap::all(self.regions.count())
     }
 
-    /// Returns the regions by which the mirror has grown. Members may differ there.
+    /// Returns the regions by which the mirror has grown since the newest record. Members may differ in these regions.
     fn grown(&self, newest: &Record) -> Bitmap {
         let mut map = Bitmap::none(self.regions.count());
         if let Some(range) = ByteRange::between(newest.regions.size(), self.regions.size()) {
@@ -226,8 +230,8 @@ impl Members<'_> {
         map
     }
 
-    /// Returns the record that counts: the highest one from which no member has diverged. If there is none, returns the
-    /// highest one, and a member that has diverged from it.
+    /// Returns the newest record: the record with the highest number from which no member has diverged. If members have
+    /// diverged from every record, returns the record with the highest number, and a member that has diverged from it.
     fn newest<'r>(&self, records: &'r [Option<Record>]) -> Option<(&'r Record, Option<usize>)> {
         let mut all: Vec<&Record> = records.iter().flatten().collect();
         all.sort_by_key(|record| std::cmp::Reverse(record.generation.events));
@@ -249,14 +253,15 @@ impl Members<'_> {
             .next(format!("{TRUST}; writes that only the other members have are lost"))
     }
 
-    /// Returns the trusted member, if the labels leave open whose bytes count; `None` if they do not.
+    /// Returns the trusted member if the labels do not decide which member has the right bytes; `None` if the labels
+    /// decide.
     ///
-    /// `trust` in a spec may be older than the labels. It chooses between the halves of a split brain and after a
-    /// failed flush, and only a member that is in sync in its own half. Any member that missed writes needs a command
-    /// at this start to be trusted.
+    /// `trust` in a spec may be older than the labels. Such a `trust` is used only after a split brain or a failed
+    /// flush, and only for a member that missed no writes according to its side of the split brain. To trust a member
+    /// that missed writes, the operator must give a command at this start.
     ///
     /// # Errors
-    /// The objection to opening, if no trusted member settles it.
+    /// The reason why the mirror must not open, unless a trusted member overrules it.
     fn word(
         &self,
         newest: &Record,
@@ -285,7 +290,7 @@ impl Members<'_> {
         }
     }
 
-    /// Returns the objection to opening without the absent members, if there is one.
+    /// Returns the reason why the mirror must not open without its absent members, if there is one.
     fn absence(&self, newest: &Record, states: &[MemberState]) -> Option<Error> {
         let in_sync = |n: &usize| states[*n] == MemberState::InSync;
         let (here, gone): (Vec<_>, Vec<_>) =
@@ -317,12 +322,12 @@ impl Members<'_> {
         ))
     }
 
-    /// Whether a member has diverged: it may have acknowledged requests that the members in sync by the newest record
-    /// do not have.
+    /// Whether member `n` has diverged: clients may have got acknowledgements for requests that the member has, and
+    /// that the members in sync according to the newest record lack.
     ///
-    /// It has not if its own record came before the newest one, or if the newest one knows of a later state on it; then
-    /// the member is an older image. It has not either if another member proves that, as in
-    /// [`Members::shows_unanswered`].
+    /// The member has not diverged if the history of the newest record contains the own record of the member, or if the
+    /// newest record lists a later state in the labels of the member; then the member is an older image. The member has
+    /// not diverged either if another member proves that, as in [`Members::shows_unanswered`].
     fn is_apart(&self, n: usize, newest: &Record, records: &[Option<Record>]) -> bool {
         let Some(own) = &records[n] else { return false };
         if own == newest {
@@ -337,13 +342,14 @@ impl Members<'_> {
             .any(|other| other != n && self.shows_unanswered(other, n, newest, own, records))
     }
 
-    /// Whether the member `other` proves that no request was acknowledged under the states of member `n` that the
-    /// newest record does not know.
+    /// Whether member `other` proves that no request was acknowledged after the writing of those states on member `n`
+    /// that are not in the history of the newest record.
     ///
-    /// An acknowledgement needs the state on all members that it lists as in sync. A listed member has not had the
-    /// state if its bytes have led to the newest record since: its own record would differ. A member that was copied as
-    /// a whole meanwhile proves nothing. Nor does a member that is known to have had a later state than the newest
-    /// record knows was sent to `n`.
+    /// The mirror acknowledges a request only when its present state is on all members that the state lists as in sync.
+    /// A listed member has not had the state if its own record belongs to the history of the newest record: with the
+    /// state, its own record would differ. A member to which all bytes were copied since proves nothing. Nor does a
+    /// member that is known to have had a later state than the last state that was sent to `n` according to the newest
+    /// record.
     fn shows_unanswered(
         &self,
         other: usize,
@@ -370,8 +376,8 @@ impl Members<'_> {
             && (!known.refilled || seeded::on(Bug::RefilledProves))
     }
 
-    /// Returns for each member whether it is copied as a whole at this opening, or was so at an earlier one since which
-    /// some member has been away.
+    /// Returns the [`Known::refilled`] of each member: whether a resync copies all bytes to the member after this
+    /// opening, or did so after an earlier opening and at no opening since were all members present.
     fn refilled(
         &self,
         newest: &Record,
@@ -388,8 +394,8 @@ impl Members<'_> {
     }
 
     /// Makes one member in sync the source of the regions in which members in sync may differ: the dirty regions after
-    /// a crash, and those by which the mirror has grown. The source has the newest record, because any other member
-    /// might be an image from just before it.
+    /// a crash, and the regions by which the mirror has grown. Prefers a source with the newest record, because a
+    /// member with an older record may be an image from before the newest record.
     fn divided(
         &self,
         newest: &Record,
@@ -409,8 +415,8 @@ impl Members<'_> {
             return;
         }
         let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);
-        // Nothing was written to a member after it was closed cleanly. Any other might be an image from when it was in
-        // use.
+        // Nothing was written to a member after its clean close. Any other member might be an image that was taken
+        // while the mirror ran.
         let is_final =
             |n: &usize| self.found[*n].clean && has_newest(n) && !seeded::on(Bug::ImageIsSource);
         let one = |is_it: &dyn Fn(&usize) -> bool| in_sync.iter().copied().find(is_it);
@@ -421,8 +427,8 @@ impl Members<'_> {
         }
     }
 
-    /// Applies the operator's decision, which counts for more than the labels: all other members are copied as a whole
-    /// from the trusted one. Marks absent members as stale, because they miss the writes from now on.
+    /// Applies the operator's decision, which overrules the labels: a resync copies all bytes from the trusted member
+    /// to all others. Marks absent members as stale, because they miss the writes from this opening on.
     fn take_the_word(
         &self,
         word: Option<usize>,
@@ -441,7 +447,8 @@ impl Members<'_> {
         }
     }
 
-    /// Returns the state that is known to be on a member, and the last one that was sent to it.
+    /// Returns the generation of the mirror's state that is known to be in the labels of member `n`, and the last
+    /// generation that was sent to them.
     fn generation(
         &self,
         n: usize,
@@ -464,13 +471,15 @@ fn flush_failed() -> Error {
 }
 
 impl Known {
-    /// Whether the history of this record may have left the state `own` on the member. An older state is an ancestor.
+    /// Whether the state with generation `own` may be in the labels of the member according to the record with these
+    /// facts. An older state of the same opening may be there too.
     fn may_have(&self, own: Generation) -> bool {
         own == self.known
             || own.incarnation == self.sent.incarnation && own.events <= self.sent.events
     }
 
-    /// Whether the state `own` may be on the member, and is not older than the one known to be on it.
+    /// Whether the state with generation `own` may be in the labels of the member, and is not older than the state that
+    /// is known to be there.
     fn should_have(&self, own: Generation) -> bool {
         let later =
             self.known.incarnation != self.sent.incarnation || own.events >= self.known.events;

@@ -8,31 +8,31 @@ use super::MEMBERS_MAX;
 use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbed;
 
-/// The only known version.
+/// Version of the record that this code writes, and the only version that it reads.
 const VERSION: u32 = 3;
 
 const ACTIVE: u16 = 1;
 const FLUSH_FAILED: u16 = 2;
 
-/// Highest number of a mirror's state, which counting one by one never reaches. A higher number on a disk must be
-/// forged, to leave no number for the next state.
+/// Highest number of a mirror's state that is read from labels. A mirror that counts its states one by one never
+/// reaches it, so a higher number must be forged, to leave no number for the next state.
 pub const CHANGE_MAX: u64 = 1 << 62;
 
-/// A time that stands for none: the mirror was never scrubbed.
+/// Encoded time of the last scrub of a mirror that was never scrubbed.
 const NO_TIME: u64 = 0;
 
-/// Upper limit of plausible times, in seconds since 1970.
+/// Latest time that a record may contain, in seconds since 1970.
 const TIME_MAX: u64 = 1 << 40;
 
-/// A scrub position that stands for none: no scrub is running.
+/// Encoded scrub position of a mirror without an interrupted scrub.
 const NOT_FOUND: u64 = u64::MAX;
 
-/// Forms of a member's bitmap: empty, given behind the entries, or full.
+/// Encodings of a member's bitmap: empty, stored behind the entries of the members, or full.
 const MAP_OF_NONE: u8 = 0;
 const MAP_FOLLOWS: u8 = 1;
 const MAP_OF_ALL: u8 = 2;
 
-/// Bytes of a member's name.
+/// Bytes of the field for the name of a member.
 const NAME_BYTES: usize = 64;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -45,7 +45,7 @@ struct Header {
     events: U64,
 }
 
-/// Sizes, which follow the header.
+/// The fields behind the header: sizes in bytes of the mirror and of a region, and the state of scrubs.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Sizes {
@@ -77,27 +77,27 @@ struct RawPoint {
 const _: () = assert!(size_of::<Header>() == 24 && size_of::<Sizes>() == 32);
 const _: () = assert!(size_of::<Entry>() == 104);
 
-/// The state of a mirror as labels record it: which members have every write, and where the others differ.
+/// The state of a mirror as labels record it: which members have every write, and in which regions the others differ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     /// Generation of this state of the mirror; later states have higher numbers.
     pub generation: Generation,
     /// Division of the mirror into the regions of its bitmaps.
     pub regions: Regions,
-    /// The state of the mirror's scrubs.
+    /// End of the last scrub, and position of an interrupted scrub.
     pub scrubbed: Scrubbed,
     /// Bitmap of the dirty regions of the mirror.
     pub active: Bitmap,
     /// Whether a failed flush of the mirror may have lost acknowledged writes.
     pub flush_failed: bool,
-    /// The members of the mirror, with their states.
+    /// The recorded facts about each member of the mirror.
     pub members: Vec<Known>,
 }
 
 /// Describes the encoded state of a mirror for people.
 ///
 /// # Errors
-/// The reason why `bytes` are no record.
+/// The reason why `bytes` are no valid record of a mirror.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let record = Record::decode(bytes)?;
     let regions = |map: &Bitmap| format!("{} of {} regions", map.len(), record.regions.count());
@@ -117,12 +117,13 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     Ok(Summary { words, lacks })
 }
 
-/// The identity of one state of a mirror: the opening that wrote the state, and the number of the state.
+/// The identity of one recorded state of a mirror: the opening of the mirror that wrote the state, and the number of
+/// the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Generation {
     /// Random number of the opening of the mirror that wrote the state.
     pub incarnation: u64,
-    /// Number of the state, which rises with each state that is written.
+    /// Number of the state, which rises with each state that the mirror writes.
     pub events: u64,
 }
 
@@ -131,7 +132,7 @@ pub struct Generation {
 pub struct Known {
     /// Name of the member.
     pub name: String,
-    /// State of the member.
+    /// State of the member: in sync, stale or failed.
     pub state: MemberState,
     /// The last state of the mirror that is known to be in the member's labels.
     pub known: Generation,
@@ -139,8 +140,9 @@ pub struct Known {
     pub sent: Generation,
     /// Regions in which the member differs from the members in sync; empty if the member is in sync.
     pub missing: Bitmap,
-    /// Whether the member was copied as a whole for lack of a state that counts, and some other member has been absent
-    /// at each opening since. The bytes of this member prove nothing about the time when that one was last present.
+    /// Whether a resync copied all bytes to the member because its own labels had no usable state, and at each opening
+    /// since then another member was absent. The bytes of this member prove nothing about the time when the absent
+    /// member was last present.
     pub refilled: bool,
 }
 
@@ -161,13 +163,13 @@ impl Record {
         self.members.iter().find(|member| member.name == name)
     }
 
-    /// Returns the state of scrubs, adjusted to a mirror of `regions`: the recorded position may be behind the end of a
-    /// mirror that has shrunk.
+    /// Returns the recorded state of scrubs, adjusted to a mirror of `regions`. The recorded position may be behind the
+    /// end of a mirror that has shrunk; then no scrub counts as interrupted.
     pub fn scrubbed_of(&self, regions: &Regions) -> Scrubbed {
         Scrubbed { at: self.scrubbed.at.filter(|at| *at <= regions.size()), ..self.scrubbed }
     }
 
-    /// Returns the encoded length of a state of a mirror with `members` members, without bitmaps.
+    /// Returns the encoded length in bytes of the state of a mirror with `members` members, without bitmaps.
     pub const fn bytes_of(members: usize) -> usize {
         size_of::<Header>() + size_of::<Sizes>() + members * size_of::<Entry>()
     }
@@ -175,7 +177,7 @@ impl Record {
     /// Encodes the state of the mirror for labels.
     ///
     /// # Panics
-    /// If the name of a member is longer than device names can be.
+    /// If the name of a member has more than 64 bytes, the limit for names of devices.
     pub fn encode(&self) -> Vec<u8> {
         let active = if self.active.is_empty() { 0 } else { ACTIVE };
         let flush_failed = if self.flush_failed { FLUSH_FAILED } else { 0 };
@@ -208,7 +210,7 @@ impl Record {
     /// Decodes the state of a mirror from a label.
     ///
     /// # Errors
-    /// The reason why `bytes` are no usable record.
+    /// The reason why `bytes` are no valid record of a mirror.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let (header, rest) =
             Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
@@ -245,7 +247,8 @@ impl Record {
     }
 }
 
-/// Parses the sizes of a record. Returns the regions, the state of scrubs, and the bytes behind them.
+/// Parses the [`Sizes`] at the start of `rest`. Returns the regions, the state of scrubs, and the bytes behind the
+/// sizes.
 fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     let (sizes, rest) =
         Sizes::ref_from_prefix(rest).map_err(|_| format!("{} bytes", rest.len()))?;
@@ -261,7 +264,7 @@ fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     Ok((regions, scrubbed, rest))
 }
 
-/// A reader of the bitmaps of a record, in order.
+/// A reader of the encoded bitmaps of a record, in order.
 struct Maps<'b> {
     bytes: &'b [u8],
     count: usize,
@@ -276,7 +279,8 @@ impl<'b> Maps<'b> {
         Ok(Self { bytes, count })
     }
 
-    /// Reads the bitmap of dirty regions. `there` is whether the record has it.
+    /// Reads the bitmap of dirty regions. `there` is whether the record contains that bitmap; without it, no region is
+    /// dirty.
     fn of_all(&mut self, there: bool) -> Result<Bitmap, String> {
         if there { self.next() } else { Ok(Bitmap::none(self.count)) }
     }

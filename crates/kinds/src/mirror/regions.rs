@@ -1,20 +1,20 @@
-//! The regions of a mirror, and bitmaps of them.
+//! The division of a mirror into regions, and bitmaps with one bit for each region.
 
 use block::{ByteRange, STATE_BYTES_MAX};
 
 use super::MEMBERS_MAX;
 use super::record::Record;
 
-/// Least size of a mirror's regions that a spec may ask for, in bytes.
+/// Least size in bytes of a mirror's regions that a spec may set.
 pub const REGION_BYTES_MIN: u64 = 4096;
 
-/// Greatest size of a mirror's regions, in bytes: larger than any mirror.
+/// Greatest size of a mirror's regions, in bytes, which is also the greatest size of a mirror.
 pub const REGION_BYTES_MAX: u64 = 1 << 62;
 
-/// The smallest region without the option `region`.
+/// Least size in bytes of a mirror's regions if the spec does not set the option `region`.
 const REGION_BYTES_USUAL: u64 = 1 << 20;
 
-/// The division of a mirror into regions of the same size, except that the last one may be shorter.
+/// The division of a mirror into regions of the same size, except that the last region may be shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Regions {
     size: u64,
@@ -25,7 +25,7 @@ impl Regions {
     /// Divides a mirror of `size` bytes into regions of `region_bytes` bytes.
     ///
     /// # Errors
-    /// The reason why the mirror cannot have such regions.
+    /// The number that is outside its limits, and the limits.
     pub fn new(size: u64, region_bytes: u64) -> Result<Self, String> {
         if !(1..=REGION_BYTES_MAX).contains(&size) {
             return Err(format!(
@@ -41,8 +41,8 @@ impl Regions {
         Ok(Self { size, region_bytes })
     }
 
-    /// Returns the smallest region size for which the state of a mirror with `members` members has room for all
-    /// bitmaps.
+    /// Returns the smallest region size in bytes for which the state of a mirror of `size` bytes with `members` members
+    /// has room for all bitmaps.
     pub fn smallest(size: u64, members: usize) -> u64 {
         let most = Self::most(members) as u64;
         size.div_ceil(most).next_power_of_two().max(REGION_BYTES_MIN)
@@ -51,14 +51,15 @@ impl Regions {
     /// Returns the default division of a mirror of `size` bytes with `members` members into regions.
     ///
     /// # Panics
-    /// If no mirror has this size: the plan has checked that.
+    /// If no mirror can have this size. The plan of the mirror has checked the size.
     pub fn usual(size: u64, members: usize) -> Self {
         let region_bytes = Self::smallest(size, members).max(REGION_BYTES_USUAL);
         Self::new(size, region_bytes).expect("a mirror that was planned has a size")
     }
 
-    /// Returns the most regions for which the state of a mirror has room for `members` bitmaps: that of dirty regions,
-    /// and one for each member but one. The room for members is that of the most possible, because more may be added.
+    /// Returns the most regions for which the state of a mirror has room for `members` bitmaps: the bitmap of dirty
+    /// regions, and the bitmap of missed regions of each member but one. Counts the entries of [`MEMBERS_MAX`] members,
+    /// because members may be added later.
     pub const fn most(members: usize) -> usize {
         (STATE_BYTES_MAX - Record::bytes_of(MEMBERS_MAX)) / members / 8 * 64
     }
@@ -81,7 +82,7 @@ impl Regions {
     /// Returns the byte range of the region with this number.
     ///
     /// # Panics
-    /// If there is no such region.
+    /// If the mirror has no region with this number.
     pub fn range(&self, region: usize) -> ByteRange {
         let start = region as u64 * self.region_bytes;
         let end = self.size.min(start.saturating_add(self.region_bytes));
@@ -89,7 +90,7 @@ impl Regions {
     }
 
     /// Returns the numbers of the first and the last region that a byte range touches. For bytes behind the end of the
-    /// mirror these are beyond the last region.
+    /// mirror, the numbers are greater than that of the last region.
     #[inline]
     pub fn of(&self, range: ByteRange) -> (usize, usize) {
         let shift = self.region_bytes.trailing_zeros();
@@ -101,7 +102,7 @@ impl Regions {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Bitmap {
     words: Vec<u64>,
-    /// Number of all regions.
+    /// Number of all regions of the mirror, in the set or not.
     count: usize,
     set: usize,
 }
@@ -163,13 +164,13 @@ impl Bitmap {
         self.set = 0;
     }
 
-    /// Adds the regions of `other`, a set for a mirror of as many regions.
+    /// Adds the regions of `other` to this set. Both sets are for the same number of regions.
     pub fn unite(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
         self.count_again();
     }
 
-    /// Removes the regions of `other`, a set for a mirror of as many regions.
+    /// Removes the regions of `other` from this set. Both sets are for the same number of regions.
     pub fn subtract(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
         self.count_again();
@@ -212,8 +213,8 @@ impl Bitmap {
         whole * regions.region_bytes + rest
     }
 
-    /// Converts the set to another division of the mirror into regions: every new region that shares a byte with a
-    /// region of this set.
+    /// Converts the set from the division `from` of the mirror to the division `to`: returns every new region that
+    /// shares a byte with a region of this set.
     pub fn over(&self, from: &Regions, to: &Regions) -> Self {
         if from == to {
             return self.clone();
@@ -228,12 +229,12 @@ impl Bitmap {
         map
     }
 
-    /// Encodes the set for the state of a mirror.
+    /// Encodes the set as a bitmap for the state of a mirror in labels.
     pub fn encode(&self) -> impl Iterator<Item = u8> + '_ {
         self.words.iter().flat_map(|word| word.to_le_bytes())
     }
 
-    /// Returns the encoded length of a set for a mirror of `count` regions.
+    /// Returns the encoded length in bytes of a set for a mirror of `count` regions.
     pub const fn encoded_bytes(count: usize) -> usize {
         count.div_ceil(64) * 8
     }

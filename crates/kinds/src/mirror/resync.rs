@@ -1,4 +1,4 @@
-//! Resync: copies to a member what it missed. Also rewrites ranges that a member could not read.
+//! Resync: copies to a member the regions that it misses. Also rewrites ranges that a member could not read.
 
 use std::rc::{Rc, Weak};
 
@@ -14,22 +14,25 @@ use super::member::Member;
 use super::regions::Bitmap;
 use super::superblock_writer::SuperblockWriter;
 
-/// Most copied bytes that no state in the labels covers. An interrupted copy resumes from the last state.
+/// Most bytes that a resync copies before it writes the next state of the mirror to the labels. An interrupted resync
+/// resumes from the last such state.
 const UNTOLD_BYTES_MAX: u64 = 64 << 20;
 
-/// The same limit as a share of all bytes to copy.
+/// Divisor of the bytes that a resync copies in all. The quotient limits the same bytes as [`UNTOLD_BYTES_MAX`]; the
+/// lower limit counts.
 const UNTOLD_SHARE: u64 = 16;
 
-/// Limit of concurrent repairs. Further read errors are answered from another copy, but not repaired.
+/// Most concurrent repairs of ranges that a member could not read. After further read errors, clients get the bytes of
+/// another member, but no repair begins.
 const REPAIRS_MAX: u32 = 16;
 
-/// A resync in progress.
+/// A running resync: the task that copies missed regions to one member.
 struct Copy {
     mirror: Weak<Inner>,
     index: usize,
-    /// [`Member::changes`] at its beginning: the copy ends if the member's state has changed since.
+    /// [`Member::changes`] of the member when the resync began. The resync ends if the number has changed since.
     begun: u64,
-    /// Copied regions that no state covers yet.
+    /// Copied regions that no state in the labels records as copied yet.
     copied: Bitmap,
     done: u64,
     unrecorded: u64,
@@ -51,14 +54,16 @@ impl Copy {
         }
     }
 
-    /// Returns the mirror, if it still exists, is not closing, and the member's state has not changed.
+    /// Returns the mirror if the resync may continue: the mirror exists and is not closing, and the state of the member
+    /// has not changed since the resync began.
     fn goes_on(&self) -> Option<Rc<Inner>> {
         let mirror = self.mirror.upgrade()?;
         let ours = mirror.members[self.index].changes() == self.begun;
         (ours && !mirror.tasks.is_closing()).then_some(mirror)
     }
 
-    /// Takes the member out, unless its state has changed meanwhile.
+    /// Marks the member as failed because of `error`, unless the state of the member has changed since the resync
+    /// began.
     fn fail(&self, what: &str, error: &Error) {
         if let Some(mirror) = self.goes_on() {
             mirror.leave_out(
@@ -70,7 +75,7 @@ impl Copy {
         }
     }
 
-    /// Copies one region. Returns whether the copy goes on.
+    /// Copies one region to the member. Returns whether the resync may continue.
     async fn region(&mut self, region: usize) -> bool {
         let Some(mirror) = self.goes_on() else { return false };
         let (range, pace, env) =
@@ -111,8 +116,8 @@ impl Copy {
         true
     }
 
-    /// Makes the copied regions durable on the member, and writes a state that covers them. Returns whether the copy
-    /// goes on.
+    /// Makes the copied regions durable on the member, and writes a state of the mirror that records them as copied.
+    /// Returns whether the resync may continue.
     async fn record_progress(&mut self) -> bool {
         let Some(mirror) = self.goes_on() else { return false };
         let Some(writer) = &mirror.writer else { return true };
@@ -130,17 +135,18 @@ impl Copy {
         member.has_got(&self.copied);
         self.copied.clear();
         self.unrecorded = 0;
-        // A member that cannot take the state is retired, and the next caller that relies on the state gets the error.
+        // A member whose labels cannot be written is retired, and the next request that relies on the state gets the
+        // error.
         let _ = mirror.write_next(writer).await;
         true
     }
 }
 
-/// The reason why a range was not copied.
+/// The reason why a range was not copied to a member.
 enum Uncopied {
-    /// No source could be read.
+    /// No member in sync could read the range.
     Unread(Error),
-    /// The member could not be written.
+    /// The member did not take the write of the range.
     Unwritten(Error),
 }
 
@@ -149,7 +155,8 @@ impl Inner {
     /// resynced.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name, `InUse` if the member is in sync, being copied, absent, or has late requests.
+    /// `NotFound` for an unknown name; `InUse` if the member is in sync, has a running resync, is absent, or has late
+    /// requests, or if a member in sync has late requests.
     pub fn resync(self: &Rc<Self>, name: Option<&str>) -> Result<()> {
         match name {
             Some(name) => {
@@ -190,8 +197,8 @@ impl Inner {
         })
     }
 
-    /// Checks that no member in sync has late requests. The last member in sync stays in sync when it does not answer,
-    /// and its late writes may change it after a range was copied.
+    /// Checks that no member in sync has late requests. The last member in sync stays in sync when it does not reply,
+    /// and its late writes may change a range after a resync has copied the range.
     fn may_be_copied(&self) -> Result<()> {
         let is_late = |n: &usize| self.members[*n].late() > 0;
         let Some(source) = self.in_sync().find(is_late) else { return Ok(()) };
@@ -206,7 +213,7 @@ impl Inner {
             .next("wait until the disk answers, or restart the server"))
     }
 
-    /// Begins the resync of a spare of the mirror, if there is one, because a member has failed.
+    /// Begins the resync of a spare after a member has failed, if the mirror has a spare.
     pub(super) fn take_spare(&self) {
         let ready = |n: &usize| self.members[*n].state() == State::Spare;
         let spare = (0..self.members.len()).filter(ready).find(|n| self.may_resync(*n).is_ok());
@@ -215,8 +222,8 @@ impl Inner {
         mirror.begin_resync(index);
     }
 
-    /// Begins the resync of member `index`: new writes go to it from now on, and the regions that it misses are copied
-    /// to it.
+    /// Begins the resync of member `index`: the mirror sends new writes to the member from now on, and a task copies
+    /// the regions that the member misses.
     pub fn begin_resync(self: &Rc<Self>, index: usize) {
         let member = &self.members[index];
         member.set(State::Copying, None, "");
@@ -226,7 +233,8 @@ impl Inner {
         let mut copy = Copy {
             mirror: self.me.clone(),
             index,
-            // If the member is taken out and comes back meanwhile, it may miss bytes that this copy has already copied.
+            // If the member is taken out during this resync and a new resync begins, the member may miss bytes that
+            // this resync has copied.
             begun: member.changes(),
             copied: Bitmap::none(self.regions.count()),
             done: 0,
@@ -244,8 +252,8 @@ impl Inner {
                 return;
             };
             let _one = mirror.tasks.enter();
-            // Its label must record that it is stale before it is written to. By that record, later states distinguish
-            // it from an older image of it.
+            // The label of the member must record that the member is stale before the resync writes to it. By that
+            // record, a later opening distinguishes the member from an older image.
             if waits && let Err(error) = mirror.remember().await {
                 return copy.fail("the resync", &error);
             }
@@ -254,7 +262,7 @@ impl Inner {
         });
     }
 
-    /// Returns the bytes of the largest request that every member takes.
+    /// Returns the most bytes that a resync or scrub handles in one step: a request of that size fits every member.
     pub(super) fn step_bytes(&self) -> u64 {
         let all = Info::over(self.members.iter().map(|member| member.lower.info()));
         let all = all.expect("a mirror has members");
@@ -262,7 +270,7 @@ impl Inner {
         most - most % u64::from(all.block_size)
     }
 
-    /// Ends a resync. Makes the copied bytes durable before they are read from the member.
+    /// Ends the resync of member `index`. Makes the copied bytes durable on the member before it comes in sync.
     async fn end_resync(&self, index: usize, begun: u64) {
         let member = &self.members[index];
         let flushed = member.lower.flush().await;
@@ -285,7 +293,7 @@ impl Inner {
         }
     }
 
-    /// Copies one range to a member from one in sync.
+    /// Copies one range to member `to` from a member in sync.
     async fn copy(&self, to: usize, range: ByteRange) -> Result<(), Uncopied> {
         // Wait before the lock: requests that hold buffers may wait for the lock.
         let room = self.env.pool().wait_for(range.len() as usize).await;
@@ -296,7 +304,7 @@ impl Inner {
         self.put(to, range, data, &mut alone).await.map_err(Uncopied::Unwritten)
     }
 
-    /// Writes `data` to member `to`. The caller holds the lock of the range exclusively (`alone`).
+    /// Writes `data` to `range` of member `to`. The caller holds `alone`, the exclusive lock of the range.
     pub(super) async fn put(
         &self,
         to: usize,
@@ -309,13 +317,14 @@ impl Inner {
         answer.map_or_else(|| Err(self.no_answer(to)), |done| done.result)
     }
 
-    /// Counts and reports that a byte range of member `index` was rewritten, because it could not be read or differed.
+    /// Counts and reports that a byte range of member `index` was rewritten, because the member could not read the
+    /// range or had other bytes there.
     pub(super) fn rewritten(&self, index: usize, range: ByteRange) {
         self.repaired.set(self.repaired.get() + 1);
         self.emit(What::RangeRewritten, Some(index), range.to_string());
     }
 
-    /// Reads a range from any member that is in sync and not in `tried`.
+    /// Reads a range from the first member in sync that can read it and is not in `tried`.
     async fn read_any(&self, range: ByteRange, room: Buf, mut tried: Copies) -> Result<Buf> {
         let mut room = Some(room);
         let mut failed =
@@ -340,7 +349,7 @@ impl Inner {
         Err(failed)
     }
 
-    /// Begins a background task that rewrites a byte range on `members` that could not read it.
+    /// Begins a background task that rewrites the byte range `range` on `members`, which could not read the range.
     pub fn begin_repair(self: &Rc<Self>, range: ByteRange, members: Copies) {
         if self.repairs.get() >= REPAIRS_MAX || self.tasks.is_closing() {
             return;
@@ -359,7 +368,7 @@ impl Inner {
                                 Member::words_of("a repair write", &error),
                             );
                         }
-                        // The source failed. The next read of this range reports that.
+                        // No source could be read. The next read of this range reports the error.
                         Err(Uncopied::Unread(_)) => {}
                     }
                 }
@@ -368,8 +377,8 @@ impl Inner {
         });
     }
 
-    /// Waits in the background for a request of member `index` past its deadline, to count it as returned. Keeps the
-    /// lock `kept` of the byte range until then.
+    /// Waits in the background for the reply to a request of member `index` that is past its deadline. Keeps the lock
+    /// `kept` of the byte range until the reply, and then counts one late request of the member less.
     pub fn wait_for_late(&self, index: usize, child: Child, kept: Option<Locked>) {
         let back = self.members[index].late_counter();
         self.tasks.spawn("a mirror's late request", async move {

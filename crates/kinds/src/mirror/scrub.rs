@@ -1,4 +1,4 @@
-//! Scrub: compares all copies, and repairs differences.
+//! Scrub: compares the bytes of all members in sync, and repairs differences and unreadable ranges.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,43 +13,45 @@ use block::{
 use super::device::Inner;
 use super::member::Member;
 
-/// Delay of the next attempt if a scrub is due and cannot begin.
+/// Longest time from an attempt to begin a scrub that is due to the next attempt.
 const RETRY: Duration = Duration::from_secs(3600);
 
-/// Share of the mirror after which a state in the labels records the progress.
+/// Number of equal parts of the mirror: when a scrub has completed a part, a state in the labels records its position.
 const TOLD_SHARE: u64 = 16;
 
 /// The state of the scrubs of a running mirror.
 pub struct Scrubbing {
-    /// Interval of scrubs that begin by themselves.
+    /// Interval of scrubs without a command; `None` if only commands begin scrubs.
     every: Option<Duration>,
-    /// Progress of the running scrub.
+    /// Position of the running scrub in bytes; `None` if no scrub is running.
     at: Cell<Option<u64>>,
-    /// Wall clock when the running scrub began.
+    /// Time by the wall clock when the running scrub began; `None` if no scrub is running.
     since: Cell<Option<Duration>>,
-    /// Wall clock when the last scrub ended.
+    /// Time by the wall clock when the last complete scrub ended.
     ended: Cell<Option<Duration>>,
-    /// Blocks with differing copies since the start; after it, ranges that a copy could not read.
+    /// Number of blocks in which members differed, since the mirror opened.
     mismatches: Cell<u64>,
+    /// Number of ranges that a member could not read, since the mirror opened.
     unreadable: Cell<u64>,
-    /// Whether the running scrub was asked to stop.
+    /// Whether a command has requested that the running scrub stops.
     stopped: Cell<bool>,
-    /// Number of the running scrub. A task with another number ends: its scrub was restarted.
+    /// Number of the running scrub, counted from the opening of the mirror. A scrub task with another number ends,
+    /// because a new task continues its scrub.
     run: Cell<u64>,
 }
 
-/// The state of a mirror's scrubs, as labels record it.
+/// The state of a mirror's scrubs, as the state of the mirror in labels records it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Scrubbed {
-    /// Time when the last scrub ended, in seconds since 1970.
+    /// Time when the last complete scrub ended, in seconds since 1970.
     pub ended_unix_s: Option<u64>,
     /// Position of the running scrub in bytes; `None` if no scrub is running.
     pub at: Option<u64>,
 }
 
 impl Scrubbing {
-    /// Returns the state of scrubs that continues from the state `before` in labels. Scrubs begin at intervals of
-    /// `every`.
+    /// Returns the state of scrubs at the opening of a mirror, from the state `before` in labels. Scrubs begin at
+    /// intervals of `every`.
     pub fn new(every: Option<Duration>, before: Scrubbed) -> Self {
         Self {
             every,
@@ -82,7 +84,7 @@ impl Scrubbing {
 }
 
 impl Inner {
-    /// Begins a scrub of the whole mirror: all copies are read and compared.
+    /// Begins a scrub of the complete mirror: reads all members in sync and compares their bytes.
     ///
     /// # Errors
     /// `InUse` if a scrub of the mirror is running.
@@ -171,7 +173,7 @@ impl Inner {
         }
     }
 
-    /// Resumes the scrub that was running when the last state was written to labels, if there was one.
+    /// Resumes an interrupted scrub at its position, if there is one.
     pub fn go_on_scrubbing(self: &Rc<Self>) {
         if let Some(at) = self.scrubbing.at.get() {
             self.begin_scrub(at);
@@ -183,7 +185,7 @@ impl Inner {
         self.go_on_scrubbing();
         let Some(every) = self.scrubbing.every else { return };
         if self.scrubbing.ended.get().is_none() {
-            // The members have just been created or copied.
+            // The mirror was never scrubbed: its members have just been created or copied.
             self.scrubbing.ended.set(Some(self.env.wall()));
         }
         let (me, env) = (self.me.clone(), self.env.clone());
@@ -195,7 +197,7 @@ impl Inner {
                 let last = mirror.scrubbing.ended.get().unwrap_or_default();
                 due = (last + every).saturating_sub(env.wall());
                 if due.is_zero() {
-                    // It may be running: then the next attempt comes as soon as it may have ended.
+                    // A scrub may be running already. The next attempt comes after [`RETRY`] at the latest.
                     let _ = mirror.scrub();
                     due = every.min(RETRY);
                 }
@@ -203,7 +205,8 @@ impl Inner {
         });
     }
 
-    /// Reads a range from all members in sync, and rewrites it on those that differ or cannot read it.
+    /// Reads the range `part` from all members in sync, and rewrites it on members that have other bytes or cannot read
+    /// it.
     async fn scrub_part(&self, part: ByteRange) {
         let len = part.len() as usize;
         let stride = len.next_multiple_of(BUF_ALIGN);
@@ -230,15 +233,15 @@ impl Inner {
                 None => {}
             }
         }
-        // A member that was taken out meanwhile may be in sync again, but not this answer.
+        // A member that was taken out meanwhile may be in sync again, but the bytes of its reply may be older.
         read.retain(|(index, _)| self.is_believed(*index, changes[*index]));
         let Some((_, first)) = read.first() else { return };
         let (right, mut differing) = (first.clone(), Copies::NONE);
         if read.iter().any(|(_, bytes)| *bytes.read() != *first.read()) {
             let block = self.members[0].lower.info().block_size as usize;
             let found = most_agree(&read, block);
-            // The copies are not needed any more, and one buffer takes the result. A late read may still fill its own
-            // part.
+            // The bytes of the replies are not needed any more, so the first buffer takes the result. A late read can
+            // only fill the buffer of its own member.
             right.write().copy_from_slice(&found.right);
             differing = found.differing;
             add(&self.scrubbing.mismatches, found.blocks);
@@ -265,17 +268,18 @@ fn add(counter: &Cell<u64>, more: u64) {
     counter.set(counter.get() + more);
 }
 
-/// The result of comparing the copies of a range.
+/// The result of a comparison of one range on all members that could read it.
 struct Agreed {
-    /// For each block, the bytes that most copies have.
+    /// The bytes of the range: for each block, the bytes that most members have.
     right: Vec<u8>,
-    /// Members with other bytes.
+    /// Members that have other bytes in a block of the range.
     differing: Copies,
-    /// Number of blocks in which copies differ.
+    /// Number of blocks of the range in which members differ.
     blocks: u64,
 }
 
-/// Compares the copies block by block. The bytes of most copies count; in a tie, those of the first of them.
+/// Compares the bytes `read` from the members, block by block. Selects for each block the bytes of most members; in a
+/// tie, the bytes of the first member among them.
 fn most_agree(read: &[(usize, Buf)], block: usize) -> Agreed {
     let copies: Vec<_> = read.iter().map(|(index, bytes)| (*index, bytes.read())).collect();
     let mut agreed = Agreed { right: Vec::new(), differing: Copies::NONE, blocks: 0 };

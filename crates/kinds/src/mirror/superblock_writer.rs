@@ -1,5 +1,5 @@
-//! Writes the state of a running mirror to the labels: the members in sync and the dirty regions are durable on the
-//! members before a request relies on them.
+//! Writes the state of a running mirror to the labels beneath its members. The state, with the members in sync and the
+//! dirty regions, is durable before the mirror carries out or acknowledges a request that relies on it.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -24,39 +24,43 @@ use super::scrub::Scrubbed;
 pub struct SuperblockWriter {
     kept: Rc<dyn StateStore>,
     lineage: Rc<Lineage>,
-    /// For each member, the state that is known to be on it, and the last one that was sent to it.
+    /// For each member, the last state that is known to be in its labels, and the last state that was sent to them.
     known: RefCell<Vec<(Generation, Generation)>>,
-    /// Whether each member was copied as a whole while another one is away.
+    /// For each member, the [`Known::refilled`] to record: whether a resync copies or copied all its bytes, and another
+    /// member has been absent since.
     refilled: Vec<bool>,
     pub intent: Intent,
-    /// Time without writes after which a region leaves the bitmap.
+    /// Interval of the checks for dirty regions without client writes, which leave the bitmap (`clear_delay`).
     delay: Duration,
     flush_failed: Cell<bool>,
-    /// Number of states written.
+    /// Number of states that this mirror has written to labels since it opened.
     states: Cell<u64>,
     durable: Cell<Option<Durable>>,
-    /// Serialises the writing of states.
+    /// Lock that a task holds while it writes a state, so that states are written one after the other.
     turn: Mutex,
 }
 
-/// The last durable state.
+/// The last state of the mirror that is durable in labels.
 #[derive(Clone, Copy)]
 struct Durable {
-    /// The number of changes of members and flags that it covers.
+    /// The [`SuperblockWriter::version`] when the state was made: changes of members and flags up to this number are
+    /// durable.
     version: u64,
-    /// Whether the mirror was committed when it was written. Before, a state is held back and its outcome is not
-    /// reported, so it must be written once more.
+    /// Whether the change of the graph that made the mirror was committed when the state was written. Before the
+    /// commit, the store holds a state back and does not report the outcome of its write, so the state must be written
+    /// once more.
     is_committed: bool,
 }
 
-/// Numbers of states, shared by the successive mirrors of a process. A state of a successor is newer than all states of
-/// its predecessors, on whichever disks these are.
+/// The numbers of states, shared by the successive mirrors of one process. A mirror that replaces another mirror counts
+/// on, so that its states are newer than all states of the replaced mirror on any disk.
 struct Lineage {
-    /// Random number drawn by the first opening.
+    /// Random number that the first of the successive mirrors drew at its opening.
     incarnation: u64,
-    /// The highest state number.
+    /// The number of the newest state of the successive mirrors.
     events: Cell<u64>,
-    /// By member name, the last of these states that was sent to it. It may be on a disk that has not acknowledged it.
+    /// By member name, the last state that was sent to the labels of the member. The state may be on a disk that has
+    /// not acknowledged its write.
     sent: RefCell<BTreeMap<String, Generation>>,
 }
 
@@ -99,17 +103,18 @@ impl SuperblockWriter {
         self.states.get()
     }
 
-    /// Returns the identity and the highest number of the mirror's states, for the device that replaces the mirror.
+    /// Returns the numbers of the mirror's states ([`Lineage`]), as the hand-over to the mirror that replaces this
+    /// mirror.
     pub fn leave(&self) -> Rc<dyn Any> {
         self.lineage.clone()
     }
 
-    /// Records that a failed flush may have lost acknowledged writes.
+    /// Makes the next states record that a failed flush may have lost acknowledged writes.
     pub fn flush_failed(&self) {
         self.flush_failed.set(true);
     }
 
-    /// Returns a number that rises with every change that a state covers.
+    /// Returns a number that rises with every change of a member or flag that the next state must record.
     fn version(&self, members: &[Member]) -> u64 {
         members.iter().map(Member::changes).sum::<u64>() + u64::from(self.flush_failed.get())
     }
@@ -126,13 +131,14 @@ impl SuperblockWriter {
         self.kept.committed()
     }
 
-    /// Whether a committed state is on the members, which the next one then records. Before, no state may record that
-    /// members have more than when the mirror was opened: an older image would pass for a member.
+    /// Whether a state that was written after the commit of the graph is durable in the labels. Before that, no state
+    /// may record that members have more writes than at the opening of the mirror: an older image could be taken for a
+    /// member.
     fn is_settled(&self) -> bool {
         self.durable.get().is_some_and(|durable| durable.is_committed)
     }
 
-    /// Creates the next state, which is sent to `ports`.
+    /// Creates the next state of the mirror, and records that it is sent to the members at `ports`.
     fn next(&self, members: &[Member], ports: &[usize], scrubbed: Scrubbed) -> Record {
         let Lineage { incarnation, events, sent } = &*self.lineage;
         events.set(events.get() + 1);
@@ -166,18 +172,18 @@ impl SuperblockWriter {
 }
 
 impl Inner {
-    /// Returns when all changes of members are durable in the labels of the remaining members. A member to whose labels
-    /// the state cannot be written is retired, and the next state records that.
+    /// Waits until all changes of members are durable in the labels of the remaining members. Retires a member whose
+    /// labels cannot be written; the next state records that.
     ///
     /// # Errors
-    /// The error of the last member in sync, if no member is left to record the changes.
+    /// The error of a label write, if no member in sync could record the changes.
     pub async fn remember(&self) -> Result<()> {
         let Some(writer) = &self.writer else { return Ok(()) };
         self.write_until(writer, || writer.is_durable(&self.members)).await
     }
 
-    /// Writes states until `is_known` accepts one as durable. A caller that waits for its turn may find its own changes
-    /// in the state that is written meanwhile.
+    /// Writes states until `is_known` returns that the changes of the caller are durable. While the caller waits for
+    /// the lock `turn`, another task may write a state with these changes.
     async fn write_until(
         &self,
         writer: &SuperblockWriter,
@@ -192,7 +198,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes the next state. The caller holds the lock `turn`.
+    /// Writes the next state to the labels of all members that take writes. The caller holds the lock `turn`.
     async fn write_state(&self, writer: &SuperblockWriter) -> Result<()> {
         let version = writer.version(&self.members);
         let takes = |n: &usize| self.members[*n].takes_writes();
@@ -225,7 +231,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Retires a member as soon as a write of its labels fails, while writes of other labels are still awaited.
+    /// Arranges that a member is retired as soon as a write of its labels fails or is late, before the writes of the
+    /// other labels have ended.
     pub fn hear_of_failures(&self) {
         let Some(writer) = &self.writer else { return };
         let me = self.me.clone();
@@ -237,8 +244,8 @@ impl Inner {
         writer.kept.on_failure(self.deadline.clone(), Rc::new(told));
     }
 
-    /// Writes the held-back state of the mirror again once the change of the graph is committed, and retires members
-    /// whose labels cannot be written.
+    /// Spawns a task that writes the state of the mirror once more after the commit of the change of the graph, and
+    /// retires members whose labels cannot be written.
     pub fn remember_when_sure(&self) {
         let Some(writer) = self.writer.as_ref().filter(|writer| !writer.kept.is_committed()) else {
             return;
@@ -252,8 +259,8 @@ impl Inner {
         });
     }
 
-    /// Writes the next state of the mirror to the labels although no caller waits for it, because it shortens a later
-    /// resync.
+    /// Writes the next state of the mirror to the labels although no request relies on it: the state shortens a later
+    /// resync or scrub.
     ///
     /// # Errors
     /// As [`Inner::remember`].
@@ -262,7 +269,7 @@ impl Inner {
         self.write_state(writer).await
     }
 
-    /// Spawns a task that writes the state of the mirror to the labels, for changes that no caller waits for.
+    /// Spawns a task that writes the state of the mirror to the labels, for changes on which no request relies yet.
     pub fn remember_soon(&self) {
         if self.writer.is_none() {
             return;
@@ -270,14 +277,14 @@ impl Inner {
         let me = self.me.clone();
         self.tasks.spawn("a mirror's state", async move {
             if let Some(mirror) = me.upgrade() {
-                // The next caller that relies on the state tries again, and gets the error.
+                // The next request that relies on the state writes it again, and gets the error.
                 let _ = mirror.remember().await;
             }
         });
     }
 
-    /// Makes durable in labels, before a request changes `range`, that the regions of `range` are dirty, and which
-    /// members miss its writes.
+    /// Makes durable in labels that the regions of `range` are dirty, and which members miss writes to them, before the
+    /// caller sends a request that changes `range` to the members.
     ///
     /// # Errors
     /// As [`Inner::remember`].
@@ -296,7 +303,8 @@ impl Inner {
         self.write_until(writer, is_known).await
     }
 
-    /// Marks the regions of a range as dirty. Members that take no writes miss them from now on.
+    /// Marks the regions of `range` as dirty, and as missed by each member that takes no writes. Starts the task that
+    /// checks the bitmap, unless it runs.
     fn mark(&self, writer: &SuperblockWriter, range: ByteRange) {
         writer.intent.want(range);
         let wanted = writer.intent.wanted();
@@ -318,7 +326,8 @@ impl Inner {
         });
     }
 
-    /// Removes regions from the bitmap that are not written any more. Returns whether it must be checked again.
+    /// Removes the dirty regions without recent client writes from the bitmap. Returns whether the bitmap must be
+    /// checked again.
     async fn look_at_map(&self) -> bool {
         let Some(writer) = &self.writer else { return false };
         if self.tasks.is_closing() || !writer.is_settled() {
@@ -327,11 +336,11 @@ impl Inner {
         let _one = self.tasks.enter();
         let busy = |range| self.lock.is_wanted(range) && !seeded::on(Bug::RegionLeftBusy);
         let quiet = writer.intent.quiet(busy);
-        // Writes there must be durable on all members before the bitmap claims that these are identical.
+        // Writes to these regions must be durable on all members before the regions leave the bitmap.
         if !quiet.is_empty() && (seeded::on(Bug::RegionUnflushed) || self.flush().await.is_ok()) {
             let _turn = writer.turn.lock().await;
             if writer.intent.leave(&quiet, busy) {
-                // The next caller that relies on a state writes it again, and gets the error.
+                // The next request that relies on a state writes a state again, and gets the error.
                 let _ = self.write_state(writer).await;
             }
         }

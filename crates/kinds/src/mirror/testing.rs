@@ -9,7 +9,8 @@ use super::opening::Members;
 use super::record::{CHANGE_MAX, Generation, Known, MemberState, Record};
 use super::regions::{Bitmap, Regions};
 
-/// The test parts of the kind `mirror`, which tests draw more often than other kinds, because it has the most to lose.
+/// The test parts of the kind `mirror`, which tests draw more often than other kinds, because a fault in a mirror loses
+/// the most data.
 pub const TESTING: Testing = Testing {
     shape: Some(Shape { draw, weight: 5 }),
     records: &[Records { name: "mirror", valid, check }],
@@ -73,10 +74,10 @@ fn labels(first: u8, failed: bool) -> Vec<u8> {
     [&[first], &bytes.repeat(count)[..]].concat()
 }
 
-/// Parses the records in the labels beneath a mirror, one behind the other. Accepted ones have a single encoding. A
-/// mirror that opens has a member in sync, and copies the others where they differ. The first byte selects the number
-/// of members, the present ones, the trusted one, and whether the mirror may open degraded. Returns whether the first
-/// record is accepted.
+/// Parses the records in the labels beneath a mirror, one behind the other. An accepted record has a single encoding. A
+/// mirror that opens has a member in sync, and copies the regions in which the other members differ. The first byte
+/// selects the number of members, the present members, the trusted member, and whether the mirror may open degraded.
+/// Returns whether the first record is accepted.
 fn check(data: &[u8]) -> bool {
     let Some((first, data)) = data.split_first() else { return false };
     let bit = |n: usize| first >> n & 1 == 1;

@@ -1,4 +1,5 @@
-//! A disk without storage: reads return zeros, and writes are dropped. For measuring everything but a disk.
+//! A disk without storage: reads return zeros, and writes are dropped. For measurements of a graph without the cost of
+//! a disk.
 
 #[cfg(test)]
 pub(crate) mod subjects;
@@ -15,7 +16,7 @@ use kind::{
 
 use crate::ephemeral;
 
-/// The kind `null`: a disk that reads as zeros and forgets writes.
+/// The kind `null`: a disk that returns zeros for reads and drops writes.
 pub const KIND: Kind = Kind {
     name: "null",
     summary: "answers reads with zeros, drops writes",

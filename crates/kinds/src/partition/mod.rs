@@ -1,4 +1,4 @@
-//! Part of a device, beside other parts of it.
+//! Shows a part of a device as a device, beside other partitions of the same device.
 
 #[cfg(test)]
 pub(crate) mod subjects;

@@ -1,4 +1,5 @@
-//! Counts requests and changes nothing: the smallest hook, to measure the cost of one and to copy from.
+//! Counts requests and changes nothing: the smallest hook, to measure the cost of a hook, and as a template for new
+//! hooks.
 
 #[cfg(test)]
 pub(crate) mod subjects;

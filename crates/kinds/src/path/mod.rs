@@ -1,4 +1,5 @@
-//! A disk on a block device. It is a `file` whose place is another option, and which is never made.
+//! A disk on a block device. The kind is that of `file`, with the path in another option and without options to create
+//! a file.
 
 #[cfg(test)]
 pub(crate) mod subjects;

@@ -1,4 +1,4 @@
-//! Blocks: looks them up, places them, and frees their places.
+//! Looks up blocks of a remap device, maps them to data blocks of its lower, and frees data blocks.
 
 use block::{Buf, ByteRange, Error, ErrorKind, Mode, Mono, Op, Result};
 use meta::alloc::{Mapping, Places};
@@ -7,16 +7,17 @@ use meta::vault::{Data, Transaction};
 use super::device::Inner;
 use super::opening::Map;
 
-/// Most blocks of one request, and most blocks whose mapping one transaction changes.
+/// Most blocks that are looked up at once, and most blocks whose mapping one transaction changes.
 pub const BATCH_BLOCKS: u64 = 32;
 
-/// Most blocks that a request touches: one more if it begins inside a block.
+/// Most blocks that a byte range of the length of [`BATCH_BLOCKS`] blocks touches: one block more if the range begins
+/// inside a block.
 const TOUCHED_MAX: usize = BATCH_BLOCKS as usize + 1;
 
-/// Most child requests of one request that are in flight at once.
+/// Most child requests that are in flight at once for one client request.
 pub const WINDOW: usize = 8;
 
-/// The mappings of all blocks of a byte range, as looked up in the map.
+/// A byte range of the device, and the mappings of all blocks that it touches.
 pub struct Lookup {
     pub range: ByteRange,
     /// Number of the block in which the byte range begins.
@@ -25,15 +26,16 @@ pub struct Lookup {
     count: usize,
 }
 
-/// A part of a byte range that is contiguous on the lower.
+/// A part of a byte range whose blocks have the same kind of mapping; if mapped, to contiguous data blocks of the
+/// lower.
 pub struct Piece {
     /// The bytes of the part, as addresses that clients see.
     pub range: ByteRange,
-    /// Mapping of the first block; [`Mapping::At`] holds the number of the first data block on the lower.
+    /// Mapping of the first block of the part; [`Mapping::At`] holds the number of the first data block on the lower.
     pub spot: Mapping,
 }
 
-/// Children of one request, a few at a time.
+/// The child requests in flight for one client request, at most [`WINDOW`].
 type Window = block::Window<WINDOW>;
 
 impl Lookup {
@@ -47,7 +49,7 @@ impl Lookup {
         })
     }
 
-    /// Splits the byte range into parts that are contiguous on the lower.
+    /// Splits the byte range into parts that are contiguous on the lower, or unmapped.
     pub fn pieces(&self, inner: &Inner) -> impl Iterator<Item = Piece> {
         let mut blocks = self.blocks(inner).peekable();
         std::iter::from_fn(move || {
@@ -62,7 +64,7 @@ impl Lookup {
         })
     }
 
-    /// Whether a write would have to place a block, or to rewrite a lost one.
+    /// Whether a write to the byte range must map a block to a data block, or rewrite a block that a disk has lost.
     fn is_to_be_placed(&self) -> bool {
         self.spots[..self.count].iter().any(|spot| !matches!(spot, Mapping::At(_)))
     }
@@ -79,7 +81,8 @@ fn follows(before: Mapping, spot: Mapping) -> bool {
     !matches!(spot, Mapping::Lost(_)) && next_of(before) == spot
 }
 
-/// Returns the checksum of a block: `part`, with `head` zeros before it and `tail` zeros behind it.
+/// Returns the checksum of a block whose content is `part`, with `head` bytes of `zeros` before it and `tail` bytes
+/// behind it.
 fn checksum(zeros: &Buf, head: usize, part: &Buf, tail: usize) -> u64 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
     let zeros = zeros.read();
@@ -99,7 +102,7 @@ impl Inner {
         Ok(looked)
     }
 
-    /// Splits a byte range into parts of at most [`BATCH_BLOCKS`] blocks, which can be looked up at once.
+    /// Splits a byte range into parts of at most [`BATCH_BLOCKS`] blocks, each of which one look-up covers.
     pub fn batches(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> + use<> {
         let bytes = BATCH_BLOCKS * self.layout.block_bytes;
         let mut at = range.start();
@@ -110,7 +113,7 @@ impl Inner {
         })
     }
 
-    /// Extends a byte range to whole blocks.
+    /// Extends a byte range to complete blocks.
     pub fn widened(&self, range: ByteRange) -> ByteRange {
         range.widen(self.layout.block_bytes as u32).expect("a device ends far below u64::MAX")
     }
@@ -129,7 +132,7 @@ impl Inner {
             .at(&self.name)
     }
 
-    /// Carries out a read: mapped blocks from the lower, and zeros for the others.
+    /// Carries out a read: reads mapped blocks from the lower, and returns zeros for unmapped blocks.
     pub async fn read(&self, map: &Map, op: &mut Op) -> Result<()> {
         let range = op.range().expect("a read has a range");
         let _here = self.lock.lock(range, Mode::Shared).await;
@@ -161,7 +164,7 @@ impl Inner {
         window.drain().await.and(result)
     }
 
-    /// Carries out a write: mapped blocks are written in place, and the others are mapped to free data blocks.
+    /// Carries out a write: overwrites mapped blocks in place, and maps unmapped blocks to free data blocks.
     pub async fn write(&self, map: &Map, op: &mut Op) -> Result<()> {
         let range = op.range().expect("a write has a range");
         {
@@ -175,7 +178,7 @@ impl Inner {
         let looked = self.look(map, range).await?;
         self.check_whole(&looked)?;
         let (mut transaction, runs) = self.take_places(map, &looked).await?;
-        // The transaction reserves the places, so it must live until no write to them is in flight.
+        // The transaction reserves the data blocks, so it must live until no write to them is in flight.
         let mut written = self.write_in_place(map, &looked, op).await;
         let mut window = Window::default();
         for (block, places) in &runs {
@@ -194,7 +197,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Checks that the write covers all of every lost block.
+    /// Checks that a write covers each lost block that it touches from its first to its last byte.
     fn check_whole(&self, looked: &Lookup) -> Result<()> {
         let is_bad = |(_, spot, part): &(u64, Mapping, ByteRange)| {
             matches!(spot, Mapping::Lost(_)) && part.len() < self.layout.block_bytes
@@ -221,8 +224,8 @@ impl Inner {
         window.drain().await.and(result)
     }
 
-    /// Takes places for all blocks that have none. Returns runs: the first block, and its places. If the places are not
-    /// enough, waits for free ones, up to a limit.
+    /// Reserves data blocks for all unmapped blocks of a write. Returns runs of blocks: the first block of a run, and
+    /// its contiguous data blocks. If too few data blocks are free, waits for a limited time until others are freed.
     async fn take_places(
         &self,
         map: &Map,
@@ -236,14 +239,15 @@ impl Inner {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     drop(transaction);
                     if turn.take().is_none() {
-                        // The places that this attempt had taken may be enough for another write.
+                        // The data blocks that this attempt had reserved may be enough for another write.
                         self.report_free_space();
                         frees += 1;
                     }
                     if !self.waits_for_room(begun, frees).await {
                         return Err(self.full(map));
                     }
-                    // One waiting write at a time: two that hold a part each would both never have all.
+                    // Only one waiting write tries again at a time: of two writes that each reserve a part of the data
+                    // blocks, neither would ever have enough.
                     turn = Some(self.placing.lock().await);
                 }
                 Err(error) => return Err(error),
@@ -283,8 +287,8 @@ impl Inner {
         Ok(runs)
     }
 
-    /// Waits until places are freed after the count `frees`. Returns whether that happened. Fails after a limited time,
-    /// and at once if too many requests wait already.
+    /// Waits until [`Inner::frees`] differs from `frees`, because data blocks were freed. Returns whether that
+    /// happened: not if the time since `begun` is over, if too many requests wait already, or if the device closes.
     async fn waits_for_room(&self, begun: Mono, frees: u64) -> bool {
         let waited = self.env.now().since(begun);
         let Some(left) = super::ROOM_WITHIN.checked_sub(waited).filter(|left| !left.is_zero())
@@ -312,7 +316,8 @@ impl Inner {
         Error::new(ErrorKind::NoSpace, words).next("discard unused bytes").at(&self.name)
     }
 
-    /// Writes the data of `op` for a run of new blocks, with zeros around it, and names the blocks in the transaction.
+    /// Writes the payload of `op` for a run of newly mapped blocks to their data blocks, with zeros around the payload.
+    /// Adds the mappings of the blocks to the transaction.
     async fn write_new(
         &self,
         map: &Map,
@@ -357,8 +362,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Unmaps all whole blocks in `range`, and frees their data blocks. The rest of `range` is zeroed if `zero`, and
-    /// otherwise stays as it is.
+    /// Unmaps all blocks that `range` covers completely, and frees their data blocks. If `zero`, writes zeros to the
+    /// rest of `range`; otherwise leaves the rest unchanged.
     pub async fn free_range(
         &self,
         map: &Map,
@@ -371,7 +376,8 @@ impl Inner {
             let looked = self.look(map, batch).await?;
             let mut transaction = map.vault.begin();
             let freed = self.free_blocks(map, &looked, &mut transaction)?;
-            // Discard the places only when it is durable that they are free, and before they are used again.
+            // Discard the data blocks only when the transaction that frees them is durable, and before they are used
+            // again.
             let held: Vec<_> = freed.iter().map(|places| map.blocks.hold(*places)).collect();
             map.vault.commit(transaction).await?;
             self.discard_below(&freed).await;
@@ -385,7 +391,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Discards freed places on the lower. A failure does no harm, but is counted.
+    /// Discards freed data blocks on the lower. Counts a failure, which does no harm.
     async fn discard_below(&self, freed: &[Places]) {
         let mut window = Window::default();
         for Places { first, count } in freed.iter().filter(|_| self.data.info().discard) {
@@ -398,7 +404,8 @@ impl Inner {
         }
     }
 
-    /// Frees the places of the whole blocks in a range. Returns them, with adjacent places joined.
+    /// Unmaps the blocks that the byte range covers completely, and frees their data blocks. Returns the freed data
+    /// blocks, with adjacent data blocks joined.
     fn free_blocks(
         &self,
         map: &Map,
@@ -420,7 +427,7 @@ impl Inner {
         Ok(freed)
     }
 
-    /// Writes zeros to the partly covered blocks: the first and the last one.
+    /// Writes zeros to the parts of the byte range in blocks that it covers only partly: the first and the last block.
     async fn zero_parts(&self, map: &Map, looked: &Lookup, fua: bool) -> Result<()> {
         for (_, spot, part) in looked.blocks(self) {
             match spot {
@@ -438,7 +445,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Notes that `count` places were freed, and wakes waiting writes.
+    /// Records that `count` data blocks were freed, and wakes the writes that wait for free data blocks.
     fn have_freed(&self, count: u64) {
         if count > 0 {
             self.taken.set(self.taken.get() - count);
@@ -448,7 +455,7 @@ impl Inner {
 }
 
 impl Lookup {
-    /// Returns the mapping of a block of the byte range.
+    /// Returns the mapping of `block`, a block that the byte range touches.
     pub fn spot(&self, block: u64) -> Mapping {
         self.spots[(block - self.first) as usize]
     }

@@ -1,4 +1,4 @@
-//! Requests and commands.
+//! Carries out the requests and commands of a remap device.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use super::opening::{Access, Map, Opening};
 use super::packer::Packing;
 use super::record::Record;
 
-/// Most blocks that one status reply covers.
+/// Most blocks for which one block status request returns extents.
 const STATUS_BLOCKS_MAX: u64 = 1 << 16;
 
 /// A device that maps each block to a data block of its lower when the block is first written.
@@ -27,7 +27,7 @@ pub struct Remap {
     pub inner: Rc<Inner>,
 }
 
-/// State of a remap device, shared by requests and the packer.
+/// State of a remap device, shared by requests and the packing task.
 pub struct Inner {
     pub name: String,
     pub env: Env,
@@ -42,18 +42,18 @@ pub struct Inner {
     /// A buffer with one block of zeros.
     pub zeros: Buf,
     map: OnceCell<Map>,
-    /// The error of opening the map.
+    /// The error with which the opening of the map of blocks failed, if it failed.
     broken: RefCell<Option<Error>>,
     opened: Notify,
-    /// Number of data blocks that are taken.
+    /// Number of data blocks that are in use.
     pub taken: Cell<u64>,
-    /// Number of occasions on which data blocks became free.
+    /// Number of times that data blocks were freed, by which a waiting write notices a change.
     pub frees: Cell<u64>,
     /// Number of discards of freed data blocks that failed on the lower.
     pub undiscarded: Cell<u64>,
     /// Number of requests that wait for a free data block.
     pub held: Cell<u32>,
-    /// Lock that lets one write at a time try again after it has waited for a free data block.
+    /// Lock of the write that tries again to reserve data blocks, after it has waited for free data blocks.
     pub placing: Mutex,
     /// Whether the device moves blocks towards the front of the lower (packing).
     pub pack: bool,
@@ -62,7 +62,7 @@ pub struct Inner {
     pub tasks: TaskGroup,
 }
 
-/// Parts of a remap device that is being made.
+/// The parts from which [`Remap::new`] makes a remap device.
 pub struct Parts {
     pub name: String,
     pub info: Info,
@@ -77,7 +77,7 @@ impl Remap {
     /// Returns a remap device whose map is not open yet.
     ///
     /// # Errors
-    /// `Limit` if there is no memory for buffers.
+    /// `Limit` if the pool has no buffer for a block of zeros.
     pub fn new(parts: Parts, paused: bool) -> Result<Self> {
         let Parts { name, info, layout, data_port, opening, pack, speed } = parts;
         let env = opening.env.clone();
@@ -111,7 +111,7 @@ impl Remap {
 }
 
 impl Inner {
-    /// Waits until the map of blocks is open, and returns it; or the error of opening it.
+    /// Waits until the map of blocks is open, and returns the map.
     pub async fn map(&self) -> Result<&Map> {
         if self.map.get().is_none() {
             self.opened.until(|| self.map.get().is_some() || self.broken.borrow().is_some()).await;
@@ -122,10 +122,10 @@ impl Inner {
         })
     }
 
-    /// Opens the vault with the map of blocks that `record` names, or creates it if `record` names none.
+    /// Opens the vault with the map of blocks that `record` names, or creates a vault if `record` names none.
     ///
     /// # Errors
-    /// Errors of the vault and of the disks.
+    /// Errors of opening or creating the vault, and of writing the state to labels.
     pub async fn open(self: &Rc<Self>, record: Record) -> Result<()> {
         let opened = self.try_open(record).await;
         if let Err(error) = &opened {
@@ -154,8 +154,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Checks that the vault that `record` names can be opened, and writes nothing. If it cannot, a change of the graph
-    /// fails before the commit and is undone.
+    /// Checks that the vault that `record` names can be opened, and writes nothing. An error makes a change of the
+    /// graph fail before its commit, so that the change is undone.
     ///
     /// # Errors
     /// As [`Inner::open`].
@@ -167,9 +167,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Opens the vault once the change of the graph that makes this device is committed. Until then nothing may be
-    /// written: a vault writes whenever it is opened, and the change may be undone, or a mirror below may not be able
-    /// to mark dirty regions yet.
+    /// Spawns a task that opens the vault after the commit of the change of the graph that makes this device. Before
+    /// the commit the device may write nothing: opening a vault writes to its disks, the change may still be undone,
+    /// and a mirror below may not be able to mark dirty regions yet.
     pub fn open_later(self: &Rc<Self>, record: Record) {
         let inner = self.clone();
         self.tasks.spawn("a map of blocks", async move {
@@ -302,7 +302,8 @@ impl Device for Remap {
 }
 
 impl Remap {
-    /// Checks the vault. The contents of blocks cannot be checked, because nothing records what they should be.
+    /// Checks the vault with the map of blocks. The bytes of blocks cannot be checked, because the map records no
+    /// checksums of them.
     async fn check(&self) -> Result<Checked> {
         let findings = self.inner.map().await?.vault.check().await?;
         let health = match (findings.count, findings.repairable) {

@@ -1,4 +1,4 @@
-//! The layout of a device: the vault, and the places of blocks.
+//! The layout of a remap device on its lower: the positions of the vault and of the data blocks.
 
 use block::{ByteRange, Info};
 use meta::vault::ObjectKind;
@@ -16,13 +16,14 @@ pub const BLOCK_BYTES_DEFAULT: u64 = 64 << 10;
 /// Most blocks of a remap device.
 pub const BLOCKS_MAX: u64 = 1 << 36;
 
-/// Bytes of an entry of the map.
+/// Bytes of an entry of the map of blocks in the vault.
 const ENTRY_BYTES: u32 = 8;
 
-/// Longest log of a new vault. A larger map changes more pages between checkpoints, so its log is longer.
+/// Most bytes of the log of a new vault. A larger map changes more pages between two checkpoints, so its vault has a
+/// longer log.
 const LOG_BYTES_MOST: u64 = 16 << 20;
 
-/// The sizes of a remap device and of its lower, as they were when the device was made.
+/// The sizes of a remap device and of its lower, as they were when the device was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Bytes of a block of the device, a power of two.
@@ -36,8 +37,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Returns the layout of a device with `blocks` blocks on the lower `data`, and the bytes of its vault. The vault
-    /// is at the start of `data` unless it is on another lower (`apart`).
+    /// Returns the layout of a new device with `blocks` blocks of `block_bytes` bytes over the lower `data`, and the
+    /// size of its vault in bytes. The vault is at the start of `data`, or on another lower if `apart`.
     pub fn new(block_bytes: u64, blocks: u64, data: &Info, apart: bool) -> (Self, u64) {
         let most = data.size / block_bytes;
         let vault = vault_bytes(blocks, most).next_multiple_of(block_bytes);
@@ -62,7 +63,7 @@ impl Layout {
         ByteRange::new(start, count * self.block_bytes).expect("a range of blocks has bytes")
     }
 
-    /// Returns the byte range on the lower of `count` data blocks, from the one with number `place` on.
+    /// Returns the byte range on the lower of `count` data blocks, from the data block with number `place` on.
     pub fn places(&self, place: u64, count: u64) -> ByteRange {
         let start = self.start + place * self.block_bytes;
         ByteRange::new(start, count * self.block_bytes)
@@ -70,13 +71,13 @@ impl Layout {
     }
 }
 
-/// Returns the bytes of the log of a vault that holds the map of `blocks` blocks.
+/// Returns the size in bytes of the log of a vault that holds the map of `blocks` blocks.
 pub fn log_bytes(blocks: u64) -> u64 {
     let map = blocks * u64::from(ENTRY_BYTES);
     map.next_power_of_two().clamp(LOG_BYTES_MIN, LOG_BYTES_MOST)
 }
 
-/// Returns the bytes of a vault with a map of `blocks` blocks and at most `places` places.
+/// Returns the size in bytes of a vault with a map of `blocks` blocks and a bitmap of `places` data blocks.
 fn vault_bytes(blocks: u64, places: u64) -> u64 {
     let map = ObjectKind::Array.pages(ENTRY_BYTES, blocks);
     let taken = ObjectKind::Bitmap.pages(0, places.max(1));

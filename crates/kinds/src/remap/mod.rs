@@ -1,16 +1,17 @@
-//! A device that places its blocks when they are first written, and can move them.
+//! A device that maps a block to a data block of its lower when clients first write the block, and can move blocks to
+//! other data blocks.
 //!
 //! This is Violin's remapping module (section 2.2): a translation table, kept in a vault.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the kind: options, plan, maker |
-//! | `layout.rs` | the positions of the vault and the places |
+//! | `layout.rs` | the positions of the vault and of the data blocks |
 //! | `record.rs` | the codec of the state in labels |
-//! | `opening.rs` | opening the vault, or making it |
-//! | `device.rs` | requests and commands |
-//! | `blocks.rs` | looking up blocks, placing them, freeing their places |
-//! | `packer.rs` | moving blocks to the front |
+//! | `opening.rs` | opening the vault, or creating it |
+//! | `device.rs` | carrying out requests and commands |
+//! | `blocks.rs` | looking up blocks, mapping them to data blocks, freeing data blocks |
+//! | `packer.rs` | moving blocks to the front of the lower |
 
 mod blocks;
 mod device;
@@ -47,7 +48,7 @@ use layout::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, 
 use opening::Opening;
 use record::Record;
 
-/// Commands of the device. Only a device that packs has the commands of a job.
+/// Commands of a remap device. Only a device with the option `pack` has the commands of a job.
 const VERBS: &[&VerbInfo] = &[Check::INFO, Job::VERBS[0], Job::VERBS[1]];
 
 /// The kind `remap`: a device that maps a block to a data block of its lower when the block is first written.
@@ -135,8 +136,8 @@ const SPEED: OptionSpec = OptionSpec {
 
 const POLICIES: [&str; 3] = ["first-free", "log", "near"];
 
-/// Limits of the option `cache`. One transaction changes at most one page of the bitmap for each of its blocks, and a
-/// fifth of the cached pages may be dirty.
+/// Limits and default of the option `cache`, in bytes. One transaction changes at most one page of the bitmap for each
+/// of its blocks, and a fifth of the cached pages may be dirty.
 const CACHE_BYTES_MIN: u64 = 2 << 20;
 const CACHE_BYTES_DEFAULT: u64 = 16 << 20;
 const CACHE_BYTES_MAX: u64 = 16 << 30;
@@ -144,7 +145,8 @@ const CACHE_BYTES_MAX: u64 = 16 << 30;
 /// Longest time that the first write of a block waits for a free data block.
 pub const ROOM_WITHIN: Duration = Duration::from_secs(10);
 
-/// First writes that may wait at the same time. Further ones fail at once, so that other requests find slots.
+/// Most writes that may wait for a free data block at the same time. Further such writes fail at once, so that slots of
+/// the engine remain for other requests.
 const HELD_MAX: u32 = 16;
 
 /// The ports of the lower with the data and of the lower with the vault.

@@ -1,4 +1,4 @@
-//! Opens the vault, or makes it on new disks.
+//! Opens the vault of a remap device, or creates the vault on new disks.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,20 +12,21 @@ use meta::vault::{Options, Shape, Vault};
 use super::layout::{Layout, log_bytes};
 use super::record::Record;
 
-/// Role of the map in the vault. The bitmap has the next one.
+/// Role of the map of blocks among the objects of the vault. The bitmap of data blocks in use has the next role.
 const ROLE: u32 = 0;
 
-/// Owner of the objects. It is not the device's name, which may change in the spec: a vault has only one such device.
+/// Owner of the objects in the vault. The owner is not the name of the device, which may change in the spec. A vault
+/// belongs to only one remap device.
 const OWNER: &str = "remap";
 
-/// Most objects in the vault: the map, the bitmap, and those of later versions.
+/// Most objects in the vault: the map, the bitmap, and objects of later versions.
 const OBJECTS: u32 = 8;
 
-/// Parameters of opening the map of a remap device.
+/// The parameters with which a remap device opens its vault and the map of blocks in it.
 pub struct Opening {
     pub env: Env,
     pub data: Lower,
-    /// The lower with the vault; `vault_bytes` is the most bytes that the vault has there.
+    /// The lower with the vault; `vault_bytes` is the most bytes of that lower that the vault uses.
     pub meta: Lower,
     pub vault_bytes: u64,
     pub kept: Rc<dyn StateStore>,
@@ -108,17 +109,17 @@ impl Opening {
     /// Writes the state `record` of the device to the labels, durably.
     ///
     /// # Errors
-    /// The first error of a disk.
+    /// The first error of a write to a label.
     pub async fn keep(&self, record: &Record) -> Result<()> {
         let written = self.kept.write(&self.ports, record.encode()).await;
         written.into_iter().try_for_each(|(_, answer)| answer)
     }
 
-    /// Creates the vault for the map of a new device, and returns its UUID. Erases the former content of that part of
-    /// the lower.
+    /// Creates the vault for the map of a new device, and returns its UUID. Erases the former content of the lower
+    /// where the vault is created.
     ///
     /// # Errors
-    /// Errors of the disks.
+    /// Errors of creating the vault on the disks.
     pub async fn format(&self, layout: &Layout) -> Result<Uuid> {
         let log_bytes = Some(log_bytes(layout.blocks));
         let shape = Shape { log_bytes, objects: OBJECTS, bytes: Some(self.vault_bytes) };
@@ -134,7 +135,7 @@ impl Opening {
     /// Opens the vault `uuid` of the device, and the map of blocks in it.
     ///
     /// # Errors
-    /// `Corrupt` if the vault is gone; errors of opening the vault.
+    /// `Corrupt` if the lower has no vault with this UUID; errors of opening the vault.
     pub async fn open(&self, uuid: Uuid, access: Access) -> Result<Map> {
         let vault = self.vault(uuid, access).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
@@ -163,8 +164,8 @@ impl Opening {
     }
 }
 
-/// Checks that the spec still agrees with the state in the labels, and that `data_bytes` hold all places. The lower may
-/// have grown.
+/// Checks that `wanted`, the layout that the spec describes, agrees with `made`, the layout in the labels, and that a
+/// lower of `data_bytes` bytes contains all data blocks. The lower may have grown since the device was created.
 fn check(made: &Layout, wanted: &Layout, data_bytes: u64) -> Result<()> {
     let differs = |option: &str, was: u64, is: u64| {
         let was = write_size(was);

@@ -1,7 +1,7 @@
-//! Packing: moves blocks to the front, so that the free places behind them are in one piece.
+//! Packing: moves blocks to the front of the lower, so that the free data blocks behind them are contiguous.
 //!
-//! If `n` places are taken, a block at place `n` or later moves to the first free place. Each move is a transaction: it
-//! writes the block, names its checksum, changes the map, and frees the old place.
+//! If `n` data blocks are in use, a block in data block `n` or later moves to the first free data block. Each move is
+//! part of a transaction, which records the checksum of the moved block, changes the map, and frees the old data block.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,9 +20,9 @@ use super::record::Record;
 /// The job that packs the blocks of a remap device, and its position.
 pub struct Packing {
     pub job: Job,
-    /// Next block to examine.
+    /// Number of the next block that packing examines.
     next: Cell<u64>,
-    /// Whether this pass over all blocks has moved a block.
+    /// Whether packing has moved a block in its present pass over all blocks.
     has_moved: Cell<bool>,
 }
 
@@ -33,7 +33,7 @@ impl Packing {
     }
 }
 
-/// A move is a transaction: it is durable when it returns, so there is nothing to hold afterwards.
+/// Each step commits its moves in a transaction and is durable when it returns, so packing holds no guard after a step.
 impl Work for Inner {
     type Guard = ();
     type Run = ();
@@ -78,7 +78,7 @@ impl Work for Inner {
         Ok(Outcome::Unchanged)
     }
 
-    /// Makes durable whether the job is paused, if that has changed.
+    /// Writes to the labels whether packing is paused, if that has changed since the last write.
     async fn record(&self) -> Result<()> {
         let (map, paused) = (self.map().await?, self.packing.job.is_pausing());
         if self.opening.kept_paused.get() == paused {
@@ -116,7 +116,7 @@ impl Inner {
         }
     }
 
-    /// Moves `block` and its successors, as many as the throttle permits.
+    /// Moves `block` and the blocks behind it, as many as the throttle permits in one step.
     async fn move_blocks(&self, map: &Map, steps: &mut Steps<'_, Self>, block: u64) -> Result<()> {
         let most = (BATCH_BLOCKS * self.layout.block_bytes).min(block::STEP_BYTES_MAX);
         let step = self.pace.step_of(most.max(self.layout.block_bytes));
@@ -131,7 +131,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Moves the blocks of `range` that are not within the first `taken` places. Returns the number of moved blocks.
+    /// Moves the blocks of `range` that are not in the first [`Inner::taken`] data blocks to earlier free data blocks.
+    /// Returns the number of moved blocks.
     async fn move_to_front(&self, map: &Map, range: ByteRange) -> Result<u64> {
         // Wait before the lock: requests that hold buffers may wait for the lock.
         let room = self.env.pool().wait_for(self.layout.block_bytes as usize).await?;

@@ -1,4 +1,4 @@
-//! The state of a device in the labels beneath it: `docs/formats/remap.md`.
+//! The state of a remap device in the labels beneath it: `docs/formats/remap.md`.
 
 use kind::Summary;
 use meta::Uuid;
@@ -7,13 +7,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, Layout};
 
-/// The version that this code writes, and the only one that it reads.
+/// Version of the record that this code writes, and the only version that it reads.
 const VERSION: u32 = 1;
 
 const UNFINISHED: u32 = 1;
 const PAUSED: u32 = 2;
 
-/// Highest end of a device.
+/// Greatest address on the lower at which the data blocks may end.
 const END_MAX: u64 = 1 << 62;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -33,21 +33,21 @@ pub const RECORD_BYTES: usize = size_of::<Raw>();
 
 const _: () = assert!(RECORD_BYTES == 56);
 
-/// The state of a remap device in labels: its vault, and the sizes for which it was made.
+/// The state of a remap device in labels: its vault, and the sizes for which the device was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     /// UUID of the vault with the map; `None` while the vault is being created, when the device has no data yet.
     pub vault: Option<Uuid>,
     /// Whether a command has paused packing.
     pub paused: bool,
-    /// Sizes of the device and of its lower.
+    /// Sizes of the device and of its lower, as they were when the device was created.
     pub layout: Layout,
 }
 
 /// Describes the encoded state of a remap device for people.
 ///
 /// # Errors
-/// The reason why `bytes` are no record.
+/// The reason why `bytes` are no valid record of a remap device.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { vault, layout, .. } = Record::decode(bytes)?;
     let Layout { block_bytes, blocks, places, .. } = layout;
@@ -78,7 +78,7 @@ impl Record {
     /// Decodes the state of a remap device from a label.
     ///
     /// # Errors
-    /// The reason why `bytes` are no usable record.
+    /// The reason why `bytes` are no valid record of a remap device.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let raw = Raw::ref_from_bytes(bytes)
             .map_err(|_| format!("{} bytes are no remap record", bytes.len()))?;

@@ -14,7 +14,7 @@ fn valid() -> Vec<Vec<u8>> {
     vec![record(Some(meta::Uuid([3; 16])), false), record(None, true)]
 }
 
-/// An accepted record has a single encoding, and its places lie at valid addresses.
+/// Checks that an accepted record has a single encoding, and that its data blocks lie at valid addresses.
 fn check(data: &[u8]) -> bool {
     let Ok(record) = Record::decode(data) else { return false };
     assert!(record.encode() == data, "accepted bytes are those that would be written");

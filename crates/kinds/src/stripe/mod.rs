@@ -1,4 +1,4 @@
-//! Distributes chunks over several devices in turn.
+//! Distributes chunks of bytes over several devices in turn.
 
 #[cfg(test)]
 pub(crate) mod subjects;

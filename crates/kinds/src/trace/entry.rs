@@ -27,16 +27,16 @@ pub struct Header;
 /// One entry of a trace file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// The start of a graph. The entries that follow are of this run.
+    /// The start of the graph. All entries up to the next start are of this run of the graph.
     Start {
         /// Time of the start by the wall clock, in nanoseconds since 1970.
         wall_ns: u64,
     },
-    /// A request, recorded when its reply went up.
+    /// A request, recorded when its reply passed the trace hook.
     Request(Record),
-    /// A gap in the trace: requests that could not be recorded.
+    /// A gap in the trace: requests that the hook could not record, because its queue was full.
     Lost {
-        /// Number of the requests that are missing.
+        /// Number of requests that are missing in the gap.
         count: u64,
     },
 }
@@ -44,11 +44,11 @@ pub enum Entry {
 /// A request that passed the trace hook, with its times and result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Time when the request went down, in nanoseconds since the start of the graph.
+    /// Time when the request passed the trace hook on its way down, in nanoseconds since the start of the graph.
     pub begin_ns: u64,
-    /// Time when the reply went up, in nanoseconds since the start of the graph.
+    /// Time when the reply passed the trace hook on its way up, in nanoseconds since the start of the graph.
     pub end_ns: u64,
-    /// Number of the request in the graph. Numbers grow in the order in which requests went down.
+    /// Number of the request in the graph. Numbers rise in the order in which requests begin.
     pub id: u64,
     /// Operation of the request.
     pub verb: OpKind,
@@ -79,7 +79,7 @@ impl Header {
     /// Parses the header of a trace file in `slot`.
     ///
     /// # Errors
-    /// If `slot` holds no header, or one of another version.
+    /// If `slot` holds no header, or a header of another version.
     pub fn parse(slot: &Slot) -> Result<Self, Malformed> {
         if slot[..8] != MAGIC {
             return Err(Malformed("the header does not begin with CAIRNTRC".to_owned()));

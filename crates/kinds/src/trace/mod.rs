@@ -5,8 +5,8 @@
 //! | `mod.rs` | the kind and its hook |
 //! | `entry.rs` | the entries of a trace, as bytes and as text |
 //! | `reader.rs` | iterating over the entries of a trace |
-//! | `queue.rs` | records that are not yet written |
-//! | `writer.rs` | the task that writes them |
+//! | `queue.rs` | the queue of recorded requests that are not yet in the file |
+//! | `writer.rs` | the task that writes recorded requests to the file |
 //! | `replay.rs` | sending the requests of a trace again |
 
 mod entry;
@@ -107,7 +107,8 @@ fn make(making: MakerArgs<'_>) -> Result<Rc<dyn Hooks>> {
     Ok(Rc::new(Trace { queue, env: env.clone(), started: env.now() }))
 }
 
-/// The hook that records each reply. When it is dropped it closes the queue, and the writer then writes the rest.
+/// The hook that records each request when its reply passes. When the hook is dropped, it closes the queue, and the
+/// writer then writes the rest of the queue to the file.
 struct Trace {
     queue: Rc<Queue>,
     env: Env,

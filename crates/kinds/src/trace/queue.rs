@@ -1,4 +1,4 @@
-//! The queue of records that are not yet written.
+//! The queue of recorded requests that are not yet in the trace file.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,15 +12,15 @@ use super::entry::{Entry, Record};
 pub struct Queue {
     records: RefCell<VecDeque<Record>>,
     limit: usize,
-    /// Wakes the writer once there are `wanted` records.
+    /// Wakes the writer once the queue has `wanted` recorded requests.
     writer: Notify,
     wanted: Cell<usize>,
     closed: Cell<bool>,
-    /// Records that the writer took and that are not yet in the file.
+    /// Number of recorded requests that the writer has taken from the queue, and that are not yet in the file.
     taken: Cell<u64>,
     written: Cell<u64>,
     lost: Cell<u64>,
-    /// Lost records for which the trace does not yet have an entry.
+    /// Number of lost requests for which the trace has no [`Entry::Lost`] yet.
     unsaid: Cell<u64>,
     failure: RefCell<Option<Error>>,
 }
@@ -96,7 +96,7 @@ impl Queue {
         self.written.set(self.written.get() + self.taken.take());
     }
 
-    /// Waits until `many` recorded requests are in the queue, the queue is full, or it is closed.
+    /// Waits until `many` recorded requests are in the queue, the queue is full, or the queue is closed.
     pub async fn has(&self, many: usize) {
         let many = many.min(self.limit);
         self.wanted.set(many);

@@ -9,7 +9,7 @@ use super::entry::{Entry, Header, SLOT_BYTES, Slot};
 /// A reader of a trace file, up to its end or to the first slot that is no part of a trace.
 pub struct Reader<R> {
     from: R,
-    /// Number of the next slot.
+    /// Number of the next slot of the trace file to read.
     next: u64,
     ended: bool,
 }
@@ -19,7 +19,7 @@ impl<R: Read> Reader<R> {
     /// 64 bytes at a time.
     ///
     /// # Errors
-    /// `Corrupt` if `from` holds no trace, or one of an unknown version; errors of reading.
+    /// `Corrupt` if `from` holds no trace, or a trace of an unknown version; errors of reading.
     pub fn new(from: R) -> Result<Self> {
         let mut reader = Self { from, next: 0, ended: false };
         let slot = reader.slot()?;
@@ -30,7 +30,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// Reads the next slot. Returns `None` at the end; a part of a slot counts as the end.
+    /// Reads the next slot. Returns `None` at the end of the trace file; an incomplete slot counts as the end.
     fn slot(&mut self) -> Result<Option<Slot>> {
         let mut slot = [0; SLOT_BYTES];
         self.next += 1;

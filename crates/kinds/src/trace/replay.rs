@@ -1,4 +1,4 @@
-//! Sends the requests of a trace again.
+//! Replays a trace: sends its requests to a device again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,19 +13,20 @@ pub const IN_FLIGHT_MAX: usize = 1024;
 /// The result of replaying a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replayed {
-    /// Number of requests sent.
+    /// Number of requests that the replay sent.
     pub requests: u64,
-    /// Number of requests that failed.
+    /// Number of sent requests that failed in the replay.
     pub failed: u64,
 }
 
-/// Replays the requests of one run to `lower` as they were recorded: none before its time, and none before the replies
-/// to all requests that had been answered when it began. Requests that were in flight together are in flight together
-/// again. Every 16 bytes of a payload hold their address and the number of their request.
+/// Replays the requests of one run to `lower` as they were recorded: no request before its recorded time, and no
+/// request before the replies to all requests whose recorded replies came before its recorded beginning. Requests that
+/// were in flight together are in flight together again. Every 16 bytes of a payload hold their address and the number
+/// of their request.
 ///
 /// # Errors
-/// `Limit` if the pool is too small for the buffer of a single request. A request that fails is counted, and the replay
-/// goes on.
+/// `Limit` if the pool is too small for the buffer of a single request. The replay counts a request that fails, and
+/// continues.
 pub async fn replay(records: &[Record], lower: &Lower, env: &Env) -> Result<Replayed> {
     let mut records = records.to_vec();
     records.sort_by_key(|record| (record.begin_ns, record.id));
@@ -47,12 +48,13 @@ pub async fn replay(records: &[Record], lower: &Lower, env: &Env) -> Result<Repl
     Ok(flights.1)
 }
 
-/// Requests in flight, each with the time of its recorded reply; and the result so far.
+/// The requests of a replay that are in flight, each with the recorded time of its reply; and the result of the replay
+/// so far.
 #[derive(Default)]
 struct Flights(VecDeque<(u64, Child)>, Replayed);
 
 impl Flights {
-    /// Waits for the requests with a recorded reply time that `answered` accepts.
+    /// Waits for the replies to the requests in flight whose recorded reply times `answered` accepts.
     async fn land(&mut self, answered: impl Fn(u64) -> bool) {
         for _ in 0..self.0.len() {
             let (end_ns, child) = self.0.pop_front().expect("the loop above counted the entry");
@@ -74,8 +76,8 @@ impl Flights {
         self.1.failed += u64::from(child.await.result.is_err());
     }
 
-    /// Returns the request of a record, with a buffer if it needs one. Replies hold their buffers until they are taken,
-    /// so this takes replies before it waits for room in the pool.
+    /// Returns the operation of the recorded request `record`, with a buffer for a read or write. Replies hold their
+    /// buffers until the replay takes the replies, so this function takes replies before it waits for room in the pool.
     async fn operation(&mut self, record: &Record, env: &Env) -> Result<Op> {
         let Some(range) = record.range else { return Ok(Op::Flush) };
         let &Record { fua, unmap, id, .. } = record;
@@ -110,7 +112,7 @@ impl Flights {
     }
 }
 
-/// Fills the payload of a write.
+/// Fills the payload of a write: every 16 bytes hold their address and `id`, the number of the request.
 fn fill(data: &mut [u8], range: ByteRange, id: u64) {
     for (at, bytes) in (range.start()..).step_by(16).zip(data.chunks_mut(16)) {
         let mut words = [0; 16];

@@ -1,4 +1,4 @@
-//! The task that writes a trace.
+//! The task that writes recorded requests to the trace file.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use block::{Buf, Env, Error, ErrorKind, Result};
 use super::entry::{Entry, Header, SLOT_BYTES, Slot};
 use super::queue::Queue;
 
-/// Bytes of a block of the trace file, the unit of writing while the queue is full enough.
+/// Bytes of a block of the trace file. The task fills and writes the file block by block.
 pub const BLOCK_BYTES: u64 = 64 << 10;
 
-/// Slots of a block.
+/// Number of slots of a block of the trace file.
 const SLOTS: usize = BLOCK_BYTES as usize / SLOT_BYTES;
 
-/// Longest time that a record waits to be written together with later ones.
+/// Longest time that a recorded request waits until it is written together with later requests.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// A writer that appends to a trace file, block by block. A block that is not yet full is written as far as it goes,
-/// and written again when it has more entries.
+/// A writer that appends to a trace file, block by block. The writer writes the used part of a block that is not yet
+/// full, and writes the block again when it has more entries.
 pub struct Writer {
     env: Env,
     path: String,
     storage: Rc<dyn Storage>,
     queue: Rc<Queue>,
-    /// The block that is being filled, with zeros behind the used slots.
+    /// The block of the file that is being filled, with zeros behind its used slots.
     block: Buf,
     number: u64,
     used: usize,
-    /// Used slots that are in the file.
+    /// Number of used slots of the block that are in the file.
     written: usize,
 }
 
@@ -53,7 +53,7 @@ impl Writer {
         }
     }
 
-    /// Writes entries until the queue is closed. Sleeps without a timer while the queue is empty.
+    /// Writes entries to the trace file until the queue is closed. Sleeps without a timer while the queue is empty.
     async fn write_all(&mut self) -> Result<()> {
         self.begin().await?;
         while !self.queue.is_done() {
@@ -79,7 +79,7 @@ impl Writer {
         self.write_out().await
     }
 
-    /// Finds the end of an existing trace. Blocks are filled in order, so a binary search finds the last used one.
+    /// Finds the end of an existing trace. Blocks are filled in order, so a binary search finds the last used block.
     async fn find_end(&mut self) -> Result<()> {
         self.load(0).await?;
         Header::parse(&self.slot(0)).map_err(|why| {
@@ -126,7 +126,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds a slot, and writes the block if that fills it.
+    /// Adds a slot to the block, and writes the block to the file if it is full.
     async fn put(&mut self, slot: &Slot) -> Result<()> {
         if self.number == self.blocks() {
             let size = format_size(self.storage.facts().size);
@@ -150,7 +150,7 @@ impl Writer {
         self.written = 0;
     }
 
-    /// Writes the slots of the block that the file lacks, rounded out to whole blocks of the file.
+    /// Writes the used slots of the block that are not in the file yet, rounded out to complete sectors of the file.
     async fn write_out(&mut self) -> Result<()> {
         if self.written == self.used {
             return Ok(());
