@@ -12,7 +12,7 @@ use super::slot::AnyDevice;
 use super::{Engine, NodeId};
 
 /// The error message of a portal that was closed because the graph has no export of its name any more.
-const GONE: &str = "the export is not offered any more";
+const GONE: &str = "the export is no longer offered";
 
 /// The entry of clients' requests into the engine. A portal leads to a node, and can be led to another node while
 /// clients use the portal. A clone is another handle to the same portal. A portal lasts until its last handle is
