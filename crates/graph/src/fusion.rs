@@ -1,4 +1,5 @@
-//! Tables, each fused with the tables directly below it: one lookup, however many there are.
+//! Fusion of tables: a table device and the tables directly below it become one table, so that one lookup per request
+//! is enough.
 
 use block::{Port, Result, Table};
 
@@ -8,7 +9,7 @@ use block::{Port, Result, Table};
 pub(crate) struct Fusion<P> {
     pub own: Table,
     pub fused: Table,
-    /// The devices at which the ports of the fused table end, by port number.
+    /// The devices to which the ports of `fused` lead, by port number.
     pub ports: Vec<P>,
 }
 
