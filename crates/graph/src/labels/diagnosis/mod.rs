@@ -1,4 +1,5 @@
-//! Diagnosis of the labels of a graph. Pure: facts go in, findings come out, each with the decision that waives it.
+//! Diagnosis of the labels of a graph: a pure function from facts about disks to findings, each with the decisions of
+//! the operator that waive the finding.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -33,7 +34,7 @@ pub struct Facts<'f> {
     pub planned: Option<&'f Planned>,
 }
 
-/// A disk that a spec names, and the facts found on it, before any decision about its label.
+/// A disk that a spec names, and the facts that probing found, before any decision about its label.
 #[derive(Clone)]
 pub struct DiskFacts {
     /// Name of the disk in the spec.
@@ -65,7 +66,7 @@ pub enum DiskContent {
     Holds(String),
     /// The disk has a label that this version of Cairn cannot use, with the reason.
     Wrong(Wrong),
-    /// The label of the disk, and the number of the copies in the label areas from which it was read.
+    /// A usable label of the disk, and the number of the copy in the label areas from which the label was read.
     Label(Box<Label>, usize),
 }
 
@@ -151,11 +152,11 @@ pub enum Waiver {
 
 /// Returns all findings of a diagnosis of `facts`.
 ///
-/// Of `asked`, the diagnosis uses the machine, the disks to wipe, and whether the spec may omit disks that labels name.
-/// The waivers `degraded` and `take` change no finding: see [`Finding::refuses`].
+/// Of the options `asked`, the diagnosis uses `machine`, `wipe` and `changes`. The options `degraded` and `take` change
+/// no finding; [`Finding::refuses`] applies them.
 pub fn diagnose(facts: &Facts<'_>, asked: &Opening) -> Vec<Finding> {
     let (binding, mut findings) = identify(facts.graph, facts.disks, asked);
-    // Disks that were not matched cannot be served from.
+    // A graph cannot be served from disks that were not matched.
     if let Some(planned) = facts.planned.filter(|_| !binding.disks.is_empty()) {
         let disks = BoundDisks { disks: facts.disks, binding: &binding };
         findings.extend(serve(disks, planned, asked));
@@ -170,7 +171,7 @@ impl Waiver {
         match self {
             Self::Degraded => asked.degraded,
             Self::Take => asked.take,
-            // They lead to another finding, or to none.
+            // With these decisions, the diagnosis returns other findings or none.
             Self::Wipe | Self::Trust => false,
         }
     }
@@ -205,8 +206,9 @@ impl Finding {
 /// Returns the newest label of one graph: the highest epoch, then the highest broadcast, then the smallest uuid. `None`
 /// if all disks are still being provisioned, or `labels` is empty.
 ///
-/// Every part of Cairn uses this order: a start, a check, an import, a repair, an undo. At one epoch all labels have the same
-/// spec, or there is a [`split_brain`]. `sequence` counts the updates of one disk, so it does not compare two.
+/// Every part of Cairn compares labels in this order: a start, a check, an import, a repair, an undo. At one epoch, all
+/// labels have the same spec, or there is a [`split_brain`]. `sequence` counts the updates of one label, so it cannot
+/// order the labels of two disks.
 pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Label> {
     let epoch = |label: &Label| match seeded::on(Bug::EpochIgnored) {
         true => label.sequence,
@@ -216,8 +218,8 @@ pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Lab
     counting(labels).into_iter().max_by_key(key)
 }
 
-/// Returns the labels that [`newest`] compares. The label of a provisioning disk is included once the newest label of
-/// the other disks names that disk: an undone change may have written such a label last.
+/// Returns the labels that [`newest`] compares: those of disks with ended provisioning. The label of a provisioning
+/// disk is included if the newest of the others names that disk: an undone change may have written the label last.
 pub fn counting<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Vec<&'l Label> {
     let labels: Vec<&Label> = labels.into_iter().collect();
     let made = labels.iter().filter(|label| !label.provisioning);
