@@ -42,7 +42,7 @@ pub struct KeptGraph {
     pub problem: Option<Problem>,
 }
 
-/// The phase of a graph that a daemon keeps.
+/// Phase of a graph that a daemon keeps: whether it is being served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
@@ -100,7 +100,7 @@ pub struct UpRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GraphSource {
-    /// A spec.
+    /// A spec that the client sends.
     Spec {
         /// Name of the spec's file, for messages.
         file: String,

@@ -13,9 +13,9 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The data of one graph that the page of metrics contains.
 pub struct Sample {
-    /// Structure of the graph.
+    /// Structure of the graph: its nodes and exports.
     pub graph: GraphView,
-    /// Status of the graph.
+    /// Status of the graph and of its devices.
     pub status: Status,
     /// Request counts of the graph's devices.
     pub top: Top,

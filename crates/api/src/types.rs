@@ -51,13 +51,13 @@ pub struct NodeView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Power {
-    /// A disk on real storage.
+    /// A disk: it carries out requests on real storage.
     Disk,
     /// A mapping of byte ranges, which the engine looks up without running code of a device.
     Table,
     /// A hook: code that sees requests and replies, and changes no bytes.
     Hooks,
-    /// A device that issues requests of its own.
+    /// A device that carries out requests by requests of its own to its lowers.
     Device,
 }
 
@@ -97,7 +97,7 @@ pub struct Status {
     pub graph: String,
     /// Process id of the server of the graph; 0 if no process serves it.
     pub pid: u32,
-    /// Health of its worst device.
+    /// Health of the graph: that of its worst device.
     pub health: Health,
     /// Number of open NBD connections to the graph.
     pub connections: usize,
@@ -126,17 +126,17 @@ pub struct Attached {
     pub device: Option<String>,
     /// Whether this kernel can pass the unanswered requests of a killed server to the next server.
     pub has_resend: bool,
-    /// Notes for the user.
+    /// Notes for the user about the attachment.
     pub notes: Vec<String>,
 }
 
-/// The kernel facility that makes an export a block device of this machine.
+/// The facility of the kernel that makes an export a block device of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Means {
-    /// A file of a FUSE mount, and a loop device on it.
+    /// A FUSE mount with one file, and a loop device on this file.
     Fuse,
-    /// The kernel's own NBD client.
+    /// The kernel's NBD client.
     Nbd,
 }
 
@@ -191,7 +191,7 @@ pub struct DeviceStatus {
     pub next: Option<String>,
 }
 
-/// An event of a device.
+/// An event of a device, as the routes for events report it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EventLine {
     /// Number of the event, from 1 in each server process. A gap in the numbers stands for events that were dropped
@@ -404,7 +404,7 @@ pub struct ChangeWay {
 /// A background job of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Number of the job in this process, from 1.
+    /// Number of the job, from 1 in each server process.
     pub number: usize,
     /// Name of the device that runs the job.
     pub device: String,

@@ -35,7 +35,7 @@ pub struct Wanted {
     pub read_only: bool,
 }
 
-/// A block device that is connected to a served export.
+/// A block device that is connected to an export.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Connected {
     /// Path of the block device, such as `/dev/loopN`.

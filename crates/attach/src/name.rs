@@ -28,7 +28,7 @@ const MARKED_BYTES: usize = FILE_NAME_BYTES - 1 - MARK.len();
 /// Separator between the beginning of a too long name and its hash; no name contains this character.
 const CUT: char = '~';
 
-/// Length of a hash in hexadecimal digits.
+/// Length of a hash in a mark, in hexadecimal digits.
 const HASH_BYTES: usize = 16;
 
 /// The name under which an export is attached: that of its link in `/dev/cairn`.

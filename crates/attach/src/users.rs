@@ -15,7 +15,7 @@ pub struct Users {
     pub mounts: Vec<(PathBuf, PathBuf)>,
     /// Paths of the block device or of its partitions that are used as swap.
     pub swaps: Vec<PathBuf>,
-    /// Names of the block devices that are built on this one.
+    /// Names of the block devices that are built on this device or its partitions.
     pub holders: Vec<String>,
     /// Processes that have the block device or one of its partitions open: process id and name.
     pub processes: Vec<(u32, String)>,
@@ -62,8 +62,9 @@ fn parts(device: Device) -> Vec<Part> {
     std::iter::once(whole.clone()).chain(partitions).map(part).collect()
 }
 
-/// Parses lines of `/proc/self/mountinfo`, such as
-/// `36 35 7:3 / /srv rw,noatime shared:1 - ext4 /dev/loop3 rw`. File systems on several devices have a number of their own, and show only the name of a device.
+/// Returns the mounts of `parts` in the text of `/proc/self/mountinfo`, with lines such as `36 35 7:3 / /srv rw,noatime
+/// shared:1 - ext4 /dev/loop3 rw`. A file system on several devices has a device number of its own, and its line has
+/// only the name of one device.
 fn mounts(mountinfo: &str, parts: &[Part], link: &Path) -> Vec<(PathBuf, PathBuf)> {
     let mut all = Vec::new();
     for line in mountinfo.lines() {

@@ -24,7 +24,7 @@ pub type DiskCopies = (PathBuf, Inspection);
 /// The result of checking all graphs on a list of disks.
 #[derive(Default)]
 pub struct CheckedDisks {
-    /// The graphs on these disks that are not running.
+    /// The checked graphs on these disks, except the running ones.
     pub graphs: Vec<Checked>,
     /// Findings about disks with unreadable labels, whose graphs are unknown.
     pub unread: Vec<Finding>,

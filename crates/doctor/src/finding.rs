@@ -9,7 +9,7 @@ pub type Checked = findings::Checked<Finding>;
 /// One finding of the check of a graph.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The sort of the finding.
+    /// The sort of the finding, by its cause.
     pub sort: Sort,
     /// How severe the finding is for the stored data.
     pub soundness: Soundness,
@@ -65,11 +65,11 @@ pub enum Sort {
     DamagedCopy,
     /// A disk whose label has an earlier epoch than the newest label; the next start of the graph updates it.
     Behind,
-    /// A disk that was removed from the graph, or was never completely added to it.
+    /// A disk that was removed from the graph, or whose provisioning did not complete.
     Removed,
     /// A spec in labels that this version of Cairn cannot plan.
     Unplannable,
-    /// A disk that was not checked, because another process has it open.
+    /// A disk that was not checked, because another process has the disk open.
     Held,
     /// A disk that cannot be read.
     Unreadable,

@@ -33,7 +33,7 @@ pub struct FoundGraph {
     pub written_unix_s: u64,
     /// The disks of the graph that were found.
     pub disks: Vec<FoundDisk>,
-    /// Names of the labelled disks of the graph that were not found.
+    /// Names of the labelled disks of the graph that were not found, but that the newest label names.
     pub missing: Vec<String>,
     /// Names of the disks of the graph that have no label, so that no scan can find them.
     pub unlabelled: Vec<String>,

@@ -14,7 +14,8 @@ use crate::directory::by_graph;
 use crate::relabel::{Graph, NamedPlace, PlaceContent, Relabel, check_writable};
 use crate::{Doctor, Found, scan};
 
-/// The name of a disk, its path, and whether the operator named the path (else a spec did).
+/// A path that a disk may have: name of the disk, path, and whether the operator named the path (otherwise a spec has
+/// it).
 pub type SaidPlace = (String, String, bool);
 
 /// The labels that a repair would write to disks.

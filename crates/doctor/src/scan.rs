@@ -36,7 +36,7 @@ pub struct FoundLabel {
 pub struct Skipped {
     /// Path of the disk, as printable text.
     pub path: String,
-    /// The error of opening or reading the disk.
+    /// The error of opening or reading the disk, for which the scan skipped it.
     #[serde(serialize_with = "as_text")]
     pub why: Error,
     /// Label of the disk, read without its lock, if another process has the disk open.

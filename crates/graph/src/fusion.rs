@@ -3,8 +3,8 @@
 
 use block::{Port, Result, Table};
 
-/// The tables of a table device: its own table over its lowers, and that table fused with the tables below. `P`
-/// identifies a device.
+/// The tables of a table device: its own table, which maps to its lowers, and this table fused with the tables below.
+/// `P` is the type that identifies a device.
 #[derive(Clone)]
 pub(crate) struct Fusion<P> {
     pub own: Table,
@@ -14,7 +14,7 @@ pub(crate) struct Fusion<P> {
 }
 
 impl<P: Copy + PartialEq> Fusion<P> {
-    /// Returns the tables of a device with the table `own` over the device `below`, which has no table.
+    /// Returns the tables of a device with the table `own` over the device `below`, which has no table itself.
     pub fn alone(own: Table, below: P) -> Self {
         Self { fused: own.clone(), own, ports: vec![below] }
     }

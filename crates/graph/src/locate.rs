@@ -1,4 +1,4 @@
-//! Location of one byte of an export on the disks.
+//! Search for the places of one byte of an export on the disks.
 
 use std::borrow::Cow;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! A running graph, built from a plan.
+//! A graph with open devices, built from a plan.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use crate::fusion::Fusion;
 use crate::labels::{self, Labels, Place, is_looked_at};
 use crate::spec::{Planned, PlannedNode};
 
-/// A graph with open devices. It is valid as long as the engine that it was built on.
+/// A graph with open devices. Its nodes belong to the engine with which it was built.
 pub struct Graph {
     name: String,
     engine: Engine,
@@ -68,8 +68,8 @@ impl Member {
         }
     }
 
-    /// Returns the node of the engine that counts the requests of this disk or device. For a labelled disk this is the
-    /// raw disk's node, since tables above bypass the node of the data.
+    /// Returns the node of the engine that counts the requests of this disk or device. For a labelled disk, this is the
+    /// node of the raw disk, since fused tables above bypass the node of the data.
     pub fn counted(&self) -> NodeId {
         match &self.body {
             Body::Labelled(_, data) => data.ports[0],
@@ -91,7 +91,7 @@ enum Body {
 /// The result of making a member: its nodes of the engine, its body, and its facts.
 type Made = (Vec<NodeId>, Body, Info);
 
-/// An export of an open graph, as clients see it.
+/// An export of a graph with open devices.
 pub struct Export {
     /// Name of the export.
     pub name: String,
@@ -101,7 +101,7 @@ pub struct Export {
     pub node: NodeId,
     /// The node that was made for this export alone: a read-only table over a writable device. `None` if not needed.
     made: Option<NodeId>,
-    /// Names in the certificates of the clients that may use the export; all clients if `None`.
+    /// The names that client certificates must have to use the export; `None` if all clients may use the export.
     pub clients: Option<Vec<String>>,
     /// Size, block size and other facts about the export.
     pub info: Info,
@@ -486,7 +486,7 @@ impl Graph {
         Box::pin(async move { reply.await?.answer::<V>() })
     }
 
-    /// Whether a live change has closed the device called `device` and not yet replaced it.
+    /// Whether a live change has closed the device called `device` and has not yet replaced it.
     pub fn is_closed(&self, device: &str) -> bool {
         self.closed.borrow().contains(device)
     }

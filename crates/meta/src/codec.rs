@@ -22,7 +22,7 @@ pub const MAGIC: [u8; 8] = *b"CAIRNLBL";
 /// Format version of labels that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// Bytes of the header of a label, before the spec.
+/// Length in bytes of the header of a label, before the spec.
 pub const HEADER_BYTES: usize = size_of::<Header>();
 
 /// Maximum length in bytes of one encoded copy of a label.
@@ -99,7 +99,7 @@ const CHECKSUM: std::ops::Range<usize> = 12..16;
 /// The reason why the bytes of a label area are no valid label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// The bytes do not begin with the magic number of labels.
+    /// The bytes do not begin with the magic number of labels: they hold no label.
     NoMagic,
     /// An intact label with this format version, which this code does not know.
     Version(u32),

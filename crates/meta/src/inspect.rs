@@ -36,7 +36,7 @@ pub struct Inspection {
     pub other: ForeignContent,
 }
 
-/// Reads every copy of the label of the disk `lower`, and writes nothing.
+/// Reads every copy of the label of the disk `lower`. Writes nothing.
 ///
 /// # Errors
 /// Errors of the disk.

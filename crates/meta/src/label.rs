@@ -34,7 +34,7 @@ pub struct Label {
     pub data_bytes: u64,
     /// Block size of the disk in bytes, at the time of its first label.
     pub block_size: u32,
-    /// Time of the last write of the label, in seconds since 1970, by the writer's wall clock.
+    /// Time of the last write of the label, in seconds since 1970, by the clock of the machine that wrote it.
     pub written_unix_s: u64,
     /// Machine that has the disk open, or that had it open and did not close it in order; `None` for a closed disk.
     pub holder: Option<Machine>,
@@ -94,7 +94,7 @@ impl Machine {
 /// The machine that has a disk open according to the label of the disk; for messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// Machine that had the disk open.
+    /// Machine that opened the disk.
     pub machine: Machine,
     /// Time of the last update of the label by that machine, in seconds since 1970.
     pub written_unix_s: u64,

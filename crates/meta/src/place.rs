@@ -6,13 +6,13 @@ use block::{ByteRange, Error, ErrorKind};
 use crate::Label;
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 
-/// Bytes of the label area that Cairn reserves at each end of a labelled disk.
+/// Size in bytes of the label area that Cairn reserves at each end of a labelled disk.
 pub const AREA_BYTES: u64 = 1 << 20;
 
-/// First byte of the data on a labelled disk.
+/// Offset of the first data byte on a labelled disk.
 pub const DATA_START: u64 = AREA_BYTES;
 
-/// Bytes of the smallest disk that can have a label.
+/// Size in bytes of the smallest disk that can have a label.
 pub const DISK_BYTES_MIN: u64 = 2 * AREA_BYTES + END_ALIGN;
 
 /// A labelled disk ends for Cairn at a multiple of this many bytes, so that its end does not depend on the block size.

@@ -72,6 +72,7 @@ impl Store {
 
     /// Returns the store for the label of the disk `lower`. `label` was read from the copies with the number `number`.
     /// `None` means that the disk has no label yet: then the first update writes it, with a new sequence.
+    ///
     /// # Errors
     /// `Limit` if the pool has no room for a reserved copy.
     pub fn new(env: &Env, lower: &Lower, label: Label, number: Option<usize>) -> Result<Self> {
@@ -107,6 +108,7 @@ impl Store {
 
     /// Applies `change` to the label, and writes the label to the disk durably. Updates run one at a time. If the
     /// caller drops the future, the update still runs to its end, so that writes of the next update cannot overtake it.
+    ///
     /// # Errors
     /// Errors of the disk: then the disk has either the old label or the new one. `Limit` if the changed label does not
     /// fit.

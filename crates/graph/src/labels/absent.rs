@@ -5,7 +5,7 @@ use block::{Device, Error, ErrorKind, Health, Info, Report, Request, Result};
 /// The message of the error of every request to an absent disk.
 const MISSING: &str = "the disk is absent";
 
-/// The device that stands in for a labelled disk that labels of the graph name and that was not found.
+/// The device that takes the place of a labelled disk that labels of the graph name and that was not found.
 pub struct Absent {
     pub info: Info,
     pub name: String,

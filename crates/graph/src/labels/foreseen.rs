@@ -23,8 +23,9 @@ impl Probe {
     }
 }
 
-/// Returns for each device of a closed graph the reason why it cannot be opened without an explicit decision (`trust`,
-/// `--degraded`). `label` returns the label of a disk, and whether the data of the disk are present.
+/// Returns for each device of a closed graph the reason why the device cannot be opened without an explicit decision of
+/// the operator (`trust`, `--degraded`). `label` returns the label of a disk, and whether the data of the disk are
+/// present.
 pub fn objections<'p, 'l>(
     planned: &'p Planned,
     label: impl Fn(&str) -> Option<(&'l Label, bool)>,

@@ -34,7 +34,7 @@ struct Port {
     slots: Vec<Option<Rc<Slot>>>,
 }
 
-/// The store that keeps the state of one device in the labels of its disks ([`StateStore`]).
+/// The store of the state of one device, in the labels of the disks beneath the device ([`StateStore`]).
 pub struct LabelStateStore {
     device: String,
     may_degrade: bool,

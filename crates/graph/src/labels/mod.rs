@@ -54,12 +54,12 @@ pub struct Opening {
     pub degraded: bool,
     /// Names of the disks that get a new label, whatever they contain.
     pub wipe: Vec<String>,
-    /// Names of the disks that the operator has replaced by other disks.
+    /// Names of the disks that the operator has replaced by disks at other paths.
     pub replaced: Vec<String>,
     /// The disks that have been enlarged since they were labelled, and whose new bytes are used from now on. The number
     /// is the size in bytes that a preview assumes, if the disk is still smaller.
     pub grow: BTreeMap<String, u64>,
-    /// Whether disks are opened although their labels name another machine as holder.
+    /// Whether to open disks although their labels name another machine as holder (`--take`).
     pub take: bool,
     /// Whether the spec may omit disks and devices that labels of the graph name, because the operator has changed the
     /// spec.

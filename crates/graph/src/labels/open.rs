@@ -54,7 +54,7 @@ pub struct Labels {
 struct Undoes {
     /// Names of the disks of the graph before the change that the change uses as well.
     shared: BTreeSet<String>,
-    /// The disks that the change added.
+    /// The labels of the disks that the failed change added to the graph.
     new: Vec<Rc<Slot>>,
 }
 
@@ -73,7 +73,7 @@ struct Disk {
     clean: bool,
 }
 
-/// The result of inspecting the label of one disk of an open graph.
+/// The result of inspecting the label of one disk of an open graph, while the graph runs.
 pub struct Inspected {
     /// Path or address of the disk.
     pub place: String,
@@ -83,11 +83,11 @@ pub struct Inspected {
     pub found: Result<Inspection>,
 }
 
-/// The location of the data of a labelled disk.
+/// The location of the data of a labelled disk: present with a raw disk, or absent.
 pub enum Place {
     /// The disk is present: its raw disk, the node of the raw disk in the engine, and the number of data bytes.
     Here(Rc<dyn AnyDevice>, NodeId, u64),
-    /// The disk is absent, and this device stands in for it.
+    /// The disk is absent, and this device takes its place in the graph: it fails every request.
     Absent(Rc<dyn AnyDevice>),
 }
 

@@ -90,7 +90,7 @@ pub struct DiskPreview {
     pub name: String,
     /// Path or address of the disk; empty if unknown.
     pub place: String,
-    /// Total bytes of the disk, if it is present.
+    /// Size of the disk in bytes, including its label areas; `None` if the disk is absent.
     pub size: Option<u64>,
     /// The effect in a word: `would label`, `labelled`, `missing`, `refused`, `seen`.
     pub verb: &'static str,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use block::{Error, ErrorKind, Notify, Result, StoredState};
 use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 
-/// States of devices, by name.
+/// States of devices, by name of the device.
 type Cells = BTreeMap<String, KeptCell>;
 
 /// The facts about a disk and its graph that a change writes into the label of the disk.

@@ -33,7 +33,7 @@ pub struct Differs {
 }
 
 impl<'c> Compared<'c> {
-    /// Starts a comparison of two plans. No nodes are compared yet.
+    /// Returns a comparison of two plans, in which no nodes are compared yet.
     pub fn new(
         old: &'c Planned,
         new: &'c Planned,

@@ -70,13 +70,13 @@ pub struct Current {
 /// The reason why a graph was not opened, or a change was not made.
 #[derive(Debug)]
 pub enum Unchanged {
-    /// The labelled disks of the graph cannot be opened with these options. Nothing was changed.
+    /// The reasons for which a start or a change refuses the labelled disks of the graph. Nothing was changed.
     Refused(Vec<Error>),
-    /// The operation failed with this error. Nothing was changed, or every change is undone.
+    /// The error for which a start or a change failed. Nothing was changed, or every change is undone.
     Failed(Error),
     /// Both the change and its undo have failed. Clients get errors until the next start.
     Lost {
-        /// The error of the change.
+        /// The error for which the change failed.
         change: Error,
         /// The error of reopening the previous graph for the undo.
         back: Error,

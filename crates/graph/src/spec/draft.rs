@@ -19,7 +19,7 @@ const ATTACH: OptionSpec =
 /// Options of an export in a spec, except `on` and `clients`.
 pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
 
-/// Option of every disk.
+/// The option `label`, which every disk has.
 const LABEL: OptionSpec = setting(
     "label",
     ValueType::Switch,
@@ -56,7 +56,7 @@ pub(super) struct ExportDraft<'s> {
     pub(super) clients: Option<Vec<String>>,
 }
 
-/// Index of the disks, devices and exports of a spec by name.
+/// The indices of the disks, devices and exports of a spec, by name.
 pub(super) struct Names<'s> {
     nodes: BTreeMap<&'s str, usize>,
     exports: BTreeMap<&'s str, usize>,

@@ -1,4 +1,4 @@
-//! Small changes of a spec by commands, instead of a new text.
+//! Changes of a spec by commands: each alters one disk or member of the spec, not its text.
 
 use std::path::{Path, PathBuf};
 

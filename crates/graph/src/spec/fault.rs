@@ -23,7 +23,7 @@ impl Position {
 /// Whether a fault makes a spec unusable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// The spec cannot be used.
+    /// The spec cannot be used because of the fault.
     Error,
     /// The spec can be used, but the user should know about the fault.
     Warning,
@@ -119,7 +119,7 @@ impl Error for Faults {}
 pub(super) struct Log {
     file: Arc<str>,
     faults: Vec<Fault>,
-    /// Number of errors beyond [`FAULTS_MAX`].
+    /// Number of errors beyond the first [`FAULTS_MAX`] faults, which are only counted.
     more: usize,
 }
 

@@ -35,16 +35,16 @@ pub struct Planned {
     pub nodes: Vec<PlannedNode>,
     /// The exports of the graph, in the order of the spec.
     pub exports: Vec<PlannedExport>,
-    /// Warnings about the spec, in the order of its text.
+    /// Warnings about the spec, in the order of its text: faults that do not prevent its use.
     pub warnings: Vec<Fault>,
 }
 
 /// The role of a node in the graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// A disk, on real storage.
+    /// A disk, at the bottom of the graph.
     Disk,
-    /// A device, on disks or other devices.
+    /// A device, above disks or other devices.
     Device,
 }
 
@@ -68,7 +68,7 @@ pub struct PlannedNode {
     pub needs: Needs,
     /// Engine reserve for one request through the device and all devices beneath it.
     pub reserve: Reserve,
-    /// Table of the device, if its kind is a table.
+    /// The table of the device, if its kind maps byte ranges by a table.
     pub table: Option<Table>,
     /// Number of bytes of the lowers that the device does not use and that no other device can use.
     pub unused_bytes: u64,

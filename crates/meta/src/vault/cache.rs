@@ -43,7 +43,7 @@ pub(super) struct Cache {
     dirty: BTreeSet<PageNumber>,
     hand: usize,
     frames_max: usize,
-    /// Highest number of pages that the cache has held so far.
+    /// Highest number of pages that the cache has held at one time.
     pub peak: usize,
 }
 

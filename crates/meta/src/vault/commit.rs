@@ -39,7 +39,7 @@ pub(super) struct Commits {
     leading: Cell<bool>,
     /// Position of the next record in the log.
     pub head: Cell<Position>,
-    /// Number of pages reserved for transactions in progress.
+    /// Number of pages of the cache that transactions in progress have reserved.
     reserved: Cell<usize>,
     /// Lock that lets transactions which wait for page reservations get them in order.
     admission: Mutex,
@@ -62,7 +62,7 @@ pub(super) struct Pending {
     pub count: u32,
     pub pages: Pages,
     pub plans: Plans,
-    /// Byte ranges of the data outside of the vault that the transaction makes reachable.
+    /// Byte ranges of the data outside of the vault that changes of the transaction make reachable.
     pub named: Vec<ByteRange>,
     pub kept: Vec<Box<dyn Any>>,
     pub answer: Rc<Answer>,

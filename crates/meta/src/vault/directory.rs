@@ -124,7 +124,8 @@ impl Directory {
         self.going.insert(number);
     }
 
-    /// Reserves a slot of the directory, a role and pages for a new object with the properties `spec`.
+    /// Reserves a slot of the directory, a role and pages for a new object with the properties `spec`, created in the
+    /// epoch `epoch`.
     pub fn plan_new(&mut self, spec: &Spec, epoch: u64) -> Result<Planned> {
         Entry::check_owner(&spec.owner)?;
         let Spec { owner, role, kind, advisory, record_bytes, length } = spec.clone();

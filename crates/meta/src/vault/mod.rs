@@ -107,13 +107,13 @@ impl Drop for Inner {
 /// Counters of a vault: its activity since the vault was opened, and its free pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Number of records written to the log.
+    /// Number of records with changes that were written to the log.
     pub records: u64,
     /// Number of transactions in those records.
     pub transactions: u64,
     /// Number of records that had to wait until a checkpoint made room in the log.
     pub waited: u64,
-    /// Number of checkpoints made.
+    /// Number of checkpoints, including failed ones.
     pub checkpoints: u64,
     /// Highest number of pages that the cache has held at one time.
     pub pages_peak: usize,

@@ -119,7 +119,7 @@ const CHECKSUM: std::ops::Range<usize> = 16..24;
 /// The reason why bytes are no valid superblock of a vault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// The bytes do not begin with the magic number of superblocks.
+    /// The bytes do not begin with the magic number of superblocks: they hold no superblock.
     NoMagic,
     /// An intact superblock with this format version, which this code does not know.
     Version(u32),

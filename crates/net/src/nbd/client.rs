@@ -106,7 +106,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns the result of the handshake with the server.
+    /// Returns the facts from the handshake with the server: about the export, and about the agreed protocol.
     pub fn session(&self) -> &Session {
         &self.0.session
     }

@@ -21,10 +21,12 @@ const ENTRY_BYTES: u64 = 256;
 const _: () =
     assert!(RECORD_BYTES as u64 <= ENTRY_BYTES, "a ring as large as the log's limit holds the log");
 
-/// Share of the buffer pool, one part in this many. While less than this share is free, the log is flushed early,
+/// Share of the buffer pool, one part in this many. While less than this share of the pool is free, a log with at least
+/// [`SHORT_LEAST_BYTES`] is flushed early.
 const POOL_SHORT: usize = 4;
 
-/// ... if its entries cost at least this many bytes. Flushing fewer bytes would free too little.
+/// Smallest cost in bytes of the entries for which a shortage of the pool causes a flush. Flushing fewer bytes would
+/// free too little.
 const SHORT_LEAST_BYTES: u64 = 1 << 20;
 
 /// A change of the bytes of the export: a write, a write of zeroes, or a trim.

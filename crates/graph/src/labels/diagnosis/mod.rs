@@ -39,15 +39,15 @@ pub struct Facts<'f> {
 pub struct DiskFacts {
     /// Name of the disk in the spec.
     pub name: String,
-    /// Path or address of the disk, for people.
+    /// Path or address of the disk, for messages.
     pub place: String,
     /// The content of the label areas of the disk.
     pub content: DiskContent,
-    /// Total bytes of the disk; zero if the disk is missing.
+    /// Size of the disk in bytes, including its label areas; 0 if the disk is missing.
     pub size: u64,
-    /// Block size of the disk.
+    /// Block size of the disk in bytes.
     pub block_size: u32,
-    /// Whether the disk permits no writes.
+    /// Whether the disk refuses writes.
     pub read_only: bool,
     /// The end of the disk that has lost its label, if one has.
     pub lost: Option<LostLabel>,
@@ -58,11 +58,11 @@ pub struct DiskFacts {
 pub enum DiskContent {
     /// The disk cannot be found or read, with the error of the system.
     Missing(Error),
-    /// The file of the disk does not exist, and this start would create it.
+    /// The file of the disk does not exist, and a start would create the file.
     ToBeMade,
     /// Both label areas of the disk are zeros.
     Blank,
-    /// The disk holds data of another program, described in words.
+    /// The disk holds data of another program; the text describes them.
     Holds(String),
     /// The disk has a label that this version of Cairn cannot use, with the reason.
     Wrong(Wrong),
@@ -82,7 +82,7 @@ pub enum LostLabel {
 /// One result of a diagnosis of the labels of a graph.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The sort of the finding.
+    /// The sort of the finding, by its cause.
     pub case: Case,
     /// The error of the finding: its reason, the disk or device, the message, and the next step.
     pub error: Error,
@@ -92,7 +92,7 @@ pub struct Finding {
     pub waived_by: &'static [Waiver],
 }
 
-/// The sort of a finding.
+/// The sort of a finding about labels, by its cause.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Case {
@@ -108,7 +108,7 @@ pub enum Case {
     Foreign,
     /// Two disks with the same label.
     Duplicate,
-    /// A disk that another machine has open.
+    /// A disk whose label names another machine as holder, which may have the disk open.
     HeldByOtherHost,
     /// Disks of one graph that were changed independently of each other.
     SplitBrain,
@@ -128,7 +128,7 @@ pub enum Case {
     LostFront,
     /// A stale disk: it missed a broadcast that reached every disk which was present at that time.
     Stale,
-    /// A disk without a label to which no label can be written, because it is read-only.
+    /// A disk without a label that is read-only, so that no label can be written.
     Unwritable,
     /// A device that does not open without a decision of the operator about its data.
     Undecided,
@@ -143,10 +143,10 @@ pub enum Waiver {
     /// `--take`: disks are opened although their labels name another machine as holder, because that machine is gone
     /// for good.
     Take,
-    /// `--wipe DISK`: the disk gets a new label. The diagnosis considers this from the beginning, because it ignores
-    /// the old labels on the disk.
+    /// `--wipe DISK`: the disk gets a new label. The diagnosis applies this decision from the beginning: it ignores the
+    /// old labels on the disk.
     Wipe,
-    /// `--trust MEMBER`: the bytes of this member are the right ones. The decision is a part of the plan.
+    /// `--trust MEMBER`: the bytes of this member count. The decision is a part of the plan.
     Trust,
 }
 
