@@ -85,7 +85,7 @@ pub struct Relabel {
 }
 
 impl Relabel {
-    /// Whether the disk has another label by now than the one that the plan has seen. `now` is the present inspection.
+    /// Whether the label of the disk has changed since the repair was planned. `now` is the present inspection.
     pub(crate) fn is_outdated(&self, now: &Inspection) -> bool {
         let Ok(Some((label, _))) = &now.label else { return false };
         self.over.is_none() || label.sequence != self.label.sequence

@@ -326,7 +326,7 @@ impl Probe {
             .at(name))
     }
 
-    /// Probes a disk that the running graph has open. The label is the one that the running graph has in memory.
+    /// Probes a disk that the running graph has open. Its label comes from the memory of the running graph.
     async fn look_at_used(
         &self,
         look: &mut ProbeResult,
