@@ -41,7 +41,7 @@ pub(super) struct ProbeResult {
     pub disk: LabelledDisk,
     /// The facts that the kind reports about the disk, including its label areas; `None` if the disk is missing.
     pub facts: Option<DiskPlan>,
-    /// The open raw disk, if it was opened.
+    /// The raw disk, if the probe has opened the disk or the running graph has it open.
     pub open: Option<OpenDisk>,
     /// The label of the disk, if the running graph has the disk open.
     pub store: Option<Rc<Store>>,
