@@ -65,7 +65,7 @@ impl Device {
 
     /// Opens the block device exclusively. Returns `None` if the device or one of its partitions is mounted, or is part
     /// of another block device.
-    pub(crate) fn alone(self) -> Result<Option<File>> {
+    pub(crate) fn open_exclusive(self) -> Result<Option<File>> {
         let opened = File::options().read(true).custom_flags(libc::O_EXCL).open(self.path());
         match opened {
             Ok(device) => Ok(Some(device)),
@@ -115,7 +115,7 @@ impl Device {
 
     /// Waits, for at most `limit`, until the block device is no longer connected for the export attached under `name`.
     /// Returns whether it is disconnected.
-    pub(crate) fn is_off(self, name: &Name, limit: Duration) -> bool {
+    pub(crate) fn wait_disconnected(self, name: &Name, limit: Duration) -> bool {
         let begun = Instant::now();
         while self.is_of(name) {
             if begun.elapsed() >= limit {

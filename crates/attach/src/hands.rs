@@ -138,7 +138,7 @@ fn link_or_let_go(name: &Name, device: Device) -> Result<()> {
     link(name, device).inspect_err(|_| {
         // If the device cannot be disconnected now, a later start finds it by its mark.
         let _ = device.let_go();
-        device.is_off(name, CLOSE);
+        device.wait_disconnected(name, CLOSE);
     })
 }
 
@@ -194,7 +194,7 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     let begun = Instant::now();
     let alone = loop {
         // While the device is open exclusively, it cannot be mounted, nor become part of another device.
-        let alone = device.alone()?;
+        let alone = device.open_exclusive()?;
         let users = Users::of(device, &link);
         let limit = match alone {
             Some(alone) if users.is_empty() => break alone,
@@ -213,7 +213,7 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     let shown = link.display();
     let flushed = alone.sync_all();
     device.clear(alone)?;
-    if !device.is_off(name, CLOSE) {
+    if !device.wait_disconnected(name, CLOSE) {
         let why = format!("{shown}: another process opened the device during the detach");
         return Err(Error::new(ErrorKind::InUse, why));
     }
@@ -270,7 +270,7 @@ pub fn clear(name: &Name) -> Result<()> {
     for device in Device::all_of(name) {
         device.let_go()?;
         // Processes that have the device mounted can use it until they unmount it.
-        device.is_off(name, LOOK);
+        device.wait_disconnected(name, LOOK);
     }
     remove(name)
 }

@@ -84,7 +84,7 @@ pub trait World {
         let why = format!("{}: this environment has no keys", wanted.prompt);
         Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, why))))
     }
-    /// Gives the key of the open device `who` to the supervisor, for the next process, so that no person must type the
+    /// Gives the key of the open device `full_name` to the supervisor, for the next process, so that no person must type the
     /// key again. Does nothing if there is no supervisor, or if the next process can read the key from its source.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ pub trait World {
     fn keep_secret(&self, _who: &str, _key: &Secret) -> Result<()> {
         Ok(())
     }
-    /// Returns the key that an earlier process gave to the supervisor for the device `who`, if there is one.
+    /// Returns the key that an earlier process gave to the supervisor for the device `full_name`, if there is one.
     ///
     /// # Errors
     /// `Corrupt` if the supervisor holds no valid key for the device; errors of the system.
@@ -133,7 +133,7 @@ pub trait World {
     }
     /// Returns the names of all state (channels, connections, bytes) that an earlier process gave to the supervisor and
     /// that was not taken over yet.
-    fn left(&self) -> Vec<String> {
+    fn inherited(&self) -> Vec<String> {
         Vec::new()
     }
     /// Makes the supervisor close the state that it keeps under `name`.
@@ -147,7 +147,7 @@ pub trait World {
     ///
     /// # Errors
     /// Errors of the system.
-    fn leave(&self, _name: &str, _bytes: &[u8]) -> Result<bool> {
+    fn fdstore_put(&self, _name: &str, _bytes: &[u8]) -> Result<bool> {
         Ok(false)
     }
     /// Takes the bytes that an earlier process gave to the supervisor under `name`. The bytes cannot be taken a second
@@ -167,7 +167,7 @@ pub trait World {
         Err(nothing_left(name))
     }
     /// Whether a supervisor outlives this process, and keeps its state for the next process.
-    fn is_kept(&self) -> bool {
+    fn has_supervisor(&self) -> bool {
         false
     }
     /// Returns the memory named `name`, which outlives this process: the memory that an earlier process left, of
@@ -486,14 +486,14 @@ pub trait Channel {
         Ok(false)
     }
     /// Returns the name under which the supervisor keeps the channel, if it keeps it.
-    fn entrusted(&self) -> Option<String> {
+    fn fdstore_name(&self) -> Option<String> {
         None
     }
     /// Takes the channel back from the supervisor: it then ends with this process.
     ///
     /// # Errors
     /// Errors of the system.
-    fn withdraw(&self) -> Result<()> {
+    fn fdstore_remove(&self) -> Result<()> {
         Ok(())
     }
     /// Ends the channel at once: callers that wait for an answer get an error, and no process continues the channel.

@@ -188,7 +188,7 @@ impl Job {
     }
 
     /// Begins a run of the job if it was running when the tasks of its device were closed.
-    pub fn go_on<W: Work>(work: &Rc<W>) {
+    pub fn resume_running<W: Work>(work: &Rc<W>) {
         if work.job().is_running() {
             Self::begin(work);
         }

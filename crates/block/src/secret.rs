@@ -186,7 +186,7 @@ pub enum KeySource {
     Fd(i32),
     /// A credential of the service manager: a file in `$CREDENTIALS_DIRECTORY`.
     Credential(String),
-    /// A person, who types the passphrase at the terminal.
+    /// A person, full_name types the passphrase at the terminal.
     Ask,
 }
 
@@ -245,7 +245,7 @@ pub struct Wanted {
     /// Whether a person must type the passphrase twice, because it is new.
     pub twice: bool,
     /// Device to which the key or passphrase belongs: `home/safe`.
-    pub who: String,
+    pub full_name: String,
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub enum Sort {
     /// A device that must resync data after the next start of the graph.
     Resync,
     /// An object store that was not checked, because a key or another part is missing.
-    NotLookedAt,
+    Unchecked,
     /// Damage that was found in the object store of a device.
     DamagedObjects,
 }

@@ -16,7 +16,7 @@ use crate::{Doctor, Found, scan};
 
 /// A path that a disk may have: name of the disk, path, and whether the operator named the path (otherwise a spec has
 /// it).
-pub type SaidPlace = (String, String, bool);
+pub type NamedPath = (String, String, bool);
 
 /// The labels that a repair would write to disks.
 #[derive(Default, Serialize)]
@@ -151,7 +151,7 @@ impl Doctor {
 impl Asked<'_> {
     /// Returns the paths of disks that may have lost their labels: those that the operator named, then those in the
     /// spec.
-    fn said(&self, registry: Registry) -> Vec<SaidPlace> {
+    fn said(&self, registry: Registry) -> Vec<NamedPath> {
         let by_hand = self.places.iter().map(|(name, place)| (name.clone(), place.clone(), true));
         let mut said: Vec<_> = by_hand.collect();
         for disk in self.spec.iter().flat_map(|spec| spec.labelled(registry)) {
@@ -190,7 +190,7 @@ impl Asked<'_> {
         &self,
         doctor: &Doctor,
         seen: &[ProbedDisk<'_>],
-        said: &[SaidPlace],
+        said: &[NamedPath],
         to_do: &mut Plan,
     ) -> Result<()> {
         let Some(newest) = newest(seen.iter().map(|seen| seen.label)) else { return Ok(()) };
@@ -251,8 +251,8 @@ impl Asked<'_> {
         &self,
         seen: &[ProbedDisk<'_>],
         named: &Named,
-        said: &[SaidPlace],
-    ) -> Result<Vec<SaidPlace>> {
+        said: &[NamedPath],
+    ) -> Result<Vec<NamedPath>> {
         let mut all = said.to_vec();
         for (name, known) in named.iter().filter(|(name, _)| said.iter().all(|one| one.0 != **name))
         {

@@ -125,7 +125,7 @@ impl Inspection {
 
     /// Returns a description of each damaged copy of the newest label. The other label area has an intact copy of the
     /// same number.
-    pub fn ills(&self) -> Vec<String> {
+    pub fn faults_of_copies(&self) -> Vec<String> {
         let Ok(Some((label, number))) = &self.label else { return Vec::new() };
         let copies = self.copies.iter().filter(|copy| copy.number == *number);
         let ill = copies.filter_map(|copy| {

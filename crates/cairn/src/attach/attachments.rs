@@ -178,7 +178,7 @@ impl Attachments {
     /// Resumes the devices that an earlier process attached and the supervisor has held since. Takes a device away if
     /// its export is gone or has changed. Reports each to the user.
     pub async fn resume(&self) {
-        let all = self.env.left().into_iter().filter(|text| Kept::is_meant(text));
+        let all = self.env.inherited().into_iter().filter(|text| Kept::is_meant(text));
         for text in all {
             let Ok(kept) = text.parse::<Kept>() else {
                 out::note(&format!(

@@ -126,7 +126,7 @@ impl DaemonArgs {
             tokio::select! {
                 _ = &mut begun, if !is_ready => {
                     is_ready = true;
-                    process::tell_manager("READY=1");
+                    process::notify_manager("READY=1");
                     if self.replace {
                         tokio::spawn(graphs.clone().renew_all());
                     }
@@ -190,7 +190,7 @@ impl Ends {
 
 /// Stops every graph in order. A second signal makes them stop without waiting.
 async fn end(graphs: &Arc<Graphs>, ends: &mut Ends) -> Exit {
-    process::tell_manager("STOPPING=1");
+    process::notify_manager("STOPPING=1");
     let impatient = Notify::new();
     let again = async {
         loop {

@@ -130,7 +130,7 @@ impl Serving {
         if !dry_run {
             *self.spec.borrow_mut() = spec;
             self.remember(known);
-            notes.extend(self.tell_clients().await);
+            notes.extend(self.notify_clients().await);
         }
         Ok(Applied { graph: self.live.now().planned.name.clone(), changes: changes.lines, notes })
     }
@@ -142,7 +142,7 @@ impl Serving {
         change: impl Future<Output = Result<Changes, Unchanged>>,
         notes: &mut Vec<String>,
     ) -> Result<Changes> {
-        let Some(record) = &self.record else { return change.await.map_err(told) };
+        let Some(record) = &self.record else { return change.await.map_err(failure_of) };
         let file = format!("{}.toml", spec.name());
         let (text, variables) = (spec.to_text(), BTreeMap::new());
         record.begin(supervisor::Source::Spec { file, text, variables })?;
@@ -156,7 +156,7 @@ impl Serving {
             out::note(&note);
             notes.push(note);
         }
-        changed.map_err(told)
+        changed.map_err(failure_of)
     }
 
     /// Returns the options for opening disks in a change. `wipe`: disks to label even if they hold data.
@@ -228,7 +228,7 @@ impl Serving {
     }
 
     /// Offers the present exports to new clients, and adapts attached devices to their exports. Returns notes.
-    async fn tell_clients(&self) -> Vec<String> {
+    async fn notify_clients(&self) -> Vec<String> {
         let now = self.live.now();
         offer(&self.env, &self.engine, &self.live, &self.exports);
         self.server.close_barred();
@@ -267,7 +267,7 @@ pub(super) fn here(directory: &Path, what: &str) -> Result<()> {
 }
 
 /// Returns the failure for a graph that was not opened or not changed.
-pub fn told(unchanged: Unchanged) -> Failure {
+pub fn failure_of(unchanged: Unchanged) -> Failure {
     match unchanged {
         Unchanged::Refused(refusals) => Failure::because(refusals),
         Unchanged::Failed(error) => error.into(),

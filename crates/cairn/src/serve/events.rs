@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use api::EventLine;
-use block::{Told, What};
+use block::{RecordedEvent, What};
 use rustix::process::{Pid, Signal, kill_process_group};
 use supervisor::Event;
 use tokio::sync::oneshot;
@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval of the checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-fn line(graph: &str, receiver: Told) -> EventLine {
+fn line(graph: &str, receiver: RecordedEvent) -> EventLine {
     EventLine {
         number: receiver.number,
         at_unix_s: receiver.at.as_secs(),
@@ -47,7 +47,7 @@ impl Serving {
         }
     }
 
-    fn lines(&self, told: Vec<Told>) -> Vec<EventLine> {
+    fn lines(&self, told: Vec<RecordedEvent>) -> Vec<EventLine> {
         let graph = &self.live.now().planned.name;
         told.into_iter().map(|told| line(graph, told)).collect()
     }
@@ -71,7 +71,7 @@ impl Serving {
 
     /// Runs the program of the spec, if there is one, once for each event. The runs follow each other, beside the data
     /// path. Events that come faster stay in the event log as long as it has room, and a warning reports lost ones.
-    pub fn tell_program(self: &Rc<Self>) {
+    pub fn notify_program(self: &Rc<Self>) {
         let Some(events) = self.env.events() else { return };
         let serving = self.clone();
         self.env.spawn("the program of events", async move {
@@ -131,7 +131,7 @@ fn event_of(program: &Path, line: EventLine) -> std::io::Result<Event> {
 /// Lets the daemon run the program. As a child of this process it would inherit the system call filter.
 fn have_run(event: &Event) {
     match event.message() {
-        Some(message) => process::tell_manager(&message),
+        Some(message) => process::notify_manager(&message),
         None => {
             let shown = event.program.display();
             out::note(&format!("warning: an event for {shown} is lost: it is too long"));

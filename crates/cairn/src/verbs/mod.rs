@@ -35,7 +35,7 @@ use runtime::{Config, Core, Engine};
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
-use crate::source::{read_spec, told};
+use crate::source::{failure_of, read_spec};
 
 /// Returns a core for a short command that reads disks and sockets. It needs no ring.
 fn core() -> Result<Core> {
@@ -62,7 +62,7 @@ fn confirm(yes: bool, question: &str) -> Result<()> {
 
 /// Plans a spec file. Prints its faults.
 fn plan(path: &Path) -> Result<Planned> {
-    planned(&read_spec(path)?)?.map_err(told)
+    planned(&read_spec(path)?)?.map_err(failure_of)
 }
 
 /// Plans a spec. Returns its faults as the inner error.

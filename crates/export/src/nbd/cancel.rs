@@ -1,4 +1,4 @@
-//! The gate of a connection: open until it is shut. Shutting it ends the waits that it guards.
+//! The cancel token of a connection: open until it is cancelled. Shutting it ends the waits that it guards.
 
 use std::cell::Cell;
 
@@ -12,12 +12,12 @@ pub struct CancelToken {
 }
 
 impl CancelToken {
-    pub fn shut(&self) {
+    pub fn cancel(&self) {
         self.shut.set(true);
         self.waiting.wake();
     }
 
-    pub fn is_shut(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.shut.get()
     }
 

@@ -33,7 +33,7 @@ pub struct Connection {
     pub names: Vec<String>,
     pub limits: Limits,
     /// Token that is cancelled when the connection may begin no more requests.
-    pub gate: Rc<CancelToken>,
+    pub cancel: Rc<CancelToken>,
     /// Token that is cancelled when the connection's client is gone and another client waits to be served.
     pub gone: CancelToken,
     pub peers: Rc<Peers>,
@@ -84,7 +84,7 @@ impl Peers {
     pub async fn close_gone(&self, env: &Env, limit: Duration) {
         let mut gone = self.all();
         gone.retain(|peer| peer.socket.is_gone() && !seeded::on(Bug::GoneNotClosed));
-        gone.iter().for_each(|peer| peer.gone.shut());
+        gone.iter().for_each(|peer| peer.gone.cancel());
         for peer in gone {
             let ended = peer.waiting.until(|| peer.ended.get());
             if env.within(limit, ended).await.is_none() {
@@ -133,7 +133,7 @@ impl Connection {
         session: Session,
         names: Vec<String>,
         limits: Limits,
-        gate: Rc<CancelToken>,
+        cancel: Rc<CancelToken>,
         peers: Rc<Peers>,
     ) -> Result<Rc<Self>> {
         let outbox = RefCell::new(Outbox::new(export.env.pool())?);
@@ -143,7 +143,7 @@ impl Connection {
             session,
             names,
             limits,
-            gate,
+            cancel,
             gone: CancelToken::default(),
             peers,
             pending: RefCell::default(),
@@ -356,7 +356,7 @@ impl Connection {
         if self.closed.replace(true) {
             return;
         }
-        self.gate.shut();
+        self.cancel.cancel();
         self.socket.shutdown();
         self.writer.wake();
     }
@@ -373,7 +373,7 @@ impl Connection {
     /// over the connection, unless its stream has state beyond its bytes (TLS).
     pub fn leave(&self) {
         self.leaving.set(self.socket.may_outlive());
-        self.gate.shut();
+        self.cancel.cancel();
     }
 
     /// Whether another server must take over the connection.

@@ -178,8 +178,8 @@ impl<'a> Reader<'a> {
     /// Begins requests until the client leaves.
     async fn run(&mut self) -> Step {
         let style = self.connection.session.style;
-        while !self.connection.gate.is_shut() {
-            if self.connection.gone.is_shut() && !self.is_last {
+        while !self.connection.cancel.is_cancelled() {
+            if self.connection.gone.is_cancelled() && !self.is_last {
                 return Err(End::Gone);
             }
             let parsed = RequestHeader::parse(&self.inbox.bytes(), style);
@@ -201,7 +201,7 @@ impl<'a> Reader<'a> {
                 None => {
                     if !self.receive().await? {
                         // It left without a disconnect command, so no further piece of a long request begins.
-                        self.connection.gate.shut();
+                        self.connection.cancel.cancel();
                         return Ok(());
                     }
                 }
@@ -269,9 +269,9 @@ impl<'a> Reader<'a> {
         self.recv(room)
     }
 
-    /// Begins to receive, unless the gate is shut.
+    /// Begins to receive, unless the cancel token is cancelled.
     fn recv(&mut self, into: Buf) -> Step<Ticket> {
-        if self.connection.gate.is_shut() {
+        if self.connection.cancel.is_cancelled() {
             return Err(End::Over);
         }
         if !self.early.rest().is_empty() {
@@ -287,7 +287,7 @@ impl<'a> Reader<'a> {
             let limit = self.connection.limits.request;
             let since = *self.since.get_or_insert(env.now());
             let left = limit.saturating_sub(env.now().since(since));
-            match self.connection.gate.unless(env.within(left, &mut ticket)).await {
+            match self.connection.cancel.unless(env.within(left, &mut ticket)).await {
                 Some(None) => {
                     let late = format!(
                         "the client did not complete a request within {limit:?} of its first byte"
@@ -297,7 +297,7 @@ impl<'a> Reader<'a> {
                 waited => waited.flatten(),
             }
         } else {
-            self.connection.gate.unless(&mut ticket).await
+            self.connection.cancel.unless(&mut ticket).await
         };
         match waited {
             Some(outcome) => Ok(outcome.result.map_err(|error| error.to_string())?),
@@ -305,7 +305,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Calls off a receive after the gate was shut. If another server takes over the stream, bytes that arrived all the
+    /// Calls off a receive after the cancel token was cancelled. If another server takes over the stream, bytes that arrived all the
     /// same are kept.
     async fn called_off(&self, ticket: Ticket) -> Step<usize> {
         if !self.connection.is_leaving() {
@@ -509,14 +509,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Waits for `future`, unless no more requests may begin: none after the gate was shut, and only the last ones of a
+/// Waits for `future`, unless no more requests may begin: none after the cancel token was cancelled, and only the last ones of a
 /// client that is gone.
 async fn unless_shut<F: Future>(
     connection: &Connection,
     is_last: bool,
     future: F,
 ) -> Step<F::Output> {
-    let done = connection.gate.unless(future);
+    let done = connection.cancel.unless(future);
     let done = match is_last {
         true => done.await,
         false => connection.gone.unless(done).await.ok_or(End::Gone)?,
@@ -527,7 +527,7 @@ async fn unless_shut<F: Future>(
 /// Carries out a trim, a write of zeroes or a prefetch piece by piece, for as long as the connection lasts. If another
 /// server takes over the connection, the whole request is left to it.
 async fn carry_out(connection: Rc<Connection>, header: RequestHeader, head: Head, token: u64) {
-    let goes_on = || !connection.gate.is_shut();
+    let goes_on = || !connection.cancel.is_cancelled();
     let export = &*connection.export;
     let whole = range_of(&header);
     let result = match header.command {

@@ -11,7 +11,7 @@ use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 type Cells = BTreeMap<String, KeptCell>;
 
 /// The facts about a disk and its graph that a change writes into the label of the disk.
-pub struct News {
+pub struct LabelUpdate {
     pub holder: Machine,
     pub name: String,
     pub data_bytes: u64,
@@ -27,7 +27,7 @@ pub struct News {
 }
 
 /// The label of a present disk, into which the devices of a graph write their states. While the graph is changing,
-/// those states are held back: they reach the label in one update with the news of the change, or not at all.
+/// those states are held back: they reach the label in one update with the update of the change, or not at all.
 pub struct Slot {
     pub store: Rc<Store>,
     /// The states of devices before a failed change, of those devices whose cells the change has altered in the label.
@@ -36,10 +36,10 @@ pub struct Slot {
     /// States of devices that are held back from the label; `None` if devices write to the label at once.
     held: RefCell<Option<Cells>>,
     release: Rc<Release>,
-    /// The cells of the label before the news of a change were put into it.
+    /// The cells of the label before the update of a change were put into it.
     before: RefCell<Option<Cells>>,
-    /// News that the label does not contain yet. The next update of the label writes them.
-    news: RefCell<Option<Rc<News>>>,
+    /// LabelUpdate that the label does not contain yet. The next update of the label writes them.
+    update: RefCell<Option<Rc<LabelUpdate>>>,
 }
 
 /// The moment at which states of devices are no longer held back from a label.
@@ -53,9 +53,9 @@ struct Release {
 impl Slot {
     /// Returns the label in `store`, into which devices write their states at once.
     pub fn new(store: Rc<Store>) -> Self {
-        let (undone, held, before, news) = Default::default();
+        let (undone, held, before, update) = Default::default();
         let release = Rc::new(Release { done: Cell::new(true), waiting: Notify::default() });
-        Self { store, undone, held, release, before, news }
+        Self { store, undone, held, release, before, update }
     }
 
     /// Returns the label in `store`, from which the states of devices are held back until [`Slot::release`].
@@ -65,7 +65,7 @@ impl Slot {
 
     /// Returns the label in `store` for the graph that was open before a failed change. Its first update of the label
     /// restores the states that devices had before the change.
-    pub fn again(&self, store: Rc<Store>) -> Self {
+    pub fn reopened(&self, store: Rc<Store>) -> Self {
         let (before, held, label) = (self.before.borrow(), self.held.borrow(), self.store.label());
         let is_held = |device: &String| held.as_ref().is_some_and(|held| held.contains_key(device));
         let before = before.as_ref();
@@ -88,12 +88,12 @@ impl Slot {
         Some(state_of(cell))
     }
 
-    /// Writes `news` into the label durably.
+    /// Writes `update` into the label durably.
     ///
     /// # Errors
-    /// The error of the disk. The next update of the label then includes `news`.
-    pub async fn write_news(&self, news: News) -> Result<()> {
-        *self.news.borrow_mut() = Some(Rc::new(news));
+    /// The error of the disk. The next update of the label then includes `update`.
+    pub async fn write_update(&self, update: LabelUpdate) -> Result<()> {
+        *self.update.borrow_mut() = Some(Rc::new(update));
         self.update(|_| {}).await
     }
 
@@ -104,26 +104,26 @@ impl Slot {
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
         let included = RefCell::new(None);
         let written = self.store.update(|label| {
-            // If the label has the epoch of a later change already, these news are outdated.
-            self.news.borrow_mut().take_if(|news| news.epoch < label.epoch);
-            *included.borrow_mut() = self.news.borrow().clone();
-            if let Some(news) = &*included.borrow() {
-                self.put(news, label);
+            // If the label has the epoch of a later change already, these update are outdated.
+            self.update.borrow_mut().take_if(|update| update.epoch < label.epoch);
+            *included.borrow_mut() = self.update.borrow().clone();
+            if let Some(update) = &*included.borrow() {
+                self.put(update, label);
             }
             label.cells.extend(self.held.borrow().clone().into_iter().flatten());
             change(label);
         });
         written.await?;
-        let mut news = self.news.borrow_mut();
-        if let (Some(now), Some(included)) = (&*news, &*included.borrow())
+        let mut update = self.update.borrow_mut();
+        if let (Some(now), Some(included)) = (&*update, &*included.borrow())
             && Rc::ptr_eq(now, included)
         {
-            *news = None;
+            *update = None;
         }
         Ok(())
     }
 
-    fn put(&self, news: &News, label: &mut Label) {
+    fn put(&self, update: &LabelUpdate, label: &mut Label) {
         if self.held.borrow().is_some() {
             self.before.borrow_mut().get_or_insert_with(|| label.cells.clone());
         }
@@ -133,14 +133,14 @@ impl Slot {
                 None => drop(label.cells.remove(device)),
             }
         }
-        label.cells.retain(|device, _| news.keepers.contains(device));
-        label.holder = Some(news.holder.clone());
-        label.disk_name.clone_from(&news.name);
-        label.data_bytes = news.data_bytes;
-        label.spec.clone_from(&news.spec);
-        label.past = news.past.clone();
-        (label.epoch, label.broadcast) = (news.epoch, label.broadcast.max(news.broadcast));
-        label.provisioning = news.provisioning;
+        label.cells.retain(|device, _| update.keepers.contains(device));
+        label.holder = Some(update.holder.clone());
+        label.disk_name.clone_from(&update.name);
+        label.data_bytes = update.data_bytes;
+        label.spec.clone_from(&update.spec);
+        label.past = update.past.clone();
+        (label.epoch, label.broadcast) = (update.epoch, label.broadcast.max(update.broadcast));
+        label.provisioning = update.provisioning;
     }
 
     /// Writes the state of a device into its cell in this label durably. While the graph is changing, only holds the

@@ -52,7 +52,7 @@ impl Spec {
     /// and devices whose names `heard` accepts. Without the option, the next start reports a missing disk and does not
     /// create it. A device loses its option only if all disks beneath the device have labels: the labels record which
     /// members are in sync, and the trusted member may miss later writes.
-    pub fn forget_first_words(&mut self, registry: Registry, heard: impl Fn(&str) -> bool) {
+    pub fn forget_start_options(&mut self, registry: Registry, heard: impl Fn(&str) -> bool) {
         let told = |entry: &Entry| {
             let disks = self.beneath(&entry.name.text).into_iter();
             let mut disks = disks.filter_map(|name| self.disk(&name));
@@ -64,7 +64,7 @@ impl Spec {
         let all = self.entries.iter_mut().zip(told);
         for (entry, told) in all.filter(|(entry, _)| heard(&entry.name.text)) {
             let is_disk = entry.section == Section::Disk;
-            if let Some(word) = entry.first_word(registry).filter(|_| is_disk || told) {
+            if let Some(word) = entry.start_option(registry).filter(|_| is_disk || told) {
                 entry.fields.retain(|field| field.key.text != word.name);
             }
         }
@@ -72,10 +72,10 @@ impl Spec {
 
     /// Returns the names of the disks and devices whose option for one start (`create`, `trust`) has the same value in
     /// the spec `before`.
-    pub fn first_words_as(&self, before: &Self, registry: Registry) -> Vec<String> {
+    pub fn start_options_as(&self, before: &Self, registry: Registry) -> Vec<String> {
         let shown = |entry: &Entry, key: &str| entry.field(key).map(|item| item.raw.show());
         let is_heard = |entry: &&Entry| {
-            let word = entry.first_word(registry).filter(|word| entry.field(word.name).is_some());
+            let word = entry.start_option(registry).filter(|word| entry.field(word.name).is_some());
             let Some(word) = word else { return false };
             let place = entry.kind(registry).and_then(Kind::place);
             let mut before =
@@ -193,8 +193,8 @@ impl Entry {
     }
 
     /// Returns the option of this disk or device that takes effect at one start only.
-    fn first_word(&self, registry: Registry) -> Option<&'static OptionSpec> {
-        self.kind(registry).and_then(Kind::first_word)
+    fn start_option(&self, registry: Registry) -> Option<&'static OptionSpec> {
+        self.kind(registry).and_then(Kind::start_option)
     }
 
     /// Removes the options that take effect only when a disk is created.
@@ -247,7 +247,7 @@ vol = { on = "half" }
         };
         let forgotten = |text: &str| {
             let mut spec = Spec::parse(text, "g.toml", &|_| None);
-            spec.forget_first_words(REGISTRY, |_| true);
+            spec.forget_start_options(REGISTRY, |_| true);
             shown(&spec)
         };
         let now = forgotten(&text("label = true"));
@@ -260,7 +260,7 @@ vol = { on = "half" }
         let spec =
             Spec::parse(&text("label = true").replace("b.img", "c.img"), "g.toml", &|_| None);
         let parse = |text: &str| Spec::parse(text, "g.toml", &|_| None);
-        let before = |text: &str| spec.first_words_as(&parse(text), REGISTRY);
+        let before = |text: &str| spec.start_options_as(&parse(text), REGISTRY);
         assert_eq!(before(&text("label = true")), ["a", "pair"]);
         assert_eq!(before(TEXT), ["a"]);
     }

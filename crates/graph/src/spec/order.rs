@@ -31,15 +31,15 @@ pub(super) fn order(drafts: &[Draft<'_>], log: &mut Log) -> Vec<usize> {
             }
         }
     }
-    tell_cycles(drafts, &waits, log);
-    tell_depth(drafts, &order, log);
+    report_cycles(drafts, &waits, log);
+    report_depth(drafts, &order, log);
     order
 }
 
 /// Reports each cycle once. `waits` has the number of unordered lowers of each draft. A draft with such lowers is in a
 /// cycle or above one, and one of these lowers waits in the same way: so the walk down from any such draft ends in a
 /// cycle.
-fn tell_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
+fn report_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
     let mut walked = BTreeSet::new();
     for start in 0..drafts.len() {
         let mut path = Vec::new();
@@ -47,7 +47,7 @@ fn tell_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
         let mut next = (waits[start] > 0).then_some(start);
         while let Some(index) = next.filter(|index| !walked.contains(index)) {
             if let Some(first) = at.insert(index, path.len()) {
-                tell_cycle(drafts, &path[first..], log);
+                report_cycle(drafts, &path[first..], log);
                 break;
             }
             path.push(index);
@@ -57,7 +57,7 @@ fn tell_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
     }
 }
 
-fn tell_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
+fn report_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
     let name = |index: &usize| drafts[*index].entry.name.text.as_str();
     // The cycle is reported at the device of the cycle that comes first in the spec.
     let first = (0..cycle.len()).min_by_key(|at| cycle[*at]).unwrap_or(0);
@@ -70,7 +70,7 @@ fn tell_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
 }
 
 /// Reports the first device with more than [`DEPTH_MAX`] levels, but not the devices above that device.
-fn tell_depth(drafts: &[Draft<'_>], order: &[usize], log: &mut Log) {
+fn report_depth(drafts: &[Draft<'_>], order: &[usize], log: &mut Log) {
     let mut depths = vec![0; drafts.len()];
     for index in order {
         let draft = &drafts[*index];

@@ -71,7 +71,7 @@ impl Inner {
     pub(super) async fn checkpoint_alone(&self, always: bool) -> Result<()> {
         let most = self.tree.cache.borrow().dirty_max() / 2;
         // If a page cannot be repaired, each read of the page returns the error.
-        let _ = self.tree.mend(&self.replicas, most).await;
+        let _ = self.tree.rewrite_damaged(&self.replicas, most).await;
         let pages = self.tree.cache.borrow_mut().freeze();
         let frozen = Frozen { pages, tail: self.commits.head.get() };
         let before = self.replicas.durable.get();

@@ -28,10 +28,10 @@ pub struct Transaction {
     /// object.
     touched: Vec<(u64, u64, u64)>,
     /// Reservations in the directory for objects that the transaction creates, extends or deletes.
-    pub(super) plans: Plans,
+    pub(super) plans: DirectoryReservations,
     /// The log objects that the transaction has locked, with the changes to their state in memory. These take effect
     /// when the commit begins.
-    pub(super) turns: Vec<Turn>,
+    pub(super) turns: Vec<LockedObject>,
     /// Byte ranges of the data outside of the vault that changes of the transaction make reachable.
     pub(super) named: Vec<ByteRange>,
     /// Values that are dropped when the transaction is committed or dropped, such as reservations.
@@ -40,7 +40,7 @@ pub struct Transaction {
 
 /// Reservations in the directory of a vault for a transaction. Dropping releases them. The reference to the vault is
 /// weak, because the queue of the vault holds this value.
-pub(super) struct Plans {
+pub(super) struct DirectoryReservations {
     vault: Weak<Inner>,
     made: Vec<Planned>,
     /// Numbers of the objects that the transaction deletes.
@@ -48,7 +48,7 @@ pub(super) struct Plans {
 }
 
 /// A log object that a transaction has locked until its commit begins, and the action at that moment.
-pub(super) struct Turn {
+pub(super) struct LockedObject {
     pub object: u64,
     pub alone: Locked,
     /// Offsets of the first and of the next entry that the log has after the commit.
@@ -56,16 +56,16 @@ pub(super) struct Turn {
     pub on_the_way: Box<dyn FnOnce()>,
 }
 
-impl Drop for Plans {
+impl Drop for DirectoryReservations {
     fn drop(&mut self) {
         let Some(vault) = self.vault.upgrade() else { return };
         let mut directory = vault.directory.borrow_mut();
         self.made.iter().for_each(|planned| directory.unplan(planned));
-        self.gone.iter().for_each(|number| directory.let_go(*number));
+        self.gone.iter().for_each(|number| directory.release(*number));
     }
 }
 
-impl Plans {
+impl DirectoryReservations {
     /// Returns empty reservations, for a transaction that creates, extends and deletes no objects.
     pub fn none(vault: &Inner) -> Self {
         Self { vault: vault.me.clone(), made: Vec::new(), gone: Vec::new() }
@@ -76,7 +76,7 @@ impl Plans {
         let Some(vault) = self.vault.upgrade() else { return };
         let mut directory = vault.directory.borrow_mut();
         self.made.drain(..).for_each(|planned| directory.settle(&planned));
-        self.gone.drain(..).for_each(|number| directory.let_go(number));
+        self.gone.drain(..).for_each(|number| directory.release(number));
     }
 }
 
@@ -88,7 +88,7 @@ impl Vault {
             changes: Vec::new(),
             count: 0,
             touched: Vec::new(),
-            plans: Plans::none(&self.0),
+            plans: DirectoryReservations::none(&self.0),
             turns: Vec::new(),
             named: Vec::new(),
             kept: Vec::new(),

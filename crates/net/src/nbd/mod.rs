@@ -222,7 +222,7 @@ fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info>
         // in which it arrived.
         buf_align: if keeps { 512 } else { 1 },
         // If both this process and the server die, unflushed changes survive in the memory that the supervisor holds.
-        survives_process: env.is_kept() && (keeps || has(TransmissionFlags::READ_ONLY)),
+        survives_process: env.has_supervisor() && (keeps || has(TransmissionFlags::READ_ONLY)),
         fenced: !over_tcp || given.switch(&UNSAFE_REPLICA),
         ..Info::disk(size, block_size)
     })
