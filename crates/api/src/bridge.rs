@@ -1,8 +1,8 @@
-//! The bridge from the HTTP thread to the core that owns the graph, and back.
+//! The bridge from the HTTP thread to the thread that owns the graph, and back.
 //!
-//! A question is a closure. It travels through a bounded channel, and its answer comes back through another one.
-//! Sending wakes the task on the core through its waker, which any thread may do. So nothing polls, and an idle
-//! bridge costs nothing.
+//! A question to the graph is a closure. The HTTP thread sends the closure through a bounded channel, and gets the
+//! answer through another channel. Sending wakes the task on the thread of the graph. So neither thread polls, and a
+//! bridge without requests costs nothing.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -15,25 +15,25 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use crate::Problem;
 use crate::follow::FOLLOWERS_MAX;
 
-/// The largest number of questions in flight. A further question waits.
+/// Maximum number of questions that wait for the thread of the graph. Further questions wait for a place among them.
 pub const JOBS_MAX: usize = 64;
 
-/// A task that answers a question, on the core of the graph.
+/// The task on the thread of the graph that computes the answer to one question.
 pub type Answering = Pin<Box<dyn Future<Output = ()>>>;
 
 type Job<G> = Box<dyn FnOnce(Rc<G>) -> Answering + Send>;
 
-/// The asking end of a bridge to a graph `G`.
+/// The end of a bridge to a graph `G` that sends questions, used by the HTTP thread.
 pub struct Bridge<G> {
     jobs: mpsc::Sender<Job<G>>,
-    /// Free places for event followers.
+    /// Free permits for clients that follow events.
     followers: Arc<Semaphore>,
 }
 
-/// The answering end of a bridge.
+/// The end of a bridge that receives questions, used by the thread of the graph.
 pub struct Answers<G>(mpsc::Receiver<Job<G>>);
 
-/// Returns both ends of a new bridge.
+/// Returns both ends of a new bridge to a graph.
 pub fn bridge<G>() -> (Arc<Bridge<G>>, Answers<G>) {
     let (jobs, receiver) = mpsc::channel(JOBS_MAX);
     let followers = Arc::new(Semaphore::new(FOLLOWERS_MAX));
@@ -41,16 +41,16 @@ pub fn bridge<G>() -> (Arc<Bridge<G>>, Answers<G>) {
 }
 
 impl<G: 'static> Bridge<G> {
-    /// Reserves a place for an event follower, if one is free.
+    /// Returns a permit for a client that follows events, if one is free.
     pub(crate) fn follower(&self) -> Option<OwnedSemaphorePermit> {
         self.followers.clone().try_acquire_owned().ok()
     }
 
-    /// Asks a question, and waits for the answer. The core answers other questions meanwhile. With `gives_up`, it works
-    /// on the answer only as long as the caller waits.
+    /// Runs `question` on the thread of the graph, and waits for its result. That thread runs other questions
+    /// meanwhile. With `gives_up`, the question is dropped when the caller no longer waits for the result.
     ///
     /// # Errors
-    /// If the core is gone.
+    /// If the thread of the graph has ended.
     pub async fn ask<T: Send + 'static>(
         &self,
         gives_up: bool,
@@ -64,7 +64,7 @@ impl<G: 'static> Bridge<G> {
                 false => answer.as_mut().poll(cx).map(Some),
             });
             if let Some(answer) = answer.await {
-                // The caller may have gone away just now.
+                // The caller may have stopped waiting just now.
                 let _ = sender.send(answer);
             }
         };
@@ -79,8 +79,8 @@ fn gone() -> Problem {
 }
 
 impl<G> Answers<G> {
-    /// Has every question about `graph` answered by a task of its own, which `spawn` starts. Ends when the bridge is
-    /// dropped.
+    /// Receives the questions of the bridge, and calls `spawn` with a task that runs each question on `graph`. Ends
+    /// when the other end of the bridge is dropped.
     pub async fn run(mut self, graph: Rc<G>, spawn: impl Fn(Answering)) {
         while let Some(job) = self.0.recv().await {
             spawn(job(graph.clone()));

@@ -1,4 +1,4 @@
-//! The client of a control socket. Each question uses a connection of its own.
+//! The client of a control socket. Each request uses a connection of its own.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,10 +12,10 @@ use serde::de::DeserializeOwned;
 use crate::routes::{COMMAND, FOLLOW, PATIENCE, Route};
 use crate::{CommandRequest, EventLine, EventsAfter, Problem};
 
-/// The longest answer that is read. It is several times as long as the view of a graph with the most devices.
+/// Maximum length in bytes of a response. The view of the largest possible graph is several times shorter.
 pub const ANSWER_MAX_BYTES: u64 = 64 << 20;
 
-/// The longest line of a continuing response, and the longest head of a response.
+/// Maximum length in bytes of one line of a response that reports events, and of the head of any response.
 const LINE_MAX_BYTES: u64 = 1 << 20;
 
 /// A client of a control socket.
@@ -27,20 +27,20 @@ pub struct Client {
 type Answer<T> = Result<T, Problem>;
 
 impl Client {
-    /// Returns a client of the socket at that path. Opens nothing yet.
+    /// Returns a client of the control socket at `path`. Opens no connection yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Returns the path of the socket.
+    /// Returns the path of the control socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens a connection, which shows whether a process listens.
+    /// Opens a connection to the control socket. Success shows that a server listens on the socket.
     ///
     /// # Errors
-    /// `ConnectionRefused` if the process is gone, `NotFound` without a socket.
+    /// `ConnectionRefused` if the server of the socket is gone; `NotFound` if there is no socket.
     pub fn connect(&self) -> io::Result<UnixStream> {
         let stream = UnixStream::connect(&self.path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -48,7 +48,7 @@ impl Client {
         Ok(stream)
     }
 
-    /// Asks a question without fields.
+    /// Sends a request without fields, and returns the reply of the server.
     ///
     /// # Errors
     /// As for [`Client::ask`].
@@ -56,10 +56,10 @@ impl Client {
         self.ask(route, &Nothing {})
     }
 
-    /// Asks a question, and returns the answer.
+    /// Sends the request `question` to a route, and returns the reply of the server.
     ///
     /// # Errors
-    /// An error of the server, or the reason why it was not reached.
+    /// The problem that the server returned, or the reason why the server was not reached.
     pub fn ask<Q: Serialize, A>(&self, route: &Route<Q, A>, question: &Q) -> Answer<A>
     where
         A: DeserializeOwned,
@@ -87,20 +87,20 @@ impl Client {
         self.parse(&answer)
     }
 
-    /// Passes the events with a number above `after` to `each`: first the past ones, then new ones as they happen.
-    /// Ends when the server does, or when `each` returns false.
+    /// Calls `each` with every event of the graph whose number is above `after`: first with past events, then with new
+    /// ones as they happen. Ends when the server closes the connection, or when `each` returns false.
     ///
     /// # Errors
     /// As for [`Client::ask`].
     pub fn follow(&self, after: u64, mut each: impl FnMut(EventLine) -> bool) -> Answer<()> {
-        // In HTTP/1.0, the response has no chunks, and ends only with the connection.
+        // A response in HTTP/1.0 has no chunks, and ends with the connection.
         let query = query(&EventsAfter { after });
         let request = format!("GET {}{query} HTTP/1.0\r\n\r\n", FOLLOW.path);
         let asked = self.connect().and_then(|mut stream| {
             stream.write_all(request.as_bytes())?;
             let mut reader = BufReader::new(stream);
             let head = head(&mut reader)?;
-            // The next event may take any time.
+            // Any time may pass until the next event.
             reader.get_ref().set_read_timeout(None)?;
             Ok((head, reader))
         });
@@ -126,7 +126,7 @@ impl Client {
         }
     }
 
-    /// Carries out a command of verb `V` on a device.
+    /// Carries out a command of verb `V` on a device of the graph.
     ///
     /// # Errors
     /// As for [`Client::ask`].
@@ -137,7 +137,7 @@ impl Client {
         serde_json::from_value(answer).map_err(|why| self.strange(why))
     }
 
-    /// Parses the body of a response. The server sends its length, and closes the connection after it.
+    /// Parses a response. The server sends the length of its body, and closes the connection after the body.
     fn parse<T: DeserializeOwned>(&self, answer: &[u8]) -> Answer<T> {
         if answer.is_empty() {
             return Err(self.gone());
@@ -183,7 +183,7 @@ impl Client {
     }
 }
 
-/// Reads the head of a response, including the empty line after it.
+/// Reads the head of a response, up to and including the empty line before the body.
 fn head(reader: &mut impl BufRead) -> io::Result<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -195,7 +195,7 @@ fn head(reader: &mut impl BufRead) -> io::Result<String> {
     Ok(head)
 }
 
-/// Returns the query of a question, with its question mark, if it has fields.
+/// Returns the query string of a request, with its question mark; empty for a request without fields.
 fn query(question: &impl Serialize) -> String {
     match serde_urlencoded::to_string(question).expect("a query can be written as a URL") {
         fields if fields.is_empty() => fields,

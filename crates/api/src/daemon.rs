@@ -1,5 +1,5 @@
-//! A daemon that keeps many graphs: its requests and its answers. Requests to a graph that is up go to the socket of
-//! that graph.
+//! Types of the requests and replies of a daemon, which keeps many graphs. Requests about a graph that is served go to
+//! the control socket of that graph's worker instead.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use crate::server::Handler;
 use crate::{Health, Problem, Status};
 
-/// A daemon.
+/// The state of a daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DaemonView {
-    /// Process of the daemon.
+    /// Process id of the daemon.
     pub pid: u32,
-    /// Its state directory.
+    /// State directory of the daemon.
     pub state: PathBuf,
-    /// Its graphs, by name.
+    /// The graphs that the daemon keeps, sorted by name.
     pub graphs: Vec<KeptGraph>,
 }
 
@@ -28,102 +28,102 @@ pub struct DaemonView {
 pub struct KeptGraph {
     /// Name of the graph.
     pub name: String,
-    /// Its phase.
+    /// Phase of the graph.
     pub phase: Phase,
-    /// Begin of the phase, in seconds since 1970.
+    /// Time at which the phase began, in seconds since 1970.
     pub since_unix_s: u64,
-    /// Process that serves it.
+    /// Process id of the worker that serves the graph; `None` without a worker.
     pub pid: Option<u32>,
-    /// Number of processes started for it by this daemon.
+    /// Number of workers that this daemon has started for the graph.
     pub starts: u64,
-    /// Number of listeners and mounts that are held for the next process.
+    /// Number of descriptors (listeners, mounts) that the daemon holds for the next worker of the graph.
     pub held: usize,
-    /// Reason for the unexpected end of the last process.
+    /// The reason why the last worker of the graph ended unexpectedly; `None` if no worker did.
     pub problem: Option<Problem>,
 }
 
-/// The phase of a graph that a daemon keeps.
+/// Phase of a graph that a daemon keeps: whether it is being served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Its process opens the disks.
+    /// The graph has a worker, which is opening the disks.
     Starting,
-    /// Clients can connect.
+    /// The graph is served, and clients can connect.
     Up,
-    /// It is being closed in order.
+    /// The graph is being closed in order.
     Stopping,
-    /// Its process has ended, and the next one is about to start.
+    /// The last worker of the graph has ended, and the daemon is about to start the next one.
     Waiting,
-    /// Its processes have ended again and again, so none is started automatically.
+    /// The workers of the graph have failed repeatedly, so the daemon starts no more of them.
     GivenUp,
-    /// It was closed in order, or was never started.
+    /// The graph was closed in order, or was never started.
     Stopped,
 }
 
-/// A graph to start, and to keep.
+/// A request to a daemon: start a graph, and keep it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UpRequest {
     /// Name of the graph.
     pub name: String,
-    /// Directory of the client, to which paths are relative.
+    /// Working directory of the client, to which paths in the request are relative.
     pub directory: PathBuf,
-    /// Source of its spec.
+    /// The source of the graph's spec.
     pub source: GraphSource,
-    /// Whether to refuse writes on every export.
+    /// Whether the graph refuses writes on every export.
     #[serde(default)]
     pub read_only: bool,
-    /// Whether to start without labelled disks that are missing.
+    /// Whether the graph may start without missing labelled disks (`--degraded`).
     #[serde(default)]
     pub degraded: bool,
-    /// Addresses to listen on, instead of those of the spec.
+    /// Addresses at which the graph accepts NBD clients, instead of those in its spec.
     #[serde(default)]
     pub listen: Vec<String>,
-    /// Whether `listen` may have TCP addresses beyond loopback, unencrypted.
+    /// Whether `listen` may have TCP addresses beyond loopback without TLS.
     #[serde(default)]
     pub insecure: bool,
-    /// Disks to label regardless of their content; this time only.
+    /// Names of the disks that get a new label whatever they contain; at this start only.
     #[serde(default)]
     pub wipe: Vec<String>,
-    /// Members of mirrors whose bytes count where members may differ; this time only.
+    /// Names of the members of mirrors whose bytes count where members may differ; at this start only.
     #[serde(default)]
     pub trust: Vec<String>,
-    /// Whether to open disks that another machine had open and did not close; this time only.
+    /// Whether to open disks that another machine had open and did not close (`--take`); at this start only.
     #[serde(default)]
     pub take: bool,
-    /// Files with keys that can be read only once, by device; this time only. The process of the graph hands the keys
-    /// to the next process, until the graph is stopped.
+    /// Files with keys that can be read only once, by name of the device; at this start only. Each worker of the graph
+    /// passes the keys to the next worker, until the graph is stopped.
     #[serde(default)]
     pub keys: BTreeMap<String, PathBuf>,
 }
 
-/// The source of a graph.
+/// The source of the spec of a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GraphSource {
-    /// A spec.
+    /// A spec that the client sends.
     Spec {
-        /// File of the spec, as its name in messages.
+        /// Name of the spec's file, for messages.
         file: String,
         /// Text of the spec.
         text: String,
         /// Values of the variables in the spec, from the environment of the client.
         variables: BTreeMap<String, String>,
     },
-    /// The labels of disks, and the options that labels do not keep.
+    /// The labels of disks, and the settings that labels do not contain.
     Labels {
         /// Text of the spec in the labels.
         text: String,
-        /// The disks: for each, the word of its kind and its path.
+        /// The disks of the graph, by name: for each, the name of its kind and its path.
         disks: BTreeMap<String, (String, String)>,
-        /// Sources of the keys, by device.
+        /// Sources of the keys of devices, by name of the device.
         keys: BTreeMap<String, String>,
-        /// Other options that labels do not keep, by device.
+        /// Other options that labels do not contain, by name of the device and of the option.
         #[serde(default)]
         options: BTreeMap<String, BTreeMap<String, String>>,
     },
 }
 
-/// The name of a graph of a daemon.
+/// The name of a graph that a daemon keeps, as a request about that graph.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeptName {
     /// Name of the graph.
@@ -131,7 +131,7 @@ pub struct KeptName {
 }
 
 impl KeptGraph {
-    /// Returns the status of the graph while it has no process that can answer.
+    /// Returns the status of the graph while the graph has no worker that could report it.
     pub fn status(&self) -> Status {
         Status {
             graph: self.name.clone(),
@@ -143,14 +143,15 @@ impl KeptGraph {
     }
 }
 
-/// A TCP port that serves the metrics, and nothing else.
+/// A TCP port that serves only the metrics of a daemon or graph.
 pub struct MetricsPort(tokio::net::TcpListener);
 
 impl MetricsPort {
-    /// Opens the port. It has no authentication, so it must be a loopback address.
+    /// Opens the port at the address `at`. Clients of the port need no authentication, so it must be a loopback
+    /// address.
     ///
     /// # Errors
-    /// `InvalidInput` beyond loopback, or an error of the system.
+    /// `InvalidInput` for an address beyond loopback, or an error of the system.
     pub fn open(at: SocketAddr) -> io::Result<Self> {
         if !at.ip().is_loopback() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -160,7 +161,7 @@ impl MetricsPort {
         Ok(Self(tokio::net::TcpListener::from_std(listener)?))
     }
 
-    /// Answers requests with the handler until the future is dropped.
+    /// Serves requests to the port with the handler until the future is dropped.
     ///
     /// # Errors
     /// An error of the system.

@@ -1,5 +1,5 @@
-//! Events as they happen: one response that goes on, with a line of JSON for each event. Nothing polls, and a graph
-//! without events causes no work.
+//! The response that reports events as they happen: it continues without an end, with a line of JSON for each event.
+//! The server does not poll, so a graph without events causes no work.
 
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -16,13 +16,14 @@ use crate::routes::FOLLOW;
 use crate::server::{Handler, refuse};
 use crate::{Bridge, EventLine, EventsAfter, Problem};
 
-/// The largest number of event followers. A further one is refused.
+/// Maximum number of clients that follow events at one time. The server refuses further ones.
 pub const FOLLOWERS_MAX: usize = 32;
 
-/// One JSON value in each line.
+/// Content type of the response: one JSON value in each line.
 const CONTENT_TYPE: &str = "application/x-ndjson";
 
-/// Returns the handler of followers. `next` returns the events after a number, once there is one.
+/// Returns the handler of requests to follow events. `next` returns the events with numbers above a given one, as soon
+/// as there are any.
 pub fn follow<G: 'static>(
     next: impl AsyncFn(Rc<G>, u64) -> Vec<EventLine> + Copy + Send + Sync + 'static,
 ) -> Handler<Arc<Bridge<G>>> {
@@ -31,7 +32,7 @@ pub fn follow<G: 'static>(
     (FOLLOW.path, handler)
 }
 
-/// Returns a response with all events after number `after`. It does not end before the graph does.
+/// Returns a response with all events whose numbers are above `after`. The response ends when the graph is closed.
 fn respond<G: 'static>(
     bridge: Arc<Bridge<G>>,
     after: u64,
@@ -41,10 +42,10 @@ fn respond<G: 'static>(
         let message = format!("{FOLLOWERS_MAX} programs follow the events already");
         return refuse(Problem::new(5, message).next("end one of these programs"));
     };
-    // The seat is taken as long as the response goes on.
+    // The permit of the follower lasts as long as the response.
     let lines = unfold((bridge, after, seat), move |(bridge, last, seat)| async move {
         let told = bridge.ask(true, async move |graph| next(graph, last).await).await;
-        // An error means that the graph is going down, which ends the response.
+        // An error means that the graph is being closed, which ends the response.
         let events = told.ok()?;
         let last = events.last().map_or(last, |event| event.number);
         let line =

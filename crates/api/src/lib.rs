@@ -1,17 +1,18 @@
-//! The control socket: HTTP and JSON over a unix socket that only its owner can open.
+//! The control API: HTTP and JSON over a Unix socket that only its owner can open, the control socket of a server or
+//! daemon.
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `types.rs` | requests and answers; the command's `-o json` prints the same |
-//! | `bridge.rs` | the way from the HTTP thread to the core that owns the graph, and back |
-//! | `routes.rs` | the routes |
-//! | `server.rs` | the server of a socket |
-//! | `daemon.rs` | the types of a daemon that keeps many graphs |
-//! | `follow.rs` | events as they happen |
+//! | `types.rs` | types of requests and replies; the command prints the same JSON with `-o json` |
+//! | `bridge.rs` | passes requests from the HTTP thread to the thread that owns the graph, and replies back |
+//! | `routes.rs` | the routes of control sockets |
+//! | `server.rs` | the server of a control socket |
+//! | `daemon.rs` | types of requests and replies of a daemon, which keeps many graphs |
+//! | `follow.rs` | the response that reports events as they happen |
 //! | `metrics.rs` | metrics for Prometheus |
-//! | `client.rs` | the client |
+//! | `client.rs` | the client of a control socket |
 //!
-//! The server does not know the graph itself. The process that starts it passes a handler for each route.
+//! This crate does not know graphs. The process that starts a server passes a handler for each route.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,

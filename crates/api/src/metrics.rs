@@ -1,4 +1,5 @@
-//! Metrics for Prometheus, in its text format. `docs/metrics.md` lists them. All values are in base units.
+//! The page of metrics for Prometheus, in its text format. `docs/metrics.md` lists the metrics. All values are in base
+//! units.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -7,20 +8,20 @@ use crate::{
     Counts, DaemonView, DeviceStatus, GraphView, Health, MemberState, Phase, Room, Status, Top,
 };
 
-/// Content type of the page.
+/// Content type of the page of metrics.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The data of one graph.
+/// The data of one graph that the page of metrics contains.
 pub struct Sample {
-    /// Structure of the graph.
+    /// Structure of the graph: its nodes and exports.
     pub graph: GraphView,
-    /// Status of the graph.
+    /// Status of the graph and of its devices.
     pub status: Status,
-    /// Request counts of its devices.
+    /// Request counts of the graph's devices.
     pub top: Top,
 }
 
-/// Returns the page of these graphs, and of the daemon that keeps them, if one does.
+/// Returns the page of metrics of the graphs `samples`, and of the daemon that keeps them if there is one.
 pub fn page(samples: &[Sample], daemon: Option<&DaemonView>) -> String {
     let mut page = Page::default();
     devices(&mut page, samples);
@@ -67,7 +68,7 @@ fn health(page: &mut Page, samples: &[Sample]) {
     let devices = statuses(samples).flat_map(|(labels, device)| states(&labels, device.health));
     let help = "1 for the present state of a device, 0 for the other states.";
     page.family("cairn_device_state", "gauge", help, devices);
-    // Devices that allocate blocks by themselves.
+    // Only devices that allocate blocks have `room`.
     let room = |pick: fn(&Room) -> u64| {
         statuses(samples)
             .filter_map(move |(labels, device)| Some((labels, pick(device.room.as_ref()?))))
@@ -143,15 +144,15 @@ fn kept(page: &mut Page, daemon: &DaemonView) {
     );
 }
 
-/// A label: its name and its value.
+/// A Prometheus label: its name and its value.
 type Label<'a> = (&'a str, &'a str);
 
-/// Returns the labels of a device.
+/// Returns the Prometheus labels of a device.
 fn labels<'a>(graph: &'a str, device: &'a str, kind: &'a str) -> [Label<'a>; 3] {
     [("graph", graph), ("device", device), ("kind", kind)]
 }
 
-/// Returns the status of every device, with its labels.
+/// Returns the status of every device of the graphs, with the Prometheus labels of the device.
 fn statuses(samples: &[Sample]) -> impl Iterator<Item = ([Label<'_>; 3], &DeviceStatus)> {
     samples.iter().flat_map(|Sample { status, .. }| {
         let devices = status.devices.iter();
@@ -159,13 +160,13 @@ fn statuses(samples: &[Sample]) -> impl Iterator<Item = ([Label<'_>; 3], &Device
     })
 }
 
-/// Returns a line for each state that a graph or a device may be in.
+/// Returns one line for each state of health, with value 1 for the present state `is` and 0 for the others.
 fn states<'a>(labels: &[Label<'a>], is: Health) -> [(Vec<Label<'a>>, u8); 3] {
     let all = [(Health::Ok, "ok"), (Health::Degraded, "degraded"), (Health::Failed, "failed")];
     all.map(|(health, word)| ([labels, &[("state", word)]].concat(), u8::from(health == is)))
 }
 
-/// A page under construction. The format demands that the lines of a metric family are adjacent.
+/// A page of metrics that is being written. The text format requires that all lines of one metric are adjacent.
 #[derive(Default)]
 struct Page {
     text: String,

@@ -1,4 +1,4 @@
-//! The server of a control socket: the routes, on a thread of their own.
+//! The server of a control socket, which runs on a thread of its own.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,38 +26,39 @@ use crate::metrics;
 use crate::routes::{REPAIR, Route};
 use crate::{Bridge, Checked, Problem};
 
-/// An open control socket.
+/// A control socket that is open for clients and not served yet.
 pub struct ControlSocket {
     listener: tokio::net::UnixListener,
     file: Option<SocketFile>,
 }
 
-/// The file of a socket, which is removed when this value is dropped.
+/// The file of a control socket. Dropping this value removes the file.
 struct SocketFile(PathBuf);
 
-/// A control socket that is answered on a thread of its own. It closes when this value is dropped.
+/// A server of a control socket, on a thread of its own. Dropping this value ends the server.
 pub struct Server {
     file: Option<SocketFile>,
-    /// Stops the server when it is dropped.
+    /// Ends the server's thread when it is dropped.
     stop: Option<oneshot::Sender<()>>,
-    /// Closed after the last answer.
+    /// Channel that closes when the server's thread has sent the last reply.
     stopped: std::sync::mpsc::Receiver<()>,
 }
 
-/// A path, and the handler of its requests, in a server with state `S`.
+/// The path of a route, and the handler of its requests, in a server with state `S`.
 pub type Handler<S> = (&'static str, MethodRouter<S>);
 
-/// Limit for the text of the HTTP library about a request that it refuses. All of its texts are shorter.
+/// Maximum length in bytes of a message with which the HTTP library refuses a request. All its messages are shorter.
 const REFUSAL_MAX_BYTES: usize = 4096;
 
-/// Time for the last answers to be sent when the process ends.
+/// Time for which dropping a [`Server`] waits until the last replies are sent.
 const LINGER: Duration = Duration::from_millis(250);
 
 impl ControlSocket {
-    /// Opens the socket at `path`, with mode 0600.
+    /// Opens the control socket at `path`, with mode 0600.
     ///
     /// # Errors
-    /// `AddrInUse` if a process listens there, `AlreadyExists` if the file is no socket, or an error of the system.
+    /// `AddrInUse` if another process listens at `path`, `AlreadyExists` if the file is no socket, or an error of the
+    /// system.
     pub fn open(path: &Path) -> io::Result<Self> {
         let listener = bind(path)?;
         listener.set_nonblocking(true)?;
@@ -65,7 +66,7 @@ impl ControlSocket {
         Ok(Self { listener, file: Some(SocketFile(path.to_owned())) })
     }
 
-    /// Answers requests until `until` gets a message or loses its sender, and then completes the requests in progress.
+    /// Serves requests until `until` gets a message or loses its sender. Then completes the requests in progress.
     ///
     /// # Errors
     /// An error of the system.
@@ -78,7 +79,7 @@ impl ControlSocket {
         let Self { listener, file } = self;
         let until = async move {
             let _ = until.await;
-            // No client may find the socket while the last answers are sent.
+            // A client must not find the socket while the last replies are sent.
             drop(file);
         };
         axum::serve(listener, routes(handlers, state)).with_graceful_shutdown(until).await
@@ -93,7 +94,7 @@ impl Drop for SocketFile {
 }
 
 impl Server {
-    /// Opens the socket at `path`, and answers with these handlers.
+    /// Opens the control socket at `path`, and serves its requests with `handlers` on a new thread.
     ///
     /// # Errors
     /// As [`ControlSocket::open`].
@@ -125,12 +126,12 @@ impl Drop for Server {
     }
 }
 
-/// The longest path of a control socket in bytes. The system allows 107, and the name has a leading dot at first.
+/// Maximum length of a control socket's path in bytes: one less than the system permits, because a dot precedes the
+/// name at first.
 pub const SOCKET_PATH_MAX_BYTES: usize = 106;
 
-/// Binds a socket at `path`. Replaces a socket whose process is gone, and leaves any other file alone. The socket
-/// listens before it appears at `path`: a client that looks for sockets would take one without a listener for dead,
-/// and remove it.
+/// Binds a socket to `path`. Replaces a socket whose process is gone, but no other file. The socket listens before it
+/// appears at `path`: a client that searches for sockets would take one without a listener for dead, and remove it.
 pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
         return Err(io::ErrorKind::AlreadyExists.into());
@@ -145,7 +146,7 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // The umask sets the mode from the start. A later chmod would leave time for others to connect.
+    // The umask sets the mode when the socket is created. A later chmod would let other users connect before it.
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(&early);
     rustix::process::umask(before);
@@ -154,13 +155,14 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(bound)
 }
 
-/// Whether a socket without a listener counts as dead. While a socket is being bound, its name begins with a dot.
+/// Whether a client may take the socket at `path` for dead if no process listens on it. A socket that is still being
+/// bound, whose name begins with a dot, is excluded.
 pub fn is_heard(path: &Path) -> bool {
     path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."))
         && std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// Returns the path of a socket until it listens. [`is_heard`] is false for it.
+/// Returns the path at which the socket for `path` is bound before it listens. [`is_heard`] is false for it.
 fn early(path: &Path) -> io::Result<PathBuf> {
     let mut name = OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
@@ -172,7 +174,7 @@ where
     Q: DeserializeOwned + Send + 'static,
     A: Serialize + Send + 'static,
 {
-    /// Returns the handler that answers questions with `work`.
+    /// Returns the handler that serves requests to this route with `work`.
     pub fn handler<S, F, E>(
         &self,
         work: impl Fn(S, Q) -> F + Clone + Send + Sync + 'static,
@@ -189,7 +191,7 @@ where
         (self.path, handler)
     }
 
-    /// Returns the handler that answers questions with `work` on the core of the graph.
+    /// Returns the handler that serves requests to this route with `work`, on the thread that owns the graph.
     pub fn on_core<G: 'static, E: Into<Problem>>(
         &self,
         work: impl AsyncFn(Rc<G>, Q) -> Result<A, E> + Copy + Send + Sync + 'static,
@@ -202,7 +204,7 @@ where
 }
 
 impl<A: Serialize> Route<(), A> {
-    /// Returns the handler that answers with `work`, whatever the body.
+    /// Returns the handler that serves requests to this route with `work`, whatever their body contains.
     pub fn bare<S, F, E>(&self, work: impl Fn(S) -> F + Clone + Send + Sync + 'static) -> Handler<S>
     where
         S: Clone + Send + Sync + 'static,
@@ -213,14 +215,14 @@ impl<A: Serialize> Route<(), A> {
     }
 }
 
-/// Returns the router of these handlers.
+/// Returns the router with these handlers for a server with the state `state`.
 fn routes<S: Clone + Send + Sync + 'static>(handlers: Vec<Handler<S>>, state: S) -> Router {
     let handlers = handlers.into_iter();
     let router = handlers.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
     worded(router.fallback(nothing).with_state(state))
 }
 
-/// Puts refusals of the HTTP library into the form of all others: JSON, with an exit code.
+/// Changes error responses of the HTTP library to the form of all others: JSON, with an exit code.
 fn worded(router: Router) -> Router {
     router.layer(middleware::map_response(async |response: Response| {
         let status = response.status();
@@ -244,7 +246,7 @@ fn worded(router: Router) -> Router {
     }))
 }
 
-/// Returns the handler of metrics. `figures` returns the page.
+/// Returns the handler of the metrics route. `figures` returns the page of metrics.
 pub fn figures<S, F>(figures: impl Fn(S) -> F + Clone + Send + Sync + 'static) -> Handler<S>
 where
     S: Clone + Send + Sync + 'static,
@@ -257,10 +259,10 @@ where
     ("/metrics", handler)
 }
 
-/// A body without fields. A field would ask for something that the request does not offer.
+/// The body of a request that has no fields. A field in it would ask for an option that the request does not have.
 type Fields = Option<Json<Option<Map<String, Value>>>>;
 
-/// Returns the handler of [`REPAIR`], which `work` carries out on the core of the graph.
+/// Returns the handler of [`REPAIR`], which calls `work` on the thread that owns the graph.
 pub fn repair<G: 'static, E: Into<Problem>>(
     work: impl AsyncFn(Rc<G>) -> Result<Checked, E> + Copy + Send + Sync + 'static,
 ) -> Handler<Arc<Bridge<G>>> {

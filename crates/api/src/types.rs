@@ -1,4 +1,4 @@
-//! The requests and answers of the control socket. Fields are only ever added.
+//! Types of the requests and replies of a graph's control socket. New versions only add fields.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,82 +11,82 @@ use serde_json::Value;
 
 use crate::KeptGraph;
 
-/// A graph: its nodes, lowers before uppers, and its exports.
+/// The structure of a graph: its nodes, lowers before uppers, and its exports.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GraphView {
     /// Name of the graph.
     pub name: String,
-    /// Process that serves it; absent in a plan.
+    /// Process id of the server of the graph; `None` in a plan.
     pub pid: Option<u32>,
-    /// Disks and devices.
+    /// Disks and devices of the graph.
     pub nodes: Vec<NodeView>,
     /// The exports that clients see.
     pub exports: Vec<ExportView>,
 }
 
-/// A disk or device.
+/// A disk or device of a graph.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeView {
     /// Name of the node.
     pub name: String,
-    /// Kind of the node.
+    /// Name of the kind of the node.
     pub kind: String,
-    /// The way in which the node takes part in requests.
+    /// The part that the node has in requests.
     pub power: Power,
-    /// Names of its lowers.
+    /// Names of the lowers of the node.
     pub lowers: Vec<String>,
-    /// Size in bytes.
+    /// Size of the node in bytes.
     pub size_bytes: u64,
     /// Block size in bytes: the unit of the offset and length of every request.
     pub block_size_bytes: u32,
-    /// Whether writes are refused.
+    /// Whether the node refuses writes.
     pub read_only: bool,
-    /// Properties of a disk, in words: `O_DIRECT`, `in memory`.
+    /// Properties of a disk for the user, such as `O_DIRECT` or `in memory`.
     pub words: String,
     /// Health of the node; `ok` in a plan.
     pub health: Health,
 }
 
-/// The way in which a node takes part in requests.
+/// The part that a node has in requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Power {
-    /// A disk on real storage.
+    /// A disk: it carries out requests on real storage.
     Disk,
-    /// A mapping of byte ranges, looked up in place.
+    /// A mapping of byte ranges, which the engine looks up without running code of a device.
     Table,
-    /// Hooks that see requests and replies, and change nothing.
+    /// A hook: code that sees requests and replies, and changes no bytes.
     Hooks,
-    /// A device that issues requests of its own.
+    /// A device that carries out requests by requests of its own to its lowers.
     Device,
 }
 
-/// An export.
+/// An export of a graph.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ExportView {
     /// Name of the export.
     pub name: String,
-    /// Name of the node that it offers.
+    /// Name of the node that the export shows.
     pub on: String,
-    /// Size in bytes.
+    /// Size of the export in bytes.
     pub size_bytes: u64,
     /// Block size in bytes: the unit of the offset and length of every request.
     pub block_size_bytes: u32,
-    /// Whether writes are refused.
+    /// Whether the export refuses writes.
     pub read_only: bool,
-    /// URIs for clients; empty in a plan.
+    /// URIs at which NBD clients can connect to the export; empty in a plan.
     pub uris: Vec<String>,
-    /// Path of its block device on this machine, if it is attached.
+    /// Path of the export's block device on this machine, if the export is attached.
     #[serde(default)]
     pub attached: Option<String>,
 }
 
-/// A complete spec, with all defaults filled in.
+/// A complete spec, in which each option has its value or its default.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SpecText {
     /// Name of the graph.
     pub name: String,
-    /// The spec, in TOML.
+    /// The spec as TOML text.
     pub text: String,
 }
 
@@ -95,25 +95,25 @@ pub struct SpecText {
 pub struct Status {
     /// Name of the graph.
     pub graph: String,
-    /// Process that serves it.
+    /// Process id of the server of the graph; 0 if no process serves it.
     pub pid: u32,
-    /// Health of its worst device.
+    /// Health of the graph: that of its worst device.
     pub health: Health,
-    /// Number of connections now.
+    /// Number of open NBD connections to the graph.
     pub connections: usize,
-    /// Number of connections since the start.
+    /// Number of NBD connections to the graph since the server was started.
     pub served: u64,
-    /// Disks and devices, lowers before uppers.
+    /// Status of each disk and device, lowers before uppers.
     pub devices: Vec<DeviceStatus>,
     /// Exports that are attached as block devices of this machine.
     #[serde(default)]
     pub attached: Vec<Attached>,
-    /// The daemon's view of the graph; absent if no daemon keeps it.
+    /// The state of the graph in its daemon; `None` if no daemon keeps the graph.
     #[serde(default)]
     pub kept: Option<KeptGraph>,
 }
 
-/// An export that is, or would be, a block device of this machine.
+/// An export that is attached as a block device of this machine; in a dry run, that would be.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attached {
     /// Name of the block device.
@@ -122,25 +122,25 @@ pub struct Attached {
     pub export: String,
     /// Path of the block device: `/dev/cairn/NAME`.
     pub path: String,
-    /// Kernel device, `/dev/loopN` or `/dev/nbdN`; absent if nothing was done yet.
+    /// Path of the kernel's device, `/dev/loopN` or `/dev/nbdN`; `None` in a dry run.
     pub device: Option<String>,
-    /// Whether this kernel can hand the requests of a dead process to the next one.
+    /// Whether this kernel can pass the unanswered requests of a killed server to the next server.
     pub has_resend: bool,
-    /// Notes for the user.
+    /// Notes for the user about the attachment.
     pub notes: Vec<String>,
 }
 
-/// The kernel facility that makes an export a block device of this machine.
+/// The facility of the kernel that makes an export a block device of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Means {
-    /// A file of a FUSE mount, and a loop device on it.
+    /// A FUSE mount with one file, and a loop device on this file.
     Fuse,
-    /// The kernel's own NBD client.
+    /// The kernel's NBD client.
     Nbd,
 }
 
-/// An export to attach.
+/// A request to attach an export as a block device of this machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AttachRequest {
     /// Name of the export.
@@ -148,20 +148,20 @@ pub struct AttachRequest {
     /// Name of the block device; the name of the export by default.
     #[serde(default)]
     pub name: Option<String>,
-    /// Facility to use; the best that the kernel has by default.
+    /// Facility of the kernel to use; by default the best that the kernel has.
     #[serde(default)]
     pub by: Option<Means>,
-    /// Whether to report only whether it is possible.
+    /// Whether only to check that the export can be attached.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A block device to detach.
+/// A request to detach a block device of this machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DetachRequest {
     /// Name of the block device.
     pub name: String,
-    /// Whether to report only the effects.
+    /// Whether only to return the effects, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -175,26 +175,27 @@ pub struct DeviceStatus {
     pub kind: String,
     /// Health of the device.
     pub health: Health,
-    /// One sentence, empty if there is nothing to report.
+    /// Sentence about the state of the device; empty if there is nothing to report.
     pub summary: String,
-    /// Members, if the device has any.
+    /// Members of the device; empty if it has none.
     pub members: Vec<Member>,
-    /// Counters by name.
+    /// Values of the device's counters, by name.
     pub counters: BTreeMap<String, u64>,
-    /// State of its scrubs, if the device keeps copies.
+    /// State of the scrubs of the device; `None` if it has no copies.
     #[serde(default)]
     pub scrub: Option<Scrub>,
-    /// Space taken and available, if the device allocates blocks by itself.
+    /// Space taken and available; `None` if the device does not allocate blocks.
     #[serde(default)]
     pub room: Option<Room>,
-    /// Command to type next, if something should be done.
+    /// Command that the user should enter next; `None` if nothing must be done.
     pub next: Option<String>,
 }
 
-/// An event of a device.
+/// An event of a device, as the routes for events report it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EventLine {
-    /// Number of the event, from 1 in each process. Missing numbers are events that came too fast to be kept.
+    /// Number of the event, from 1 in each server process. A gap in the numbers stands for events that were dropped
+    /// because too many happened at once.
     pub number: u64,
     /// Time of the event, in seconds since 1970.
     pub at_unix_s: u64,
@@ -206,153 +207,153 @@ pub struct EventLine {
     pub device: String,
     /// Name of the member, if the event concerns one.
     pub member: Option<String>,
-    /// Details for people.
+    /// Details of the event for the user.
     pub words: String,
 }
 
-/// A scrub to start or stop.
+/// A request to start or stop a scrub.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ScrubRequest {
-    /// Name of the device, or of the graph if only one device in it has copies.
+    /// Name of the device; or of the graph, if it has only one device with copies.
     pub of: String,
-    /// Whether to stop the current scrub instead of starting one.
+    /// Whether to stop the running scrub instead of starting one.
     #[serde(default)]
     pub stop: bool,
-    /// Whether to report only the status.
+    /// Whether only to return the status, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A change of the disks beneath a redundant device.
+/// A request to change the disks below a redundant device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DiskRequest {
-    /// Name of the device. The name of the graph will do if only one device in it has the member, or any members.
+    /// Name of the device; or of the graph, if only one device in it has the member, or has members at all.
     pub of: String,
-    /// Name of the member: a disk of the spec, or one that the change adds to it.
+    /// Name of the member: a disk of the spec, or the disk that the change adds to the spec.
     pub member: String,
-    /// The change.
+    /// The kind of change, with the path of the new disk.
     pub change: DiskChange,
-    /// Directory of the client, to which paths are relative.
+    /// Working directory of the client, to which paths in the request are relative.
     pub directory: PathBuf,
-    /// Whether to label the disk regardless of its content.
+    /// Whether the disk gets a new label whatever it contains.
     #[serde(default)]
     pub wipe: bool,
-    /// Whether to report only the effects.
+    /// Whether only to return the effects, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A change of a disk beneath a redundant device.
+/// The kind of change of the disks below a redundant device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskChange {
-    /// Insert the disk at that path, as one more member.
+    /// Insertion of the disk at this path, as one more member.
     Insert(PathBuf),
-    /// Replace the member by the disk at that path.
+    /// Replacement of the member by the disk at this path.
     Replace(PathBuf),
-    /// Remove the member.
+    /// Removal of the member.
     Remove,
 }
 
-/// Request counts of all devices since the start.
+/// Request counts of all devices of a graph since the server was started.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Top {
     /// Name of the graph.
     pub graph: String,
-    /// Time of the reading in microseconds, on a monotonic clock.
+    /// Time of the reading in microseconds, by a monotonic clock of this machine.
     pub clock_us: u64,
-    /// A row for each place where requests are counted.
+    /// A row for each device, or run of fused tables, that counts requests.
     pub rows: Vec<TopRow>,
 }
 
-/// Request counts of one device, or of a run of fused tables.
+/// Request counts of one device, or of a run of tables that the engine has fused.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TopRow {
-    /// Name of the device; for fused tables, of the uppermost one.
+    /// Name of the device; for fused tables, name of the uppermost table.
     pub name: String,
     /// Kind of the device.
     pub kind: String,
-    /// The other tables of the run.
+    /// Names of the other tables of the run.
     pub fused: Vec<String>,
-    /// The counts; absent for hooks, which requests pass without being counted.
+    /// The counts; `None` for hooks, which do not count requests.
     pub counts: Option<Counts>,
 }
 
-/// Request counts since the start.
+/// Request counts of one device since the server was started.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Counts {
-    /// Requests begun, by verb.
+    /// Number of requests that have begun, by operation.
     pub ops: BTreeMap<String, u64>,
-    /// Bytes of these requests, by verb.
+    /// Number of bytes of these requests, by operation.
     pub bytes: BTreeMap<String, u64>,
-    /// Failed requests.
+    /// Number of failed requests.
     pub errors: u64,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub in_flight: u32,
 }
 
-/// A byte of an export.
+/// The position of a byte of an export.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Byte {
     /// Name of the export.
     pub export: String,
-    /// Offset of the byte.
+    /// Offset of the byte in the export.
     pub offset: u64,
 }
 
-/// The number of the last event that is known already.
+/// A request for the events after one that the client has already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct EventsAfter {
-    /// The number; 0 for all events.
+    /// Number of the last event that the client has; 0 for all events.
     #[serde(default)]
     pub after: u64,
 }
 
-/// A member, for `fail` and `resync`.
+/// A request about a member, for the routes `fail` and `resync`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemberRequest {
-    /// Name of the device, or of the graph if only one device in it has such a member.
+    /// Name of the device; or of the graph, if only one device in it has such a member.
     pub of: String,
     /// Name of the member.
     pub member: String,
-    /// Whether to report only the status, and whether it is possible.
+    /// Whether only to check that the request is possible and return the status, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A command to a device. The kind of the device declares its verbs.
+/// A command to a device. The kind of the device determines the possible verbs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CommandRequest {
     /// Name of the device.
     pub device: String,
-    /// Verb, for example `crypt.keys`.
+    /// Verb of the command, for example `crypt.keys`.
     pub verb: String,
-    /// Arguments by name.
+    /// Arguments of the command, by name.
     pub args: Value,
 }
 
-/// The reason why something was not done.
+/// The reason why a request failed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
-    /// Exit code of a command that ends with this problem.
+    /// Exit code of a command-line program that ends with this problem.
     pub exit: u8,
-    /// One sentence with the value and the limit. Several sentences are on lines of their own.
+    /// Message with the value and the limit; one sentence on each line.
     pub message: String,
-    /// Next step for a person, if there is one.
+    /// The next step for the user, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// Stable code of the reason, if the exit code alone does not determine it: `docs/reasons.md`.
+    /// Stable code of the reason (`docs/reasons.md`), if the exit code alone does not determine the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl Problem {
-    /// Returns a problem with its exit code and its message.
+    /// Returns a problem with this exit code and this message.
     pub fn new(exit: u8, message: impl Into<String>) -> Self {
         Self { exit, message: message.into(), next: None, reason: None }
     }
 
-    /// Returns the same problem with the next step for a person.
+    /// Returns this problem with a next step for the user.
     pub fn next(self, step: impl Into<String>) -> Self {
         Self { next: Some(step.into()), ..self }
     }
@@ -368,133 +369,134 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// A spec to apply to a running graph.
+/// A request to apply a spec to a running graph.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ApplyRequest {
-    /// File of the spec, as its name in messages.
+    /// Name of the spec's file, for messages.
     pub file: String,
     /// Text of the spec.
     pub text: String,
     /// Values of the variables in the spec, from the environment of the client.
     pub variables: BTreeMap<String, String>,
-    /// The way of the change.
+    /// Options of the change.
     #[serde(flatten)]
     pub way: ChangeWay,
 }
 
-/// The way in which a graph is changed to another spec.
+/// Options of a change of a running graph to another spec.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ChangeWay {
-    /// Directory of the client, to which paths are relative.
+    /// Working directory of the client, to which paths in the request are relative.
     pub directory: PathBuf,
-    /// Disks to label regardless of their content.
+    /// Names of the disks that get a new label whatever they contain.
     pub wipe: Vec<String>,
-    /// Whether to migrate the bytes of an export that would otherwise show other bytes, as a background job.
+    /// Whether to migrate the bytes of an export that would show other bytes after the change, as a background job.
     #[serde(default)]
     pub move_bytes: bool,
-    /// Limit of the migration in bytes per second. By default, it uses the bandwidth that clients leave.
+    /// Maximum number of bytes that the migration moves per second; by default it uses the bandwidth that clients leave
+    /// unused.
     #[serde(default)]
     pub speed_bytes: Option<u64>,
-    /// Whether to report only the effects.
+    /// Whether only to return the effects, and change nothing.
     pub dry_run: bool,
 }
 
 /// A background job of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Number of the job in this process, from 1.
+    /// Number of the job, from 1 in each server process.
     pub number: usize,
-    /// Name of the device that does it.
+    /// Name of the device that runs the job.
     pub device: String,
     /// Kind of the device.
     pub kind: String,
-    /// The work, as the device reports it.
+    /// State and progress of the job, as the device reports them.
     #[serde(flatten)]
     pub work: block::Job,
 }
 
-/// A command to a background job.
+/// A request to pause, resume or cancel a background job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobRequest {
-    /// Number of the job, or name of the device that does it.
+    /// Number of the job, or name of the device that runs it.
     pub job: String,
-    /// The command.
+    /// The action: pause, resume or cancel.
     pub command: Action,
-    /// Whether to report only the status.
+    /// Whether only to return the state of the job, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A disk that has grown, or should grow.
+/// A request to enlarge a disk, or to use all bytes of one that has been enlarged.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ResizeRequest {
     /// Name of the disk in the spec.
     pub disk: String,
-    /// New size of its file in bytes; the present size by default.
+    /// New size in bytes of the disk's file; by default its present size.
     pub size_bytes: Option<u64>,
-    /// Whether to report only the effects.
+    /// Whether only to return the effects, and change nothing.
     pub dry_run: bool,
 }
 
-/// The previous specs of a graph, as its labels keep them.
+/// The earlier specs of a graph, as its labels contain them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct History {
     /// Name of the graph.
     pub graph: String,
-    /// Its present change number.
+    /// Present epoch of the graph.
     pub change: u64,
-    /// The previous specs, the newest first.
+    /// The earlier specs, the newest first.
     pub past: Vec<PastSpec>,
 }
 
-/// A previous spec of a graph.
+/// An earlier spec of a graph.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PastSpec {
-    /// Change number at which it was in force.
+    /// Last epoch of the graph in which it had this spec.
     pub change: u64,
-    /// Time when it was replaced, in seconds since 1970.
+    /// Time at which another spec replaced this one, in seconds since 1970.
     pub until_unix_s: u64,
-    /// The effects of that change by name: `safe added`, `vol changed`.
+    /// The effects of the change that replaced this spec: `safe added`, `vol changed`.
     pub then: Vec<String>,
-    /// Text of the spec, as labels keep it.
+    /// Text of the spec, without settings of one machine.
     pub text: String,
-    /// Labelled disks of the spec whose paths the server does not know.
+    /// Labelled disks of this spec whose paths the server does not know any more.
     pub forgotten: Vec<ForgottenDisk>,
 }
 
-/// A labelled disk at an unknown path.
+/// A labelled disk of an earlier spec whose path is unknown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ForgottenDisk {
-    /// Name of the disk in that spec.
+    /// Name of the disk in the earlier spec.
     pub name: String,
     /// Uuid of the disk in its label.
     pub uuid: String,
 }
 
-/// A previous spec to which the graph should return.
+/// A request to change a graph back to an earlier spec.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UndoRequest {
-    /// Change number of that spec; the one before the last change by default.
+    /// Epoch of the earlier spec; by default the spec before the last change.
     pub to: Option<u64>,
-    /// Disks whose paths the server does not know: for each, the word of its kind and its path.
+    /// Disks whose paths the server does not know, by name: for each, the name of its kind and its path.
     pub disks: BTreeMap<String, (String, String)>,
-    /// Key sources that the server does not know, by device.
+    /// Sources of keys that the server does not know, by name of the device.
     pub keys: BTreeMap<String, String>,
-    /// Other options that labels do not keep, by device.
+    /// Other options that labels do not contain, by name of the device and of the option.
     #[serde(default)]
     pub options: BTreeMap<String, BTreeMap<String, String>>,
-    /// The way of the change.
+    /// Options of the change.
     #[serde(flatten)]
     pub way: ChangeWay,
 }
 
-/// The effects of a change, done or only planned.
+/// The effects of a change of a graph; in a dry run, those that it would have.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Applied {
     /// Name of the graph.
     pub graph: String,
-    /// The changes; empty if there are none.
+    /// One line for each effect; empty if nothing changes.
     pub changes: Vec<ChangeLine>,
-    /// Notes for the user.
+    /// Notes for the user about the change.
     pub notes: Vec<String>,
 }

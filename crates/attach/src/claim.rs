@@ -1,4 +1,4 @@
-//! The claim to a name: a lock that the kernel releases when its process is gone.
+//! The claim of a process to a name in `/dev/cairn`: a file lock, which the kernel releases when the process ends.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,10 +9,11 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::name::{Name, make_runtime};
 
-/// Most tries, in case the lock file is removed between its opening and its locking.
+/// Maximum number of tries to lock the lock file: another process may remove the file between its opening and its
+/// locking.
 const TRIES: usize = 16;
 
-/// A name in `/dev/cairn` that this process has claimed; dropping the value releases the name.
+/// The claim of this process to a name in `/dev/cairn`. Dropping this value releases the name.
 pub struct Claim {
     name: Name,
     file: File,
@@ -22,7 +23,8 @@ impl Claim {
     /// Claims a name in `/dev/cairn` for this process.
     ///
     /// # Errors
-    /// `InUse` with the process that has claimed the name, `Denied`, and other errors of the system.
+    /// `InUse` if another process has claimed the name, whose id the message contains; `Denied`; other errors of the
+    /// system.
     pub fn take(name: &Name) -> Result<Self> {
         make_runtime()?;
         let path = name.lock();
@@ -34,7 +36,7 @@ impl Claim {
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return Err(taken(name, &mut file));
             }
-            // The previous holder may have removed it since it was opened.
+            // The previous process with this claim may have removed the lock file after this process had opened it.
             let held = file.metadata().map_err(|error| failed(&error))?;
             if !std::fs::symlink_metadata(&path).is_ok_and(|found| found.ino() == held.ino()) {
                 continue;
@@ -72,8 +74,8 @@ fn taken(name: &Name, file: &mut File) -> Error {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Removed while it is locked, so that no other process's file is removed. If it stays, it is not
-        // locked.
+        // The file is removed while it is still locked, so that the lock file of another process is never removed. If
+        // the removal fails, the file stays without a lock.
         let _ = std::fs::remove_file(self.name.lock());
     }
 }

@@ -1,4 +1,4 @@
-//! The device of a name, independent of its driver.
+//! The block device of an attached export, whatever its driver.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,12 +13,12 @@ use crate::nbd::Nbd;
 
 const BLOCK_DEVICES: &str = "/sys/block";
 
-/// A block device of the kernel that Cairn serves, or could serve.
+/// A block device of the kernel whose server is, or may be, a process of Cairn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Device {
-    /// A loop device on the file of a FUSE mount.
+    /// A loop device, whose file is in a FUSE mount.
     Loop(Loop),
-    /// A device of the kernel's NBD client.
+    /// An NBD device of the kernel's NBD client.
     Nbd(Nbd),
 }
 
@@ -31,7 +31,7 @@ impl Device {
         }
     }
 
-    /// Returns the path of the block device: `/dev/loopN` or `/dev/nbdN`.
+    /// Returns the path of the block device, `/dev/loopN` or `/dev/nbdN`.
     pub(crate) fn path(self) -> PathBuf {
         Path::new("/dev").join(self.name())
     }
@@ -41,7 +41,7 @@ impl Device {
         Path::new(BLOCK_DEVICES).join(self.name())
     }
 
-    /// Returns the block device with the file name of `path`, if that names a loop or NBD device.
+    /// Returns the block device that `path` names; `None` if its last part is no name of a loop or NBD device.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let number = |driver| name.strip_prefix(driver)?.parse().ok();
@@ -49,7 +49,7 @@ impl Device {
         number("loop").map(|number| Self::Loop(Loop(number))).or_else(nbd)
     }
 
-    /// Returns every block device that is connected for `name`.
+    /// Returns every block device that is connected for the export attached under `name`.
     pub(crate) fn all_of(name: &Name) -> Vec<Self> {
         let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) else { return Vec::new() };
         let all = entries.flatten().filter_map(|entry| Self::of(&entry.path()));
@@ -63,8 +63,8 @@ impl Device {
         }
     }
 
-    /// Opens the block device exclusively. Returns `None` if the device or a partition of it is mounted, or another
-    /// device is built on it.
+    /// Opens the block device exclusively. Returns `None` if the device or one of its partitions is mounted, or is part
+    /// of another block device.
     pub(crate) fn open_exclusive(self) -> Result<Option<File>> {
         let opened = File::options().read(true).custom_flags(libc::O_EXCL).open(self.path());
         match opened {
@@ -74,8 +74,8 @@ impl Device {
         }
     }
 
-    /// Disconnects the block device from its server: a loop device when its last user has closed it, an NBD device at
-    /// once.
+    /// Disconnects the block device from the process that serves it: an NBD device at once, a loop device when its last
+    /// user has closed it.
     pub(crate) fn let_go(self) -> Result<()> {
         match self {
             Self::Loop(device) => device.let_go(),
@@ -83,7 +83,7 @@ impl Device {
         }
     }
 
-    /// Whether the block device is disconnected already, and disappears once its last user has closed it.
+    /// Whether the block device is being disconnected, which takes effect when its last user closes it.
     pub(crate) fn is_leaving(self) -> bool {
         match self {
             Self::Loop(device) => device.is_leaving(),
@@ -91,17 +91,17 @@ impl Device {
         }
     }
 
-    /// Disconnects the block device as [`Device::let_go`] does. `alone` is the device, opened exclusively by this
-    /// process.
+    /// Disconnects the block device as [`Device::let_go`] does. `alone` is the device, which this process has opened
+    /// exclusively.
     pub(crate) fn clear(self, alone: File) -> Result<()> {
         match self {
             Self::Loop(device) => device.clear(alone),
-            // It stays open until then, so that it cannot be mounted in between.
+            // The device stays open until it is disconnected, so that no other process can mount it before.
             Self::Nbd(device) => device.disconnect().inspect(|()| drop(alone)),
         }
     }
 
-    /// Adjusts the block device to the present size of the export that it shows.
+    /// Adjusts the size of the block device to the present size of its export.
     pub(crate) fn resize(self) -> Result<()> {
         match self {
             Self::Loop(device) => device.resize(),
@@ -113,7 +113,8 @@ impl Device {
         }
     }
 
-    /// Waits until the block device is no longer connected for `name`, for at most `limit`. Returns whether this is so.
+    /// Waits, for at most `limit`, until the block device is no longer connected for the export attached under `name`.
+    /// Returns whether it is disconnected.
     pub(crate) fn wait_disconnected(self, name: &Name, limit: Duration) -> bool {
         let begun = Instant::now();
         while self.is_of(name) {

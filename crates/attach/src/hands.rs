@@ -1,4 +1,4 @@
-//! The steps of attaching and detaching a name. Each step may wait for the device.
+//! The steps by which an export is attached under a name, and detached. Each step may wait for the block device.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -15,51 +15,51 @@ use crate::name::{DEVICES, Name};
 use crate::nbd::Nbd;
 use crate::users::Users;
 
-/// Time for programs that inspect new devices (udev, blkid) to close them again.
+/// Time within which programs that inspect new block devices (udev, blkid) close them again.
 const GLANCE: Duration = Duration::from_secs(2);
 
-/// Pause between two looks at the users of a device.
+/// Pause between two checks of the users of a block device.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Most time from the last close of a loop device until it is off its file.
+/// Maximum time that the kernel needs to detach a loop device from its file after its last close.
 const CLOSE: Duration = Duration::from_secs(10);
 
 const FUSE: &str = "/dev/fuse";
 
-/// The properties that an attached block device must have.
+/// The properties that the block device of an attached export must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Wanted {
-    /// Block size of the device, a power of two from 512 to 4096.
+    /// Block size of the device in bytes, a power of two from 512 to 4096.
     pub block_bytes: u32,
-    /// Whether the device must refuse writes.
+    /// Whether the device refuses writes.
     pub read_only: bool,
 }
 
-/// A block device that is connected to a served export.
+/// A block device that is connected to an export.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Connected {
     /// Path of the block device, such as `/dev/loopN`.
     pub device: PathBuf,
-    /// Whether the block device bypasses the page cache for the file beneath it, so that no data are cached twice.
+    /// Whether the block device bypasses the page cache of its file, so that no data are cached twice.
     pub direct: bool,
 }
 
-/// A block device that an earlier process has connected, and that still is.
+/// A block device that an earlier process has connected to the export, and that is still connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// The block device.
     pub connected: Connected,
-    /// Whether the block device is smaller than the served export, which has grown: then [`resize`] is needed.
+    /// Whether the block device is smaller than the export, which has been enlarged: then [`resize`] is needed.
     pub is_smaller: bool,
 }
 
-/// How to release a block device that may be in use.
+/// Options for releasing a block device that may be in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Release {
     /// Time to wait until the block device has no users.
     pub patience: Duration,
-    /// Whether to disconnect the block device while it still has users after that time. They get errors once it has no
-    /// server.
+    /// Whether to disconnect the block device if it still has users after `patience`. They get errors once no process
+    /// serves the device.
     pub give_up: bool,
 }
 
@@ -72,10 +72,10 @@ pub fn has_fuse() -> Result<()> {
     opened.map(drop).map_err(|error| Error::io(&error, FUSE))
 }
 
-/// Prepares a claimed name for an attachment: removes the remains of a dead process, and creates the mount point.
+/// Prepares a claimed name for a new attachment: removes the remains of a dead process, and creates the mount point.
 ///
 /// # Errors
-/// `InUse` if another program has an entry with that name; errors of the system.
+/// `InUse` if `/dev/cairn` has an entry of this name that Cairn did not make; errors of the system.
 pub fn prepare(name: &Name) -> Result<()> {
     clear(name)?;
     let link = name.link();
@@ -90,10 +90,11 @@ pub fn prepare(name: &Name) -> Result<()> {
     builder.mode(0o700).create(&at).map_err(|error| Error::io(&error, at.display()))
 }
 
-/// Connects a loop device to the file of the FUSE mount of `name`, and links it to `/dev/cairn/NAME`.
+/// Connects a free loop device to the file in the FUSE mount of `name`, and makes `/dev/cairn/NAME` a link to the
+/// device.
 ///
 /// # Errors
-/// `Limit` if no loop device is free; errors of the system. In these cases only the mount is left behind.
+/// `Limit` if no loop device is free; errors of the system. After an error, only the mount is left.
 pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
     let device = Loop::connect(name, wanted)?;
     device.forget_errors();
@@ -101,12 +102,12 @@ pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
     Ok(Connected { device: Device::Loop(device).path(), direct: device.is_direct() })
 }
 
-/// Finds the loop device that an earlier process has connected for `name`, and whose mount still exists. Inspects the
-/// device only, and does not wait for it.
+/// Finds the loop device that an earlier process has connected for `name`, and whose mount still exists. Only reads
+/// facts about the device, so that it does not wait for the device.
 ///
 /// # Errors
-/// `NotFound` if the link or the device of `name` is gone; `Unsupported` if the device differs from `wanted`, or is
-/// larger than `size_bytes`.
+/// `NotFound` if the link or the device of `name` does not exist any more; `Unsupported` if the device differs from
+/// `wanted`, or is larger than `size_bytes`.
 pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Found> {
     let link = name.link();
     let shown = link.display();
@@ -122,11 +123,11 @@ pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Found> {
     Ok(Found { connected, is_smaller })
 }
 
-/// Connects a device of the kernel's NBD client to the server that listens on the socket of `name`, and links the
-/// device to `/dev/cairn/NAME`.
+/// Connects a device of the kernel's NBD client to the server that listens on the socket of `name`, and makes
+/// `/dev/cairn/NAME` a link to the device.
 ///
 /// # Errors
-/// Errors of the handshake or the kernel. In these cases nothing is left behind.
+/// Errors of the handshake or of the kernel. After an error, nothing is left.
 pub fn connect_nbd(name: &Name, export: &str, wanted: Wanted) -> Result<Connected> {
     let device = Device::Nbd(Nbd::connect(name, export, wanted)?);
     link_or_let_go(name, device)?;
@@ -135,7 +136,7 @@ pub fn connect_nbd(name: &Name, export: &str, wanted: Wanted) -> Result<Connecte
 
 fn link_or_let_go(name: &Name, device: Device) -> Result<()> {
     link(name, device).inspect_err(|_| {
-        // If it stays, it is found by its mark the next time.
+        // If the device cannot be disconnected now, a later start finds it by its mark.
         let _ = device.let_go();
         device.wait_disconnected(name, CLOSE);
     })
@@ -152,24 +153,24 @@ fn link(name: &Name, device: Device) -> Result<()> {
     std::os::unix::fs::symlink(target, &link).map_err(|error| Error::io(&error, link.display()))
 }
 
-/// Adjusts the block device that is connected for `name` to the present size of its export.
+/// Adjusts the size of the block device of `name` to the present size of its export.
 ///
 /// # Errors
 /// Errors of the system.
 pub fn resize(name: &Name) -> Result<()> {
     let file = name.file();
-    // The kernel caches sizes of files, and asks the server for this one only if forced to.
+    // The kernel caches the size of a file in a FUSE mount, and asks its server for the size only if forced to.
     let (flags, mask) = (AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE);
     statx(CWD, &file, flags, mask).map_err(|error| Error::io(&error.into(), file.display()))?;
     Device::all_of(name).into_iter().try_for_each(Device::resize)
 }
 
-/// Flushes and disconnects the block device of `name`, and removes its link, mount and files. Returns the error of the
-/// flush, if it failed: the device is disconnected all the same.
+/// Flushes and disconnects the block device of `name`, and removes its link, mount and files. If the flush fails,
+/// disconnects the device all the same, and returns the error of the flush.
 ///
 /// # Errors
-/// `InUse` with the users of the block device; errors of the system. A device in use stays connected, unless `how`
-/// gives it up.
+/// `InUse` with the users of the block device; errors of the system. A device in use stays connected, unless
+/// `how.give_up`.
 pub fn release(name: &Name, how: Release) -> Result<Option<Error>> {
     let mut unflushed = None;
     for device in Device::all_of(name) {
@@ -187,18 +188,18 @@ pub fn release(name: &Name, how: Release) -> Result<Option<Error>> {
     Ok(unflushed)
 }
 
-/// Waits until the device has no users, then flushes it and takes it off its file.
+/// Waits until the block device has no users, for at most `patience`; then flushes and disconnects it.
 fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Error>> {
     let link = name.link();
     let begun = Instant::now();
     let alone = loop {
-        // Opened exclusively, it can neither be mounted nor be part of another device.
+        // While the device is open exclusively, it cannot be mounted, nor become part of another device.
         let alone = device.open_exclusive()?;
         let users = Users::of(device, &link);
         let limit = match alone {
             Some(alone) if users.is_empty() => break alone,
-            // A device that is only open may be closed in a moment, and a mount that is not listed is being
-            // unmounted. A listed mount stays.
+            // A process that has the device open may close it soon, and a mount that is not listed is being unmounted.
+            // A listed mount stays.
             Some(_) => patience.max(GLANCE),
             None if users.is_empty() => patience.max(GLANCE),
             None => patience,
@@ -225,11 +226,11 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     }))
 }
 
-/// Does the possible for a device that is in use: flushes its file systems, and lets the device go with its
-/// last user.
+/// Handles a block device that stays in use after the time limit: flushes its file systems, and lets the kernel
+/// disconnect it when its last user closes it.
 fn abandon(name: &Name, device: Device) {
     for (_, at) in Users::of(device, &name.link()).mounts {
-        // The error to report is that the device is in use.
+        // The caller reports that the device is in use, not this error.
         if let Ok(directory) = std::fs::File::open(at) {
             let _ = rustix::fs::syncfs(directory);
         }
@@ -238,8 +239,8 @@ fn abandon(name: &Name, device: Device) {
     let _ = remove(name);
 }
 
-/// Whether a mount, socket, link or connected block device of `name` exists. A loop device that disappears with its
-/// last user does not count.
+/// Whether a mount, socket, link or connected block device of `name` exists. A loop device that is being disconnected
+/// does not count.
 pub fn is_left(name: &Name) -> bool {
     let there = |path: PathBuf| std::fs::symlink_metadata(path).err().map(|error| error.kind());
     there(name.mount_point()) != Some(std::io::ErrorKind::NotFound)
@@ -248,33 +249,33 @@ pub fn is_left(name: &Name) -> bool {
         || is_ours(&name.link())
 }
 
-/// Returns the users of the block device that was connected for `name`, while it waits for its last user to close it.
+/// Returns the users of the loop device of `name` that is being disconnected and waits for its last user to close it.
 pub fn still_used(name: &Name) -> Option<Users> {
     let device = Device::all_of(name).into_iter().find(|device| device.is_leaving())?;
     Some(Users::of(device, &name.link()))
 }
 
-/// Whether the link could be made by [`connect`].
+/// Whether `link` is a link to a block device as [`connect`] makes it.
 fn is_ours(link: &Path) -> bool {
     std::fs::read_link(link)
         .is_ok_and(|to| to.parent() == Some(Path::new("..")) && Device::of(&to).is_some())
 }
 
-/// Removes the remains that a dead process left for a name which this process has claimed: the block device, the mount,
-/// and the link in `/dev/cairn`.
+/// Removes the remains of a dead process for a name that this process has claimed: the block device, the mount, the
+/// files, and the link in `/dev/cairn`.
 ///
 /// # Errors
 /// Errors of the system.
 pub fn clear(name: &Name) -> Result<()> {
     for device in Device::all_of(name) {
         device.let_go()?;
-        // Processes that still have it mounted keep it until they unmount it.
+        // Processes that have the device mounted can use it until they unmount it.
         device.wait_disconnected(name, LOOK);
     }
     remove(name)
 }
 
-/// Removes the link, the mount and the files of a name.
+/// Removes the link, the mount and the files of a name, but no block device.
 fn remove(name: &Name) -> Result<()> {
     let link = name.link();
     if is_ours(&link) {
@@ -287,11 +288,12 @@ fn remove(name: &Name) -> Result<()> {
     if std::fs::symlink_metadata(&at).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Ok(());
     }
-    // If it is mounted more than once, another program did it. If it is not mounted, there is nothing to do.
+    // If the directory is mounted a second time, another program did that. If it is not mounted, it only has to be
+    // removed.
     if let Err(error) = unmount(&at, UnmountFlags::NOFOLLOW)
         && error != rustix::io::Errno::INVAL
     {
-        // A process looks into it, or its device is still in use: it goes when they are done.
+        // Either a process uses the mount, or the loop device is still in use: the mount ends after their last use.
         let _ = unmount(&at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     }
     gone(std::fs::remove_dir(&at), &at)

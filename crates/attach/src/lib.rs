@@ -1,21 +1,21 @@
-//! The machine's side of an attached export: its name, its mount point, its device.
+//! Block devices of this machine for attached exports: their names, mount points, kernel devices and users.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `name.rs` | names, and the paths that belong to a name |
-//! | `claim.rs` | the lock of a name |
-//! | `device.rs` | a device, independent of its driver |
+//! | `name.rs` | names of attached exports, and the paths that belong to a name |
+//! | `claim.rs` | the lock by which one process owns a name |
+//! | `device.rs` | a block device, whatever its driver |
 //! | `loops.rs` | loop devices |
 //! | `nbd.rs` | devices of the kernel's NBD client |
-//! | `netlink.rs` | the messages to that client |
+//! | `netlink.rs` | messages to the kernel's NBD client |
 //! | `users.rs` | the users of a block device |
-//! | `hands.rs` | connect, release, and clear up after a dead process |
-//! | `sys.rs` | the ioctls |
+//! | `hands.rs` | connecting and releasing block devices, and removing the remains of a dead process |
+//! | `sys.rs` | ioctls of loop devices |
 //!
-//! Nearly all functions here may wait for the device that they work on, and so for its server. They must not
-//! run on a thread of the serving process: if that process is killed, the process cannot end before the
-//! thread, the thread not before the device answers, and the device not before the process serves it. They
-//! must run in a separate process.
+//! Nearly all functions here may wait for the block device that they work on, and so for the process that serves it.
+//! They must not run on a thread of that process: if it is killed, the process cannot end before the thread, the thread
+//! cannot end before the device completes its request, and the device cannot complete it without the process. They must
+//! run in a separate process.
 #![allow(
     clippy::disallowed_methods,
     reason = "it works on names, mounts and devices of the machine, not below an Env"
@@ -40,5 +40,5 @@ pub use name::{DEVICES, NAME_MAX_BYTES, Name, RUNTIME};
 pub use nbd::has_nbd;
 pub use users::Users;
 
-/// Name of the only file in the FUSE mount of an export, on which the loop device is put.
+/// Name of the only file in the FUSE mount of an attached export. The loop device is connected to this file.
 pub const FILE: &str = "volume";

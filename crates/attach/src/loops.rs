@@ -1,4 +1,4 @@
-//! Loop devices: connects them to a file, disconnects them, and finds the one of a name.
+//! Loop devices: connects them to a file in a FUSE mount, disconnects them, and recognizes the loop device of a name.
 
 use std::fs::File;
 use std::io;
@@ -14,13 +14,13 @@ use crate::{FILE, sys};
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// Most tries: other programs take free loop devices too.
+/// Maximum number of tries to get a free loop device, because other programs take free loop devices too.
 const TRIES: usize = 16;
 
-/// The kernel's unit of sizes.
+/// Unit of sizes in sysfs, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// Pause between two checks whether a block device is free.
+/// Pause between two checks whether a block device is disconnected.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
 /// A loop device of the kernel, by its number.
@@ -28,7 +28,7 @@ pub(crate) const LOOK: Duration = Duration::from_millis(10);
 pub(crate) struct Loop(pub(crate) u32);
 
 impl Loop {
-    /// `/dev/loopN`
+    /// Returns the path of the loop device, `/dev/loopN`.
     fn path(self) -> PathBuf {
         Device::Loop(self).path()
     }
@@ -37,21 +37,22 @@ impl Loop {
         Device::Loop(self).sysfs()
     }
 
-    /// Whether the loop device is on a file that belongs to `name`.
+    /// Whether the loop device was connected for the export attached under `name`.
     pub(crate) fn is_of(self, name: &Name) -> bool {
         let on = std::fs::read_to_string(self.sysfs().join("loop/backing_file"));
-        // Devices of other programs are not even opened.
+        // The loop devices of other programs are not even opened.
         on.is_ok_and(|on| Path::new(on.trim_end()).ends_with(FILE))
             && File::open(self.path())
                 .and_then(|device| sys::loop_mark(&device))
                 .is_ok_and(|mark| mark == name.mark())
     }
 
-    /// Checks, without opening the loop device, that it is on the mounted file of `name` and has the wanted properties.
-    /// Returns whether it is smaller than the served export, which may have grown.
+    /// Checks that the loop device is connected to the mounted file of `name` and has the properties `wanted`, without
+    /// opening it. Returns whether the device is smaller than the export, of `size_bytes`.
     ///
     /// # Errors
-    /// `NotFound` if the loop device is on another file, `Unsupported` if it has other properties.
+    /// `NotFound` if the loop device is connected to another file; `Unsupported` if it has other properties or is
+    /// larger.
     pub(crate) fn must_be(self, name: &Name, wanted: Wanted, size_bytes: u64) -> Result<bool> {
         let (path, file) = (self.path(), name.file());
         let read =
@@ -79,7 +80,7 @@ impl Loop {
         }
     }
 
-    /// Puts a free loop device on the mounted file of `name`.
+    /// Connects a free loop device to the mounted file of `name`.
     ///
     /// # Errors
     /// `Limit` if no loop device is free, `Unsupported` if the kernel has none, and other errors of the kernel.
@@ -97,7 +98,7 @@ impl Loop {
             let device = Self(number);
             match device.put_on(&backing, name, wanted) {
                 Ok(()) => return Ok(device),
-                // Another program took it first.
+                // Another program took this loop device first.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => {
                     let tried = format!("{}: LOOP_CONFIGURE", device.path().display());
@@ -114,27 +115,28 @@ impl Loop {
         sys::configure_loop(&device, backing, wanted, &name.mark())
     }
 
-    /// Detaches the loop device from its file once its last user has closed it.
+    /// Disconnects the loop device from its file, which takes effect when its last user has closed it.
     pub(crate) fn let_go(self) -> Result<()> {
         let failed = |error: &io::Error| Error::io(error, self.path().display());
         let device = File::open(self.path()).map_err(|error| failed(&error))?;
         self.clear(device)
     }
 
-    /// Detaches the loop device from its file once `device` and all other open descriptors of it are closed.
+    /// Disconnects the loop device from its file, which takes effect when `device` and all other open descriptors of it
+    /// are closed.
     pub(crate) fn clear(self, device: File) -> Result<()> {
         sys::clear_loop(&device).map_err(|error| {
             Error::io(&error, format_args!("{}: LOOP_CLR_FD", self.path().display()))
         })
     }
 
-    /// Whether the loop device is being detached: it stays on its file until its last user has closed it.
+    /// Whether the loop device is being disconnected: it stays connected until its last user has closed it.
     pub(crate) fn is_leaving(self) -> bool {
         let text = std::fs::read_to_string(self.sysfs().join("loop/autoclear"));
         text.is_ok_and(|text| text.trim() == "1")
     }
 
-    /// Adjusts the loop device to the present size of its file.
+    /// Adjusts the size of the loop device to the present size of its file.
     pub(crate) fn resize(self) -> Result<()> {
         let resized = File::open(self.path()).and_then(|device| sys::resize_loop(&device));
         resized.map_err(|error| {
@@ -142,13 +144,13 @@ impl Loop {
         })
     }
 
-    /// Clears a write error from an earlier use of the loop device, which the kernel keeps for the next flush.
+    /// Clears a write error of an earlier use of the loop device, which the kernel would return for the next flush.
     pub(crate) fn forget_errors(self) {
-        // The result is not about the file that it is on now.
+        // The result is about the file to which the device was connected before.
         let _ = File::open(self.path()).and_then(|device| device.sync_all());
     }
 
-    /// Whether the loop device bypasses the page cache for its file.
+    /// Whether the loop device bypasses the page cache of its file.
     pub(crate) fn is_direct(self) -> bool {
         let text = std::fs::read_to_string(self.sysfs().join("loop/dio"));
         text.is_ok_and(|text| text.trim() == "1")

@@ -1,4 +1,4 @@
-//! Names, and the paths that belong to a name.
+//! Names of attached exports, and the paths that belong to a name.
 
 use std::fmt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -10,27 +10,28 @@ use block::{Error, ErrorKind, Result};
 use crate::FILE;
 use crate::sys::FILE_NAME_BYTES;
 
-/// Directory with a link to the block device of each attached export.
+/// Directory that has, for each attached export, a link to its block device.
 pub const DEVICES: &str = "/dev/cairn";
 
-/// Directory of the mount points, sockets and lock files of attached exports.
+/// Directory with the mount points, sockets and lock files of attached exports.
 pub const RUNTIME: &str = "/run/cairn/attach";
 
-/// Maximum length of a name in bytes: that of the name of an export.
+/// Maximum length of the name of an attached export in bytes: the same as for the name of an export.
 pub const NAME_MAX_BYTES: usize = 64;
 
 const MARK: &str = "cairn:";
 
-/// Bytes of a name that fit into a loop device's name field, with a zero at the end.
+/// Number of bytes of a name that fit into the name field of a loop device after the prefix, with a zero byte at the
+/// end.
 const MARKED_BYTES: usize = FILE_NAME_BYTES - 1 - MARK.len();
 
-/// Separator between the beginning of a longer name and its hash; no name contains it.
+/// Separator between the beginning of a too long name and its hash; no name contains this character.
 const CUT: char = '~';
 
-/// Length of a hash in hexadecimal digits.
+/// Length of a hash in a mark, in hexadecimal digits.
 const HASH_BYTES: usize = 16;
 
-/// The name of an attached export in `/dev/cairn`.
+/// The name under which an export is attached: that of its link in `/dev/cairn`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Name(String);
 
@@ -65,19 +66,19 @@ impl Name {
         Path::new(DEVICES).join(&self.0)
     }
 
-    /// Returns the path of the FUSE mount point for this name.
+    /// Returns the path of the mount point for the FUSE mount of this name.
     pub fn mount_point(&self) -> PathBuf {
         Path::new(RUNTIME).join(&self.0)
     }
 
-    /// Returns the path of the file in the FUSE mount on which the loop device is put.
+    /// Returns the path of the file in the FUSE mount to which the loop device is connected.
     pub fn file(&self) -> PathBuf {
         self.mount_point().join(FILE)
     }
 
-    /// Returns the mark by which the block device of this name is recognized, since the file that the kernel shows
-    /// changes once the mount is gone. For a name that is too long for the kernel, the mark is its beginning and a
-    /// hash.
+    /// Returns the mark by which the block device of this name is recognized. The path of the file, which the kernel
+    /// shows as well, changes once the mount has ended. For a name that is too long for the kernel, the mark is its
+    /// beginning and a hash.
     pub(crate) fn mark(&self) -> String {
         if self.0.len() <= MARKED_BYTES {
             return format!("{MARK}{}", self.0);
@@ -91,27 +92,27 @@ impl Name {
         Path::new(RUNTIME).join(format!(".{}.sock", self.0))
     }
 
-    /// Returns the path of the file with replay counts of this name: requests that came again after the server was
-    /// killed.
+    /// Returns the path of the file that counts, for this name, the requests that the kernel sent again after the
+    /// server was killed.
     pub fn counts(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.resent", self.0))
     }
 
-    /// Returns the path of the lock file that the process with this name locks. No name begins with a dot, so this is
-    /// no mount point.
+    /// Returns the path of the lock file by which one process claims this name. No name begins with a dot, so this path
+    /// is no mount point.
     pub(crate) fn lock(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.lock", self.0))
     }
 }
 
-/// Returns the 64-bit FNV-1a hash, which must be the same in every version.
+/// Returns the 64-bit FNV-1a hash of `text`. All versions of Cairn must compute the same hash.
 fn hash(text: &str) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     text.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Creates the directory [`RUNTIME`], accessible only for root.
+/// Creates the directory [`RUNTIME`], which only root can access.
 ///
 /// # Errors
 /// Errors of the system; `Denied` if other users could write to the directory.

@@ -12,16 +12,16 @@ use crate::hands::Wanted;
 use crate::name::Name;
 use crate::netlink::{Device, Kernel};
 
-/// The sysfs file in which each of the kernel's devices shows its mark.
+/// Name of the sysfs file in which the kernel shows the mark of an NBD device.
 const BACKEND: &str = "backend";
 
-/// One of these paths exists if the kernel has the client.
+/// Paths of which one exists if the kernel has an NBD client.
 const SIGNS: [&str; 2] = ["/sys/module/nbd", "/dev/nbd0"];
 
-/// Timeout of the handshake; the other end is this machine.
+/// Time limit of each receive in the handshake with the server, which runs on this machine.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Bytes of one receive in a handshake.
+/// Maximum number of bytes of one receive in the handshake.
 const RECEIVE_BYTES: usize = 4096;
 
 /// Whether this kernel has an NBD client.
@@ -55,7 +55,7 @@ impl Nbd {
         number.map(Self).map_err(|error| Error::io(&error, "netlink: NBD_CMD_CONNECT"))
     }
 
-    /// Disconnects the NBD device from its server, even if the device is in use.
+    /// Disconnects the NBD device from its server at once, even if the device is in use.
     pub(crate) fn disconnect(self) -> Result<()> {
         let done = kernel()?.disconnect(self.0);
         done.map_err(|error| {
@@ -63,7 +63,7 @@ impl Nbd {
         })
     }
 
-    /// Whether the NBD device with the directory `sysfs` is connected for `name`.
+    /// Whether the NBD device with the sysfs directory `sysfs` is connected for the export attached under `name`.
     pub(crate) fn is_of(sysfs: &Path, name: &Name) -> bool {
         let backend = std::fs::read_to_string(sysfs.join(BACKEND));
         backend.is_ok_and(|backend| backend.trim_end() == name.mark())
@@ -80,7 +80,7 @@ fn kernel() -> Result<Kernel> {
     })
 }
 
-/// Carries out the handshake for simple replies: the kernel knows no others.
+/// Carries out the handshake with the server for simple replies, the only ones that the kernel's NBD client supports.
 fn negotiate(socket: &mut UnixStream, export: &str) -> Result<Session> {
     let config = ClientConfig {
         structured: false,

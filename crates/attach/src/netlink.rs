@@ -1,7 +1,7 @@
-//! Messages to the kernel's NBD client over generic netlink: connect, disconnect.
+//! Messages to the kernel's NBD client over generic netlink: connect a device, disconnect a device.
 //!
-//! The numbers are those of `linux/netlink.h`, `linux/genetlink.h` and `linux/nbd-netlink.h`. They are in the
-//! machine's own byte order.
+//! The constants are those of `linux/netlink.h`, `linux/genetlink.h` and `linux/nbd-netlink.h`. Numbers in messages
+//! have the byte order of the machine.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -38,16 +38,16 @@ const HEADER_BYTES: usize = 16;
 const GENERIC_BYTES: usize = 4;
 const ATTRIBUTE_BYTES: usize = 4;
 const ALIGN: usize = 4;
-/// An attribute of attributes.
+/// Flag of an attribute whose value is a list of attributes.
 const NESTED: u16 = 1 << 15;
 
-/// Longer than any reply to the requests here.
+/// Buffer size in bytes for one datagram of a reply; no reply to these requests is longer.
 const ANSWER_BYTES: usize = 8192;
 
-/// Most messages of one reply: its attributes, and the end.
+/// Maximum number of datagrams in one reply: those with attributes, and the one with the end.
 const MESSAGES_MAX: usize = 8;
 
-/// A message that is being built.
+/// A netlink message that is being built.
 struct Message(Vec<u8>);
 
 impl Message {
@@ -86,12 +86,12 @@ fn text(words: &str) -> Vec<u8> {
     bytes
 }
 
-/// A message of the kernel.
+/// A message of the kernel in a reply.
 #[derive(PartialEq, Eq, Debug)]
 enum Answer<'a> {
-    /// The end of a reply, with zero or an errno.
+    /// The end of the reply, with 0 or a negative errno.
     Done(i32),
-    /// The attributes of a reply.
+    /// The attributes in the message.
     Says(&'a [u8]),
 }
 
@@ -99,7 +99,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// Returns the messages of a datagram, up to the first invalid one.
+/// Returns the messages in a datagram of the kernel, up to the first invalid one.
 fn answers(mut bytes: &[u8]) -> Vec<Answer<'_>> {
     let mut all = Vec::new();
     while let Some(head) = bytes.get(..HEADER_BYTES) {
@@ -134,13 +134,13 @@ pub(crate) struct Kernel {
     family: u16,
 }
 
-/// The properties of the NBD device to connect.
+/// The properties of the NBD device that the kernel connects.
 pub(crate) struct Device<'a> {
     pub(crate) size_bytes: u64,
     pub(crate) block_bytes: u32,
     /// Transmission flags of the export, from the NBD server.
     pub(crate) flags: u16,
-    /// Mark of the device, which the kernel shows in sysfs.
+    /// Mark by which Cairn recognizes the device; the kernel shows the mark in sysfs.
     pub(crate) mark: &'a str,
 }
 
@@ -160,9 +160,10 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Connects a free NBD device to a socket whose handshake is done. Returns the number of the device.
+    /// Connects a free NBD device to `socket`, on which the handshake with the server is complete. Returns the number
+    /// of the device.
     ///
-    /// A request may take any time while the connection exists, and fails at once when it is gone.
+    /// The kernel sets no time limit for requests while the connection exists. Once it is lost, requests fail at once.
     pub(crate) fn connect(&mut self, socket: &UnixStream, device: &Device<'_>) -> io::Result<u32> {
         let number = self.ask(connect(self.family, socket.as_raw_fd(), device), INDEX)?;
         let number = number.as_deref().and_then(<[u8]>::first_chunk).copied();
@@ -177,7 +178,8 @@ impl Kernel {
         self.ask(ask, INDEX).map(drop)
     }
 
-    /// Sends a message and waits for the end of the reply. Returns the wanted attribute, if the reply has it.
+    /// Sends a message to the kernel, and waits for the end of its reply. Returns the value of the attribute `wanted`,
+    /// if the reply contains it.
     fn ask(&mut self, message: Message, wanted: u16) -> io::Result<Option<Vec<u8>>> {
         self.socket.write_all(&message.finish())?;
         let mut said = None;

@@ -1,6 +1,6 @@
-//! The ioctls of block devices.
+//! The ioctls of loop devices.
 //!
-//! One of the listed places of unsafe code.
+//! This file is one of the listed places with unsafe code.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -16,28 +16,28 @@ use linux_raw_sys::loop_device::{
 
 use crate::hands::Wanted;
 
-/// Length of the name field of a loop device, with a zero at the end.
+/// Length in bytes of the name field of a loop device, including a zero byte at the end.
 pub(crate) const FILE_NAME_BYTES: usize = LO_NAME_SIZE as usize;
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Returns the number of a free loop device; creates one if there is none.
+/// Returns the number of a free loop device, which the kernel creates if there is none.
 pub(crate) fn free_loop(control: &File) -> io::Result<u32> {
     // SAFETY: no memory is passed.
     let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) })?;
     Ok(number as u32)
 }
 
-/// Adjusts a loop device to the present size of its file.
+/// Adjusts the size of a loop device to the present size of its file.
 pub(crate) fn resize_loop(device: &File) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY as _) }).map(drop)
 }
 
-/// Puts the loop device `device` on a whole file, bypassing the page cache, with partition scanning. `mark` identifies
-/// the owner of the device.
+/// Connects the loop device `device` to a file, without page cache and with partition scanning. `mark` identifies the
+/// export for which the device is connected.
 pub(crate) fn configure_loop(
     device: &File,
     file: &File,
@@ -60,7 +60,7 @@ pub(crate) fn configure_loop(
         .map(drop)
 }
 
-/// Returns the mark that the loop device got from [`configure_loop`].
+/// Returns the mark that [`configure_loop`] gave to the loop device.
 pub(crate) fn loop_mark(device: &File) -> io::Result<String> {
     // SAFETY: the structure is made of numbers, and zeros are valid for all numbers.
     let mut info: loop_info64 = unsafe { std::mem::zeroed() };
@@ -71,7 +71,7 @@ pub(crate) fn loop_mark(device: &File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(mark).into_owned())
 }
 
-/// Detaches a loop device from its file, at once or when its last user has closed it.
+/// Disconnects a loop device from its file, at once or when its last user closes the device.
 pub(crate) fn clear_loop(device: &File) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD as _, 0) }).map(drop)

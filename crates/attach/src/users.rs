@@ -1,33 +1,34 @@
-//! The users of a block device: mounts, swap, devices built on it, processes that have it open.
+//! The users of a block device: mounts, swap, block devices built on it, and processes that have the device open.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::device::Device;
 
-/// Most processes that are named; further ones are counted.
+/// Maximum number of processes that a message names; further ones are only counted.
 const NAMED_MAX: usize = 5;
 
 /// The users of a block device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Users {
-    /// Mounts of the block device or its partitions: the device or partition, and the mount point.
+    /// Mounts of the block device or of its partitions: path of the device or partition, and mount point.
     pub mounts: Vec<(PathBuf, PathBuf)>,
-    /// The block device or partitions of it that are used as swap.
+    /// Paths of the block device or of its partitions that are used as swap.
     pub swaps: Vec<PathBuf>,
-    /// Names of the block devices that are built on this one.
+    /// Names of the block devices that are built on this device or its partitions.
     pub holders: Vec<String>,
-    /// Processes that have the block device open: number and name.
+    /// Processes that have the block device or one of its partitions open: process id and name.
     pub processes: Vec<(u32, String)>,
 }
 
 impl Users {
-    /// Whether the block device has no known users.
+    /// Whether no user of the block device was found.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns the users of the block device `device`, to which `link` leads.
+    /// Returns the users of the block device `device`. `link` is the path of a link to the device, which mounts may
+    /// use.
     pub(crate) fn of(device: Device, link: &Path) -> Self {
         let parts = parts(device);
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -40,15 +41,15 @@ impl Users {
     }
 }
 
-/// A device, or one of its partitions.
+/// A block device, or one of its partitions.
 struct Part {
     path: PathBuf,
     sysfs: PathBuf,
-    /// `7:3`
+    /// Device number, as in `7:3`.
     number: String,
 }
 
-/// Returns the device and its partitions.
+/// Returns the block device and its partitions.
 fn parts(device: Device) -> Vec<Part> {
     let whole = device.sysfs();
     let below = std::fs::read_dir(&whole).into_iter().flatten().flatten().map(|e| e.path());
@@ -61,8 +62,9 @@ fn parts(device: Device) -> Vec<Part> {
     std::iter::once(whole.clone()).chain(partitions).map(part).collect()
 }
 
-/// Parses lines of `/proc/self/mountinfo`, such as
-/// `36 35 7:3 / /srv rw,noatime shared:1 - ext4 /dev/loop3 rw`. File systems on several devices have a number of their own, and show only the name of a device.
+/// Returns the mounts of `parts` in the text of `/proc/self/mountinfo`, with lines such as `36 35 7:3 / /srv rw,noatime
+/// shared:1 - ext4 /dev/loop3 rw`. A file system on several devices has a device number of its own, and its line has
+/// only the name of one device.
 fn mounts(mountinfo: &str, parts: &[Part], link: &Path) -> Vec<(PathBuf, PathBuf)> {
     let mut all = Vec::new();
     for line in mountinfo.lines() {
@@ -80,7 +82,7 @@ fn mounts(mountinfo: &str, parts: &[Part], link: &Path) -> Vec<(PathBuf, PathBuf
     all
 }
 
-/// Replaces octal escapes, by which blanks and the like are written: `\040`.
+/// Replaces octal escapes such as `\040`, as which the kernel writes blanks in its lists.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -117,7 +119,7 @@ fn holders(parts: &[Part]) -> Vec<String> {
     all
 }
 
-/// Returns the processes that have one of the parts open, without this one.
+/// Returns the processes, except this one, that have the block device or a partition of it open.
 fn processes(parts: &[Part]) -> Vec<(u32, String)> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -138,8 +140,8 @@ fn command(pid: u32) -> String {
 }
 
 impl fmt::Display for Users {
-    /// Writes the part after the name of the device:
-    /// `is mounted on /srv; is open in process 71 (dd). Next: ...`
+    /// Writes the part of a message that follows the name of the block device: `is mounted on /srv; is open in process
+    /// 71 (dd). Next: ...`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words = Vec::new();
         let mut next = Vec::new();

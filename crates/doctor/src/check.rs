@@ -1,4 +1,4 @@
-//! Check of the labels of one graph, and of the states of its devices in them.
+//! Checks of the labels of one graph, and of the states of its devices in the labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,23 +24,23 @@ pub struct ProbedDisk<'s> {
     pub place: &'s str,
     /// All copies of the label of the disk.
     pub inspection: &'s Inspection,
-    /// The label of the disk. For an open disk it comes from the graph that has the disk open.
+    /// The label of the disk: the newest copy; for a disk of a running graph, the label that the graph has in memory.
     pub label: &'s Label,
 }
 
-/// A disk that another process has open, whose label was read without its lock.
+/// A disk that another process has open, so that its label was read without the lock of the disk.
 #[derive(Clone, Copy)]
 pub struct LockedDisk<'h> {
     /// Path or address of the disk.
     pub place: &'h str,
-    /// The error of opening the disk.
+    /// The error of opening the disk, which names the other process.
     pub why: &'h Error,
-    /// The label of the disk.
+    /// The label of the disk, as read at its front.
     pub label: &'h Label,
 }
 
 impl ProbedDisk<'_> {
-    /// Returns the damage of the copies of its label, in words.
+    /// Returns a description of each damaged copy of the disk's label.
     fn faults_of_copies(&self) -> Vec<String> {
         match &self.inspection.label {
             Ok(Some(_)) => self.inspection.faults_of_copies(),
@@ -49,22 +49,22 @@ impl ProbedDisk<'_> {
         }
     }
 
-    /// Returns the bytes of the whole disk when it was labelled, if it has lost some since.
+    /// Returns the size that the disk had when it was labelled, if the disk is shorter now.
     fn cut_from(&self) -> Option<u64> {
         let had = Area::Back(self.label.data_bytes).range().end();
         Some(had).filter(|had| *had > self.inspection.size)
     }
 
-    /// Whether the disk has lost the label at one end, although it has all of its bytes.
+    /// Whether the disk has lost the label at one end, and is not shorter than when it was labelled.
     pub fn has_lost_its_end(&self) -> bool {
         self.cut_from().is_none() && self.inspection.lost_end().is_some()
     }
 }
 
 impl Doctor {
-    /// Checks the labels of one graph that no server of this user runs, and the object stores on its disks. `held` are
-    /// disks of the graph that another process has open. Returns `None` if all disks of the graph are still being
-    /// provisioned.
+    /// Checks the labels of one graph that no server of this user runs, and the object stores on its disks. `seen` are
+    /// the disks whose labels were read; `held` are the disks that another process has open. Returns `None` if all
+    /// disks of the graph are still being provisioned.
     pub async fn check_stopped(
         &self,
         seen: &[ProbedDisk<'_>],
@@ -73,8 +73,8 @@ impl Doctor {
         check(self, seen, held, true).await
     }
 
-    /// Checks the labels of one running graph of this process. Returns `None` if all disks of the graph are still being
-    /// provisioned.
+    /// Checks the labels of one running graph of this process on the disks `seen`. Returns `None` if all disks of the
+    /// graph are still being provisioned.
     pub async fn check_running(&self, seen: &[ProbedDisk<'_>]) -> Option<Checked> {
         check(self, seen, &[], false).await
     }
@@ -119,13 +119,13 @@ async fn check(
     })
 }
 
-/// The assumed size of a disk without a label, whose real size is unknown.
+/// The size that a plan assumes for a disk without a label, whose real size is unknown.
 const UNKNOWN_BYTES: &str = "1048576GiB";
 
-/// The labelled disks of a graph, as the newest label describes them, by disk name.
+/// The labelled disks of a graph, as its newest label names them, by name of the disk.
 pub type Named = BTreeMap<String, Remembered>;
 
-/// Returns the name of a disk in its graph.
+/// Returns the name of the labelled disk: the name in `named`, else the one in its own label.
 fn name_in(named: &Named, label: &Label) -> String {
     let known = named.iter().find(|(_, known)| known.disk == label.disk);
     known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
@@ -139,9 +139,9 @@ pub fn cut<'s>(seen: &[ProbedDisk<'_>], named: &'s Named) -> impl Iterator<Item 
     named.iter().filter(move |(_, known)| is_cut(known)).map(|(name, _)| name.as_str())
 }
 
-/// Returns the reason why the disk `name` cannot be copied anew from other disks: it may have the only copy, or the
-/// only newest copy, of some bytes. `cut` are the disks whose bytes must not be used, including `name`; the states in
-/// their labels are used.
+/// Returns the reason why the disk `name` cannot be copied again from other disks: it may have the only copy, or the
+/// only newest copy, of some bytes. The bytes of the disks `cut`, which include `name`, do not count; the states in
+/// their labels do.
 pub fn only_copy_reason(
     planned: &Planned,
     named: &Named,
@@ -167,8 +167,8 @@ pub fn only_copy_reason(
     Some(format!("{device} cannot supply a copy: {}", why.message()))
 }
 
-/// Returns substitutes for the settings that the label `newest` does not hold, so that its graph can be planned: empty
-/// disks for disks without a label, and paths that lead to no file.
+/// Returns substitutes for the settings that the label `newest` does not contain, so that its graph can be planned:
+/// empty disks for disks without a label, and the path of no file for each required option.
 pub(crate) fn ephemeral(doctor: &Doctor, newest: &Label) -> Local {
     let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
     let disk = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
@@ -183,8 +183,8 @@ pub(crate) fn ephemeral(doctor: &Doctor, newest: &Label) -> Local {
     local
 }
 
-/// Plans the graph of the label `newest` with all of its disks, whether or not they are present. `None` if the plan
-/// needs the size of a disk without a label.
+/// Plans the graph of the label `newest` with all of its disks, present or not. Returns `None` if the plan needs the
+/// size of a disk without a label.
 ///
 /// # Errors
 /// The first fault of the spec in the label.
@@ -205,7 +205,7 @@ pub(crate) async fn plan(
     let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, registry, &local);
     match spec.plan_over(registry, &doctor.env, &probed).await {
         Ok(planned) => Ok(Some(planned)),
-        // The plan may depend on their sizes.
+        // The plan may depend on the sizes of the disks without a label.
         Err(_) if has_raw => Ok(None),
         Err(faults) => {
             let first = faults.iter().find(|fault| fault.severity() == Severity::Error);
@@ -214,7 +214,7 @@ pub(crate) async fn plan(
     }
 }
 
-/// Returns the places of the disks of a graph, by their names.
+/// Returns the paths of the disks of a graph that were found, by name of the disk.
 fn places(named: &Named, seen: &[ProbedDisk<'_>]) -> BTreeMap<String, PathBuf> {
     let place = |(name, known): (&String, &Remembered)| {
         let seen = seen.iter().find(|seen| seen.label.disk == known.disk)?;
@@ -226,7 +226,7 @@ fn places(named: &Named, seen: &[ProbedDisk<'_>]) -> BTreeMap<String, PathBuf> {
 struct Checking<'c> {
     doctor: &'c Doctor,
     newest: &'c Label,
-    /// The labels that are compared to find `newest`.
+    /// The labels among which `newest` was chosen, as [`counting`] returns them.
     counting: Vec<&'c Label>,
     seen: &'c [ProbedDisk<'c>],
     held: &'c [LockedDisk<'c>],
@@ -235,13 +235,13 @@ struct Checking<'c> {
 }
 
 impl Checking<'_> {
-    /// Returns the worst of all findings.
+    /// Returns the worst soundness among all findings.
     fn worst(&self) -> Soundness {
         let worst = self.found.iter().map(|finding| finding.soundness).max();
         worst.unwrap_or(Soundness::Sound)
     }
 
-    /// Returns all disks that were found, by name.
+    /// Returns all disks of the graph that were found, sorted by name.
     fn checked_disks(&self, named: &Named) -> Vec<CheckedDisk> {
         let disk = |place: &str, label: &Label, to_renew: bool| CheckedDisk {
             name: name_in(named, label),
@@ -249,7 +249,8 @@ impl Checking<'_> {
             change: label.epoch,
             to_renew,
         };
-        // A disk that may have lost bytes gets no new label unasked. The graph that has a disk open knows its bytes.
+        // A disk that may have lost bytes gets no new label without a decision of the operator. A running graph knows
+        // its own disks.
         let is_renewed = |seen: &ProbedDisk<'_>| {
             let may_have_lost = self.stopped && seen.has_lost_its_end();
             seen.cut_from().is_none() && !may_have_lost && !seen.faults_of_copies().is_empty()
@@ -278,7 +279,7 @@ impl Checking<'_> {
         self.found.push(Finding { blocks: true, waived_by, ..found });
     }
 
-    /// Returns the labelled disks that the label that counts names.
+    /// Returns the labelled disks that the newest label names. Adds a finding if they cannot be read.
     fn named(&mut self) -> Named {
         disks(&self.newest.spec).unwrap_or_else(|error| {
             let graph = self.newest.graph_name.clone();
@@ -288,7 +289,7 @@ impl Checking<'_> {
         })
     }
 
-    /// Adds the findings about each disk alone.
+    /// Adds the findings about each disk that follow from the label of that disk and the newest label.
     fn disks(&mut self, named: &Named) {
         for seen in self.seen {
             let ProbedDisk { place, label, .. } = seen;
@@ -304,7 +305,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Returns the findings of a start without flags on the disks that the graph has.
+    /// Returns the findings that a start without any flags would have about the disks of the graph.
     fn diagnosis(&self, planned: Option<&Planned>, named: &Named) -> Vec<LabelFinding> {
         let disks: Vec<_> =
             named.iter().flat_map(|(name, known)| self.facts(name, known)).collect();
@@ -312,7 +313,8 @@ impl Checking<'_> {
         diagnose(&facts, &self.doctor.opening())
     }
 
-    /// Returns the facts about a disk of the graph, for each place where it was found.
+    /// Returns the facts about the disk `name` of the graph for the diagnosis, once for each path at which the disk was
+    /// found.
     fn facts(&self, name: &str, known: &Remembered) -> Vec<DiskFacts> {
         let whole = Area::Back(known.data_bytes).range().end();
         let facts =
@@ -345,7 +347,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Adds a finding about labels.
+    /// Adds a finding of the diagnosis to the findings of this check.
     fn add(&mut self, found: &LabelFinding, soundness: Soundness, next: &str) {
         let (sort, name) =
             (Sort::Label(found.case), found.place().unwrap_or(&self.newest.graph_name));
@@ -354,8 +356,8 @@ impl Checking<'_> {
         self.found.push(Finding { blocks: found.blocks, waived_by: found.waived_by, ..note });
     }
 
-    /// Adds the findings about labels, except those about missing disks, undecided devices and disks in use,
-    /// which other functions add.
+    /// Adds the findings of the diagnosis, except those about missing disks, undecided devices and disks in use: other
+    /// functions add those.
     fn of_labels(&mut self, findings: &[LabelFinding], planned: Option<&Planned>, named: &Named) {
         for found in findings {
             let name = found.place().unwrap_or_default();
@@ -373,7 +375,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Returns the next step for a truncated disk.
+    /// Returns the next step of the operator for a disk that is shorter than its label records.
     fn after_a_cut(&self, name: &str, named: &Named, planned: Option<&Planned>) -> String {
         let kept =
             planned.map(|planned| only_copy_reason(planned, named, self.seen, &[name], name));
@@ -386,7 +388,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Returns the next step for a disk that has lost the label at one end.
+    /// Returns the soundness and the next step of the operator for a disk that has lost the label at one end.
     fn without_its_end(
         &self,
         name: &str,
@@ -415,7 +417,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Adds a note about a disk that has left its graph, or that its next start updates.
+    /// Adds a note about a disk that was removed from the graph, or whose label the next start updates.
     fn note_membership(&mut self, name: &str, place: &str, label: &Label, named: &Named) {
         if named.values().all(|known| known.disk != label.disk) {
             let is = match label.provisioning {
@@ -432,7 +434,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Plans the graph with all of its disks.
+    /// Plans the graph with all of its disks. Adds a finding and returns `None` if its spec cannot be planned.
     async fn plan(&mut self, named: &Named) -> Option<Planned> {
         plan(self.doctor, self.newest, named).await.unwrap_or_else(|why| {
             let words = format!("the spec in the labels cannot be planned: {why}");
@@ -443,7 +445,7 @@ impl Checking<'_> {
         })
     }
 
-    /// Adds the disks that another process or another machine has open.
+    /// Adds a finding for each disk that another process or another machine has open.
     fn in_use(&mut self, findings: &[LabelFinding], named: &Named) {
         let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
         for LockedDisk { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
@@ -456,7 +458,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Adds the missing disks.
+    /// Adds a finding for each disk of the graph that was not found.
     fn missing(&mut self, planned: Option<&Planned>, named: &Named) {
         let is_here = |known: &Remembered| {
             self.seen.iter().any(|seen| seen.label.disk == known.disk)
@@ -487,7 +489,8 @@ impl Checking<'_> {
         older(seen.chain(self.held.iter().map(|held| held.label)))
     }
 
-    /// Adds a split brain with a disk that the label that counts does not name.
+    /// Adds the finding about a split brain, if the diagnosis has not found it: one of its disks may not be named in
+    /// the newest label.
     fn split_brain(&mut self) {
         let newest = self.newest;
         let labels = self.counting.iter().copied();
@@ -498,7 +501,8 @@ impl Checking<'_> {
         }
     }
 
-    /// Adds the disks without a label at one end that the diagnosis did not cover; see [`Checking::older`].
+    /// Adds a finding for each disk without a label at one end that the diagnosis has not judged, for the reasons at
+    /// [`Checking::older`].
     fn lost_ends(&mut self, named: &Named) {
         for seen in self.seen.iter().filter(|seen| seen.has_lost_its_end()) {
             let (name, place) = (name_in(named, seen.label), seen.place);
@@ -518,8 +522,8 @@ impl Checking<'_> {
         }
     }
 
-    /// Adds the stale disks that the diagnosis did not cover, because disks were not matched or the graph was
-    /// not planned.
+    /// Adds a finding for each stale disk that the diagnosis has not judged: it judges none if disks were not matched
+    /// to their labels, or if the graph was not planned.
     fn older(&mut self, named: &Named) {
         let older = self.older_disks();
         let is_judged = |name: &String| {
@@ -536,7 +540,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Returns the newest state of each device, and adds the states that cannot be read.
+    /// Returns a summary of the newest state of each device. Adds a finding for each state that its device cannot read.
     fn kept(&mut self, planned: &Planned, named: &Named) -> Vec<CheckedDevice> {
         let mut all = Vec::new();
         for node in &planned.nodes {
@@ -570,16 +574,17 @@ impl Checking<'_> {
         all
     }
 
-    /// Adds the devices that do not open without a decision about their data.
+    /// Adds a finding for each device that does not open without a decision of the operator about its data.
     fn undecided(&mut self, findings: &[LabelFinding]) {
         for found in findings.iter().filter(|found| found.case == Case::Undecided) {
-            // A start that is refused does not copy the data that the device lacks.
+            // A refused start copies no missing data, so other findings about this device would mislead.
             self.found.retain(|finding| finding.name.as_deref() != found.place());
             self.add(found, Soundness::Damaged, found.error.next_step().unwrap_or_default());
         }
     }
 
-    /// Adds the members without any state of their device: all of its data are copied to them.
+    /// Adds a finding for each member whose label has no state of the device `node`: the device copies all data to that
+    /// member.
     fn without_a_state(&mut self, planned: &Planned, named: &Named, node: &PlannedNode) {
         if !node.kind.capabilities.names_members {
             return;

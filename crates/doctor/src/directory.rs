@@ -1,4 +1,4 @@
-//! Checks of all graphs on the disks of a directory, and of the graph that runs.
+//! Checks of all graphs with disks in a directory, and of a running graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,42 +18,42 @@ use crate::{Checked, Doctor, Finding, Sort};
 /// The name and the uuid of a graph, which identify it among found graphs.
 pub type GraphKey = (String, Uuid);
 
-/// The path of a disk, and the copies of the label that were read from it.
+/// The path of a disk, and the inspected copies of its label.
 pub type DiskCopies = (PathBuf, Inspection);
 
-/// The result of checking all graphs on a set of disks.
+/// The result of checking all graphs on a list of disks.
 #[derive(Default)]
 pub struct CheckedDisks {
-    /// The graphs on these disks that are not running.
+    /// The checked graphs on these disks, except the running ones.
     pub graphs: Vec<Checked>,
-    /// Findings on disks whose labels cannot be read.
+    /// Findings about disks with unreadable labels, whose graphs are unknown.
     pub unread: Vec<Finding>,
 }
 
-/// All graphs that a check found: first the running graphs, which their servers have checked, then the graphs on disks.
+/// All graphs that a check found: first running graphs, which their servers have checked, then graphs that do not run.
 #[derive(Default, Serialize)]
 pub struct Found {
     /// The checked graphs, running ones first.
     pub graphs: Vec<findings::Checked>,
-    /// Findings on disks whose labels cannot be read.
+    /// Findings about disks with unreadable labels, whose graphs are unknown.
     pub unread: Vec<findings::Finding>,
-    /// Disks that another process has open or that cannot be read, with the reason.
+    /// Disks that were not checked, because another process has them open or they cannot be read; each with the reason.
     pub skipped: Vec<Skipped>,
-    /// Number of running graphs, which are the first of `graphs`.
+    /// Number of running graphs. They are the first elements of `graphs`.
     #[serde(skip)]
     pub running: usize,
 }
 
 impl Found {
-    /// Returns the worst soundness of all graphs and findings.
+    /// Returns the worst soundness among all graphs and findings.
     pub fn worst(&self) -> Soundness {
         let graphs = self.graphs.iter().map(|graph| graph.soundness);
         let all = graphs.chain(self.unread.iter().map(|finding| finding.soundness));
         all.max().unwrap_or(Soundness::Sound)
     }
 
-    /// Adds findings for disks of a stopped graph that are not at the path in its spec, since a start looks for them
-    /// only there.
+    /// Adds a finding for each disk of the stopped graph that is not at the path in its spec `spec`, in the file
+    /// `file`: a start looks for the disk only at that path.
     pub fn compare_places(&mut self, spec: &Spec, file: &Path, registry: Registry) {
         let ([graph], 0) = (&mut self.graphs[..], self.running) else { return };
         let real = |place: &str| scan::real(Path::new(place));
@@ -61,7 +61,8 @@ impl Found {
         for disk in spec.labelled(registry) {
             let (name, Some(said)) = (&disk.given.name, disk.path()) else { continue };
             let found = graph.disks.iter().find(|disk| disk.name == *name);
-            // If the place in the spec is that of another disk of the graph, the two are only swapped, which is fine.
+            // If the path in the spec is that of another disk of the graph, two paths are swapped, and a start still
+            // finds both disks.
             let Some(found) = found.filter(|_| real(said).is_none_or(|said| !here.contains(&said)))
             else {
                 continue;
@@ -78,8 +79,8 @@ impl Found {
 }
 
 impl Doctor {
-    /// Checks the graphs on the block devices and on the files of `directory`, and adds them to `found`; only those
-    /// with the name `wanted`, if it is set.
+    /// Checks the graphs on the block devices and on the files of `directory`, and adds them to `found`. If `wanted` is
+    /// set, adds only graphs with this name.
     ///
     /// # Errors
     /// As [`Doctor::copies`].
@@ -90,7 +91,7 @@ impl Doctor {
         found: &mut Found,
     ) -> Result<()> {
         let (disks, mut skipped) = self.copies(directory).await?;
-        // The server of a graph has checked the disks that it has open.
+        // The server of a running graph has checked the disks that the graph has open.
         let real = |place: &str| scan::real(Path::new(place));
         let open: Vec<_> = found.graphs.iter().flat_map(|graph| &graph.disks).collect();
         let open: Vec<_> = open.iter().filter_map(|disk| real(&disk.place)).collect();
@@ -104,7 +105,7 @@ impl Doctor {
         Ok(())
     }
 
-    /// Checks all graphs that have labels on `disks`, except for the graphs in `running`.
+    /// Checks all graphs that have labels on `disks` or on `skipped` disks, except the graphs `running`.
     pub async fn check_disks(
         &self,
         disks: &[DiskCopies],
@@ -126,7 +127,7 @@ impl Doctor {
         let all: BTreeSet<_> = seen.keys().chain(held.keys()).collect();
         let mut graphs = Vec::new();
         for graph in all {
-            // A disk that was removed from a running graph has an old label of the graph.
+            // A disk that was removed from a running graph still has a label of that graph.
             if running.iter().any(|running| running.uuid == graph.1.to_string()) {
                 continue;
             }
@@ -137,7 +138,8 @@ impl Doctor {
         CheckedDisks { graphs, unread }
     }
 
-    /// Checks the labels of the disks that a running graph has open. Returns `None` if none of these disks can be read.
+    /// Checks the labels of the disks that a running graph of this process has open. Returns `None` if none of the
+    /// disks can be read.
     pub async fn check_open(&self, labels: &Labels) -> Option<Checked> {
         let found = labels.inspect().await;
         let seen = found.iter().filter_map(|Inspected { place, label, found }| {
@@ -155,7 +157,7 @@ impl Doctor {
     }
 }
 
-/// Groups disks by the graph that their labels name.
+/// Groups disks by the graphs that their labels name. `places` are the paths of the disks as text.
 pub fn by_graph<'s>(
     places: &'s [String],
     disks: &'s [DiskCopies],
@@ -178,7 +180,7 @@ pub fn graph_of(label: &Label) -> GraphKey {
     (label.graph_name.clone(), label.graph)
 }
 
-/// Returns the finding about a disk with an unreadable label. Its graph is unknown.
+/// Returns the finding about the disk at `place` with an unreadable label, so that its graph is unknown.
 fn unread(place: &str, inspection: &Inspection, wrong: &Wrong) -> Finding {
     let soundness = match wrong {
         Wrong::Version(_) | Wrong::Features(_) => Soundness::Sound,

@@ -1,17 +1,17 @@
-//! Results of a check.
+//! The findings of a check.
 
 use block::findings::{self, Soundness};
 use graph::labels::{Case, Opening, Waiver};
 
-/// Result of the check of one graph.
+/// Result of the check of one graph, with its findings.
 pub type Checked = findings::Checked<Finding>;
 
 /// One finding of the check of a graph.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The sort of the finding.
+    /// The sort of the finding, by its cause.
     pub sort: Sort,
-    /// How severe the finding is.
+    /// How severe the finding is for the stored data.
     pub soundness: Soundness,
     /// Name of the disk or device concerned, if there is one.
     pub name: Option<String>,
@@ -19,19 +19,19 @@ pub struct Finding {
     pub words: String,
     /// The next step for the operator; empty if there is none.
     pub next: String,
-    /// Whether the finding refuses a start of the graph.
+    /// Whether a start of the graph is refused because of the finding.
     pub blocks: bool,
     /// The decisions of the operator that waive the finding.
     pub waived_by: &'static [Waiver],
 }
 
 impl Finding {
-    /// Whether the finding refuses a start with the decisions in `asked`.
+    /// Whether a start of the graph with the decisions `asked` of the operator is refused because of the finding.
     pub fn refuses(&self, asked: &Opening) -> bool {
         self.blocks && !self.waived_by.iter().any(|waiver| waiver.is_given(asked))
     }
 
-    /// Returns a finding that does not refuse a start.
+    /// Returns a finding that refuses no start.
     pub(crate) fn note(
         sort: Sort,
         soundness: Soundness,
@@ -59,28 +59,28 @@ impl From<Finding> for findings::Finding {
 /// The sort of a finding of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Sort {
-    /// A finding about labels that a start of the graph reports as well.
+    /// A finding about labels, of the case that a start of the graph reports as well.
     Label(Case),
-    /// A copy of a label is damaged, while another copy of the same label is intact.
+    /// A damaged copy of a label, of which another copy is intact.
     DamagedCopy,
-    /// A disk whose label has an earlier epoch than others; the next start of the graph updates it.
+    /// A disk whose label has an earlier epoch than the newest label; the next start of the graph updates it.
     Behind,
-    /// A disk that was removed from the graph, or was never completely added to it.
+    /// A disk that was removed from the graph, or whose provisioning did not complete.
     Removed,
     /// A spec in labels that this version of Cairn cannot plan.
     Unplannable,
-    /// A disk that was not checked, because another process has it open.
+    /// A disk that was not checked, because another process has the disk open.
     Held,
     /// A disk that cannot be read.
     Unreadable,
     /// A state in a label that its device cannot read.
     UnreadableState,
-    /// A member whose label has no state of the redundant device above it.
+    /// A member without a state of the redundant device above it in its label.
     NoState,
-    /// A device that must resync data once it is served.
+    /// A device that must resync data after the next start of the graph.
     Resync,
-    /// An object store that was not checked, with the reason.
+    /// An object store that was not checked, because a key or another part is missing.
     Unchecked,
-    /// Damage in the object store of a device.
+    /// Damage that was found in the object store of a device.
     DamagedObjects,
 }

@@ -1,4 +1,4 @@
-//! Graphs that the labels of disks describe.
+//! Graphs that were found on disks, as their labels describe them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,29 +23,30 @@ pub struct FoundGraph {
     pub uuid: String,
     /// Epoch of the newest label of the graph.
     pub epoch: u64,
-    /// The machine that has the graph open, or did not close it. If labels name several, another one than this.
+    /// Name of the machine that has the graph open, or that did not close it. If labels name several, one that is not
+    /// this machine.
     pub open_on: Option<String>,
-    /// Whether a label names another machine as one that has the graph open, so that a start needs `--take`.
+    /// Whether a label names another machine that has the graph open, so that a start needs `--take`.
     #[serde(skip)]
     pub needs_take: bool,
-    /// Time of the last update of the newest label, in seconds since 1970.
+    /// Time of the last write of the newest label, in seconds since 1970.
     pub written_unix_s: u64,
     /// The disks of the graph that were found.
     pub disks: Vec<FoundDisk>,
-    /// Names of the labelled disks of the graph that were not found.
+    /// Names of the labelled disks of the graph that were not found, but that the newest label names.
     pub missing: Vec<String>,
     /// Names of the disks of the graph that have no label, so that no scan can find them.
     pub unlabelled: Vec<String>,
-    /// Names of the devices that are opened with a key.
+    /// Names of the devices that cannot open without a key.
     pub keys: Vec<String>,
-    /// Required options of devices that labels do not hold, as `DEVICE.OPTION`.
+    /// Required options of devices that labels do not contain, as `DEVICE.OPTION`.
     pub options: Vec<String>,
-    /// The reasons why a start of the graph would be refused, regardless of its flags.
+    /// The reasons for which a start of the graph would be refused even with `--degraded` and `--take`.
     pub refused: Vec<String>,
     /// The spec in the newest label of the graph.
     #[serde(skip)]
     pub text: String,
-    /// The name of the label in messages.
+    /// The name of the newest label in messages.
     #[serde(skip)]
     file: String,
 }
@@ -59,7 +60,7 @@ pub struct FoundDisk {
     pub path: PathBuf,
     /// Epoch of the label of the disk.
     pub epoch: u64,
-    /// The error of opening the disk, if another process has it open.
+    /// The error of opening the disk, if another process has the disk open.
     #[serde(serialize_with = "as_text_if_any")]
     pub in_use: Option<Error>,
 }
@@ -71,10 +72,11 @@ fn as_text_if_any<S: serde::Serializer>(error: &Option<Error>, to: S) -> Result<
     }
 }
 
-/// A label, its disk, and the error of opening the disk if another process has it open.
+/// A label that was found, and the error of opening its disk if another process has the disk open.
 type LabelOnDisk = (FoundLabel, Option<Error>);
 
-/// Returns the graphs that the found labels describe, each by its newest label.
+/// Returns the graphs to which the found `labels` and those of the `skipped` disks belong, each described by its newest
+/// label.
 pub fn graphs(doctor: &Doctor, labels: Vec<FoundLabel>, skipped: &[Skipped]) -> Vec<FoundGraph> {
     let free = labels.into_iter().map(|found| (found, None));
     let in_use = skipped.iter().filter_map(|Skipped { path, why, label }| {
@@ -89,13 +91,13 @@ pub fn graphs(doctor: &Doctor, labels: Vec<FoundLabel>, skipped: &[Skipped]) -> 
     graphs.filter_map(|((name, uuid), labels)| graph(doctor, name, uuid, &labels)).collect()
 }
 
-/// Returns the graph of some labels. `None` if all of its disks are still being made.
+/// Returns the graph `name` with these labels. `None` if all of its disks are still being provisioned.
 fn graph(doctor: &Doctor, name: String, uuid: Uuid, labels: &[LabelOnDisk]) -> Option<FoundGraph> {
     let registry = doctor.registry;
     let newest = newest(labels.iter().map(|(found, _)| &found.label))?;
     let (on, _) = labels.iter().find(|(found, _)| std::ptr::eq(&found.label, newest))?;
     let file = format!("{} ({})", name_of(newest), on.path.display());
-    // An unreadable spec is reported by the start.
+    // A start reports a spec that cannot be read.
     let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
     let disk = |(FoundLabel { path, label }, in_use): &LabelOnDisk| {
         let (name, _) = named.iter().find(|(_, known)| known.disk == label.disk)?;
@@ -129,7 +131,7 @@ fn graph(doctor: &Doctor, name: String, uuid: Uuid, labels: &[LabelOnDisk]) -> O
     })
 }
 
-/// Lists the required options that are not known.
+/// Returns the required options of devices that the spec does not set, as `DEVICE.OPTION`.
 fn needed(spec: &Spec, registry: Registry) -> Vec<String> {
     let options = spec.local_options(registry).into_iter();
     let needed = options.filter(|(_, option, is_set)| option.required && !is_set);
@@ -137,15 +139,15 @@ fn needed(spec: &Spec, registry: Registry) -> Vec<String> {
 }
 
 impl FoundGraph {
-    /// Returns the spec in the newest label of the graph, completed with the settings of this machine in `local`.
+    /// Returns the spec in the newest label of the graph, completed with the settings `local` of this machine.
     pub fn spec(&self, registry: Registry, local: &Local) -> Spec {
         Spec::of_label(&self.text, &self.file, &self.name, registry, local)
     }
 
-    /// Checks that `local` has all required options that labels do not hold, and no options that labels hold.
+    /// Checks that `local` sets all required options that labels do not contain, and no options that labels contain.
     ///
     /// # Errors
-    /// `Invalid` for an option that labels hold, or for a required one that is not set.
+    /// `Invalid` for an option that labels contain, or for a required option that is not set.
     pub fn check_options(&self, registry: Registry, local: &Local) -> Result<()> {
         let spec = self.spec(registry, local);
         let known = spec.local_options(registry);
@@ -166,10 +168,10 @@ impl FoundGraph {
         Err(Error::new(ErrorKind::Invalid, why).next(format!("--set {option}=VALUE")))
     }
 
-    /// Returns the kinds and paths of the found disks of the graph, except for the disks that `said` names.
+    /// Returns the kinds and paths of the found disks of the graph, except the disks whose paths `said` has.
     ///
     /// # Errors
-    /// `InUse` if a process has such a disk open; an error if two such disks have the same label.
+    /// `InUse` if another process has one of these disks open; an error if two of them have the same label.
     pub fn places(&self, said: &[(String, String)]) -> Result<Places, Vec<Error>> {
         let is_said = |disk: &FoundDisk| said.iter().any(|(name, _)| *name == disk.name);
         let unsaid = self.disks.iter().filter(|disk| !is_said(disk));
@@ -189,8 +191,8 @@ impl FoundGraph {
         Ok(places)
     }
 
-    /// Returns the reasons why a start of the graph would be refused, except for those that `--degraded` and `--take`
-    /// waive.
+    /// Returns the reasons for which a start of the graph would be refused even with `--degraded` and `--take`. Opens
+    /// the disks read-only.
     pub async fn refusals(&self, doctor: &Doctor) -> Vec<String> {
         let (env, registry) = (&doctor.env, doctor.registry);
         if let Some(faults) = self.spec(registry, &Local::default()).faults() {
@@ -201,7 +203,7 @@ impl FoundGraph {
             Err(errors) => return errors.iter().map(Error::to_string).collect(),
         };
         if !self.unlabelled.is_empty() || !self.options.is_empty() {
-            // It cannot be planned before these settings are known.
+            // The graph cannot be planned before these settings are known.
             return Vec::new();
         }
         let local = Local { disks, ..Local::default() };

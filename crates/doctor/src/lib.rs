@@ -1,16 +1,16 @@
-//! Checks and repairs of the labelled disks of graphs that do not run.
+//! Checks and repairs of the labels of graphs that do not run, and checks of the labels of running ones.
 //!
 //! | file | contents |
 //! | --- | --- |
 //! | `lib.rs` | the environment of checks and repairs |
-//! | `finding.rs` | results of a check |
+//! | `finding.rs` | the findings of a check |
 //! | `check.rs` | checks of the labels of one graph |
-//! | `directory.rs` | checks of all graphs of a directory |
-//! | `objects.rs` | checks of the object stores of its devices |
-//! | `scan.rs` | disks of this machine |
+//! | `directory.rs` | checks of all graphs with disks in a directory |
+//! | `objects.rs` | checks of the object stores of devices |
+//! | `scan.rs` | search for the disks of this machine |
 //! | `import.rs` | graphs that the labels of disks describe |
-//! | `relabel.rs` | a new label for a disk that has lost its own |
-//! | `repair.rs` | plans of repairs, and the writes of labels |
+//! | `relabel.rs` | a new label for a disk that has lost its label |
+//! | `repair.rs` | plans of repairs, and their writes of labels |
 
 #![forbid(unsafe_code)]
 
@@ -39,19 +39,20 @@ pub use graph::labels::{
 };
 pub use meta::{AREA_BYTES, Label, PAST_MAX, Past, Uuid};
 
-/// The environment of checks and repairs of graphs: the machine, and the kinds that devices may have.
+/// The tool that checks and repairs labels: the environment in which it opens disks, and the kinds of devices that it
+/// knows.
 #[derive(Clone)]
 pub struct Doctor {
     /// The environment in which disks are opened.
     pub env: Env,
     /// The kinds that devices of graphs may have.
     pub registry: Registry,
-    /// The machine on which disks would be opened.
+    /// The machine on which this process runs, and on which disks would be opened.
     pub machine: Machine,
 }
 
 impl Doctor {
-    /// Returns options for opening disks that contain no decision of an operator.
+    /// Returns options for opening disks without any decision of an operator (`--degraded`, `--take`, `--wipe`).
     pub fn opening(&self) -> Opening {
         let (degraded, take, changes, wipe, replaced, grow) = Default::default();
         let machine = self.machine.clone();
@@ -74,7 +75,7 @@ impl Doctor {
         Some(Probe::take(spec, registry, env, engine, opening, read_only, running).await)
     }
 
-    /// Starts an engine for reading disks.
+    /// Starts an engine for requests to the checked disks.
     fn engine(&self) -> Engine {
         let engine = Engine::new(self.env.pool());
         self.env.spawn("engine", engine.clone().drive());
@@ -82,10 +83,10 @@ impl Doctor {
     }
 }
 
-/// Returns the name of a label for messages.
+/// Returns the name that messages use for a label: `label of DISK`.
 pub fn name_of(label: &Label) -> String {
     format!("label of {}", label.disk_name.escape_debug())
 }
 
-/// Kind and path (or address) of disks as a spec has them, by disk name.
+/// Kind and path (or address) of each disk, as a spec has them, by name of the disk.
 pub type Places = BTreeMap<String, (String, String)>;

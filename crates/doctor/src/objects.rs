@@ -1,5 +1,5 @@
-//! Check of the object stores of a stopped graph: its devices are made over disks that are opened read-only, and report
-//! damage.
+//! Checks of the object stores of a stopped graph: makes its devices over disks that are opened read-only, and returns
+//! the damage that the devices report.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,13 +17,14 @@ use crate::check::ephemeral;
 use crate::scan::place;
 use crate::{Doctor, Finding, Sort, Soundness, name_of};
 
-/// The largest number of findings about one device.
+/// Maximum number of damaged objects that are reported for one device; further ones are counted.
 const TOLD_MAX: usize = 16;
 
-/// Report of a device that was made.
+/// The report of an opened device about its object store, or the error of opening the device.
 type Answer = block::Result<Checked>;
 
-/// Checks the object stores on the disks of a stopped graph, and writes nothing. `places` are the paths of the disks.
+/// Checks the object stores on the disks of a stopped graph. Writes nothing. `places` are the paths of the disks, by
+/// name.
 pub async fn check(
     doctor: &Doctor,
     newest: &Label,
@@ -35,7 +36,7 @@ pub async fn check(
     let keyed = spec.keyed(doctor.registry).into_iter().map(|name| (name, "a key"));
     let local = spec.local_options(doctor.registry).into_iter();
     let local = local.filter(|(_, option, _)| option.required);
-    // Devices that open only with a setting that labels do not hold.
+    // Devices that cannot open without a setting that labels do not contain, such as a key: by name, with the setting.
     let locked: BTreeMap<_, _> =
         keyed.chain(local.map(|(name, option, _)| (name, option.name))).collect();
     for node in planned.nodes.iter().filter(|node| node.kind.capabilities.keeps_objects) {
@@ -44,7 +45,7 @@ pub async fn check(
         let missing =
             disks.map(|disk| disk.name.as_str()).filter(|disk| !places.contains_key(*disk));
         if planned.is_lost(&node.name, &missing.collect::<Vec<_>>()) {
-            // The missing disk has a finding already.
+            // The check has a finding about the missing disk already.
             continue;
         }
         let mut names = beneath.nodes.iter().map(|node| node.name.as_str());
@@ -63,7 +64,7 @@ pub async fn check(
     found
 }
 
-/// Returns the report of a device about its object store, or the error of opening it.
+/// Opens the device `device` of a graph, and returns its report about its object store, or the error of opening it.
 ///
 /// # Errors
 /// If its disks cannot be opened, so that the state of the object store is unknown.
@@ -83,7 +84,7 @@ async fn ask(
     Ok(graph.ask::<Check>(member, Nothing {}).await)
 }
 
-/// Opens the disks read-only, so that no device over them writes.
+/// Plans the part of the graph below `device`, and opens its disks read-only, so that no device writes to them.
 async fn open(
     doctor: &Doctor,
     engine: &Engine,
@@ -117,9 +118,9 @@ fn findings_of(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> 
     };
     match asked {
         Err(refusals) => refusals.iter().map(unseen).collect(),
-        // Nothing was ever stored.
+        // The device wanted to create its object store, so it never had one.
         Ok(Err(error)) if error.kind() == ErrorKind::ReadOnly => Vec::new(),
-        // Without a decision it does not open degraded.
+        // The device does not open without a missing disk unless the operator decides so.
         Ok(Err(error)) if error.kind() == ErrorKind::Degraded => vec![unseen(&error)],
         Ok(Err(error)) => {
             let why = error.message_after("the state of the device cannot be opened");
@@ -129,7 +130,7 @@ fn findings_of(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> 
     }
 }
 
-/// Returns the first faults, and the number of the others.
+/// Returns the first findings of a report about an object store, and one finding with the number of the others.
 fn wrong(device: &str, report: &Checked) -> Vec<Finding> {
     let soundness = match report.health {
         Health::Ok => return Vec::new(),

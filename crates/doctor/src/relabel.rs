@@ -1,12 +1,13 @@
-//! A new label for a disk that has lost its own, from the labels of the other disks of its graph. Pure: it opens no disk.
+//! New labels for disks that have lost theirs, made from the labels of the other disks of the graph. Pure: opens no
+//! disk.
 //!
-//! The states of devices in the lost label are lost, and so is the record of missed writes. So the disk comes back as one that
-//! has missed everything. If its bytes are copied from others, no more is needed. If it may have the only copy of some bytes,
-//! the operator must decide that they count (`trust`).
+//! With a lost label, the states of devices in it are lost, and so is their record of missed writes. So a relabelled
+//! disk counts as one that missed every write. If devices copy its bytes from other disks, that is enough. If the disk
+//! may have the only copy of some bytes, the operator must decide that these bytes count (`trust`).
 //!
-//! A disk that was truncated and extended again has a label at its front, and maybe zeros in its data. A disk
-//! that was overwritten from its front on has a label at its back, and maybe other bytes in its data. Both
-//! count as disks that have missed everything, unless the operator trusts them.
+//! A disk that was truncated and extended again has a label at its front, and may have zeros in its data. A disk that
+//! was overwritten from its front on has a label at its back, and may have other bytes in its data. Both count as disks
+//! that missed every write, unless the operator trusts them.
 
 use std::collections::BTreeMap;
 
@@ -23,48 +24,49 @@ use serde::Serialize;
 
 use crate::check::{Named, ProbedDisk, only_copy_reason};
 
-/// A graph in which one disk has lost its label, with the facts from which the label can be made again.
+/// A graph in which disks have lost their labels, with the facts from which the labels can be made again.
 pub struct Graph<'g> {
     /// The newest label of the graph.
     pub newest: &'g Label,
-    /// The disks that the newest label names.
+    /// The labelled disks that the newest label names, by name.
     pub named: &'g Named,
-    /// Plan of the graph with all of its disks.
+    /// Plan of the graph with all of its disks, present or not.
     pub planned: &'g Planned,
-    /// All labels of the graph that were found.
+    /// All disks with labels of the graph that the newest label names and that were found.
     pub seen: &'g [ProbedDisk<'g>],
-    /// Names of the disks that have lost their labels, according to the operator. All other disks must be present.
+    /// Names of the disks that have lost their labels, according to the operator or the spec. All other disks must be
+    /// present.
     pub lost: Vec<&'g str>,
-    /// Names of the disks that have lost the label at one end, except for trusted disks.
+    /// Names of the disks that have lost the label at one end, except the disks that the operator trusts.
     pub cut: Vec<&'g str>,
-    /// Whether a label may be written although another machine has the disk open (`--take`).
+    /// Whether a label may be written although it names another machine that has the disk open (`--take`).
     pub take: bool,
 }
 
-/// The path that the operator or a spec names for a disk.
+/// The path of a disk that may have lost its label, as the operator or a spec names it.
 pub struct NamedPlace<'s> {
     /// Name of the disk.
     pub name: &'s str,
     /// Path of the disk.
     pub place: &'s str,
-    /// Whether the operator named the path on the command line; else a spec does.
+    /// Whether the operator named the path on the command line; otherwise a spec has it.
     pub by_hand: bool,
-    /// Whether the operator declared the bytes of the disk correct as they are.
+    /// Whether the operator declared the bytes of the disk correct as they are (`--trust`).
     pub trusted: bool,
 }
 
-/// The content that a repair found on a disk.
+/// The content of the disk at a path, as a repair found it.
 pub struct PlaceContent {
     /// All copies of the label of the disk.
     pub inspection: Inspection,
-    /// Block size of the disk.
+    /// Block size of the disk in bytes.
     pub block_size: u32,
 }
 
 /// A label that a repair can write to a disk.
 #[derive(Serialize)]
 pub struct Relabel {
-    /// Number of the copies of the label on the disk that the written label follows; `None` if the disk has no label.
+    /// Number of the copies on the disk with its present label, whose successor is written; `None` without a label.
     #[serde(skip)]
     pub(crate) over: Option<usize>,
     /// Name of the graph of the disk.
@@ -73,23 +75,23 @@ pub struct Relabel {
     pub name: String,
     /// Path of the disk.
     pub place: String,
-    /// The planned write, in words.
+    /// The planned write, in words: `write a label on PATH as DISK`.
     #[serde(skip)]
     would: String,
-    /// Description of the effect on the bytes of the disk.
+    /// The effect of the new label on the bytes of the disk, in words.
     pub words: String,
     #[serde(skip)]
     pub(crate) label: Label,
 }
 
 impl Relabel {
-    /// Whether the disk got another label after this label was planned.
+    /// Whether the label of the disk has changed since the repair was planned. `now` is the present inspection.
     pub(crate) fn is_outdated(&self, now: &Inspection) -> bool {
         let Ok(Some((label, _))) = &now.label else { return false };
         self.over.is_none() || label.sequence != self.label.sequence
     }
 
-    /// Returns a line for the user about the planned write of the label.
+    /// Returns a line for the user about the planned write of this label.
     pub fn text(&self) -> String {
         let Self { graph, would, words, label, .. } = self;
         let change = label.epoch;
@@ -98,7 +100,8 @@ impl Relabel {
 }
 
 impl Graph<'_> {
-    /// Returns the label that a repair can write to the disk `said`, whose content is `there`, on the machine `here`.
+    /// Returns the label that a repair on the machine `here` can write to the disk `said`, which has the content
+    /// `there`.
     ///
     /// # Errors
     /// The reason why the disk gets no label, with a next step.
@@ -146,7 +149,8 @@ impl Graph<'_> {
         Relabel { over, graph, name, place: said.place.to_owned(), would, words, label }
     }
 
-    /// Returns the label of the disk and the number of its copies, if the label at one end is gone.
+    /// Returns the label of the disk and the number of its copies, if the disk is the named one and has lost the label
+    /// at one end.
     fn without_its_end<'t>(
         &self,
         said: &NamedPlace<'_>,
@@ -158,8 +162,8 @@ impl Graph<'_> {
         is_cut.then_some((label, *number))
     }
 
-    /// Returns a label for both ends. It has no state of the devices that hold copies, so that they copy the
-    /// whole disk, unless the operator trusts its bytes.
+    /// Returns a label for both ends of a disk that has lost one. Unless the operator trusts the disk, the label lacks
+    /// the states of devices that hold copies, so that these devices copy the whole disk.
     fn end_anew(
         &self,
         said: &NamedPlace<'_>,
@@ -196,7 +200,7 @@ impl Graph<'_> {
         Ok(self.made(said, would, words, label, Some(number)))
     }
 
-    /// Returns the label of a trusted disk from an earlier time.
+    /// Returns the label of the disk `said` if the operator trusts the disk and the disk is stale.
     fn older(&self, said: &NamedPlace<'_>) -> Option<&Label> {
         let known = self.named.get(said.name).filter(|_| said.trusted)?;
         let older = older(self.seen.iter().map(|seen| seen.label));
@@ -204,7 +208,7 @@ impl Graph<'_> {
         Some(seen.label).filter(|label| older.contains(&label.disk))
     }
 
-    /// Returns a label with which a disk counts as if it had never been away.
+    /// Returns a label with which a stale disk counts as if it had missed no broadcast, because the operator trusts it.
     fn let_count(
         &self,
         said: &NamedPlace<'_>,
@@ -262,7 +266,8 @@ impl Graph<'_> {
         }
     }
 
-    /// Checks that the labels of the other disks agree, are complete, and may be written here.
+    /// Checks that the labels of the other disks have no split brain, that no other disk is missing, and that the
+    /// machine `here` may write the labels.
     fn may_be_written(&self, here: &Machine) -> Result<()> {
         let Self { newest, seen, .. } = self;
         if let Some(other) = split_brain(newest, seen.iter().map(|seen| seen.label)) {
@@ -286,7 +291,7 @@ impl Graph<'_> {
         seen.try_for_each(|seen| check_writable(seen.place, seen.label, here, self.take))
     }
 
-    /// Checks that each device with a state on the disk has a state on another disk.
+    /// Checks that each device with a state in the lost label of `name` has a state on another disk as well.
     fn keeps_elsewhere(&self, name: &str) -> Result<()> {
         let is_elsewhere =
             |device: &str| self.seen.iter().any(|seen| seen.label.cells.contains_key(device));
@@ -306,7 +311,8 @@ impl Graph<'_> {
         )))
     }
 
-    /// Returns the effect on its bytes: they are copied from others, or the operator trusts them.
+    /// Returns the effect of a new label on the bytes of the disk: they are copied from other disks, or the operator
+    /// trusts them.
     fn whose_bytes_count(&self, said: &NamedPlace<'_>) -> Result<String> {
         let NamedPlace { name, place, trusted, .. } = said;
         let only = self.planned.only_on(&[name]).join(", ");
@@ -338,7 +344,7 @@ pub(crate) fn check_writable(place: &str, label: &Label, here: &Machine, take: b
     let is_waived = |found: &Finding| take && found.waived_by.contains(&Waiver::Take);
     let Some(found) = findings.into_iter().find(|found| !is_waived(found)) else { return Ok(()) };
     Err(match found.case {
-        // That machine may be writing the next label.
+        // That machine may be about to write the next label of the disk.
         Case::HeldByOtherHost => found
             .error
             .next("repair on that machine; if that machine never uses the disks again, --take"),
@@ -346,7 +352,7 @@ pub(crate) fn check_writable(place: &str, label: &Label, here: &Machine, take: b
     })
 }
 
-/// Checks that the place has no label and no content of another program.
+/// Checks that the disk at the path has no label and no content of another program.
 fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
     let NamedPlace { name, place, by_hand, .. } = said;
     match (&there.inspection.label, &there.inspection.other) {
@@ -377,7 +383,7 @@ fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
     }
 }
 
-/// Checks that the place has the size and the block size of the disk.
+/// Checks that the disk at the path is large enough for the lost disk, and has no larger blocks.
 fn is_as_large(said: &NamedPlace<'_>, known: Remembered, there: &PlaceContent) -> Result<()> {
     let NamedPlace { name, place, .. } = said;
     let (has, needs) = (there.inspection.size, Area::Back(known.data_bytes).range().end());

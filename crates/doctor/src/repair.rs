@@ -1,4 +1,4 @@
-//! Plans of repairs, and the writes of labels.
+//! Plans of repairs of labels, and the writes that they need.
 
 use std::path::Path;
 
@@ -14,17 +14,18 @@ use crate::directory::by_graph;
 use crate::relabel::{Graph, NamedPlace, PlaceContent, Relabel, check_writable};
 use crate::{Doctor, Found, scan};
 
-/// The name of a disk, its path, and whether the operator named the path (else a spec did).
+/// A path that a disk may have: name of the disk, path, and whether the operator named the path (otherwise a spec has
+/// it).
 pub type NamedPath = (String, String, bool);
 
-/// The labels that a repair would write.
+/// The labels that a repair would write to disks.
 #[derive(Default, Serialize)]
 pub struct Plan {
-    /// Paths of disks with damaged copies of their label, which are rewritten from an intact copy.
+    /// Paths of the disks with damaged copies of their label. The repair rewrites the copies from an intact one.
     pub renew: Vec<String>,
-    /// Labels to write to disks that have lost theirs, made from the labels of the other disks of the graph.
+    /// The new labels for disks that have lost theirs, made from the labels of the other disks of the graph.
     pub relabels: Vec<Relabel>,
-    /// Reasons why other disks that a spec names get no label.
+    /// Reasons why other disks that the spec names get no label.
     pub not: Vec<String>,
 }
 
@@ -40,7 +41,7 @@ impl Plan {
         self.renew.iter().map(String::as_str).chain(remade).collect()
     }
 
-    /// Returns a line for the user about each disk.
+    /// Returns the text of the plan for the user: a line for each disk.
     pub fn text(&self) -> String {
         let renew = |place: &String| format!("would rewrite the label on {place}\n");
         let not = self.not.iter().map(|why| format!("not repaired: {why}\n"));
@@ -54,23 +55,23 @@ impl Plan {
 
 /// The decisions of an operator about a repair.
 pub struct Asked<'a> {
-    /// Paths of disks that have lost their labels, by disk name.
+    /// Paths of disks that have lost their labels, each with the name of the disk.
     pub places: &'a [(String, String)],
-    /// The spec of the graph, which may name further paths.
+    /// The spec of the graph, which may name the paths of further disks.
     pub spec: Option<&'a Spec>,
-    /// Names of disks whose bytes the operator declares correct as they are.
+    /// Names of the disks whose bytes the operator declares correct as they are (`--trust`).
     pub trusted: &'a [String],
-    /// Whether a label may be written although another machine has the disk open.
+    /// Whether a label may be written although it names another machine that has the disk open (`--take`).
     pub take: bool,
 }
 
 impl Doctor {
-    /// Plans the repair of the found graphs: which damaged copies of labels can be rewritten from an intact copy, and
-    /// which lost labels can be made again from those of other disks in `directory`.
+    /// Plans the repair of the graphs `found`: which damaged copies of labels can be rewritten from an intact copy, and
+    /// which lost labels can be made from those of other disks in `directory`.
     ///
     /// # Errors
-    /// If a disk that the operator named gets no label; `Invalid` or `InUse` if disks are named, and the graph is not
-    /// a single stopped one.
+    /// If a disk that the operator named gets no label; `Invalid` or `InUse` if the operator named disks, and `found`
+    /// is not a single graph that does not run.
     pub async fn plan_repair(
         &self,
         found: &Found,
@@ -93,10 +94,10 @@ impl Doctor {
         Ok(plan)
     }
 
-    /// Writes the planned labels to the disks of graphs that are not running.
+    /// Writes the labels of `plan` to the disks of the graphs in `found` that are not running.
     ///
     /// # Errors
-    /// The error of the first label that cannot be written. The labels after it are not written.
+    /// The error of the first label that cannot be written. The repair stops there.
     pub async fn repair(&self, found: &Found, plan: &Plan, take: bool) -> Result<()> {
         for place in found.graphs[found.running..].iter().flat_map(to_renew) {
             self.renew(Path::new(place), take).await?;
@@ -107,17 +108,17 @@ impl Doctor {
         Ok(())
     }
 
-    /// Reads the label copies and the block size of a disk.
+    /// Reads the label copies and the block size of the disk at `place`.
     async fn there(&self, place: &str) -> Result<PlaceContent> {
         let disk = self.open(Path::new(place), true).await?;
         let inspection = meta::inspect(&self.env, disk.lower()).await?;
         Ok(PlaceContent { inspection, block_size: disk.lower().info().block_size })
     }
 
-    /// Writes a planned label to a disk without a label, or over the one that it continues.
+    /// Writes a planned label to its disk: a first label, or the successor of the label that the plan has seen.
     ///
     /// # Errors
-    /// `InUse` if the disk has another label by now; errors of the disk.
+    /// `InUse` if the disk has another label by now than the plan has seen; errors of the disk.
     async fn write_label(&self, relabel: &Relabel) -> Result<()> {
         let disk = self.open(Path::new(&relabel.place), false).await?;
         if relabel.is_outdated(&meta::inspect(&self.env, disk.lower()).await?) {
@@ -128,11 +129,12 @@ impl Doctor {
         store.renew().await
     }
 
-    /// Writes all copies of a label anew from a sound one. `take`: even if another machine has the disk open.
+    /// Rewrites all copies of the label of the disk at `path` from an intact copy. With `take`, does so even if another
+    /// machine has the disk open.
     ///
     /// # Errors
-    /// `Corrupt` if no copy can be read any more, `Unsupported` if this version must not write the label, `InUse` if
-    /// another machine has the disk open; errors of the disk.
+    /// `Corrupt` if no copy can be read any more; `Unsupported` if this version of Cairn must not write the label;
+    /// `InUse` if another machine has the disk open; errors of the disk.
     async fn renew(&self, path: &Path, take: bool) -> Result<()> {
         let disk = self.open(path, false).await?;
         let inspection = meta::inspect(&self.env, disk.lower()).await?;
@@ -147,7 +149,8 @@ impl Doctor {
 }
 
 impl Asked<'_> {
-    /// Returns the places of disks that may have lost their labels: the named ones, and then those of the spec.
+    /// Returns the paths of disks that may have lost their labels: those that the operator named, then those in the
+    /// spec.
     fn said(&self, registry: Registry) -> Vec<NamedPath> {
         let by_hand = self.places.iter().map(|(name, place)| (name.clone(), place.clone(), true));
         let mut said: Vec<_> = by_hand.collect();
@@ -160,7 +163,7 @@ impl Asked<'_> {
         said
     }
 
-    /// Checks that disks are named for one graph that does not run.
+    /// Checks that `found` is a single graph that does not run, if the operator named disks.
     fn is_of_one(&self, found: &Found) -> Result<()> {
         let option = match (self.places.is_empty(), self.trusted.is_empty()) {
             (true, true) => return Ok(()),
@@ -242,7 +245,8 @@ impl Asked<'_> {
         Ok(())
     }
 
-    /// Returns the named places, and those of disks that have lost one end and of trusted disks.
+    /// Returns the paths in `said`, and the paths of further disks: those that have lost the label at one end, and
+    /// trusted ones.
     fn all_said(
         &self,
         seen: &[ProbedDisk<'_>],
@@ -268,7 +272,7 @@ impl Asked<'_> {
     }
 }
 
-/// Plans the graph with all of its disks.
+/// Plans the graph of the label `newest` with all of its disks, present or not.
 async fn planned_of(doctor: &Doctor, newest: &Label, named: &Named) -> Result<Planned> {
     let graph = &newest.graph_name;
     let planned = plan(doctor, newest, named).await.map_err(|why| {
@@ -281,7 +285,7 @@ async fn planned_of(doctor: &Doctor, newest: &Label, named: &Named) -> Result<Pl
     })
 }
 
-/// Returns the places of the disks of a graph with a damaged copy of their label.
+/// Returns the paths of the disks of a checked graph that have a damaged copy of their label.
 fn to_renew(graph: &findings::Checked) -> impl Iterator<Item = &str> {
     graph.disks.iter().filter(|disk| disk.to_renew).map(|disk| disk.place.as_str())
 }

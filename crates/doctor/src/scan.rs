@@ -1,4 +1,4 @@
-//! The disks of this machine: its block devices, and the files of a directory.
+//! Search for the disks of this machine: its block devices, and the files of a directory.
 
 #![allow(clippy::disallowed_methods, reason = "it looks for disks in directories of this machine")]
 
@@ -14,32 +14,32 @@ use serde::Serialize;
 
 use crate::Doctor;
 
-/// Files in which Linux keeps the identity of a machine.
+/// File in which Linux stores the id of the machine.
 const MACHINE_ID: &str = "/etc/machine-id";
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
-/// The largest number of disks and files that a scan opens.
+/// Maximum number of block devices and files that a scan opens.
 const LOOKED_AT_MAX: usize = 4096;
 
 const BLOCK_DEVICES: &str = "/sys/class/block";
 
-/// A label that a scan found, and the path of its disk.
+/// A label that a scan has read, and the path of its disk.
 pub struct FoundLabel {
     /// Path of the disk.
     pub path: PathBuf,
-    /// Newest label of the disk.
+    /// Newest label on the disk.
     pub label: Label,
 }
 
-/// A disk that a scan skipped, because another process has it open or it cannot be read.
+/// A disk that a scan skipped, because another process has the disk open or the disk cannot be read.
 #[derive(Serialize)]
 pub struct Skipped {
-    /// Path of the disk, printable.
+    /// Path of the disk, as printable text.
     pub path: String,
-    /// The error of opening or reading the disk.
+    /// The error of opening or reading the disk, for which the scan skipped it.
     #[serde(serialize_with = "as_text")]
     pub why: Error,
-    /// Label of the disk, if another process has the disk open.
+    /// Label of the disk, read without its lock, if another process has the disk open.
     #[serde(skip)]
     pub label: Option<Label>,
 }
@@ -52,14 +52,15 @@ pub fn as_text<S: serde::Serializer>(error: &Error, to: S) -> Result<S::Ok, S::E
     to.collect_str(error)
 }
 
-/// Result of a scan: the findings, and the disks that were skipped.
+/// Result of a scan: one value for each disk with a label, and the disks that were skipped.
 pub type Scanned<T> = (Vec<T>, Vec<Skipped>);
 
 impl Doctor {
-    /// Scans the block devices and the files of `directory`, and returns all labels that can be read.
+    /// Scans the block devices and the files of `directory`, and returns all labels that can be read and the skipped
+    /// disks.
     ///
     /// # Errors
-    /// If the directory cannot be read, or there are too many disks.
+    /// If the directory cannot be read, or has too many possible disks.
     pub async fn labels(&self, directory: &Path) -> Result<Scanned<FoundLabel>> {
         let look = async |path: PathBuf, lower: &Lower| match Store::look(&self.env, lower).await? {
             AreaContent::Label(label, _) => Ok(Some(FoundLabel { path, label: *label })),
@@ -69,8 +70,8 @@ impl Doctor {
         self.each(directory, look).await
     }
 
-    /// Scans the block devices and the files of `directory`, and returns all disks that have or had a label, with every
-    /// copy of it.
+    /// Scans the block devices and the files of `directory`, and returns all disks that have or had a label, with an
+    /// inspection of every copy of the label, and the skipped disks.
     ///
     /// # Errors
     /// As [`Doctor::labels`].
@@ -104,7 +105,7 @@ impl Doctor {
                     let in_use = why.kind() == ErrorKind::InUse;
                     let label = in_use.then(|| label_in_use(&path)).flatten();
                     let path = path.display().to_string();
-                    // The device and its disk have the same name here, and the message has the name already.
+                    // The device and its disk have the path as their name; the message contains the path already.
                     let why = if why.place() == Some(&path) { why.without_place() } else { why };
                     skipped.push(Skipped { path, why, label });
                 }
@@ -114,7 +115,7 @@ impl Doctor {
     }
 }
 
-/// Returns a path as text, because specs and labels hold only text.
+/// Returns a path as text, because specs and labels can contain only text.
 ///
 /// # Errors
 /// `Invalid` if the path is not UTF-8.
@@ -125,7 +126,7 @@ pub fn text(path: &Path) -> Result<&str> {
     })
 }
 
-/// Returns the identity of this machine, which is derived from the host name if the machine has no id.
+/// Returns the identity of this machine: its host name and its id. Without an id, derives the id from the host name.
 pub fn machine() -> Machine {
     let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
     let host = read(HOST_NAME).trim().to_owned();
@@ -138,7 +139,7 @@ pub fn machine() -> Machine {
     Machine::new(&host, id.unwrap_or_else(|_| by_name()))
 }
 
-/// Returns the error of a disk with an unusable label. Its graph is unknown.
+/// Returns the error that the label of the disk at `path` is unusable.
 fn unread(path: &Path, wrong: &Wrong) -> Error {
     let next = next_for(&path.display().to_string(), wrong);
     Error::new(ErrorKind::Corrupt, format!("{} has {wrong}", path.display())).next(next)
@@ -155,8 +156,8 @@ pub fn next_for(place: &str, wrong: &Wrong) -> String {
     }
 }
 
-/// Returns the label at the front of a disk that another process has locked. That process may be writing the next
-/// label, but over other copies.
+/// Returns the label at the front of a disk that another process has locked. That process may be writing the next label
+/// at this time, but it writes to other copies.
 pub fn label_in_use(path: &Path) -> Option<Label> {
     let mut front = vec![0; meta::AREA_BYTES as usize];
     std::fs::File::open(path).and_then(|mut disk| disk.read_exact(&mut front)).ok()?;
@@ -164,7 +165,8 @@ pub fn label_in_use(path: &Path) -> Option<Label> {
     Some(label)
 }
 
-/// Returns the paths that may be disks: block devices that this user may read, and files large enough for a label.
+/// Returns the paths that may be disks: block devices that this user may read, and files of `directory` that are large
+/// enough for a label.
 fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     if let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) {
@@ -192,7 +194,8 @@ fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Whether a block device is large enough for a label (one without a medium is not), and may be read.
+/// Whether this user may read the block device, and the device is large enough for a label. A drive without a medium
+/// has no bytes.
 fn is_readable_device(path: &Path) -> bool {
     let Some(name) = path.file_name() else { return false };
     let size = std::fs::read_to_string(Path::new(BLOCK_DEVICES).join(name).join("size"));
@@ -213,7 +216,7 @@ pub fn place(path: &Path) -> (String, String) {
     (kind.to_owned(), path.to_string_lossy().into_owned())
 }
 
-/// Opens a raw disk, under its lock.
+/// Opens and locks the raw disk at `path`. Returns its node in `engine`.
 ///
 /// # Errors
 /// `Invalid` for a path that is no disk; errors of the system or of the disk.
@@ -248,7 +251,7 @@ async fn open(doctor: &Doctor, path: &Path, read_only: bool, engine: &Engine) ->
     engine.add_device(&given.name, disk, Needs::LEAF, &[])
 }
 
-/// A raw disk that this process has open and locked.
+/// A raw disk that this process has opened and locked.
 pub struct OpenDisk {
     env: Env,
     engine: Engine,
@@ -262,11 +265,11 @@ impl Drop for OpenDisk {
     }
 }
 
-/// The content of both ends of a disk.
+/// The content of both ends of a disk, for the user.
 pub struct Content {
-    /// Description of the content for people.
+    /// Description of the content in words.
     pub words: String,
-    /// Whether the content is a label of Cairn.
+    /// Whether the content is a label of Cairn, even a damaged one.
     pub ours: bool,
     /// Whether both ends of the disk are zeros.
     pub blank: bool,
@@ -284,7 +287,7 @@ impl Doctor {
         Ok(OpenDisk { env, engine, node, lower })
     }
 
-    /// Returns the label of the disk at `path`, if no other process has the disk open and the label can be read.
+    /// Returns the label of the disk at `path`; `None` if another process has the disk open, or no label can be read.
     pub async fn label(&self, path: &Path) -> Option<Label> {
         let disk = self.open(path, true).await.ok()?;
         match Store::look(&self.env, &disk.lower).await {
@@ -300,7 +303,7 @@ impl OpenDisk {
         &self.lower
     }
 
-    /// Returns the content of both ends of the disk.
+    /// Returns a description of the content of both ends of the disk.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -314,7 +317,7 @@ impl OpenDisk {
         })
     }
 
-    /// Overwrites both ends of the disk with zeros.
+    /// Zeros both label areas of the disk.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -323,7 +326,7 @@ impl OpenDisk {
     }
 }
 
-/// Returns the content of a disk in words, and whether it is a label of Cairn.
+/// Returns a description of the content of a disk, and whether the content is a label of Cairn.
 fn held(seen: &AreaContent) -> (String, bool) {
     match seen {
         AreaContent::Label(label, _) => {
@@ -342,7 +345,7 @@ fn held(seen: &AreaContent) -> (String, bool) {
     }
 }
 
-/// Returns the path with all links resolved, if there is such a file.
+/// Returns the path with all symbolic links resolved; `None` if no file is there.
 pub fn real(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok()
 }

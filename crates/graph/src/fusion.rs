@@ -1,19 +1,20 @@
-//! Tables, each fused with the tables directly below it: one lookup, however many there are.
+//! Fusion of tables: a table device and the tables directly below it become one table, so that one lookup per request
+//! is enough.
 
 use block::{Port, Result, Table};
 
-/// The tables of a table device: its own table over its lowers, and that table fused with the tables below. `P`
-/// identifies a device.
+/// The tables of a table device: its own table, which maps to its lowers, and this table fused with the tables below.
+/// `P` is the type that identifies a device.
 #[derive(Clone)]
 pub(crate) struct Fusion<P> {
     pub own: Table,
     pub fused: Table,
-    /// The devices at which the ports of the fused table end, by port number.
+    /// The devices to which the ports of `fused` lead, by port number.
     pub ports: Vec<P>,
 }
 
 impl<P: Copy + PartialEq> Fusion<P> {
-    /// Returns the tables of a device with the table `own` over the device `below`, which has no table.
+    /// Returns the tables of a device with the table `own` over the device `below`, which has no table itself.
     pub fn alone(own: Table, below: P) -> Self {
         Self { fused: own.clone(), own, ports: vec![below] }
     }

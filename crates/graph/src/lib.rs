@@ -1,5 +1,5 @@
-//! From a spec to a running graph: validate, build, fuse, run. Knows kinds only through the registry that its caller
-//! passes.
+//! From a spec to a running graph: validates the spec, plans and builds the devices, fuses tables, and changes a graph
+//! that runs. Knows kinds only through the registry that the caller passes.
 
 mod fusion;
 pub mod labels;

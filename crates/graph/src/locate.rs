@@ -1,4 +1,4 @@
-//! Location of one byte of an export on the disks.
+//! Search for the places of one byte of an export on the disks.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -9,11 +9,12 @@ use block::{ByteRange, Error, ErrorKind, Result};
 
 use crate::running::{Export, Graph};
 
-/// Maximum number of places of one byte, counted over all devices on the way down.
+/// Maximum number of places at which [`Graph::locate`] finds one byte, counted over all devices below the export.
 const PLACES_MAX: usize = 4096;
 
 impl Graph {
-    /// Returns the way of the byte at `offset` of an export down to the disks.
+    /// Returns the device that holds the byte at `offset` of an export, and below it the places of that byte in each
+    /// lower, down to the disks.
     ///
     /// # Errors
     /// `OutOfRange` if `offset` is past the end of the export; `Limit` if the byte is in more than 4096 places.
@@ -26,8 +27,9 @@ impl Graph {
         self.locate_in(export.member, offset, "".into(), &mut 0).await
     }
 
-    /// Returns the way of one byte of a member. `places` counts the places found so far; their number doubles with each
-    /// mirror of two partitions of one device.
+    /// Returns the place of the byte at `offset` of a member, and the places of that byte below. `how` describes the
+    /// step from the upper device to this member. `places` counts the places found so far: each mirror of two
+    /// partitions of one device doubles their number.
     fn locate_in<'g>(
         &'g self,
         member: usize,

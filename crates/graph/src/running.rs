@@ -1,4 +1,4 @@
-//! A running graph, built from a plan.
+//! A graph with open devices, built from a plan.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -18,13 +18,13 @@ use crate::fusion::Fusion;
 use crate::labels::{self, Labels, Place, is_looked_at};
 use crate::spec::{Planned, PlannedNode};
 
-/// A graph with open devices. It is valid as long as the engine that it was built on.
+/// A graph with open devices. Its nodes belong to the engine with which it was built.
 pub struct Graph {
     name: String,
     engine: Engine,
     nodes: Vec<Member>,
     exports: Vec<Export>,
-    /// The names of devices that were closed. Their replacements may exist already.
+    /// The names of devices that a live change has closed and not reopened. Their replacements may exist already.
     closed: Rc<RefCell<BTreeSet<String>>>,
 }
 
@@ -39,20 +39,24 @@ pub struct Member {
     pub lowers: Vec<usize>,
     /// Size, block size and other facts about the disk or device.
     pub info: Info,
-    /// The node of the engine at which requests for the disk or device begin.
+    /// The node of the engine at which requests for the disk or device begin. If it has several nodes, this is the top
+    /// one.
     pub node: NodeId,
-    /// The nodes that were made for it, and that are removed with it.
+    /// The nodes of the engine that were made for the disk or device, and that are removed with it; the top one is
+    /// last.
     made: Vec<NodeId>,
     body: Body,
 }
 
 impl Member {
-    /// Returns the number of bytes of the label before the data, if this is a labelled disk; else 0.
+    /// Returns the number of bytes of the label area before the data of a labelled disk; 0 for any other disk or
+    /// device.
     pub fn label_bytes(&self) -> u64 {
         if matches!(self.body, Body::Labelled(..)) { meta::DATA_START } else { 0 }
     }
 
-    /// Returns the fused table through which requests for this disk or device go, if it is a table or a labelled disk.
+    /// Returns the fused table through which requests for this disk or device go, if it is a table device or a labelled
+    /// disk.
     pub fn fused(&self) -> Option<&Table> {
         self.fusion().map(|fusion| &fusion.fused)
     }
@@ -64,8 +68,8 @@ impl Member {
         }
     }
 
-    /// Returns the node of the engine that counts the requests of this disk or device. For a labelled disk this is the
-    /// raw disk's node, since tables above bypass the node of the data.
+    /// Returns the node of the engine that counts the requests of this disk or device. For a labelled disk, this is the
+    /// node of the raw disk, since fused tables above bypass the node of the data.
     pub fn counted(&self) -> NodeId {
         match &self.body {
             Body::Labelled(_, data) => data.ports[0],
@@ -77,17 +81,17 @@ impl Member {
 #[derive(Clone)]
 enum Body {
     Device(Rc<dyn AnyDevice>),
-    /// A labelled disk: the raw disk, and the table of its data.
+    /// A labelled disk: the raw disk, and the table that maps the data between its label areas.
     Labelled(Rc<dyn AnyDevice>, Fusion<NodeId>),
-    /// A hook, and the options that it was made from.
+    /// A hook, and the options with which the hook was made.
     Hooks(Rc<dyn Hooks>, Vec<(&'static str, Value)>),
     Table(Fusion<NodeId>),
 }
 
-/// The nodes that were made for a member, what is behind them, and its facts.
+/// The result of making a member: its nodes of the engine, its body, and its facts.
 type Made = (Vec<NodeId>, Body, Info);
 
-/// An export of an open graph, as clients see it.
+/// An export of a graph with open devices.
 pub struct Export {
     /// Name of the export.
     pub name: String,
@@ -95,9 +99,9 @@ pub struct Export {
     pub member: usize,
     /// The node of the engine to which a portal of this export leads.
     pub node: NodeId,
-    /// The node that was made for it alone, if it needs one.
+    /// The node that was made for this export alone: a read-only table over a writable device. `None` if not needed.
     made: Option<NodeId>,
-    /// Names in the certificates of the clients that may use the export; all clients if `None`.
+    /// The names that client certificates must have to use the export; `None` if all clients may use the export.
     pub clients: Option<Vec<String>>,
     /// Size, block size and other facts about the export.
     pub info: Info,
@@ -111,20 +115,22 @@ struct Building<'b> {
     before: Option<&'b Before<'b>>,
 }
 
-/// The open graph that a new graph replaces in a live change.
+/// The running graph that a live change replaces, as the input for building its successor.
 pub struct Before<'b> {
-    /// The graph that is replaced.
+    /// The running graph that the live change replaces.
     pub graph: &'b Graph,
-    /// The plan of the graph that is replaced.
+    /// The plan of the running graph that the live change replaces.
     pub planned: &'b Planned,
-    /// For each node of the new plan: the index of the member of the old graph that is kept unchanged, if there is one.
+    /// For each node of the new plan: the index of the member of the old graph that continues unchanged, if there is
+    /// one.
     pub unchanged: Vec<Option<usize>>,
-    /// The hand-overs of closed devices of the old graph to their successors, by name and kind.
+    /// The hand-overs of closed devices of the old graph to their successors, by name and kind of the device.
     pub handovers: BTreeMap<(String, &'static str), Rc<dyn Any>>,
 }
 
 impl Building<'_> {
-    /// Returns the store for the state of the device, with the hand-over of its predecessor if there is one.
+    /// Returns the store for the state of the stateful device `index`, with the hand-over of its predecessor if there
+    /// is one.
     fn kept(&self, index: usize) -> Rc<dyn StateStore> {
         let node = &self.plan.nodes[index];
         let handover = self.handover(node);
@@ -138,8 +144,8 @@ impl Building<'_> {
         }
     }
 
-    /// Returns the configuration of a stateful device. Its option for one start (`trust`) is left out if the device has
-    /// run before: its state since then counts.
+    /// Returns the configuration of the stateful device `node`. If a device of this name and kind ran in the old graph,
+    /// leaves out the option for one start (`trust`): the state of that device decides instead.
     fn given(&self, node: &PlannedNode) -> DeviceConfig {
         let mut given = node.given.clone();
         let before = self.before.and_then(|before| before.graph.member(&node.name));
@@ -149,19 +155,20 @@ impl Building<'_> {
         given
     }
 
-    /// Returns the hand-over of the device with the name and kind of `node`.
+    /// Returns the hand-over of the closed device that had the name and kind of `node`.
     fn handover(&self, node: &PlannedNode) -> Handover {
         let key = (node.name.clone(), node.kind.name);
         self.before?.handovers.get(&key).cloned()
     }
 
-    /// Returns the member that goes on unchanged.
+    /// Returns the member of the old graph that continues unchanged as node `index` of the new plan.
     fn staying(&self, index: usize) -> Option<&Member> {
         let before = self.before?;
         before.unchanged[index].map(|member| &before.graph.nodes[member])
     }
 
-    /// Returns the running hook with the name of `node`, if its options are the same. It depends on nothing below it.
+    /// Returns the running hook with the name and the options of `node`. A hook does not depend on the devices below
+    /// it.
     fn same_hooks(&self, node: &PlannedNode) -> Option<Rc<dyn Hooks>> {
         let before = self.before?;
         let member = before.graph.member(&node.name)?;
@@ -173,7 +180,8 @@ impl Building<'_> {
 }
 
 impl Graph {
-    /// Builds the graph that `plan` describes: opens its disks and makes its devices, lowers first.
+    /// Builds the graph that `plan` describes, without labelled disks: opens its disks and makes its devices, lowers
+    /// first.
     ///
     /// # Errors
     /// The error of the first disk or device that cannot be made. Everything opened before is closed.
@@ -181,10 +189,11 @@ impl Graph {
         Self::build_on(plan, None, engine, env).await
     }
 
-    /// Builds a graph as [`Graph::build`] does, over labelled disks, whose labels were opened with the same `engine`.
+    /// Builds a graph as [`Graph::build`] does, with the labelled disks of `labels`, which were opened with the same
+    /// `engine`.
     ///
     /// # Errors
-    /// As [`Graph::build`]; `Invalid` if a disk must have a label and `labels` has none.
+    /// As [`Graph::build`]; `Invalid` if the plan has a labelled disk that `labels` does not have.
     pub async fn build_on(
         plan: &Planned,
         labels: Option<&Labels>,
@@ -202,11 +211,11 @@ impl Graph {
         Self { name, engine, nodes: Vec::new(), exports: Vec::new(), closed: Rc::default() }
     }
 
-    /// Opens and makes everything that `plan` names, lowers first, except members of the graph `before` that are kept
-    /// unchanged.
+    /// Opens the disks and makes the devices and exports that `plan` names, lowers first. Members of the graph `before`
+    /// that continue unchanged are taken over.
     ///
     /// # Errors
-    /// As [`Graph::build_on`]. Members made until then stay in the graph.
+    /// As [`Graph::build_on`]. Members that were made before the error stay in the graph.
     pub(crate) async fn fill(
         &mut self,
         plan: &Planned,
@@ -217,7 +226,7 @@ impl Graph {
         let building = Building { plan, labels, env, before };
         for (index, node) in plan.nodes.iter().enumerate() {
             let member = match building.staying(index) {
-                // Its index among the members may be another one now.
+                // The lowers may have other indices in this graph.
                 Some(member) => Member { lowers: node.lowers.clone(), ..member.clone() },
                 None => self.make(&building, index).await.map_err(|error| error.at(&node.name))?,
             };
@@ -240,7 +249,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Removes from the engine the nodes of this graph that the graph `to`, its replacement, does not use.
+    /// Removes from the engine the nodes of this graph that its replacement `to` does not use.
     pub(crate) fn leave(&self, to: &Self) {
         let taken = |node: &NodeId| to.nodes.iter().any(|member| member.made.contains(node));
         let made = self.nodes.iter().flat_map(|member| &member.made);
@@ -249,8 +258,8 @@ impl Graph {
         gone.chain(own).for_each(|node| self.engine.forget(*node));
     }
 
-    /// Ends the background work of a member and returns its hand-over. Afterwards the member refuses requests, unless
-    /// the future is dropped before its end.
+    /// Ends the background work of a member, and returns its hand-over to a successor. Afterwards the member refuses
+    /// requests, unless the future is dropped before it completes.
     pub(crate) fn close(&self, member: &Member) -> LocalFuture<Handover> {
         match &member.body {
             Body::Device(device) => {
@@ -268,7 +277,7 @@ impl Graph {
                     left
                 })
             }
-            // A labelled disk belongs to the labels, which stay open.
+            // Closing `Labels` closes labelled disks.
             Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => {
                 Box::pin(std::future::ready(None))
             }
@@ -310,7 +319,7 @@ impl Graph {
                 let before = building.before.map(|before| before.planned);
                 if is_looked_at(building.plan, plan, before) {
                     let refused = labels::refuse(plan, env, &self.engine.lower(made[0])).await;
-                    // The previous graph may need this disk, and so may the next change.
+                    // The old graph may still have this disk open, and so may the next change.
                     refused
                         .inspect_err(|_| made.iter().for_each(|node| self.engine.forget(*node)))?;
                 }
@@ -339,7 +348,7 @@ impl Graph {
         Ok((vec![node], Body::Device(device), self.engine.info(node)))
     }
 
-    /// Makes a labelled disk: a table over the raw disk, without the label at both ends.
+    /// Makes the node of a labelled disk: a table over the raw disk that leaves out the label areas at both ends.
     fn labelled(&self, building: &Building<'_>, index: usize) -> Result<Made> {
         let plan = &building.plan.nodes[index];
         let place = building.labels.and_then(|labels| labels.place(building.plan, index));
@@ -365,7 +374,8 @@ impl Graph {
         Ok((made, Body::Labelled(device, fusion), self.engine.info(node)))
     }
 
-    /// Adds a device that emulates the requests which a disk does not support, if there are any.
+    /// Adds a device above `disk` that emulates the requests which the disk does not support. Returns `None` if it
+    /// supports all.
     fn completed(&self, name: &str, disk: NodeId, env: &Env) -> Result<Option<NodeId>> {
         let info = self.engine.info(disk);
         if !Emulate::is_needed(&info, info.block_size) {
@@ -375,7 +385,8 @@ impl Graph {
         self.engine.add_device(name, Rc::new(emulate), Emulate::NEEDS, &[disk]).map(Some)
     }
 
-    /// Makes a table, fused with the tables directly below it: one lookup, however many there are.
+    /// Makes a table device. Its table is fused with the tables directly below, so that one lookup per request is
+    /// enough.
     fn table(&self, plan: &PlannedNode) -> Result<Made> {
         let own = plan.table.clone().expect("the plan of a table kind has a table");
         let below = plan.lowers.iter().map(|lower| &self.nodes[*lower]);
@@ -391,12 +402,12 @@ impl Graph {
         &self.name
     }
 
-    /// Returns the exports of this graph.
+    /// Returns the exports of this graph, in the order of the plan.
     pub fn exports(&self) -> &[Export] {
         &self.exports
     }
 
-    /// Returns the nodes of the engine to which the portals of the exports of this graph lead, by export name.
+    /// Returns for each export of this graph, by name, the node of the engine to which its portals must lead.
     pub fn targets(&self) -> Targets {
         self.exports.iter().map(|export| (export.name.clone(), export.node)).collect()
     }
@@ -411,8 +422,9 @@ impl Graph {
         &self.nodes
     }
 
-    /// Returns the devices that must be flushed to make the whole graph durable: those that an export shows, and those
-    /// without a writable device above. Each comes with the name of an export that shows it, or its own name.
+    /// Returns the devices that must be flushed to make all writes to the graph durable: writable devices that an
+    /// export shows, or that have no writable device above. Each is paired with the name of an export that shows it, or
+    /// with its own name.
     pub fn flushed(&self) -> impl Iterator<Item = (&str, &Member)> {
         let is_writable = |device: &&Member| !self.engine.info(device.node).read_only;
         let above = self.nodes.iter().filter(is_writable);
@@ -436,7 +448,7 @@ impl Graph {
         &self.engine
     }
 
-    /// Returns the report of a device or a disk about its state.
+    /// Returns the report of a disk or device about its health and state.
     pub fn report(&self, member: &Member) -> Report {
         match &member.body {
             Body::Device(device) | Body::Labelled(device, _) => device.report(),
@@ -448,8 +460,8 @@ impl Graph {
     /// Carries out a command on a device.
     ///
     /// # Errors
-    /// `Unsupported` if the device does not know the command; `InUse` while a change of the graph replaces the device;
-    /// else the device's own error.
+    /// `Unsupported` if the device does not have the command's verb; `InUse` while a live change replaces the device;
+    /// else the error of the device.
     pub fn control(&self, device: &Member, command: Command) -> LocalFuture<Result<Reply>> {
         if self.is_closed(&device.name) {
             let words = format!("a live change of the graph is replacing {}", device.name);
@@ -474,12 +486,12 @@ impl Graph {
         Box::pin(async move { reply.await?.answer::<V>() })
     }
 
-    /// Whether a live change has closed the device called `device` and not yet replaced it.
+    /// Whether a live change has closed the device called `device` and has not yet replaced it.
     pub fn is_closed(&self, device: &str) -> bool {
         self.closed.borrow().contains(device)
     }
 
-    /// Returns the verbs that a device supports.
+    /// Returns the verbs of the commands that a device supports.
     pub fn verbs(&self, device: &Member) -> &'static [&'static VerbInfo] {
         match &device.body {
             Body::Device(running) => running.verbs(),
@@ -487,7 +499,8 @@ impl Graph {
         }
     }
 
-    /// Returns the lowers of a device that have all bytes of the device at present.
+    /// Returns the lowers of a device that have all bytes of the device at present, such as the members in sync of a
+    /// mirror.
     pub fn holders(&self, device: &Member) -> impl Iterator<Item = &Member> {
         let holders = match &device.body {
             Body::Device(running) => running.holders(),
@@ -496,11 +509,11 @@ impl Graph {
         holders.into_iter().map(|lower| &self.nodes[device.lowers[lower]])
     }
 
-    /// Returns the parts of the lowers in which a byte range of `member` lies: the whole range, in at most `most`
-    /// parts.
+    /// Returns the byte ranges of the lowers that hold the byte range `range` of `member`. Together, at most `most` of
+    /// them hold the whole range.
     ///
     /// # Errors
-    /// `Limit` if the range lies in more parts than `most`; the device's own error.
+    /// `Limit` if more than `most` byte ranges hold it; else the error of the device.
     pub async fn resolve(
         &self,
         member: &Member,
@@ -509,7 +522,7 @@ impl Graph {
     ) -> Result<Vec<Below>> {
         let places = match &member.body {
             Body::Device(device) => resolved(&**device, range, most).await?,
-            // It is a disk, so Cairn has no device below.
+            // A disk has no lowers.
             Body::Labelled(..) => Vec::new(),
             Body::Hooks(..) => {
                 vec![Below { lower: 0, above: range.start(), range, how: "".into() }]
@@ -532,8 +545,8 @@ impl Graph {
     }
 }
 
-/// Returns the places of a range in the lowers of a device, up to the first beyond `most`. A device that cannot answer
-/// counts as storage.
+/// Returns the byte ranges of the lowers that hold a range of `device`. Stops after `most + 1` of them. A device that
+/// cannot resolve its bytes counts as a disk.
 async fn resolved(device: &dyn AnyDevice, range: ByteRange, most: usize) -> Result<Vec<Below>> {
     let (mut places, mut rest) = (Vec::new(), Some(range));
     while let Some(range) = rest.filter(|_| places.len() <= most) {

@@ -242,7 +242,7 @@ impl DeviceConfig {
         options(self) == options(other)
     }
 
-    /// Removes the option of the device that counts at one start only, if it is set.
+    /// Removes the options of the device that count at one start only.
     pub fn forget_start_option(&mut self, kind: &Kind) {
         let is_first = |name| kind.start_option().is_some_and(|option| option.name == name);
         self.options.retain(|(name, _)| !is_first(*name));
@@ -381,7 +381,7 @@ pub struct DevicePlan {
 /// The result of planning a device, before any device is opened or made: its plan, or the faults of its configuration.
 pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 
-/// The inputs of the function that makes a device. A new input becomes a field, so that no kind has to change.
+/// The inputs for the maker of a device. A new service becomes a field, and no kind has to change.
 pub struct MakerArgs<'m> {
     /// The name and options of the device, and the facts about its lowers.
     pub config: &'m DeviceConfig,
@@ -397,7 +397,7 @@ pub struct MakerArgs<'m> {
 }
 
 impl<'m> MakerArgs<'m> {
-    /// Returns the inputs for a device that has no lowers and no state, and replaces no device.
+    /// Returns the inputs for a device without lowers, state and predecessor.
     pub fn new(config: &'m DeviceConfig, env: &'m Env) -> Self {
         let state = Rc::new(NoStateStore::new(false));
         Self { config, env, lowers: Vec::new(), state, before: None }
@@ -407,8 +407,8 @@ impl<'m> MakerArgs<'m> {
 /// Function that makes a device over its lowers.
 pub type MakeDevice = fn(MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>>;
 
-/// Function that makes a device with a state on the labelled disks beneath it. The function may wait, for example for a
-/// write of the state or for the derivation of a key.
+/// Function that makes a device with a state on the labelled disks beneath it. It may wait, for example for a write of
+/// the state or for the derivation of a key.
 pub type MakeStateful = fn(MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// Function that checks whether a device with this configuration and these facts would open, judging from the state
@@ -421,8 +421,8 @@ pub type Preflight = fn(&DeviceConfig, &Info, &[Found], degraded: bool) -> Resul
 /// also be made without the result of this function.
 pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn StateStore>) -> LocalFuture<Result<Handover>>;
 
-/// Function that opens a disk. If the new disk replaces a disk of the same name and kind, the function may take over
-/// the open files of the replaced disk.
+/// Function that opens a disk, or takes over the open files of the disk that the new one replaces, of the same name and
+/// kind.
 pub type MakeDisk = fn(MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// The functions that plan and make a device of a kind. A device is planned first, from facts alone, so that validation

@@ -1,5 +1,6 @@
-//! Allocation as a service, for kinds that map blocks at will: a map from blocks to places, and the set of free
-//! places. It consists of an array and a bitmap of a vault, which change in the caller's own transactions.
+//! Allocation of data blocks, for device kinds that place blocks freely: a map from blocks of the volume to data
+//! blocks, and the set of free data blocks. Both are objects of a vault (an array and a bitmap), and change in
+//! transactions of the caller.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,10 +16,10 @@ use crate::vault::{Array, Bitmap, Data, LOST, Spec, Transaction, Vault};
 pub enum Policy {
     /// Takes the free data block with the lowest number.
     FirstFree,
-    /// Takes the first free data block behind the last one that was taken. At the end, the search begins again at data
-    /// block 0.
+    /// Takes the first free data block after the last one that was taken. After the last data block, the search
+    /// continues at data block 0.
     LogStructured,
-    /// Takes the free data block nearest to the last one that was taken, before or behind it.
+    /// Takes the free data block nearest to the last one that was taken, before or after it.
     NearLast,
 }
 
@@ -31,16 +32,16 @@ pub struct Places {
     pub count: u64,
 }
 
-/// The mapping of one block of the volume.
+/// The mapping of one block of a volume to a data block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mapping {
-    /// The block is not mapped.
+    /// The block is not mapped to any data block.
     #[default]
     Nowhere,
     /// The block is mapped to the data block with this number.
     At(u64),
-    /// The block is mapped to the data block with this number, but the bytes that were written to that data block are
-    /// lost.
+    /// The block is mapped to the data block with this number, but a crash has lost the bytes that were written to that
+    /// data block.
     Lost(u64),
 }
 
@@ -54,30 +55,30 @@ impl From<U64> for Mapping {
     }
 }
 
-/// Number of map entries that one lookup reads.
+/// Number of map entries that one read of the map fetches.
 const AT_ONCE: usize = 64;
 
-/// A map from blocks of the volume to data blocks, and the set of free data blocks, kept in a vault.
+/// A map from blocks of a volume to data blocks, and the set of free data blocks. Both are objects of a vault.
 ///
-/// While a caller changes the mapping of a block, it must keep other callers from changing the same block until its
-/// transaction is over. A range lock over the blocks does that.
+/// While a caller changes the mapping of a block, no other caller may change the mapping of the same block until the
+/// transaction ends. A range lock over the blocks ensures this.
 pub struct Allocator {
-    /// For each block, its place plus 1; 0 for an unmapped block.
+    /// For each block of the volume, the number of its data block plus 1; 0 for an unmapped block.
     map: Array<U64>,
-    /// One bit for each place, set if the place is taken.
+    /// One bit for each data block, set if the data block is taken.
     taken: Bitmap,
     places: u64,
     policy: Policy,
-    /// The place behind the last one that was taken.
+    /// Number of the data block after the last one that was taken.
     last: Cell<u64>,
     free: Rc<Free>,
     promised: Promised,
 }
 
-/// Places that are reserved for transactions in progress: from the first place of each run to the length of the run.
+/// Runs of data blocks that are reserved for transactions in progress: length of each run, by its first data block.
 type Promised = Rc<RefCell<BTreeMap<u64, u64>>>;
 
-/// A reservation of data blocks. While it exists, no other caller gets them.
+/// A reservation of data blocks. While the reservation exists, no other caller gets these data blocks.
 #[must_use = "a dropped promise releases the reserved places"]
 pub struct Promise {
     all: Promised,
@@ -90,16 +91,16 @@ impl Drop for Promise {
     }
 }
 
-/// Hints for the search for free places.
+/// Facts that shorten the search for free data blocks.
 #[derive(Default)]
 struct Free {
-    /// No place before this one is free, except reserved ones.
+    /// Number of a data block before which no data block is free, except reserved ones.
     full_before: Cell<u64>,
-    /// Number of times that places were given back.
+    /// Number of times that data blocks were freed. A search compares it to see whether any was freed meanwhile.
     given_back: Cell<u64>,
 }
 
-/// Places that become free when this value is dropped.
+/// Data blocks that become free when this value is dropped, at the end of their transaction.
 struct Freed {
     free: Rc<Free>,
     first: u64,
@@ -177,10 +178,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// Returns the number of the data block to which a block of the volume is mapped; `None` if it is not mapped.
+    /// Returns the number of the data block to which a block of the volume is mapped; `None` for an unmapped block.
     ///
     /// # Errors
-    /// `OutOfRange`, errors of reads, and `Corrupt` for a block that is lost.
+    /// `OutOfRange`, errors of reads, and `Corrupt` if the data block of the block is lost.
     pub async fn place(&self, block: u64) -> Result<Option<u64>> {
         match self.spot(block).await? {
             Mapping::Nowhere => Ok(None),
@@ -194,10 +195,10 @@ impl Allocator {
         }
     }
 
-    /// Maps block `block` of the volume to the data block with number `place`, or unmaps it (`None`).
+    /// Maps block `block` of the volume to the data block with number `place`; `None` unmaps the block.
     ///
     /// # Errors
-    /// `OutOfRange` for the block or the place.
+    /// `OutOfRange` for the block or the data block.
     pub fn put(&self, transaction: &mut Transaction, block: u64, place: Option<u64>) -> Result<()> {
         match place {
             None => self.map.set(transaction, block, &U64::ZERO),
@@ -205,11 +206,11 @@ impl Allocator {
         }
     }
 
-    /// Maps a block of the volume to a data block whose bytes were just written. Those bytes become durable with the
-    /// transaction.
+    /// Maps a block of the volume to a data block whose bytes have just been written. The bytes become durable when the
+    /// transaction is committed.
     ///
     /// # Errors
-    /// `OutOfRange` for the block or the place.
+    /// `OutOfRange` for the block or the data block.
     pub fn put_written(
         &self,
         transaction: &mut Transaction,
@@ -236,11 +237,11 @@ impl Allocator {
         Err(Error::new(ErrorKind::OutOfRange, words))
     }
 
-    /// Takes a run of 1 to `most` free data blocks; no other caller gets them. They count as taken once the transaction
-    /// is committed, and are free again if the transaction is dropped.
+    /// Takes a run of 1 to `most` free data blocks, so that no other caller gets them. They count as taken once the
+    /// transaction is committed, and become free again if the transaction is dropped.
     ///
     /// # Errors
-    /// `NoSpace` if no place is free, and errors of reads.
+    /// `NoSpace` if no data block is free, and errors of reads.
     pub async fn take(&self, transaction: &mut Transaction, most: u64) -> Result<Places> {
         let last = self.last.get().min(self.places);
         let found = match self.policy {
@@ -280,17 +281,18 @@ impl Allocator {
         self.taken.put(transaction, first, count, true)
     }
 
-    /// Frees data blocks. They cannot be taken again before the transaction is durable.
+    /// Frees data blocks in the transaction. [`Allocator::take`] cannot take them before the transaction is durable.
     ///
     /// # Errors
     /// `OutOfRange`.
     pub fn free(&self, transaction: &mut Transaction, places: Places) -> Result<()> {
-        // Until the transaction is durable, a search for free places may skip these as taken.
+        // Until the transaction is durable, a search may pass over these data blocks as taken.
         transaction.keep(Freed { free: self.free.clone(), first: places.first });
         self.taken.put(transaction, places.first, places.count, false)
     }
 
-    /// Reserves data blocks that are about to be freed. No caller gets them while the returned reservation exists.
+    /// Reserves data blocks that the caller is about to free. No caller can take them while the returned reservation
+    /// exists.
     pub fn hold(&self, places: Places) -> Promise {
         self.promised.borrow_mut().insert(places.first, places.count);
         Promise { all: self.promised.clone(), first: places.first }
@@ -309,13 +311,14 @@ impl Allocator {
         self.taken.count(0, self.places).await
     }
 
-    /// Returns the first run of free places at `from` or behind.
+    /// Returns the first run of at most `most` free data blocks from data block `from` on; `None` if all are taken or
+    /// reserved.
     async fn behind(&self, from: u64, most: u64) -> Result<Option<Places>> {
         let Free { full_before, given_back } = &*self.free;
         let (begin, times) = (full_before.get(), given_back.get());
         let mut from = from.max(begin);
         while let Some((first, count)) = self.taken.find_run(from, most).await? {
-            // Places that were given back during the search may lie before `first`.
+            // Data blocks that were freed during the search may precede `first`.
             if from == begin && given_back.get() == times {
                 full_before.set(first);
             }
@@ -328,8 +331,8 @@ impl Allocator {
         Ok(None)
     }
 
-    /// Returns the part of these places, from the first on, that is not reserved. If the first place is reserved, the
-    /// error is the end of its reservation.
+    /// Returns the unreserved part of the run `places`, from its first data block on. If that data block is reserved,
+    /// the error is the data block after its reservation.
     fn not_promised(&self, places: Places) -> Result<Places, u64> {
         let promised = self.promised.borrow();
         let Places { first, count } = places;
@@ -342,12 +345,12 @@ impl Allocator {
         Ok(Places { first, count: next.map_or(count, |(start, _)| start - first) })
     }
 
-    /// Returns the free places nearest to `last`.
+    /// Returns the free data blocks nearest to data block `last`: a run of at most `most` after it, or one before it.
     async fn nearest(&self, last: u64, most: u64) -> Result<Option<Places>> {
         let behind = self.behind(last, most).await?;
         let mut end = last;
         while let Some(place) = self.taken.find_back(end).await? {
-            // A place farther back is not nearer than the run behind `last`.
+            // A data block further back is no nearer than the run after `last`.
             if behind.is_some_and(|behind| behind.first - last <= last - place) {
                 break;
             }

@@ -22,26 +22,27 @@ pub const MAGIC: [u8; 8] = *b"CAIRNLBL";
 /// Format version of labels that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// Bytes of the header of a label, before the spec.
+/// Length in bytes of the header of a label, before the spec.
 pub const HEADER_BYTES: usize = size_of::<Header>();
 
-/// Most bytes of one encoded copy of a label.
+/// Maximum length in bytes of one encoded copy of a label.
 pub const COPY_BYTES_MAX: usize = 256 << 10;
 
-/// Most bytes of the spec in a label.
+/// Maximum length in bytes of the spec in a label.
 pub const SPEC_BYTES_MAX: usize = 128 << 10;
 
-/// Most cells of one label.
+/// Maximum number of cells in one label.
 pub const CELLS_MAX: usize = 4096;
 
-/// The length of the data is a multiple of this, whatever the block size.
+/// Divisor of the number of data bytes of every labelled disk, whatever its block size.
 const DATA_ALIGN: u64 = 64 << 10;
 
-/// Most bytes of data. With the label areas around them, they fit the largest file.
+/// Maximum number of data bytes of a disk. With both label areas, such a disk still fits into the largest possible
+/// file.
 const DATA_BYTES_MAX: u64 = 1 << 62;
 
-/// The highest sequence, epoch and broadcast of a label. Counting one by one never reaches it. A label with a higher
-/// value is rejected, because no next number might exist.
+/// Highest valid sequence, epoch and broadcast in a label. Counting up by one never reaches this value. A label with a
+/// higher value is rejected, because its successor might not exist.
 pub const COUNT_MAX: u64 = 1 << 62;
 
 /// Compatible feature bit: a list of past specs follows the cells.
@@ -92,19 +93,19 @@ struct CellHeader {
 
 const _: () = assert!(size_of::<Header>() == 512 && size_of::<CellHeader>() == 80);
 
-/// Position of the checksum. The checksum does not cover these bytes.
+/// Position of the checksum in a copy. The checksum does not cover these bytes.
 const CHECKSUM: std::ops::Range<usize> = 12..16;
 
 /// The reason why the bytes of a label area are no valid label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// The bytes do not begin with the magic number of labels.
+    /// The bytes do not begin with the magic number of labels: they hold no label.
     NoMagic,
-    /// The label is intact, and has this format version, which this code does not know.
+    /// An intact label with this format version, which this code does not know.
     Version(u32),
-    /// The label is intact, and has these bits of features that this code does not know and a reader needs.
+    /// An intact label with these feature bits, which this code does not know and which a reader must know.
     Features(u64),
-    /// The label is corrupt or exceeds a limit, as the text describes.
+    /// The label is corrupt, or exceeds a limit; the text describes the fault.
     Damaged(String),
 }
 
@@ -148,14 +149,14 @@ fn name_field(name: &str) -> [u8; NAME_BYTES_MAX] {
 }
 
 impl Label {
-    /// Encodes the label as the bytes of one copy. They include the newest past specs that fit, at most [`PAST_MAX`] of
-    /// them in [`PAST_BYTES_MAX`].
+    /// Encodes the label as the bytes of one copy. Of the earlier specs, includes the newest that fit: at most
+    /// [`PAST_MAX`] in at most [`PAST_BYTES_MAX`].
     ///
     /// # Errors
     /// `Limit` if the label does not fit; the message names the part that is too long.
     ///
     /// # Panics
-    /// If a name or a cell is longer than its own limit: code that makes names checks that.
+    /// If a name or a cell is longer than its own limit. Code that makes names and cells checks these limits.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         let too_much = |what: &str, is: usize, most: usize| {
             let graph = &self.graph_name;
@@ -283,7 +284,7 @@ impl Label {
     }
 }
 
-/// Returns the copy at the beginning of `bytes`, of any version, if its checksum is right.
+/// Returns the copy of a label at the beginning of `bytes`, of any version, if its checksum is right.
 fn whole(bytes: &[u8]) -> Result<&[u8], Wrong> {
     if !bytes.starts_with(&MAGIC) {
         return Err(Wrong::NoMagic);
@@ -346,7 +347,7 @@ pub(crate) fn name(field: &[u8; NAME_BYTES_MAX], what: &str) -> Result<String, W
     }
 }
 
-/// Decodes the cells of devices, and returns them with the bytes behind them.
+/// Decodes `count` cells of devices at the beginning of `bytes`. Returns the cells, and the bytes after them.
 fn decode_cells(mut bytes: &[u8], count: u32) -> Result<(BTreeMap<String, Cell>, &[u8]), Wrong> {
     if count as usize > CELLS_MAX {
         return Err(damaged(format_args!("{count} cells; at most {CELLS_MAX} are possible")));

@@ -1,4 +1,4 @@
-//! All copies of a disk's label, one by one: which are sound, and which a repair would rewrite.
+//! Inspection of every copy of a disk's label: which copies are intact, and which ones a repair would rewrite.
 
 use block::{Env, Lower};
 
@@ -15,27 +15,28 @@ pub struct CopyFound {
     pub area: Area,
     /// Number of the copy in its label area: 0 or 1.
     pub number: usize,
-    /// The label that this copy holds, or the reason why it holds no valid label.
+    /// The label in this copy, or the reason why the copy holds no valid label.
     pub found: Found,
 }
 
-/// A label, or the reason why there is none.
+/// The label in a copy, or the reason why the copy holds none.
 type Found = Result<Label, Wrong>;
 
 /// The content of the label areas of a disk.
 #[derive(Debug)]
 pub struct Inspection {
-    /// Bytes of the whole disk.
+    /// Size in bytes of the disk, including the label areas.
     pub size: u64,
-    /// All copies of the label; none if the disk is too small for a label.
+    /// All copies of the label, two for each label area; empty if the disk is too small for a label.
     pub copies: Vec<CopyFound>,
-    /// The newest label and the number of its copies; or the reason why no copy can be used.
+    /// The newest label and the number of the copies that hold it; `None` without a label; else the reason why no copy
+    /// is usable.
     pub label: Result<Option<(Label, usize)>, Wrong>,
-    /// Other content of the label areas, if the disk has no label.
+    /// Content of the label areas that is no label, if the disk has no label.
     pub other: ForeignContent,
 }
 
-/// Reads every copy of the label of the disk `lower`, and writes nothing.
+/// Reads every copy of the label of the disk `lower`. Writes nothing.
 ///
 /// # Errors
 /// Errors of the disk.
@@ -69,8 +70,8 @@ pub async fn inspect(env: &Env, lower: &Lower) -> block::Result<Inspection> {
 }
 
 impl Inspection {
-    /// Whether the disk has lost the label at its end: the disk was truncated and extended again, or another program
-    /// has written to its end. Data before the end may be lost as well.
+    /// Whether the label at the end of the disk is lost: the disk was truncated and extended again, or another program
+    /// has written to its end. Data before the end may be lost too.
     pub fn has_lost_its_end(&self) -> bool {
         let is_gone = |found: &Found| *found == Err(Wrong::NoMagic);
         self.has_lost(
@@ -79,11 +80,11 @@ impl Inspection {
         )
     }
 
-    /// Whether the label at the front of the disk is gone and the label at the back is not: another program has written
-    /// to the front, and maybe to the data behind the label.
+    /// Whether the label at the front of the disk is lost and the label at the back is not: another program has written
+    /// to the front, and maybe to the data after the label area.
     ///
-    /// Two damaged copies at the front that still have their magic do not count. A flipped bit in one copy and a
-    /// power cut during an update of the other one can leave that state.
+    /// Two damaged copies at the front that begin with the magic number are not a lost label: a flipped bit in one copy
+    /// and a power cut during an update of the other can leave this state.
     pub fn has_lost_its_front(&self) -> bool {
         let is_overwritten = |copies: &[&Found]| {
             copies.iter().all(|found| found.is_err())
@@ -92,7 +93,7 @@ impl Inspection {
         self.has_lost(|area| area == Area::Front, is_overwritten)
     }
 
-    /// Returns the end of the disk that has lost its label, `front` or `end`, if one has.
+    /// Returns the end of the disk at which the label is lost, `front` or `end`; `None` if both ends have it.
     pub fn lost_end(&self) -> Option<&'static str> {
         match (self.has_lost_its_front(), self.has_lost_its_end()) {
             (true, _) => Some("front"),
@@ -101,16 +102,17 @@ impl Inspection {
         }
     }
 
-    /// Whether an area has lost its label: the copies in the other area show that it had one, and its own copies show
-    /// that it is gone.
+    /// Whether a label area has lost its label. `is_it` selects the area. The copies in the other area must show that a
+    /// label was there, and `is_lost` judges the copies of the selected area.
     fn has_lost(&self, is_it: impl Fn(Area) -> bool, is_lost: impl Fn(&[&Found]) -> bool) -> bool {
         let of = |lost: bool| {
             let copies = self.copies.iter().filter(|copy| is_it(copy.area) == lost);
             copies.map(|copy| &copy.found).collect::<Vec<_>>()
         };
-        // An update is durable in both areas before the next one begins. So if the other area has two labels, the older
-        // one was in this area too; and a single label with a sequence above 1 had a predecessor in both areas. A
-        // growing disk is an exception: the first update behind its new end may be in flight.
+        // An update is durable in both areas before the next one begins. So if the other area has two labels, the
+        // selected area has had the older one; and if it has a single label with a sequence above 1, its predecessor
+        // was in both areas. A disk that is being enlarged is an exception: the first update at its new end may have
+        // been interrupted.
         let was_there = match of(false)[..] {
             [Ok(one), Ok(other)] => one.data_bytes == other.data_bytes,
             [Ok(only), Err(other)] | [Err(other), Ok(only)] => {
@@ -121,8 +123,8 @@ impl Inspection {
         was_there && is_lost(&of(true))
     }
 
-    /// Describes the faults of the copies of the newest label. Each such copy has an intact twin in the other label
-    /// area.
+    /// Returns a description of each damaged copy of the newest label. The other label area has an intact copy of the
+    /// same number.
     pub fn faults_of_copies(&self) -> Vec<String> {
         let Ok(Some((label, number))) = &self.label else { return Vec::new() };
         let copies = self.copies.iter().filter(|copy| copy.number == *number);

@@ -1,8 +1,9 @@
-//! Requests of this crate to the disks below, split at the transfer limit and waited for together.
+//! Requests of labels and vaults to their disks: splits transfers at the limit of a disk, and waits for all parts
+//! together.
 
 use block::{Buf, ByteRange, Child, Lower, Op, Result, all};
 
-/// Returns the bytes of the largest request to `lower`: its transfer limit, rounded down to whole blocks.
+/// Returns the length in bytes of the largest request to `lower`: its transfer limit, rounded down to whole blocks.
 pub(crate) fn step(lower: &Lower) -> usize {
     let info = lower.info();
     (info.max_transfer - info.max_transfer % info.block_size) as usize
@@ -18,7 +19,7 @@ pub(crate) fn write_all(lower: &Lower, start: u64, data: &Buf) -> Vec<Child> {
     (0..data.len()).step_by(step).map(part).collect()
 }
 
-/// Waits for all of the started requests, even if an earlier one fails, and returns the first error.
+/// Waits for all started requests, even if one of them fails, and returns the error of the first that failed.
 pub(crate) async fn all_of(begun: Vec<Child>) -> Result<()> {
     all(begun).await.into_iter().try_for_each(|done| done.result)
 }

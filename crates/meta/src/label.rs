@@ -6,20 +6,21 @@ use std::rc::Rc;
 
 use crate::Uuid;
 
-/// Most bytes in the name of a disk, a graph, a device or a machine.
+/// Maximum length in bytes of the name of a disk, graph, device or machine.
 pub const NAME_BYTES_MAX: usize = 64;
 
 /// The content of a label: its disk, and the graph that the disk is part of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Label {
-    /// Number of this update of the label; each update has a higher one.
+    /// Number of this update of the label: each update of one disk's label has a higher one.
     pub sequence: u64,
-    /// Epoch of the graph; it rises when the spec changes or a copy is left behind, and the highest one counts.
+    /// Epoch of the graph. It rises when the spec changes or a copy is left behind; the label with the highest epoch
+    /// counts.
     pub epoch: u64,
-    /// Last broadcast that reached the disk. A broadcast is a message of the graph to all of its disks: that it is
+    /// Number of the last broadcast that reached the disk. A broadcast is a message of the graph to all of its disks:
     /// opened, changed or closed.
     pub broadcast: u64,
-    /// Highest broadcast that is known to have reached every disk. A disk whose `broadcast` is lower is stale.
+    /// Number of the highest broadcast known to have reached every disk. A disk with a lower `broadcast` is stale.
     pub acked_broadcast: u64,
     /// UUID of the disk.
     pub disk: Uuid,
@@ -31,19 +32,19 @@ pub struct Label {
     pub graph_name: String,
     /// Number of data bytes of the disk, without the label areas.
     pub data_bytes: u64,
-    /// Block size of the disk at the time when it was labelled.
+    /// Block size of the disk in bytes, at the time of its first label.
     pub block_size: u32,
-    /// Time of the last write of the label, in seconds since 1970, by the writer's wall clock.
+    /// Time of the last write of the label, in seconds since 1970, by the clock of the machine that wrote it.
     pub written_unix_s: u64,
-    /// Machine that has the disk open, or had it open and did not close it.
+    /// Machine that has the disk open, or that had it open and did not close it in order; `None` for a closed disk.
     pub holder: Option<Machine>,
-    /// Whether the disk is being provisioned: nothing has been served from it yet.
+    /// Whether the disk is being provisioned: no request has been served from the disk yet.
     pub provisioning: bool,
-    /// Spec of the graph, without settings of one machine.
+    /// Spec of the graph, without settings of a single machine.
     pub spec: String,
     /// Cells with the states of devices, by device name.
     pub cells: BTreeMap<String, Cell>,
-    /// Earlier specs of the graph, the newest first. They are for people only: no decision depends on them.
+    /// Earlier specs of the graph, the newest first. They are for the user: no decision depends on them.
     pub past: Rc<[Past]>,
     /// Bits of features that this version of Cairn does not know. This version may read the label, but must not write
     /// it.
@@ -53,35 +54,35 @@ pub struct Label {
 /// An earlier spec of a graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Past {
-    /// Last epoch of the graph with this spec.
+    /// Last epoch in which the graph had this spec.
     pub epoch: u64,
-    /// Time when another spec replaced this one, in seconds since 1970, by the wall clock of the machine that replaced
-    /// it.
+    /// Time at which another spec replaced this one, in seconds since 1970, by the clock of the machine that changed
+    /// the graph.
     pub until_unix_s: u64,
-    /// The spec, without settings of one machine.
+    /// The earlier spec, without settings of a single machine.
     pub spec: String,
 }
 
 /// The state of one device in a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cell {
-    /// Number of the write by the device that this state comes from.
+    /// Number of the device's write that stored this state: later writes of the device have higher ones.
     pub sequence: u64,
-    /// The state, as the device encoded it.
+    /// The state, in the encoding of the device.
     pub bytes: Vec<u8>,
 }
 
-/// A machine, as labels record it.
+/// The identity of a machine, as labels record it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
-    /// Host name of the machine, for people.
+    /// Host name of the machine, for the user.
     pub host: String,
     /// Id of the machine, which stays the same over restarts.
     pub id: [u8; 16],
 }
 
 impl Machine {
-    /// Returns the machine with this name and id. A name that is too long for a label is truncated; an empty one
+    /// Returns the machine with this host name and id. Truncates a host name that is too long for a label; an empty one
     /// becomes `unnamed`.
     pub fn new(host: &str, id: [u8; 16]) -> Self {
         let end = host.floor_char_boundary(NAME_BYTES_MAX);
@@ -90,12 +91,12 @@ impl Machine {
     }
 }
 
-/// The machine that, according to a label, had the disk open; for messages.
+/// The machine that has a disk open according to the label of the disk; for messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// Machine that had the disk open.
+    /// Machine that opened the disk.
     pub machine: Machine,
-    /// Time at which that machine opened the disk or last wrote the label, in seconds since 1970.
+    /// Time of the last update of the label by that machine, in seconds since 1970.
     pub written_unix_s: u64,
 }
 

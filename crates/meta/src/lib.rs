@@ -1,17 +1,17 @@
-//! Persistent metadata: labels on disks, and the state of devices in them.
+//! Persistent metadata: labels on disks, the cells of devices in labels, and vaults.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `uuid.rs` | UUIDs of disks and graphs |
 //! | `label.rs` | the content of a label |
 //! | `codec.rs` | encoding of a label, as in `docs/formats/label.md` |
-//! | `place.rs` | positions of the copies on a disk, and the choice of the newest |
+//! | `place.rs` | positions of the copies of a label on a disk, and the choice of the newest label |
 //! | `signature.rs` | signatures of other formats on a disk |
-//! | `store.rs` | one disk's label: reads, and updates one at a time |
+//! | `store.rs` | reading and updating the label of one disk |
 //! | `vault/` | persistent objects that are too large for a label |
 //! | `alloc.rs` | block map and free-space allocator, a service over a vault |
-//! | `inspect.rs` | all copies of a label, one by one |
-//! | `io.rs` | requests of this crate to the disks below |
+//! | `inspect.rs` | inspection of every copy of a disk's label |
+//! | `io.rs` | requests to the disks that hold labels and vaults |
 
 #![forbid(unsafe_code)]
 

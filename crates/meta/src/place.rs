@@ -1,4 +1,4 @@
-//! Positions of the copies of a label on a disk, and the choice of the newest.
+//! Positions of the copies of a label on a disk, and the choice of the newest label.
 
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind};
@@ -6,19 +6,19 @@ use block::{ByteRange, Error, ErrorKind};
 use crate::Label;
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 
-/// Bytes of the label area that Cairn reserves at each end of a labelled disk.
+/// Size in bytes of the label area that Cairn reserves at each end of a labelled disk.
 pub const AREA_BYTES: u64 = 1 << 20;
 
-/// First byte of the data on a labelled disk.
+/// Offset of the first data byte on a labelled disk.
 pub const DATA_START: u64 = AREA_BYTES;
 
-/// Bytes of the smallest disk that can have a label.
+/// Size in bytes of the smallest disk that can have a label.
 pub const DISK_BYTES_MIN: u64 = 2 * AREA_BYTES + END_ALIGN;
 
-/// The end of a labelled disk is a multiple of this, so that it does not depend on the block size.
+/// A labelled disk ends for Cairn at a multiple of this many bytes, so that its end does not depend on the block size.
 const END_ALIGN: u64 = 64 << 10;
 
-/// Start of each copy in an area.
+/// Offsets of the two copies of a label in a label area.
 const COPIES: [u64; 2] = [64 << 10, 320 << 10];
 
 const _: () = assert!(COPIES[0] + COPY_BYTES_MAX as u64 == COPIES[1]);
@@ -29,9 +29,9 @@ const _: () = assert!(COPIES[1] + COPY_BYTES_MAX as u64 <= AREA_BYTES);
 pub enum Area {
     /// The area at the front of a disk, from byte 0 on.
     Front,
-    /// The area at the back of a disk, behind this many bytes of data.
+    /// The area at the back of a disk, after this many data bytes.
     Back(u64),
-    /// The area in the last bytes of a disk of this size.
+    /// The area in the last bytes of a disk that has this many bytes.
     Last(u64),
 }
 
@@ -74,8 +74,9 @@ pub(crate) fn copies(area: &[u8]) -> [Result<Label, Wrong>; 2] {
     })
 }
 
-/// Returns the back label area of a disk of `size` bytes. The label in `front` determines its position, so a disk that
-/// has grown keeps it; without a label there, `data` is the number of data bytes.
+/// Returns the back label area of a disk of `size` bytes. The label in `front` determines the position of the area, so
+/// that a disk that has been enlarged still has the area at its old end. Without a usable label in `front`, `data` is
+/// the number of data bytes.
 pub(crate) fn back_of(front: &[u8], data: u64, size: u64) -> Area {
     let newest = copies(front).into_iter().flatten().max_by_key(|label| label.sequence);
     let said = newest.map(|label| label.data_bytes);
@@ -83,11 +84,10 @@ pub(crate) fn back_of(front: &[u8], data: u64, size: u64) -> Area {
     Area::Back(said.filter(fits).unwrap_or(data))
 }
 
-/// Returns the newest label among the copies of a disk, with the number of its copies; `None` if no copy holds a label.
+/// Returns the newest label among the copies on a disk, with the number of its copy; `None` if no copy holds a label.
 ///
 /// # Errors
-/// The damage of a copy if none can be used; or the version or features of a copy that needs a newer Cairn, whatever
-/// the other copies hold.
+/// The damage of a copy, if no copy is usable; or the version or features of any copy that needs a newer Cairn.
 pub(crate) fn choose(
     found: impl IntoIterator<Item = (usize, Result<Label, Wrong>)>,
 ) -> Result<Option<(usize, Label)>, Wrong> {
@@ -111,11 +111,10 @@ pub(crate) fn choose(
     }
 }
 
-/// Returns the newest label in the label areas of a disk, with the number of its copies; `None` if no copy holds a
-/// label.
+/// Returns the newest label in the label areas of a disk, with the number of its copy; `None` if no copy holds a label.
 ///
 /// # Errors
-/// The damage of a copy if none can be used; or the version or features of a copy that needs a newer Cairn.
+/// The damage of a copy, if no copy is usable; or the version or features of any copy that needs a newer Cairn.
 ///
 /// # Panics
 /// If an area has another length than [`AREA_BYTES`].
@@ -125,8 +124,8 @@ pub fn newest<'a>(
     choose(areas.into_iter().flat_map(|area| copies(area).into_iter().enumerate()))
 }
 
-/// Whether the first write of a label to a disk without an intact copy was torn: copy 1 is zeros in both areas. The
-/// second update, which precedes any service, goes to copy 1.
+/// Whether the damage of all copies shows only that a power cut tore the first write of a label: copy 1 is zeros in
+/// both areas. The second update goes to copy 1, and precedes any request of a client.
 ///
 /// # Panics
 /// If an area has another length than [`AREA_BYTES`].
@@ -135,8 +134,7 @@ pub(crate) fn is_first_torn(areas: [&[u8]; 2]) -> bool {
     areas.iter().all(|area| block::is_zero(&area[second.clone()]))
 }
 
-/// Returns the number of the copies to which the next update of a label goes, if the last one went to the copies
-/// `last`.
+/// Returns the number of the copies that the next update of a label writes, if the last update wrote the copies `last`.
 pub(crate) fn next_copy(last: usize) -> usize {
     if seeded::on(Bug::LabelOverActive) { last } else { 1 - last }
 }

@@ -1,29 +1,29 @@
-//! Signatures of other formats on a disk: file systems, partition tables, other containers. A disk is labelled
-//! without a question only if no signature is found and both ends are zeros.
+//! Signatures of formats of other programs on a disk: file systems, partition tables, containers. Without `--wipe`,
+//! Cairn labels a disk only if no signature is found and both ends are zeros.
 
 use std::fmt;
 
 use block::is_zero;
 
-/// The content of a disk without a label, judged from both ends.
+/// The content of a disk without a label, judged from the first and the last MiB.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ForeignContent {
-    /// Both ends hold only zeros.
+    /// Both ends of the disk are zeros.
     Blank,
-    /// The disk holds a known format.
+    /// The disk holds a format of another program.
     Holds(Signature),
-    /// The disk holds bytes of no known format.
+    /// The disk holds nonzero bytes of no known format.
     Unknown,
-    /// The disk has this many bytes, too few for a label; its content does not matter.
+    /// The disk has this many bytes, too few for a label; its content is not examined.
     TooSmall(u64),
 }
 
 /// The format of another program that a disk holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Signature {
-    /// Name of the format: `ext4`, `LUKS2`.
+    /// Name of the format, such as `ext4` or `LUKS2`.
     pub what: &'static str,
-    /// Volume name that the format records, if any.
+    /// Volume name in the metadata of the format, if there is one.
     pub name: Option<String>,
 }
 
@@ -37,15 +37,15 @@ impl fmt::Display for Signature {
     }
 }
 
-/// Origin of an offset.
+/// The end of the disk from which an offset counts.
 #[derive(Clone, Copy)]
 enum From {
     Start,
-    /// The end of the back area, counted backwards.
+    /// The end of the disk; the offset counts backwards.
     End,
 }
 
-/// Magic bytes that identify a format.
+/// Magic bytes by which a format is recognized, and their position on the disk.
 struct Magic {
     what: &'static str,
     from: From,
@@ -54,11 +54,11 @@ struct Magic {
     name: Name,
 }
 
-/// Position of a volume name, from the start of the disk.
+/// Position of the volume name of a format, from the start of the disk.
 #[derive(Clone, Copy)]
 enum Name {
     None,
-    /// Text: offset and length in bytes.
+    /// UTF-8 text: offset and length in bytes.
     Text(usize, usize),
     /// UTF-16 text: offset and length in bytes.
     Wide(usize, usize),
@@ -72,7 +72,8 @@ const fn end(what: &'static str, at: usize, bytes: &'static [u8]) -> Magic {
     Magic { what, from: From::End, at, bytes, name: Name::None }
 }
 
-/// Formats that magic bytes identify. A format that may lie inside another one comes later in the list.
+/// Formats that are recognized by magic bytes. A format that may lie inside another one follows the other one in the
+/// list.
 const MAGICS: &[Magic] = &[
     start("LUKS2", 0, b"LUKS\xba\xbe\x00\x02", Name::Text(24, 48)),
     start("LUKS1", 0, b"LUKS\xba\xbe\x00\x01", Name::None),
@@ -109,7 +110,7 @@ const MD: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
 const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 
-/// Identifies the content of a disk from the bytes of its label areas.
+/// Identifies the content of a disk from its first bytes `front` and its last bytes `back`.
 pub fn find(front: &[u8], back: &[u8]) -> ForeignContent {
     let known = ext(front)
         .or_else(|| MAGICS.iter().find_map(|magic| magic.find(front, back)))
@@ -157,10 +158,10 @@ impl Name {
 /// Offset of the superblock of an ext file system.
 const EXT: usize = 1024;
 
-/// Identifies ext2, ext3 and ext4. They share one magic; their feature bits distinguish them.
+/// Identifies ext2, ext3 and ext4: they have the same magic number, and differ in feature bits.
 fn ext(front: &[u8]) -> Option<Signature> {
     const JOURNAL: u32 = 4;
-    /// Incompatible features that ext3 knows: file types in directories, recovery, journal device, meta block groups.
+    /// Incompatible features that ext3 has too: file types in directories, recovery, journal device, meta block groups.
     const EXT3: u32 = 0x2 | 0x4 | 0x8 | 0x10;
     let word = |at: usize| {
         let bytes = front.get(EXT + at..EXT + at + 4)?;
@@ -178,7 +179,7 @@ fn ext(front: &[u8]) -> Option<Signature> {
     Some(Signature { what, name: Name::Text(EXT + 120, 16).read(front) })
 }
 
-/// Finds the rings of uberblocks that ZFS keeps in four labels of 256 KiB, two at each end.
+/// Identifies ZFS by its uberblocks, in four labels of 256 KiB: two at each end of the disk.
 fn zfs(front: &[u8], back: &[u8]) -> Option<Signature> {
     const LABEL: usize = 256 << 10;
     const RING: usize = 128 << 10;
@@ -196,7 +197,7 @@ fn zfs(front: &[u8], back: &[u8]) -> Option<Signature> {
     found.then(|| bare("zfs"))
 }
 
-/// Finds a partition table in the first sector, or a boot loader.
+/// Identifies a partition table or a boot loader in the first sector.
 fn mbr(front: &[u8]) -> Option<Signature> {
     const TABLE: usize = 446;
     if front.get(510..512)? != [0x55, 0xaa] {

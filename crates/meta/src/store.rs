@@ -1,4 +1,4 @@
-//! One disk's label: reading it, and updating it one change at a time.
+//! Reads and updates the label of one disk.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -15,11 +15,11 @@ use crate::{Label, data_bytes};
 /// The content of the label areas of a disk.
 #[derive(Debug)]
 pub enum AreaContent {
-    /// The newest label, and the number of the copies that hold it.
+    /// The newest label in the label areas, and the number of the copies that hold it.
     Label(Box<Label>, usize),
     /// A label that this version of Cairn cannot use, with the reason.
     Wrong(Wrong),
-    /// No label, but this content.
+    /// No label, but this content of another program or none.
     Other(ForeignContent),
 }
 
@@ -33,34 +33,36 @@ impl From<Inspection> for AreaContent {
     }
 }
 
-/// The label of an open disk, with a copy in memory. The store issues its own requests to the raw disk.
+/// The label of an open disk, with a copy in memory. The store writes the label through its own requests to the raw
+/// disk.
 pub struct Store {
     env: Env,
     lower: Lower,
     on_disk: Rc<OnDisk>,
 }
 
-/// State of the label, shared by all lowers through which it is written.
+/// The state of one disk's label, shared by all [`Store`]s of that disk.
 struct OnDisk {
-    /// Lock that lets one update run at a time.
+    /// Lock that permits one update of the label at a time.
     turn: Mutex,
     label: RefCell<Label>,
-    /// Number of the copies with the newest label; `None` if it was never written.
+    /// Number of the copies with the newest label; `None` before the first label is written.
     active: Cell<Option<usize>>,
-    /// Highest sequence of any attempted update, whether or not it is on the disk.
+    /// Highest sequence of an update that was started, whether or not it reached the disk.
     tried: Cell<u64>,
-    /// Whether writes that an earlier process left in a cache are durable.
+    /// Whether this process has flushed the disk, so that writes of an earlier process in its cache are durable.
     settled: Cell<bool>,
-    /// Whether this process has written both areas.
+    /// Whether this process has updated the label in both label areas.
     updated: Cell<bool>,
-    /// For each copy number, the bytes up to the last nonzero one; `None` before this process has written that copy.
+    /// For each copy number, the number of bytes up to the last nonzero byte on the disk; `None` before this process
+    /// writes it.
     held: [Cell<Option<usize>>; 2],
-    /// Reserve for one copy: clients' writes may wait for an update while they hold all other buffers.
+    /// Reserved buffer bytes for one copy. Writes of clients may hold all other buffers while they wait for an update.
     _reserve: Reservation,
 }
 
 impl Store {
-    /// Reads the label areas of a disk, and writes nothing.
+    /// Reads the label areas of the disk `lower`. Writes nothing.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -68,8 +70,8 @@ impl Store {
         Ok(inspect(env, lower).await?.into())
     }
 
-    /// Returns the store for the label of the disk `lower`, which is in the copies `number`. `None` means that the disk
-    /// has no label yet: the first update writes it, and ignores the sequence of `label`.
+    /// Returns the store for the label of the disk `lower`. `label` was read from the copies with the number `number`.
+    /// `None` means that the disk has no label yet: then the first update writes it, with a new sequence.
     ///
     /// # Errors
     /// `Limit` if the pool has no room for a reserved copy.
@@ -88,27 +90,28 @@ impl Store {
         Ok(Self { env: env.clone(), lower: lower.clone(), on_disk: Rc::new(on_disk) })
     }
 
-    /// Returns a handle to the same label of the same disk through another lower, which shows more bytes of the disk.
+    /// Returns a store for the same label through another lower, which shows more bytes of the same disk.
     #[must_use]
     pub fn through(&self, lower: &Lower) -> Self {
         Self { env: self.env.clone(), lower: lower.clone(), on_disk: self.on_disk.clone() }
     }
 
-    /// Whether both stores are handles to the label of one disk.
+    /// Whether both stores are for the label of the same disk.
     pub fn is_same(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.on_disk, &other.on_disk)
     }
 
-    /// Returns the label as this store last wrote it, or found it.
+    /// Returns the label that this store has last written to the disk, or with which the store was made.
     pub fn label(&self) -> Ref<'_, Label> {
         self.on_disk.label.borrow()
     }
 
-    /// Changes the label on the disk, durably. Updates run one at a time. A caller may be dropped before its update
-    /// ends; the update still runs to its end, so that the writes of the next one cannot overtake it.
+    /// Applies `change` to the label, and writes the label to the disk durably. Updates run one at a time. If the
+    /// caller drops the future, the update still runs to its end, so that writes of the next update cannot overtake it.
     ///
     /// # Errors
-    /// Errors of the disk; afterwards the disk has the old label or the new one. `Limit` if the label does not fit.
+    /// Errors of the disk: then the disk has either the old label or the new one. `Limit` if the changed label does not
+    /// fit.
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
         let alone = self.on_disk.turn.lock().await;
         let mut next = self.on_disk.label.borrow().clone();
@@ -126,7 +129,7 @@ impl Store {
         self.env.run_to_end("a label", put).await
     }
 
-    /// Writes the next generation. The caller holds the lock.
+    /// Writes `next`, encoded as `copy`, to the copies that do not hold the current label. The caller holds the lock.
     async fn put(&self, next: Label, copy: &[u8]) -> Result<()> {
         if !self.on_disk.settled.get() {
             self.lower.flush().await?;
@@ -140,7 +143,8 @@ impl Store {
         };
         self.on_disk.held[number].set(Some(held.max(copy.len())));
         if self.on_disk.active.get().is_none() {
-            // The magic becomes durable first, so that the remains of a torn first label are recognized as Cairn's.
+            // A first label begins with a write of its magic number alone. If a power cut tears the write of the rest,
+            // the magic shows that the damaged bytes are a label.
             let head = copy.len().min(self.lower.info().block_size as usize);
             self.write(&copy[..head], head, number, next.data_bytes).await?;
             self.lower.flush().await?;
@@ -154,11 +158,11 @@ impl Store {
         Ok(())
     }
 
-    /// Fails if the copies at the end of the disk are gone. The next update would extend a truncated file again, and
-    /// hide the loss of its bytes.
+    /// Returns an error if both copies of the label at the end of the disk are zeros. In that case a file was
+    /// truncated, and the next update would extend the file again and hide that its data are lost.
     ///
-    /// Before the first update of a process [`Inspection::has_lost_its_end`] decides: a power cut may have kept the
-    /// copies at the end from being written.
+    /// Before the first update of this process, [`Inspection::has_lost_its_end`] decides instead: a power cut may have
+    /// torn an earlier update at the end of the disk.
     async fn end_is_there(&self) -> Result<()> {
         let active = self.on_disk.active.get().filter(|_| self.on_disk.updated.get());
         let Some(active) = active else { return Ok(()) };
@@ -169,8 +173,8 @@ impl Store {
             let first = ByteRange::new(back.copy(number), block).expect("a block has bytes");
             match self.lower.read(first, into).await {
                 Ok(found) if block::is_zero(&found.read()) => {}
-                // A disk that was found truncated refuses the update itself; copies that cannot be read are
-                // rewritten.
+                // If the disk was truncated and not extended, the write of the update fails. Copies that cannot be read
+                // are rewritten.
                 Ok(_) | Err(_) => return Ok(()),
             }
         }
@@ -178,7 +182,7 @@ impl Store {
         Err(Error::new(ErrorKind::Faulted, words))
     }
 
-    /// Reads every copy of the label on the disk, between two updates.
+    /// Reads every copy of the label on the disk, while no update runs.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -192,13 +196,13 @@ impl Store {
     /// # Errors
     /// As [`Store::update`].
     pub async fn renew(&self) -> Result<()> {
-        // Each update writes one of the two copy numbers, in both areas.
+        // Each update writes one of the two copy numbers, in both label areas.
         self.update(|_| {}).await?;
         self.update(|_| {}).await
     }
 
-    /// Returns the bytes of a copy up to the last nonzero one in either area, or all of the copy if it cannot be
-    /// read.
+    /// Returns the number of bytes up to the last nonzero byte of copy `number` in either label area; the maximum
+    /// length of a copy if it cannot be read.
     async fn held(&self, number: usize, data_bytes: u64) -> Result<usize> {
         let step = step(&self.lower).min(COPY_BYTES_MAX);
         let mut held = 0;
@@ -217,8 +221,8 @@ impl Store {
         Ok(held)
     }
 
-    /// Writes a copy into both areas, and zeros behind it up to `held`. So nothing of a longer, older label remains,
-    /// such as a key slot that was removed.
+    /// Writes a copy of the label into both label areas, and zeros after it up to `held` bytes. So no bytes of a
+    /// longer, older label remain, such as a removed key slot of an encrypted device.
     async fn write(&self, copy: &[u8], held: usize, number: usize, data_bytes: u64) -> Result<()> {
         let block = self.lower.info().block_size as usize;
         let len = copy.len().max(held).next_multiple_of(block);
@@ -236,7 +240,7 @@ impl Store {
     }
 }
 
-/// Overwrites with zeros the back label area that the disk had when it had `data_bytes` of data. The disk has grown, so
+/// Zeros the back label area at the former end of a disk that has been enlarged, where it had `data_bytes` of data:
 /// these bytes are data now.
 ///
 /// # Errors
@@ -248,7 +252,7 @@ pub async fn wipe_back(env: &Env, lower: &Lower, data_bytes: u64) -> Result<()> 
     lower.flush().await
 }
 
-/// Overwrites both label areas of a disk with zeros, whatever they contain.
+/// Zeros both label areas of a disk, whatever they contain.
 ///
 /// # Errors
 /// Errors of the disk; `NoSpace` if the disk is too small for a label.
@@ -259,7 +263,7 @@ pub async fn wipe(env: &Env, lower: &Lower) -> Result<()> {
     for area in [Area::Front, Area::Back(data)] {
         all_of(write_all(lower, area.range().start(), &zeros)).await?;
     }
-    // The disk may have some blocks beyond the end that labels assume, with the end of another format.
+    // After the end that labels assume, the disk may have a few blocks with metadata of another format.
     let rest = DATA_START + data + AREA_BYTES;
     if let Some(rest) = ByteRange::between(rest, lower.info().size) {
         let zeros = zeros.slice(0..rest.len() as usize);

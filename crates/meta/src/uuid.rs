@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use block::Env;
 
-/// A random number of 128 bits, as RFC 9562 lays out version 4.
+/// A UUID of version 4 (RFC 9562): 122 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
@@ -22,7 +22,7 @@ impl Uuid {
     }
 }
 
-/// Positions of the dashes: before these bytes.
+/// Indices of the bytes before which the text form has a dash.
 const DASHES: [usize; 4] = [4, 6, 8, 10];
 
 impl fmt::Display for Uuid {

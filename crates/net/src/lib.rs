@@ -1,4 +1,4 @@
-//! Devices on other machines, and the clients that reach them.
+//! Disks on other machines, and the clients that reach their servers.
 #![forbid(unsafe_code)]
 
 pub mod nbd;

@@ -1,11 +1,11 @@
-//! A disk that is absent. It answers every request with an error.
+//! The device that stands in for an absent disk. It fails every request with an error.
 
 use block::{Device, Error, ErrorKind, Health, Info, Report, Request, Result};
 
-/// The message of each of its errors.
+/// The message of the error of every request to an absent disk.
 const MISSING: &str = "the disk is absent";
 
-/// The device that stands in for a labelled disk that labels of the graph name and that was not found.
+/// The device that takes the place of a labelled disk that labels of the graph name and that was not found.
 pub struct Absent {
     pub info: Info,
     pub name: String,

@@ -1,4 +1,4 @@
-//! The refusals and objections of a start, without a start.
+//! The reasons for which a start would refuse to open a graph, found without starting it.
 
 use block::{Error, ErrorKind, Found};
 use kind::Maker;
@@ -11,8 +11,8 @@ use super::slot::state_of;
 use crate::spec::{Planned, PlannedNode};
 
 impl Probe {
-    /// Returns all errors that refuse to open the graph `planned` on the probed disks: those of the labels, and the
-    /// objections of stateful devices.
+    /// Returns all errors for which a start would refuse to open the graph `planned` on the probed disks: those about
+    /// labels, and the objections of stateful devices.
     pub fn foreseen(&self, planned: &Planned) -> Vec<Error> {
         let refusals = self.refusals_of(planned);
         if refusals.iter().any(|refusal| refusal.kind() == ErrorKind::NotFound) {
@@ -23,8 +23,9 @@ impl Probe {
     }
 }
 
-/// Returns for each device of a closed graph the reason why it cannot be opened without an explicit decision (`trust`,
-/// `--degraded`). `label` returns the label of a disk, and whether the data of the disk are present.
+/// Returns for each device of a closed graph the reason why the device cannot be opened without an explicit decision of
+/// the operator (`trust`, `--degraded`). `label` returns the label of a disk, and whether the data of the disk are
+/// present.
 pub fn objections<'p, 'l>(
     planned: &'p Planned,
     label: impl Fn(&str) -> Option<(&'l Label, bool)>,
@@ -48,7 +49,7 @@ pub fn objections<'p, 'l>(
             found(&labels.iter().map(closed).collect::<Vec<_>>(), states.collect())
         };
         let found: Vec<Found> = node.lowers.iter().map(beneath).collect();
-        // Missing disks are reported elsewhere.
+        // Other code reports missing disks.
         let why = preflight(&node.given, &node.info, &found, true).err()?;
         Some((node.name.as_str(), why))
     };

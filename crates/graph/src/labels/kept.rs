@@ -1,4 +1,4 @@
-//! The state of a device, in the labels of the disks beneath each of its ports.
+//! The store of a device's state, in the labels of the disks beneath each port of the device.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,25 +16,25 @@ use super::slot::Slot;
 /// A disk beneath a port of a stateful device, and its label.
 #[derive(Clone, Default)]
 pub struct DiskLabel {
-    /// Label of the disk; `None` if the disk has no label, is absent, or may not be written.
+    /// Label of the disk for writing; `None` if the disk has no label, is absent, or is read-only.
     pub slot: Option<Rc<Slot>>,
     /// Whether the disk has a label, even if the disk is absent.
     pub labelled: bool,
-    /// Whether the disk is present.
+    /// Whether the disk was found and is open.
     pub present: bool,
-    /// Whether this start wrote the first label of the disk.
+    /// Whether the disk got its first label from this start and is still being provisioned.
     pub fresh: bool,
-    /// Whether the disk was closed in order.
+    /// Whether the disk was closed in order before this start.
     pub clean: bool,
 }
 
 struct Port {
     found: Found,
-    /// Labels of the disks that are present.
+    /// Labels of the present disks beneath the port; `None` for a disk without a writable label.
     slots: Vec<Option<Rc<Slot>>>,
 }
 
-/// The store that keeps the state of one device in the labels of its disks ([`StateStore`]).
+/// The store of the state of one device, in the labels of the disks beneath the device ([`StateStore`]).
 pub struct LabelStateStore {
     device: String,
     may_degrade: bool,
@@ -46,8 +46,8 @@ pub struct LabelStateStore {
 }
 
 impl LabelStateStore {
-    /// Returns the store for the state of `device` in the labels of the disks beneath its ports. If the device is new,
-    /// the store begins empty: older cells with its name come from a change that was not completed.
+    /// Returns the store for the state of `device` in the labels of the disks beneath its ports. If the device is new
+    /// in the graph, ignores older cells with its name: they come from a change that was not completed.
     pub fn new(
         device: &str,
         is_new: bool,
@@ -82,13 +82,13 @@ fn port(device: &str, disks: &[DiskLabel]) -> Port {
 }
 
 /// Summarizes the disks beneath one port of a device, and the states of the device in their labels. `states` has one
-/// element for each present disk.
+/// element for each present disk, in the same order.
 pub(super) fn found(disks: &[DiskLabel], states: Vec<Option<StoredState>>) -> Found {
     let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
     let all: Option<Vec<_>> = states.iter().map(Option::as_ref).collect();
     let oldest = all.and_then(|all| all.into_iter().min_by_key(|state| state.sequence)).cloned();
-    // The same bytes of an earlier write are the same state. A write that reached some disks only leaves such states
-    // behind, and they need not be rewritten.
+    // States are compared by their bytes, not by their sequence numbers. A write that reached only some disks leaves
+    // equal bytes with different numbers, and those need not be rewritten.
     let is_newest = |state: &Option<StoredState>| {
         state.as_ref().map(|state| &state.bytes) == newest.as_ref().map(|state| &state.bytes)
     };
@@ -117,7 +117,7 @@ impl StateStore for LabelStateStore {
     }
 
     fn committed(&self) -> LocalFuture<()> {
-        // Waiting for a change that fails keeps none of its disks open.
+        // The future does not keep the labels alive, so waiting for a change that fails keeps none of its disks open.
         let slots = self.ports.iter().flat_map(|port| port.slots.iter().flatten());
         let slots: Vec<_> = slots.map(|slot| slot.released()).collect();
         Box::pin(async move {
@@ -151,7 +151,7 @@ impl StateStore for LabelStateStore {
             let _alone = turn.lock().await;
             sequence.set(sequence.get() + 1);
             let cell = meta::Cell { sequence: sequence.get(), bytes: state };
-            // A disk beneath two ports is written once.
+            // A disk beneath two ports is written only once.
             let mut disks: Vec<Rc<Slot>> = Vec::new();
             for slot in beneath.iter().flat_map(|(_, slots)| slots.iter().flatten()) {
                 if number_of(slot, &disks).is_none() {
@@ -191,7 +191,8 @@ fn number_of(slot: &Rc<Slot>, disks: &[Rc<Slot>]) -> Option<usize> {
     disks.iter().position(|disk| Rc::ptr_eq(disk, slot))
 }
 
-/// Returns the result of a write. If it fails or is late, first calls the failure handler for each port above the disk.
+/// Returns the result of a label write. If the write fails or is late, first calls the failure handler for each port
+/// above the disk.
 fn reporting(
     write: LocalFuture<Result<()>>,
     ports: Vec<usize>,
@@ -199,7 +200,7 @@ fn reporting(
 ) -> LocalFuture<Result<()>> {
     let Some((deadline, on_failure)) = on_failure else { return write };
     Box::pin(async move {
-        // The label's own lock keeps the order of a late write and the next one.
+        // The lock of the label's store keeps a late write in order with the next one.
         let written = deadline.guard(write).await.unwrap_or_else(|_| {
             let words =
                 format!("the disk did not answer the label write within {:?}", deadline.limit());

@@ -1,17 +1,18 @@
-//! Labelled disks of a graph: finding them by their labels, marking them as open, recording every change.
+//! The labelled disks of a graph: matches disks to their labels, marks disks as open, and records every change in
+//! labels.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the options for opening |
-//! | `probe.rs` | looking at the disks that a spec names |
-//! | `diagnosis/` | findings about labels, with the decisions that waive them |
-//! | `foreseen.rs` | refusals and objections of a start |
-//! | `text.rs` | the spec as labels keep it |
-//! | `open.rs` | labels of an open graph |
+//! | `mod.rs` | the options for opening labelled disks |
+//! | `probe.rs` | probing the disks that a spec names |
+//! | `diagnosis/` | findings about labels, and the operator's decisions that waive findings |
+//! | `foreseen.rs` | the errors for which a start would refuse a graph |
+//! | `text.rs` | the spec as labels contain it |
+//! | `open.rs` | the labels of an open graph |
 //! | `slot.rs` | writing the label of one disk |
-//! | `kept.rs` | states of devices in labels |
-//! | `absent.rs` | a disk that is absent |
-//! | `overwritten.rs` | copying disks anew because their bytes do not count |
+//! | `kept.rs` | the states of devices in labels |
+//! | `absent.rs` | the device that stands in for an absent disk |
+//! | `overwritten.rs` | disks whose content must be copied again from other disks |
 //! | `raw.rs` | a raw disk that has a label |
 
 #![forbid(unsafe_code)]
@@ -49,16 +50,16 @@ pub use text::{Remembered, disks};
 pub struct Opening {
     /// The machine that opens the disks.
     pub machine: Machine,
-    /// Whether the graph may be opened without absent disks that its devices can do without.
+    /// Whether the graph may be opened without absent disks, if its devices can serve all bytes without them.
     pub degraded: bool,
-    /// Names of the disks that get a new label whatever they contain.
+    /// Names of the disks that get a new label, whatever they contain.
     pub wipe: Vec<String>,
-    /// Names of the disks that the operator has replaced by other disks.
+    /// Names of the disks that the operator has replaced by disks at other paths.
     pub replaced: Vec<String>,
-    /// Disks that have grown since they were labelled, and are used in full from now on. The number is a minimum for
-    /// the size of the disk, to preview a larger one.
+    /// The disks that have been enlarged since they were labelled, and whose new bytes are used from now on. The number
+    /// is the size in bytes that a preview assumes, if the disk is still smaller.
     pub grow: BTreeMap<String, u64>,
-    /// Whether disks are opened although their labels name another machine as holder.
+    /// Whether to open disks although their labels name another machine as holder (`--take`).
     pub take: bool,
     /// Whether the spec may omit disks and devices that labels of the graph name, because the operator has changed the
     /// spec.

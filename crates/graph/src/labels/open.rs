@@ -1,4 +1,5 @@
-//! The labels of an open graph. They are written before anything is served, and marked as closed at the end.
+//! The labels of an open graph. A start writes them before the graph serves anything. An orderly close marks them as
+//! closed.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,10 +23,10 @@ use super::text::{self, Remembered};
 use super::{LostLabel, overwritten};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
 
-/// Time limit for writing to removed disks at the end of a change.
+/// Time limit for writing to the labels of removed disks, after a change or its undo.
 const GONE_WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Time limit for reading the label of each disk in use.
+/// Time limit for reading the label of each disk when the labels of an open graph are inspected.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
 
 /// The labelled disks of an open graph.
@@ -34,65 +35,65 @@ pub struct Labels {
     opening: Opening,
     disks: BTreeMap<String, Disk>,
     epoch: u64,
-    /// Number of the broadcast that announces this epoch.
+    /// Number of the broadcast that announced this epoch to the disks.
     broadcast: u64,
     spec: String,
-    /// The specs before it, the newest first.
+    /// The specs before `spec`, the newest first.
     past: Rc<[Past]>,
-    /// The names of devices with state in the labels.
+    /// The names of the devices that keep a state in the labels.
     keepers: BTreeSet<String>,
-    /// The names among them that the labels had before.
+    /// The names in `keepers` that the labels contained before this start or change.
     known: BTreeSet<String>,
-    /// Disks of the failed change that these labels undo. It keeps new disks open, so it is dropped once they are
-    /// written.
+    /// The disks of the failed change that these labels undo. They stay open as long as this field holds them, so
+    /// [`Labels::commit`] takes them out and drops them at its end.
     undoes: Cell<Option<Undoes>>,
 }
 
-/// The disks on which the spec of a failed change may have been written.
+/// The disks on which a failed change may have written its spec.
 #[derive(Default)]
 struct Undoes {
-    /// Names of the disks that the graph had before.
+    /// Names of the disks of the graph before the change that the change uses as well.
     shared: BTreeSet<String>,
-    /// The disks that the change added.
+    /// The labels of the disks that the failed change added to the graph.
     new: Vec<Rc<Slot>>,
 }
 
 #[derive(Clone)]
 struct Disk {
-    /// The disk of the spec that opened it.
+    /// The disk as the spec describes it with which the disk was opened; `None` if the disk is absent.
     disk: Option<LabelledDisk>,
-    /// Its identity, whatever name it was opened by; empty if it is absent.
+    /// Identity of the disk, the same for every path that leads to it; empty if the disk is absent.
     identity: String,
     open: Option<OpenDisk>,
     slot: Option<Rc<Slot>>,
     data_bytes: u64,
-    /// Bytes of data that it had before, if it has grown.
+    /// Number of data bytes before this start or change, if the disk has been enlarged since its label was written.
     grown_from: Option<u64>,
     fresh: bool,
     clean: bool,
 }
 
-/// The result of inspecting the label of one disk of an open graph.
+/// The result of inspecting the label of one disk of an open graph, while the graph runs.
 pub struct Inspected {
     /// Path or address of the disk.
     pub place: String,
-    /// The label that the disk should have.
+    /// The label that the open graph last wrote to the disk.
     pub label: Label,
-    /// The contents of the label areas of the disk, or the error of reading them.
+    /// The contents of the label areas of the disk as read, or the error of reading them.
     pub found: Result<Inspection>,
 }
 
-/// The location of the data of a labelled disk.
+/// The location of the data of a labelled disk: present with a raw disk, or absent.
 pub enum Place {
-    /// The data are on this raw disk, which has this node in the engine, and have this number of bytes.
+    /// The disk is present: its raw disk, the node of the raw disk in the engine, and the number of data bytes.
     Here(Rc<dyn AnyDevice>, NodeId, u64),
-    /// The disk is absent, and this device stands in for it.
+    /// The disk is absent, and this device takes its place in the graph: it fails every request.
     Absent(Rc<dyn AnyDevice>),
 }
 
 impl Probe {
-    /// Labels the disks that need a label, and durably marks all disks of the graph as open. Afterwards the graph may
-    /// be built; then call [`Labels::made`].
+    /// Writes a label to each disk that needs one, and durably marks all disks of the graph as open. After this, the
+    /// caller builds the graph, and then calls [`Labels::made`].
     ///
     /// # Errors
     /// As [`Probe::prepare`].
@@ -104,16 +105,17 @@ impl Probe {
         Ok(labels)
     }
 
-    /// Writes a label to each disk that needs one, with the mark that the disk is being provisioned. [`Labels::commit`]
-    /// adds the states of devices to the labels.
+    /// Writes a label to each disk that needs one, marked as provisioning. [`Labels::commit`] adds the spec and the
+    /// states of devices to the labels.
     ///
     /// # Errors
-    /// The reasons why the graph cannot be opened. Nothing was written, unless the reason is an error of a disk.
+    /// The reasons why the graph cannot be opened. Nothing was written, unless a write to a disk has failed.
     pub async fn prepare(self, planned: &Planned) -> Result<Labels, Vec<Error>> {
         self.labelled(planned, true).await
     }
 
-    /// Labels the disks. With `held`, the states of devices are held back until [`Labels::commit`].
+    /// Labels the disks that need a label. With `held`, the states of devices reach the labels only with
+    /// [`Labels::commit`].
     async fn labelled(mut self, planned: &Planned, held: bool) -> Result<Labels, Vec<Error>> {
         let refusals = self.refusals_of(planned);
         if !refusals.is_empty() {
@@ -182,7 +184,7 @@ impl Probe {
         [self.refusals.clone(), self.refusing(findings)].concat()
     }
 
-    /// Returns the labels of the disks that are matched by their labels.
+    /// Returns the labels of the disks that the probe matched by their labels.
     pub(super) fn labels(&self) -> impl Iterator<Item = &Label> + Clone {
         self.binding.disks.values().filter_map(|bound| match bound {
             Binding::Labelled(n) => self.label(*n),
@@ -201,12 +203,13 @@ impl Probe {
         Spec::parse(&self.binding.spec, "label", &|_| None)
     }
 
-    /// Returns the specs before `spec` that the labels must keep from now on.
+    /// Returns the earlier specs that labels with the spec `spec` must contain: those that the present labels contain,
+    /// and the present spec if `spec` replaces it.
     fn past(&self, spec: &str) -> Vec<Past> {
         let Bindings { epoch, spec: before, past, .. } = &self.binding;
         let mut past = past.to_vec();
         let is_over = !before.is_empty() && without_sizes(before) != without_sizes(spec);
-        // During a migration there is no state to go back to.
+        // A spec with a migration is temporary, and no state to return to.
         if is_over && self.spec_before().moves(self.registry).is_empty() {
             let until_unix_s = self.env.wall().as_secs();
             past.insert(0, Past { epoch: *epoch, until_unix_s, spec: before.clone() });
@@ -215,7 +218,7 @@ impl Probe {
         past
     }
 
-    /// Returns the facts that the labels must record about each disk.
+    /// Returns the facts about each labelled disk that the spec in the labels must contain, by name of the disk.
     fn remembered(&self, planned: &Planned) -> BTreeMap<String, Remembered> {
         let one = |(name, bound): (&String, &Binding)| {
             let known = match bound {
@@ -251,7 +254,7 @@ impl Probe {
             overwritten::forget_copies(&mut label, planned);
         }
         let (store, clean) = match &look.store {
-            // A change of a graph flushes every acknowledged write first.
+            // A live change flushes every acknowledged write before it commits.
             Some(store) => (Rc::new(store.through(&open.lower)), true),
             None => (Rc::new(Store::new(&self.env, &open.lower, label, Some(*number))?), clean),
         };
@@ -260,7 +263,8 @@ impl Probe {
         Ok(Disk { disk, identity, open, slot, data_bytes, grown_from, fresh, clean })
     }
 
-    /// Opens a disk, which creates it if it does not exist; empties it if it must be wiped; and labels it.
+    /// Opens disk `n`, which creates the disk if it does not exist, wipes it if the operator asked for that, and writes
+    /// its first label.
     async fn make(&self, n: usize, label: Label, held: bool) -> Result<Disk> {
         let look = &self.results[n];
         let open = match &look.open {
@@ -273,7 +277,7 @@ impl Probe {
                 meta::wipe(&self.env, &open.lower).await?;
                 (label, None)
             }
-            // The label of an interrupted start stays on the disk until this one has replaced both of its generations.
+            // The label of an interrupted start stays valid until the new label has replaced both of its generations.
             DiskContent::Label(left, copy) if !seeded::on(Bug::LeftLabelNewer) => {
                 (Label { sequence: left.sequence, ..label }, Some(*copy))
             }
@@ -295,7 +299,7 @@ impl Disk {
         Self { disk, identity, open, slot, data_bytes, grown_from, fresh: false, clean: false }
     }
 
-    /// Returns its label, if that may be written.
+    /// Returns the label of the disk, if the disk is open for writing.
     fn writable(&self) -> Option<&Rc<Slot>> {
         let read_only = self.open.as_ref().is_none_or(|open| open.lower.info().read_only);
         self.slot.as_ref().filter(|_| !read_only)
@@ -310,7 +314,7 @@ impl Disk {
         self.slot.as_ref().map(|slot| &slot.store)
     }
 
-    /// Returns the disk as the change `failed` leaves it.
+    /// Returns the disk for the labels that undo the change `failed`.
     fn reopened(&self, failed: Option<&Labels>) -> Self {
         let slot = self.slot.as_ref().map(|slot| {
             let failed = failed.and_then(|failed| failed.slot(&slot.store));
@@ -336,19 +340,20 @@ impl Disk {
 
 impl Labels {
     /// Commits a change of the graph: writes the identity of the graph, the new spec and the states of devices to the
-    /// labels of all disks. From then on devices write their states at once.
+    /// labels of all disks. From then on, a device that writes its state writes it to the labels at once.
     ///
     /// # Errors
-    /// The error of the first disk that has failed. To undo a change, one disk without an error is enough.
+    /// The error of the first disk that cannot be written. To undo a change, one written disk is enough.
     pub async fn commit(&self) -> Result<()> {
-        // A new disk counts once the labels of the others name it. Otherwise it could announce a graph that the others
-        // do not know.
+        // A new disk stays in provisioning until the labels of the other disks name it. Otherwise its label alone could
+        // announce a graph that the other disks do not know.
         if let Some(undoes) = self.undoes.take() {
             return self.undo(undoes).await;
         }
         let fresh = |disk: &Disk| disk.fresh && !seeded::on(Bug::NewDiskEarly);
-        // A disk without a state of this change is written after those that have one. Alone it would name the new
-        // graph, and the others would still state the members of the old one.
+        // A disk on which no device keeps a changed state is written after the disks with changed states. If it were
+        // written first and a crash followed, its label would name the new graph, while the other labels still had the
+        // members of the old one.
         let behind = self.disks.iter().filter(|(_, disk)| {
             disk.writable().is_some_and(|slot| slot.is_behind()) || seeded::on(Bug::StatelessEarly)
         });
@@ -364,8 +369,9 @@ impl Labels {
         Ok(())
     }
 
-    /// Writes that a failed change is undone: first to the disks that may come up as its graph, then to those that it
-    /// removes. Otherwise both graphs come up after a crash, each without a disk of the other.
+    /// Records that a failed change is undone: first on the disks that both graphs use, then on those that only the
+    /// previous graph uses. In the other order, a crash between the two could leave each graph able to open without a
+    /// disk of the other.
     async fn undo(&self, undoes: Undoes) -> Result<()> {
         let is_shared = |name: &str| undoes.shared.contains(name);
         let removed_first = seeded::on(Bug::UndoneOnRemovedFirst);
@@ -373,32 +379,33 @@ impl Labels {
             self.write_labels(|name| is_shared(name) != removed_first, |_| false).await;
         let is_known = written.iter().any(Result::is_ok);
         written.extend(self.write_labels(|name| is_shared(name) == removed_first, |_| false).await);
-        // Its epoch is above all others: one disk that has it is enough to find it again.
+        // Their epoch is above all others: one disk with it is enough for a start to find this graph.
         written.into_iter().reduce(Result::or).unwrap_or(Ok(()))?;
         if !is_known && !undoes.shared.is_empty() {
-            // Only the disks that the change adds can keep its graph from coming up.
+            // Only the labels of the disks that the change added can keep its graph from opening.
             self.write_foreign_spec(&undoes.new).await;
         }
-        // The other disks get it with their next update. The graph stays in any case.
+        // The other disks get the states with their next update. The undo counts in any case.
         let _ = self.catch_up().await;
         self.release();
         Ok(())
     }
 
-    /// Records in the labels of the disks that `before` has and this graph has not that they were removed. A disk that
-    /// takes longer than `GONE_WRITTEN_WITHIN` keeps its old label: the disk may be failing, and the labels of this
-    /// graph record the removal as well.
+    /// Records in the labels of the disks that only the previous graph `before` has that they were removed from the
+    /// graph. A disk that does not complete the write within `GONE_WRITTEN_WITHIN` keeps its old label: the disk may be
+    /// failing, and the labels of this graph record the removal as well.
     pub async fn record_removal(&self, before: &Self) {
         self.write_foreign_spec(&before.without(self)).await;
     }
 
-    /// Returns the writable disks that do not belong to the graph `other`.
+    /// Returns the labels of the writable disks that `other` does not have.
     fn without(&self, other: &Self) -> Vec<Rc<Slot>> {
         let disks = self.disks.values().filter_map(Disk::writable);
         disks.filter(|slot| other.slot(&slot.store).is_none()).cloned().collect()
     }
 
-    /// Records in the labels of `disks` that they do not belong to this graph, within `GONE_WRITTEN_WITHIN`.
+    /// Writes the epoch and the spec of this graph, without a holder, to the labels of `disks`, within
+    /// `GONE_WRITTEN_WITHIN`.
     async fn write_foreign_spec(&self, disks: &[Rc<Slot>]) {
         let written = disks.iter().map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
@@ -410,7 +417,8 @@ impl Labels {
         let _ = self.env.within(GONE_WRITTEN_WITHIN, all(written)).await;
     }
 
-    /// Writes the state of the graph to the disks that `which` selects by name. `provisioning` selects the new ones.
+    /// Writes the epoch and the spec of the graph to the labels of the writable disks that `which` selects by name. The
+    /// disks that `provisioning` selects stay marked as provisioning.
     async fn write_labels(
         &self,
         which: impl Fn(&str) -> bool,
@@ -436,7 +444,7 @@ impl Labels {
         all(written.collect()).await
     }
 
-    /// Writes the states that devices have put since the labels were written.
+    /// Writes the states to the labels that devices have changed since the labels were last written.
     async fn catch_up(&self) -> Result<()> {
         let slots = self.disks.values().filter_map(Disk::writable).cloned();
         let behind = slots.map(|slot| -> LocalFuture<Result<()>> {
@@ -445,9 +453,9 @@ impl Labels {
         all(behind.collect()).await.into_iter().collect()
     }
 
-    /// Overwrites the old labels at the former ends of disks that have grown with zeros, as in the rest of the new
-    /// space. If that fails, the data have other bytes there, which no client has written. Until both generations have
-    /// the new end, labels are looked for at the old one; so each label is updated first.
+    /// Zeros the old label areas at the former ends of disks that have been enlarged: the rest of the new space has
+    /// zeros too. If zeroing fails, that space keeps bytes that no client has written. Before that, updates each label
+    /// once more: until both generations record the new end, a reader looks for labels at the old end.
     ///
     /// # Errors
     /// The error of the first disk that cannot be updated.
@@ -463,13 +471,13 @@ impl Labels {
         Ok(())
     }
 
-    /// Lets devices write at once: the change is committed.
+    /// Lets devices write their states to the labels at once: the change is committed.
     fn release(&self) {
         self.disks.values().filter_map(|disk| disk.slot.as_ref()).for_each(|slot| slot.release());
     }
 
-    /// Ends the provisioning of new disks: from now on their labels count, because their devices are made and the
-    /// states are written. Also records on all disks that the broadcast reached every disk.
+    /// Ends the provisioning of new disks once the devices of the graph are made and their states are written: from now
+    /// on the labels of these disks count. Also records on all disks that the broadcast reached every disk.
     ///
     /// # Errors
     /// The error of the first disk that cannot be updated.
@@ -487,7 +495,7 @@ impl Labels {
         all(written.collect()).await.into_iter().collect()
     }
 
-    /// Whether a broadcast reaches all present disks.
+    /// Whether a broadcast reaches every present disk: none of them is read-only.
     fn reaches_all_disks(&self) -> bool {
         self.disks.values().all(|disk| disk.open.is_none() || disk.writable().is_some())
     }
@@ -497,8 +505,8 @@ impl Labels {
         slots.find(|slot| slot.store.is_same(store))
     }
 
-    /// Returns the labels with which the graph from before a failed change is opened again. Their epoch is above that
-    /// of the failed change.
+    /// Returns the labels with which this graph, the one before the change `failed`, is opened again. Their epoch is
+    /// above that of the failed change.
     pub fn reopened(&self, failed: Option<&Self>) -> Self {
         let disks = self.disks.iter().map(|(name, disk)| (name.clone(), disk.reopened(failed)));
         let undoes = failed.map(|failed| {
@@ -516,14 +524,14 @@ impl Labels {
             spec: self.spec.clone(),
             past: self.past.clone(),
             keepers: self.keepers.clone(),
-            // By now the labels name every stateful device.
+            // The labels name every stateful device of this graph by now.
             known: self.keepers.clone(),
             undoes: Cell::new(Some(undoes.unwrap_or_default())),
         }
     }
 
-    /// Whether the label of `disk` has the epoch of the open graph and the current size of the data. True for a disk
-    /// without a label.
+    /// Whether the label of `disk` was written with the epoch of the open graph and with the current number of data
+    /// bytes. True for a disk without a label.
     pub fn is_as_large(&self, disk: &str) -> bool {
         self.disks.get(disk).is_none_or(|disk| {
             let label = disk.store().map(|store| store.label());
@@ -543,7 +551,8 @@ impl Labels {
         &self.past
     }
 
-    /// Reads every copy of the label of every disk. Gives up on a disk that does not answer within [`LOOK_WITHIN`].
+    /// Reads every copy of the label of every disk. For a disk that does not complete the read within [`LOOK_WITHIN`],
+    /// returns an error.
     pub async fn inspect(&self) -> Vec<Inspected> {
         let looks = self.disks.values().filter_map(|disk| {
             let (store, known) = (disk.store()?.clone(), disk.disk.as_ref()?);
@@ -579,13 +588,14 @@ impl Labels {
         disk.disk.as_ref().map(place_of)
     }
 
-    /// Returns the open disk of this kind that has this identity.
+    /// Returns the open disk of this kind with this identity.
     pub(super) fn in_use(&self, kind: &Kind, identity: &str) -> Option<InUse> {
         let mut disks = self.disks.values().filter(|disk| disk.identity == identity);
         disks.find_map(|disk| disk.in_use().filter(|it| it.disk.kind.name == kind.name))
     }
 
-    /// Returns the open disk that has the same name, kind and path (or address) as `sought`, with its identity.
+    /// Returns the open disk that has the same name, kind and path (or address) as `sought`, together with its
+    /// identity.
     pub(super) fn in_use_at(&self, sought: &LabelledDisk) -> Option<(String, InUse)> {
         let disk = self.disks.get(&sought.given.name)?;
         let is_it = |it: &InUse| {
@@ -594,7 +604,8 @@ impl Labels {
         Some((disk.identity.clone(), disk.in_use().filter(is_it)?))
     }
 
-    /// Marks all disks in their labels as closed in order. The caller has flushed every acknowledged write.
+    /// Marks all writable disks as closed in their labels. Before that, the caller has flushed every acknowledged
+    /// write.
     ///
     /// # Errors
     /// The error of the first disk that cannot be marked; the others are marked.
@@ -602,14 +613,15 @@ impl Labels {
         let broadcast = self.broadcast + 1;
         self.close_those(|_| true, move |label| label.broadcast = broadcast).await?;
         if self.reaches_all_disks() {
-            // The graph is closed in any case. This helps to recognize a copy of a disk from when it was in use.
+            // The graph is closed even if this write fails. With it, a start can recognize a copy of a disk that was
+            // made while the graph was open.
             let _ =
                 self.close_those(|_| true, move |label| label.acked_broadcast = broadcast).await;
         }
         Ok(())
     }
 
-    /// Restores in the labels the marks of an orderly close from before a start that served nothing.
+    /// Marks the disks that were closed in order before this start as closed again, because the start served nothing.
     ///
     /// # Errors
     /// As [`Labels::close`].
@@ -646,8 +658,8 @@ impl Labels {
         })
     }
 
-    /// Returns the store for the state of the device that is node `index` of the plan, in the labels of the disks
-    /// beneath it.
+    /// Returns the store that keeps the state of the device at node `index` of the plan in the labels of the disks
+    /// beneath the device.
     pub fn kept(&self, planned: &Planned, index: usize, handover: Handover) -> Rc<dyn StateStore> {
         let node = &planned.nodes[index];
         let is_written_anew = self.is_written_anew(planned, index);
@@ -669,8 +681,8 @@ impl Labels {
         Rc::new(LabelStateStore::new(&node.name, is_new, self.opening.degraded, ports, handover))
     }
 
-    /// Whether all bytes that a device shows will be written through it, over the present ones: it is the target of a
-    /// new migration.
+    /// Whether all bytes that the device at node `index` shows are going to be written through it, over the present
+    /// bytes: the device is the target of a new migration that transforms bytes.
     fn is_written_anew(&self, planned: &Planned, index: usize) -> bool {
         let is_new = |node: &PlannedNode| !self.known.contains(&node.name);
         let node = &planned.nodes[index];
@@ -682,7 +694,7 @@ impl Labels {
     }
 }
 
-/// Returns a spec from labels without the sizes of its disks, since disks do not shrink again.
+/// Returns a spec from labels without the sizes of its disks: an undo cannot restore them, since disks do not shrink.
 fn without_sizes(text: &str) -> String {
     let mut spec = Spec::parse(text, "label", &|_| None);
     spec.forget_label_sizes();

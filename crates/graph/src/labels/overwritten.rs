@@ -1,4 +1,4 @@
-//! Copying disks anew from others, because their bytes do not count.
+//! Disks whose bytes are not trusted: whether their content can be copied again from other disks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,11 @@ use meta::Label;
 use super::foreseen::objections;
 use crate::spec::{Planned, PlannedNode};
 
-/// Returns, by device, the reasons why the content of the disks `without` cannot be copied anew from other disks.
+/// Returns, by device, the reasons why the content of the disks `without` cannot be copied again from other disks.
 ///
-/// The states in the labels of these disks may show that another member has missed writes, so they count although the
-/// data do not. A start forgets these states, so the other disks must be enough without them as well.
+/// The data of the disks `without` do not count. The states in their labels do count at first: they may show that
+/// another member has missed writes. A start then removes these states, so the other disks must also suffice without
+/// them.
 pub fn objections_without_bytes<'p, 'l>(
     planned: &'p Planned,
     label: impl Fn(&str) -> Option<&'l Label>,
@@ -31,8 +32,8 @@ pub fn objections_without_bytes<'p, 'l>(
     with_states.into_iter().chain(without_states).collect()
 }
 
-/// Removes the cells of mirrors and the like from a label, so that these devices copy the whole disk anew. The next
-/// update of the label makes this durable, before anything is served.
+/// Removes the cells of the devices that record their members (such as mirrors) from a label, so that these devices
+/// copy the whole disk again. The next update of the label makes the removal durable, before the graph serves anything.
 pub fn forget_copies(label: &mut Label, planned: &Planned) {
     let names_members = |node: &&PlannedNode| node.kind.capabilities.names_members;
     let copies = planned.nodes.iter().filter(names_members);

@@ -1,4 +1,4 @@
-//! Probing the disks that a spec names, before anything is decided or written.
+//! Probing of the disks that a spec names, before any decision about them and before any write.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,10 +16,11 @@ use super::diagnosis::{
 use super::{Labels, Opening, text};
 use crate::spec::{KnownDisk, LabelledDisk, NOT_FOUND, Spec};
 
-/// Time limit for the answer of a disk that is open and cannot be opened again. A disk that answers is present.
+/// Time limit for reading the label of a disk that is in use and cannot be opened again. A disk that delivers its label
+/// is present.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The labelled disks of a spec after probing: those that are present are open, and are matched to their labels.
+/// The labelled disks of a spec after probing: the present disks are open, and are matched to their labels.
 pub struct Probe {
     pub(super) env: Env,
     pub(super) engine: Engine,
@@ -27,20 +28,20 @@ pub struct Probe {
     pub(super) opening: Opening,
     /// The results of probing the disks, in the order of the spec.
     pub(super) results: Vec<ProbeResult>,
-    /// The facts about the probed disks for the diagnosis, in the same order as `results`.
+    /// The facts about the probed disks for the diagnosis, with the same indices as `results`.
     pub(super) disks: Vec<DiskFacts>,
     pub(super) binding: Bindings,
     pub(super) refusals: Vec<Error>,
-    /// New number of data bytes of each disk that grows, by the index of the disk in `results`.
+    /// New number of data bytes of each disk that has been enlarged, by the index of the disk in `results`.
     pub(super) grown: BTreeMap<usize, u64>,
 }
 
 /// The result of probing one labelled disk of a spec.
 pub(super) struct ProbeResult {
     pub disk: LabelledDisk,
-    /// The facts about the whole disk that exists at the path or address, or can be made; `None` if it is missing.
+    /// The facts that the kind reports about the disk, including its label areas; `None` if the disk is missing.
     pub facts: Option<DiskPlan>,
-    /// The open raw disk, if it was opened.
+    /// The raw disk, if the probe has opened the disk or the running graph has it open.
     pub open: Option<OpenDisk>,
     /// The label of the disk, if the running graph has the disk open.
     pub store: Option<Rc<Store>>,
@@ -48,7 +49,7 @@ pub(super) struct ProbeResult {
 
 /// A labelled disk that the running graph has open.
 pub(super) struct InUse {
-    /// The disk in the spec with which the disk was opened.
+    /// The disk as the spec describes it with which the disk was opened.
     pub disk: LabelledDisk,
     pub open: OpenDisk,
     pub store: Rc<Store>,
@@ -71,7 +72,7 @@ impl OpenDisk {
     }
 }
 
-/// A node of the engine that is removed when its last handle is dropped.
+/// The handle of a node of the engine. Dropping the last handle removes the node.
 pub(super) struct OwnNode {
     engine: Engine,
     pub id: NodeId,
@@ -83,23 +84,24 @@ impl Drop for OwnNode {
     }
 }
 
-/// The effect that a start would have on a disk, for people. A preview changes nothing.
+/// The effect that a start would have on a disk, for the user.
 pub struct DiskPreview {
     /// Name of the disk in the spec.
     pub name: String,
     /// Path or address of the disk; empty if unknown.
     pub place: String,
-    /// Total bytes of the disk, if it is present.
+    /// Size of the disk in bytes, including its label areas; `None` if the disk is absent.
     pub size: Option<u64>,
-    /// The effect in a word: `would label`, `labelled`, `missing`, `refused`.
+    /// The effect in a word: `would label`, `labelled`, `missing`, `refused`, `seen`.
     pub verb: &'static str,
     /// Details about the effect: `blank`, or the reason why the disk cannot be opened.
     pub words: String,
 }
 
 impl Probe {
-    /// Opens the labelled disks of a spec, reads them, and matches them to their labels; writes nothing. `read_only` is
-    /// for previews only. Disks that `running` has open are not opened again.
+    /// Opens the labelled disks of a spec, reads their labels, and matches the disks to them. Writes nothing. With
+    /// `read_only`, which is for previews, opens the disks read-only. Disks that the running graph `running` has open
+    /// are not opened again.
     pub async fn take(
         spec: &Spec,
         registry: Registry,
@@ -120,8 +122,8 @@ impl Probe {
         probe
     }
 
-    /// Judges the graph of a spec from `facts` about disks that were probed before, and opens no disk. The graph cannot
-    /// be opened from the result.
+    /// Diagnoses the labels of a spec's graph from `facts` about disks that were probed before. Opens no disk, so the
+    /// graph cannot be opened from the result.
     pub fn of(
         spec: &Spec,
         registry: Registry,
@@ -156,7 +158,7 @@ impl Probe {
         }
     }
 
-    /// Matches the disks to their labels, and finds the refusals.
+    /// Matches the disks to their labels, and finds the reasons for which a start would refuse the graph.
     fn decide(&mut self, graph: &str) {
         let findings = if self.refusals.is_empty() {
             let (binding, findings) = diagnosis::identify(graph, &self.disks, &self.opening);
@@ -182,7 +184,7 @@ impl Probe {
         BoundDisks { disks: &self.disks, binding: &self.binding }
     }
 
-    /// Returns notes about disks with bytes that do not count: stale and overwritten ones.
+    /// Returns a note for the user about each disk whose bytes are not trusted, because it is stale or overwritten.
     fn notes(&self) -> Vec<String> {
         let stale = self.bound().stale_names().into_iter().map(|name| {
             format!(
@@ -198,8 +200,8 @@ impl Probe {
         stale.chain(overwritten).collect()
     }
 
-    /// Returns the disks that get more data: those that the operator grows, and those that have grown according to the
-    /// labels of the others.
+    /// Returns the new number of data bytes of each disk that has been enlarged: because the operator says so, or
+    /// because newer labels of other disks say so.
     fn growing(&self) -> BTreeMap<usize, u64> {
         let remembered = text::disks(&self.binding.spec).unwrap_or_default();
         let grown = self.binding.disks.iter().filter_map(|(name, bound)| {
@@ -210,7 +212,8 @@ impl Probe {
                 false => remembered.get(name)?.data_bytes,
             };
             let fits = Area::Back(wanted).range().end() <= has;
-            // The new area at its end must not touch the one that counts until then.
+            // The new label area at the end must not overlap the old one, which counts until both generations have
+            // moved.
             (fits && wanted >= label.data_bytes + AREA_BYTES).then_some((*n, wanted))
         });
         grown.collect()
@@ -222,8 +225,8 @@ impl Probe {
         self.grown.get(&n).copied().unwrap_or(label.data_bytes)
     }
 
-    /// Whether waiting cannot end the refusals, since all disks are present and their labels are the reason. A disk
-    /// that is absent or not complete yet may come later.
+    /// Whether waiting for further disks cannot end the refusals: all disks are present, and the contents of their
+    /// labels are the reasons. An absent or incomplete disk may still appear.
     pub fn refuses_for_good(&self) -> bool {
         let lasts = |refusal: &Error| {
             use Reason::{LabelDamaged, LabelForgotten, LabelNewer, LabelSplitBrain};
@@ -236,12 +239,13 @@ impl Probe {
             && self.results.iter().all(is_there)
     }
 
-    /// Returns the errors of labels that keep the graph from being opened, without those that depend on its plan.
+    /// Returns the errors about labels for which a start would refuse the graph, without those that depend on its plan.
     pub fn refusals(&self) -> &[Error] {
         &self.refusals
     }
 
-    /// Probes one disk.
+    /// Probes one disk of the spec, and adds the result. `identities` has the names of the disks probed before, by
+    /// identity.
     async fn look(
         &mut self,
         disk: LabelledDisk,
@@ -294,7 +298,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Refuses to move a disk that is in use to a place that has no label of this disk.
+    /// Refuses to move a disk that is in use to a path at which no label of this disk is.
     fn stays_where_it_is(
         &self,
         look: &ProbeResult,
@@ -322,7 +326,7 @@ impl Probe {
             .at(name))
     }
 
-    /// Probes a disk that the running graph has open. Its label is the one in the store of that graph.
+    /// Probes a disk that the running graph has open. Its label comes from the memory of the running graph.
     async fn look_at_used(
         &self,
         look: &mut ProbeResult,
@@ -351,11 +355,11 @@ impl Probe {
         };
         let label = store.label().clone();
         (look.open, look.store) = (Some(open), Some(store));
-        // The number of its copies is in the store.
+        // The store knows the number of the copies.
         Ok(DiskContent::Label(Box::new(label), 0))
     }
 
-    /// Opens a raw disk of the spec.
+    /// Opens the raw disk of a labelled disk of the spec.
     pub(super) async fn open(
         &self,
         disk: &LabelledDisk,
@@ -368,8 +372,8 @@ impl Probe {
         self.node(disk, disk.make(MakerArgs::new(&given, &self.env)).await?)
     }
 
-    /// Opens a disk that is in use once more, with its present size and the options of the spec. `others` are the
-    /// options that have changed.
+    /// Opens a disk that is in use a second time, with its present size and the options of the spec. `others` are the
+    /// names of the options that have changed.
     async fn open_anew(
         &self,
         disk: &LabelledDisk,
@@ -425,7 +429,7 @@ impl Probe {
         }
     }
 
-    /// Returns notices for the user about the probed disks.
+    /// Returns the notices for the user about the probed disks.
     pub fn notices(&self) -> &[String] {
         &self.binding.notices
     }
@@ -474,12 +478,12 @@ impl Probe {
 }
 
 impl ProbeResult {
-    /// Returns an empty result.
+    /// Returns the result for a disk that was not probed yet.
     fn at(disk: LabelledDisk) -> Self {
         Self { disk, facts: None, open: None, store: None }
     }
 
-    /// Returns the result of probing a disk that is known from `facts`.
+    /// Returns the result of probing `disk`, made from `facts` of an earlier probe.
     fn of(disk: LabelledDisk, facts: &DiskFacts) -> Self {
         let DiskFacts { content, size, block_size, read_only, .. } = facts;
         let (words, identity) = Default::default();
@@ -492,11 +496,12 @@ impl ProbeResult {
         }
     }
 
-    /// Returns the facts for the diagnosis.
+    /// Returns the facts about the disk for the diagnosis.
     fn found(&self, place: String, content: DiskContent, lost: Option<LostLabel>) -> DiskFacts {
         let info = self.facts.as_ref().map(|facts| &facts.info);
         let size = info.map_or(0, |info| info.size);
-        // A disk in use has the size of its label for the diagnosis: its own requests show the bytes that it has lost since.
+        // A disk in use counts with at least the size in its label. If the disk has become shorter since, its own
+        // requests show it.
         let labelled = content.label().filter(|_| self.store.is_some());
         let labelled = labelled.map_or(0, |label| Area::Back(label.data_bytes).range().end());
         DiskFacts {
@@ -510,7 +515,7 @@ impl ProbeResult {
         }
     }
 
-    /// Returns the identity of the disk that was found; empty if none was found.
+    /// Returns the identity of the disk that was probed; empty if the disk is missing.
     pub fn identity(&self) -> String {
         self.facts.as_ref().map(|facts| facts.identity.clone()).unwrap_or_default()
     }
@@ -526,7 +531,8 @@ impl ProbeResult {
     }
 }
 
-/// Returns the options of a disk that have changed, except those that count only when it is made.
+/// Returns the names of the options in which two descriptions of a disk differ, except options that take effect only at
+/// its creation.
 fn changed<'d>(before: &'d LabelledDisk, after: &'d LabelledDisk) -> Vec<&'d str> {
     let value = |disk: &'d LabelledDisk, name: &str| {
         disk.given.options.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
@@ -540,14 +546,14 @@ fn changed<'d>(before: &'d LabelledDisk, after: &'d LabelledDisk) -> Vec<&'d str
     names
 }
 
-/// Whether the label has the size in the spec; bytes of the disk beyond it are not used. A process may have ended after
-/// it had made a file larger, and before the graph recorded that.
+/// Whether the label records the size that the spec has for the disk; the disk may be longer, and bytes beyond that
+/// size are not used. A process may have ended after it enlarged a file, and before the graph recorded the new size.
 fn is_as_made(disk: &LabelledDisk, label: &Label) -> bool {
     let said = disk.made_size().and_then(|said| meta::data_bytes(said).ok());
     said == Some(label.data_bytes)
 }
 
-/// Refuses a size in the spec that differs from `has`, the size of a disk in use.
+/// Returns an error if the spec has a size that differs from `has`, the size of a disk in use.
 fn said_of_size(look: &ProbeResult, has: u64) -> Result<(), Error> {
     let given = &look.disk.given;
     let Some(said) = look.disk.made_size().filter(|said| *said != has) else { return Ok(()) };
@@ -567,9 +573,9 @@ fn said_of_size(look: &ProbeResult, has: u64) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Unsupported, words).next(next).at(name))
 }
 
-/// Returns the kind's plan of the disk, and the disk if the running graph has it open, by whatever name and options.
-/// The options for making a disk do not count for one in use. Whether a disk may be larger than it would have been
-/// made, its label decides.
+/// Returns the kind's plan of the disk; and the disk in use, if the running graph has the same disk open under any name
+/// and with any options. Options that take effect only at creation are ignored for a disk in use. A disk may be larger
+/// than the size in the spec; the caller compares the label.
 async fn in_use_or_not(
     disk: &LabelledDisk,
     env: &Env,
@@ -592,7 +598,8 @@ async fn in_use_or_not(
         && let Some((identity, in_use)) = running.in_use_at(disk)
         && let Some(Ok(_)) = env.within(ANSWERS_WITHIN, in_use.store.inspect()).await
     {
-        // A server may take one client only, and a file may have another name by now.
+        // The disk may be present although it cannot be opened again: a server may accept one client only, or a file
+        // may have another name by now.
         let info = in_use.open.lower.info().clone();
         let plan = DiskPlan { info, creates: false, words: String::new(), identity };
         return Ok((plan, Some(in_use)));
@@ -603,8 +610,8 @@ async fn in_use_or_not(
     Ok((probed?, in_use))
 }
 
-/// Returns the kind's plan of the disk. If the kind finds faults, an error of the system takes precedence: the graph
-/// may be able to do without an absent disk.
+/// Returns the kind's plan of the disk. If the kind reports faults, tries to open the disk: an error of the system
+/// takes precedence, because the graph may be able to do without an absent disk.
 async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     let faults = match disk.plan(env).await {
         Ok(plan) if plan.identity.is_empty() => {
@@ -624,7 +631,7 @@ async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     }
 }
 
-/// Checks that the kind has no objection to the disk, which may be open by now.
+/// Checks that the kind accepts the options of the disk, which may be open by now.
 async fn as_the_spec_says(disk: &LabelledDisk, env: &Env) -> Result<(), Error> {
     disk.plan(env).await.map(drop).map_err(in_words)
 }
@@ -634,19 +641,20 @@ fn in_words(faults: Vec<Fault>) -> Error {
     Error::new(ErrorKind::Invalid, words.join("; "))
 }
 
-/// Whether the disk is absent, or failing so badly that it counts as absent.
+/// Whether the error means that the disk is absent, or failing so badly that it counts as absent.
 fn is_missing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Io | ErrorKind::TimedOut)
 }
 
-/// Returns the error of a disk without a known place.
+/// Returns the error of a disk for which the spec has no path.
 fn not_found(name: &str) -> Error {
     Error::because(Reason::LabelMissing, "is not found")
         .next(format!("connect the disk, or name its path: --disk {name}=PATH"))
         .at(name)
 }
 
-/// Returns the path or address of a disk: the value of the option that has the name of its kind. Empty if unknown.
+/// Returns the path or address of a disk: the value of the option with the name of its kind. Empty if the spec has
+/// none.
 pub(super) fn place_of(disk: &LabelledDisk) -> &str {
     let place = disk.place().unwrap_or_default();
     if place == NOT_FOUND { "" } else { place }

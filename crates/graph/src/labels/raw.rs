@@ -1,4 +1,4 @@
-//! Raw disks that have a label. The first write to such a disk could destroy it.
+//! Checks that a raw disk has no label, since the first write to the disk could destroy the label.
 
 use block::{Env, Error, ErrorKind, Lower, Result};
 use engine::Engine;
@@ -8,8 +8,8 @@ use meta::{AreaContent, Label, Store, Wrong};
 use super::probe::OpenDisk;
 use crate::spec::{Planned, PlannedNode, Role};
 
-/// Returns an error if a raw disk of a plan has a label, as building the graph would. It is for previews, and opens
-/// each raw disk read-only. `running` is the plan of the running graph, whose disks are not checked.
+/// Returns an error if a raw disk of the plan has a label, as building the graph would. For previews: opens each raw
+/// disk read-only. Skips the disks of `running`, the plan of the running graph.
 ///
 /// # Errors
 /// `InUse` for the first raw disk that has a label.
@@ -24,7 +24,7 @@ pub async fn refuse_labelled(
         let Maker::Disk { make, .. } = node.kind.maker else { continue };
         let mut given = node.given.clone();
         given.refuse_writes(node.kind);
-        // The plan decides whether a disk that is absent or in use is refused.
+        // Planning reports a disk that is absent or in use.
         let Ok(device) = make(MakerArgs::new(&given, env)).await else { continue };
         let disk = OpenDisk::new(engine, &node.name, device)?;
         refuse(node, env, &disk.lower).await.map_err(|error| error.at(&node.name))?;
@@ -32,8 +32,9 @@ pub async fn refuse_labelled(
     Ok(())
 }
 
-/// Whether the raw disk `node` must be checked for a label before use. Exempt are `label = false`, read-only, new and
-/// volatile disks, and disks that the graph `before` has open: a client may have written a label to them.
+/// Whether the raw disk `node` must be checked for a label before its first write. Exempt are disks with `label =
+/// false`, read-only disks, disks that this start creates, disks without a path, and disks that the graph `before` has
+/// open: a client may have written a label to the latter.
 pub(crate) fn is_looked_at(
     planned: &Planned,
     node: &PlannedNode,

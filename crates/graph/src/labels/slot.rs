@@ -1,4 +1,4 @@
-//! The label of one disk, as an open graph writes it: changes of the graph, and the states of devices.
+//! The label of one disk of an open graph, with the updates that a change of the graph and its devices write into it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,10 +7,10 @@ use std::rc::Rc;
 use block::{Error, ErrorKind, Notify, Result, StoredState};
 use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 
-/// States of devices, by name.
+/// States of devices, by name of the device.
 type Cells = BTreeMap<String, KeptCell>;
 
-/// The content of one update of a label about its disk and its graph.
+/// The facts about a disk and its graph that a change writes into the label of the disk.
 pub struct LabelUpdate {
     pub holder: Machine,
     pub name: String,
@@ -22,49 +22,49 @@ pub struct LabelUpdate {
     pub past: Rc<[Past]>,
     /// Whether the disk is still being provisioned.
     pub provisioning: bool,
-    /// The names of devices that keep a state in labels. The update removes the cells of all other devices.
+    /// The names of the devices that keep a state in labels. The update removes the cells of all other devices.
     pub keepers: BTreeSet<String>,
 }
 
-/// The label of a present disk, as the devices of a graph write to it. While a graph is changing, the states of its
-/// devices are held back: they get into the label together with the update of the change, or not at all.
+/// The label of a present disk, into which the devices of a graph write their states. While the graph is changing,
+/// those states are held back: they reach the label in one update with the update of the change, or not at all.
 pub struct Slot {
     pub store: Rc<Store>,
-    /// The states of devices from before a failed change, where the label has others since. Devices that went on during
-    /// the change are not included.
+    /// The states of devices before a failed change, of those devices whose cells the change has altered in the label.
+    /// `None` removes the cell. Devices that continued through the change are not included.
     undone: BTreeMap<String, Option<KeptCell>>,
-    /// States that are held back; `None` if devices write at once.
+    /// States of devices that are held back from the label; `None` if devices write to the label at once.
     held: RefCell<Option<Cells>>,
     release: Rc<Release>,
-    /// The cells of the label from before the update of a change were put into it.
+    /// The cells of the label before the update of a change were put into it.
     before: RefCell<Option<Cells>>,
-    /// LabelUpdate that are not written yet. They are part of the next update.
+    /// LabelUpdate that the label does not contain yet. The next update of the label writes them.
     update: RefCell<Option<Rc<LabelUpdate>>>,
 }
 
-/// The end of holding back.
+/// The moment at which states of devices are no longer held back from a label.
 #[derive(Default)]
 struct Release {
     done: Cell<bool>,
-    /// Wakes the tasks that wait for it.
+    /// Wakes the tasks that wait until `done` is set.
     waiting: Notify,
 }
 
 impl Slot {
-    /// Returns the label in `store`, to which devices write their states at once.
+    /// Returns the label in `store`, into which devices write their states at once.
     pub fn new(store: Rc<Store>) -> Self {
         let (undone, held, before, update) = Default::default();
         let release = Rc::new(Release { done: Cell::new(true), waiting: Notify::default() });
         Self { store, undone, held, release, before, update }
     }
 
-    /// Returns the label in `store`, with states of devices held back until [`Slot::release`].
+    /// Returns the label in `store`, from which the states of devices are held back until [`Slot::release`].
     pub fn held(store: Rc<Store>) -> Self {
         Self { held: RefCell::new(Some(Cells::new())), release: Rc::default(), ..Self::new(store) }
     }
 
-    /// Returns the label in `store` for the graph from before a failed change. The first update of that label restores
-    /// the states that devices had before the change.
+    /// Returns the label in `store` for the graph that was open before a failed change. Its first update of the label
+    /// restores the states that devices had before the change.
     pub fn reopened(&self, store: Rc<Store>) -> Self {
         let (before, held, label) = (self.before.borrow(), self.held.borrow(), self.store.label());
         let is_held = |device: &String| held.as_ref().is_some_and(|held| held.contains_key(device));
@@ -78,7 +78,7 @@ impl Slot {
         Self { undone, ..Self::held(store) }
     }
 
-    /// Returns the state of a device from its cell in this label, if it has one.
+    /// Returns the state of the device called `device` from its cell in this label, if the label has one.
     pub fn state(&self, device: &str) -> Option<StoredState> {
         let label = self.store.label();
         let cell = match self.undone.get(device) {
@@ -88,10 +88,10 @@ impl Slot {
         Some(state_of(cell))
     }
 
-    /// Writes `update` into the label, durably.
+    /// Writes `update` into the label durably.
     ///
     /// # Errors
-    /// The error of the disk. In this case the next update of the label includes `update`.
+    /// The error of the disk. The next update of the label then includes `update`.
     pub async fn write_update(&self, update: LabelUpdate) -> Result<()> {
         *self.update.borrow_mut() = Some(Rc::new(update));
         self.update(|_| {}).await
@@ -104,7 +104,7 @@ impl Slot {
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
         let included = RefCell::new(None);
         let written = self.store.update(|label| {
-            // The update of a later change take precedence.
+            // If the label has the epoch of a later change already, these update are outdated.
             self.update.borrow_mut().take_if(|update| update.epoch < label.epoch);
             *included.borrow_mut() = self.update.borrow().clone();
             if let Some(update) = &*included.borrow() {
@@ -143,11 +143,11 @@ impl Slot {
         label.provisioning = update.provisioning;
     }
 
-    /// Writes the state of a device into its cell in this label, durably; or holds the state back while the graph is
-    /// changing.
+    /// Writes the state of a device into its cell in this label durably. While the graph is changing, only holds the
+    /// state back.
     ///
     /// # Errors
-    /// The error of the disk; `Stopped` if the label has a later state of the device, which stays.
+    /// The error of the disk; `Stopped` if the label has a later state of the device already.
     pub async fn keep(&self, device: String, cell: KeptCell) -> Result<()> {
         if let Some(held) = &mut *self.held.borrow_mut() {
             return put(held, device, cell);
@@ -157,7 +157,7 @@ impl Slot {
         refused
     }
 
-    /// Writes the held-back states of devices that the label does not contain yet.
+    /// Writes held-back states into the label until it contains all of them.
     ///
     /// # Errors
     /// The error of the disk.
@@ -168,8 +168,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Ends the holding back of states, because the change is committed: devices write to the label at once from now
-    /// on.
+    /// Ends the holding back of states, because the change is committed. From now on, devices write to the label at
+    /// once.
     pub fn release(&self) {
         *self.held.borrow_mut() = None;
         self.release.done.set(true);
@@ -181,8 +181,8 @@ impl Slot {
         !self.release.done.get()
     }
 
-    /// Waits until states of devices are no longer held back from the label; for ever if the label is dropped before.
-    /// The future does not keep the label alive.
+    /// Waits until states of devices are no longer held back from the label; for ever if the label is dropped before
+    /// that. The future does not keep the label alive.
     pub fn released(&self) -> impl Future<Output = ()> + use<> {
         let release = self.release.clone();
         async move { release.waiting.until(|| release.done.get()).await }
@@ -194,8 +194,8 @@ impl Slot {
     }
 }
 
-/// Puts the state of a device into `cells`, unless a later one is there. So a replaced device cannot undo the records
-/// of its successor.
+/// Puts the state of a device into `cells`, unless they have a later state of it. So a device that was replaced cannot
+/// overwrite the state of its successor.
 fn put(cells: &mut Cells, device: String, cell: KeptCell) -> Result<()> {
     match cells.get(&device) {
         Some(is) if cell.sequence < is.sequence || cell.sequence == is.sequence && cell != *is => {
@@ -212,7 +212,7 @@ fn put(cells: &mut Cells, device: String, cell: KeptCell) -> Result<()> {
     }
 }
 
-/// Converts the cell of a device in a label to the stored state of that device.
+/// Converts the cell of a device in a label to the stored state of the device.
 pub(super) fn state_of(cell: &meta::Cell) -> StoredState {
     StoredState { sequence: cell.sequence, bytes: cell.bytes.clone() }
 }

@@ -1,4 +1,4 @@
-//! The spec as labels keep it, without settings of one machine. Disks are identified by their labels
+//! The spec as labels contain it: without the settings of one machine, and with a uuid for each labelled disk
 //! (`docs/formats/label.md`).
 
 use std::collections::BTreeMap;
@@ -12,23 +12,24 @@ use meta::Uuid;
 use crate::spec::write::{self, quoted};
 use crate::spec::{Planned, PlannedNode, Role, options_of, plain_disks};
 
-/// The facts about a labelled disk that the spec in the labels of its graph contains.
+/// The facts about a labelled disk that the spec in its graph's labels contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Remembered {
     /// Uuid of the disk.
     pub disk: Uuid,
     /// Number of data bytes of the disk.
     pub data_bytes: u64,
-    /// Block size of the disk.
+    /// Block size of the disk in bytes.
     pub block_size: u32,
 }
 
-/// Returns the spec that labels contain for a plan with the labelled disks `disks`, by disk name.
+/// Returns the spec of the plan `planned` as its labels must contain it, with the facts `disks` about its labelled
+/// disks, by name.
 pub fn write(planned: &Planned, disks: &BTreeMap<String, Remembered>) -> String {
     let mut text = format!("name = {}\n", quoted(&planned.name));
     for role in [Role::Disk, Role::Device] {
         text.push_str(if role == Role::Disk { "\n[disk]\n" } else { "\n[device]\n" });
-        // Sorted by name, so that another order in the file is no change here.
+        // Sorted by name, so that another order of entries in the file is no change of the spec.
         let mut nodes: Vec<_> = planned.nodes.iter().filter(|node| node.role == role).collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         for node in nodes {
@@ -75,10 +76,10 @@ fn device_fields(planned: &Planned, node: &PlannedNode) -> Vec<String> {
     fields
 }
 
-/// Returns the labelled disks that a spec from a label names, by disk name.
+/// Returns the labelled disks in a spec that a label contains, by name.
 ///
 /// # Errors
-/// `Corrupt` if [`write()`] did not write the text.
+/// `Corrupt` if the text cannot come from [`write()`].
 pub fn disks(text: &str) -> Result<BTreeMap<String, Remembered>> {
     let wrong =
         |why: String| Error::new(ErrorKind::Corrupt, format!("the spec in the label: {why}"));

@@ -1,4 +1,4 @@
-//! The changes that a running graph permits.
+//! The live changes that a running graph permits.
 
 use block::{Error, ErrorKind, Reason, Result};
 
@@ -62,7 +62,8 @@ pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> R
     Ok(())
 }
 
-/// Returns a function of a running device and one of its lowers: whether that lower has all bytes of the device now.
+/// Returns a function of a running device and one of its lowers: whether the lower has all bytes of the device at
+/// present.
 fn having_all(old: &Current) -> impl Fn(&PlannedNode, &PlannedNode) -> bool {
     |device, lower| {
         let Some(running) = old.graph.member(&device.name) else { return false };
@@ -82,7 +83,7 @@ pub fn shows(
     compared.shows(before, after)
 }
 
-/// Returns the first device of the running graph for which the new spec sets another `trust` option, with the member
+/// Returns the first device for which the plan `new` has another `trust` option than the running graph, and the member
 /// that the option names.
 pub fn newly_trusted<'p>(old: &Planned, new: &'p Planned) -> Option<(&'p str, &'p str)> {
     new.nodes.iter().find_map(|node| {
@@ -94,7 +95,7 @@ pub fn newly_trusted<'p>(old: &Planned, new: &'p Planned) -> Option<(&'p str, &'
     })
 }
 
-/// A member of a device that a change would give another name.
+/// A member of a device that a live change would rename.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Renamed<'p> {
     /// Name of the device that has the member.

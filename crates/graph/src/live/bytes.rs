@@ -8,17 +8,18 @@ use kind::{Bytes, Effect};
 
 use crate::spec::{Planned, PlannedNode, Role};
 
-/// A comparison of the bytes that the devices of a graph show before and after a change.
+/// A comparison of the bytes that nodes of a graph show before and after a change.
 pub struct Compared<'c> {
     /// Plan of the graph before the change.
     pub old: &'c Planned,
     /// Plan of the graph after the change.
     pub new: &'c Planned,
-    /// For each node of `new`: the index of the equal node of `old`, if the change does not affect the node.
+    /// For each node of `new`: the index of the node of `old` that continues unchanged, if there is one.
     pub unchanged: &'c [Option<usize>],
-    /// Whether a lower (second argument) has all bytes of a device of `old` (first argument) that keeps copies.
+    /// Whether a lower (second argument) of a device of `old` (first argument) that keeps copies has all bytes of the
+    /// device.
     pub has_all: &'c dyn Fn(&PlannedNode, &PlannedNode) -> bool,
-    /// The pairs of nodes that were compared, with the result: each pair is compared once, however many ways lead to it.
+    /// Results by pair of nodes: each pair is compared once, however many paths lead to it.
     compared: RefCell<BTreeMap<(usize, usize), Result<(), Differs>>>,
 }
 
@@ -32,7 +33,7 @@ pub struct Differs {
 }
 
 impl<'c> Compared<'c> {
-    /// Starts a comparison of two plans. No nodes are compared yet.
+    /// Returns a comparison of two plans, in which no nodes are compared yet.
     pub fn new(
         old: &'c Planned,
         new: &'c Planned,
@@ -69,7 +70,7 @@ impl<'c> Compared<'c> {
         self.is_alike(o, n)
     }
 
-    /// Checks that the two are of equal kind and options, on lowers that show the same bytes.
+    /// Checks that the nodes `o` and `n` have equal kinds and options, and lowers that show the same bytes.
     fn is_alike(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
         let differs = || Err(Differs { old: o, new: n });
@@ -90,14 +91,14 @@ impl<'c> Compared<'c> {
         }
         let mut lowers = old.lowers.iter().zip(&new.lowers);
         lowers.try_for_each(|(o, n)| self.shows(*o, *n)).map_err(|below| {
-            // The lower as a whole would not fit there, but the part that is shown may.
+            // The new lower is too small for all bytes of the old one, but the part that the nodes above show may fit.
             let fits = self.old.nodes[below.old].info.size <= self.new.nodes[below.new].info.size;
             if fits { below } else { Differs { old: o, new: n } }
         })
     }
 
-    /// Compares devices that show the bytes of any lower. One lower that stays is enough: the others are copied from
-    /// it.
+    /// Compares nodes of which one shows the bytes of any of its lowers. One lower with the same bytes is enough: the
+    /// device copies them to its other lowers.
     fn shows_any(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
         let has_all = |lower: &&usize| (self.has_all)(old, &self.old.nodes[**lower]);
@@ -122,13 +123,13 @@ fn bytes(node: &PlannedNode) -> Bytes {
     node.kind.maker.bytes()
 }
 
-/// Whether clients see the bytes of one of its lowers, or of several.
+/// Whether a device shows the bytes of one of its lowers, or of each of them.
 fn is_of_lowers(node: &PlannedNode) -> bool {
     matches!(bytes(node), Bytes::Replicated | Bytes::FirstLower)
 }
 
-/// Whether two disks are the same. A labelled disk is identified by its label, under its name, and a raw one by its
-/// place. A disk that does not outlive its process is the same only if it stays open.
+/// Whether two nodes are the same disk. A labelled disk is identified by its name, which its label records; a raw disk
+/// by its path. A disk without a path, such as memory, is the same only if it stays open.
 fn is_same_disk(old: &PlannedNode, new: &PlannedNode) -> bool {
     if old.labelled || new.labelled {
         return old.labelled && new.labelled && old.name == new.name;
@@ -136,7 +137,7 @@ fn is_same_disk(old: &PlannedNode, new: &PlannedNode) -> bool {
     old.place().is_some() && old.place() == new.place()
 }
 
-/// Whether a table maps all bytes of `before` to the same places.
+/// Whether the table `after` maps all bytes of the table `before` to the same places.
 fn begins_with(after: &Table, before: &Table) -> bool {
     let count = before.segments().len();
     let rows = before.segments().zip(after.segments());

@@ -1,4 +1,4 @@
-//! The effect of a change, for people.
+//! The effect of a live change, described for the user.
 
 use block::answers::ChangeLine;
 use block::units::format_size;
@@ -6,7 +6,7 @@ use kind::Effect;
 
 use crate::spec::{Planned, PlannedNode};
 
-/// The effect of a live change on a graph, for people.
+/// The effect of a live change on a graph, described for the user.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// A line for each disk, device and export that changes.
@@ -49,7 +49,7 @@ fn on(planned: &Planned, node: &PlannedNode) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Describes the differences between two nodes of one name.
+/// Returns the verb and the words that describe the difference between two nodes of one name.
 fn node_words(
     old: &Planned,
     new: &Planned,

@@ -1,13 +1,13 @@
-//! A graph that is open, and live changes to it while its clients wait.
+//! The running graph, and live changes to it while its clients wait.
 //!
-//! Devices that a change leaves unchanged go on. The others are closed in order and made anew, as a start would make
-//! them, while no client's request begins. The change is committed when the labels are written. A change that fails is
-//! undone the same way, and after a crash the labels show which of the two graphs counts.
+//! Devices that a change leaves unchanged continue to run. All other devices are closed in order and made anew, as a
+//! start makes them. Meanwhile no request of a client begins. The change is committed when the labels are written. A
+//! change that fails is undone in the same way. After a crash, the labels show which of the two graphs counts.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the steps of a change, and the undo |
-//! | `same.rs` | the nodes that stay unchanged |
+//! | `mod.rs` | the steps of a change, and its undo |
+//! | `same.rs` | the nodes that a change leaves unchanged |
 //! | `allow.rs` | the changes that are permitted |
 //! | `bytes.rs` | comparison of the bytes that exports show |
 //! | `changes.rs` | the effect of a change, in words |
@@ -44,16 +44,16 @@ use allow::{allow, newly_trusted, shows};
 use bytes::Differs;
 pub use changes::Changes;
 
-/// A graph that is open, through all of its changes.
+/// A running graph, which stays the same object through all of its live changes.
 pub struct RunningGraph {
     env: Env,
     engine: Engine,
     now: RefCell<Rc<Current>>,
-    /// One portal for each export. Clients keep theirs while the graph changes.
+    /// One portal for each export. Clients use the same portal before and after a change.
     portals: Portals,
-    /// Lock for one change at a time.
+    /// Lock that permits one live change at a time.
     turn: Mutex,
-    /// Wakes commands that wait for the end of a change.
+    /// Wakes the commands that wait until a change has ended.
     changed: Notify,
 }
 
@@ -70,39 +70,40 @@ pub struct Current {
 /// The reason why a graph was not opened, or a change was not made.
 #[derive(Debug)]
 pub enum Unchanged {
-    /// The labelled disks of the graph cannot be opened with these options. Nothing was changed.
+    /// The reasons for which a start or a change refuses the labelled disks of the graph. Nothing was changed.
     Refused(Vec<Error>),
-    /// The operation failed with this error. Nothing was changed, or every change is undone.
+    /// The error for which a start or a change failed. Nothing was changed, or every change is undone.
     Failed(Error),
-    /// The change has failed, and undoing it has failed as well. Clients get errors until the next start.
+    /// Both the change and its undo have failed. Clients get errors until the next start.
     Lost {
-        /// The error of the change.
+        /// The error for which the change failed.
         change: Error,
-        /// The error of reopening the previous graph.
+        /// The error of reopening the previous graph for the undo.
         back: Error,
     },
 }
 
-/// A guard that keeps other live changes of the graph from beginning while it exists.
+/// A guard that prevents other live changes of the graph from beginning while the guard exists.
 pub struct ChangeGuard(#[expect(dead_code, reason = "it is held, not read")] Locked);
 
-/// Hand-overs of closed devices.
+/// Hand-overs of closed devices to their successors, by name and kind of the device.
 type Handovers = BTreeMap<(String, &'static str), Rc<dyn Any>>;
 
-/// A change that closes the members that it replaces.
+/// A live change in progress.
 struct Change<'c> {
     old: &'c Current,
     planned: &'c Planned,
-    /// For each node of the plan: the member that stays.
+    /// For each node of the new plan: the index of the member of the old graph that continues unchanged, if there is
+    /// one.
     unchanged: Vec<Option<usize>>,
     labels: Option<&'c Labels>,
-    /// For each member of the old graph: whether it was closed.
+    /// For each member of the old graph: whether the change has closed the member.
     closed: Vec<bool>,
     handovers: Handovers,
 }
 
 impl RunningGraph {
-    /// Opens a graph, and returns it running.
+    /// Opens the graph of a plan, with the probed disks `probe` if the plan has labelled disks.
     ///
     /// # Errors
     /// The reasons why the graph cannot be opened. Everything that was opened is closed again.
@@ -153,14 +154,14 @@ impl RunningGraph {
         self.now.borrow().clone()
     }
 
-    /// Returns the portal of the export called `export`. The portal stays valid through every change that keeps an
-    /// export of this name.
+    /// Returns the portal of the export called `export`. The portal stays valid through every change after which the
+    /// graph has an export of this name.
     pub fn portal(&self, export: &str) -> Option<Portal> {
         self.portals.get(export)
     }
 
-    /// Removes new `trust` options of running devices from the plan, and returns a note for each. A running device
-    /// knows which members have every write, so the option has no use.
+    /// Removes new `trust` options of running devices from the plan, and returns a note for the user about each. A
+    /// running device records which members are in sync, so the option has no effect.
     pub fn forget_trust(&self, planned: &mut Planned) -> Vec<String> {
         let old = self.now();
         let mut notes = Vec::new();
@@ -187,8 +188,8 @@ impl RunningGraph {
         Ok(Changes::of(&old.planned, planned, &unchanged))
     }
 
-    /// Returns the migrations that are necessary so that each export shows the same bytes after a change: pairs of a
-    /// device of the running graph and a device of `planned`, by name.
+    /// Returns the migrations that the change to `planned` needs so that each export still shows the same bytes: pairs
+    /// of a device of the running graph and a device of `planned`, by name.
     pub fn to_move(&self, planned: &Planned) -> Vec<(String, String)> {
         let old = self.now();
         let unchanged = same::unchanged(&old.planned, planned);
@@ -208,14 +209,15 @@ impl RunningGraph {
         moves
     }
 
-    /// Waits until no live change is under way, and returns a guard that keeps others from beginning. The inputs of a
-    /// change must be read while the guard is held.
+    /// Waits until no live change is in progress, and returns a guard that prevents others from beginning. The caller
+    /// must read the inputs of its change while it holds the guard.
     pub async fn turn(&self) -> ChangeGuard {
         ChangeGuard(self.turn.lock().await)
     }
 
-    /// Changes the running graph to `planned`. `probe` has its labelled disks, probed while `turn` was held. Clients
-    /// wait meanwhile: up to `limit` until their begun requests are answered and flushed.
+    /// Changes the running graph to `planned`. `probe` has the labelled disks of `planned`, probed while the caller
+    /// held `turn`. Clients wait during the change. `limit` is the time within which requests in flight must complete
+    /// and be flushed, and devices must close.
     ///
     /// # Errors
     /// The reason why the change failed. The graph is as before, except after [`Unchanged::Lost`].
@@ -229,8 +231,8 @@ impl RunningGraph {
         self.change_and(turn, planned, probe, limit, || {}).await
     }
 
-    /// Changes the running graph as [`RunningGraph::change`] does, and calls `before_clients` after the change, before
-    /// requests of clients continue.
+    /// Changes the running graph as [`RunningGraph::change`] does, and calls `before_clients` when the change has
+    /// succeeded, before any request of a client continues.
     ///
     /// # Errors
     /// As [`RunningGraph::change`].
@@ -279,7 +281,8 @@ impl RunningGraph {
         }
     }
 
-    /// Does the slow work of opening new devices while clients go on.
+    /// Calls `prepare` of the kinds of new devices: the slow part of opening them, which runs while clients are still
+    /// served. Returns the results as hand-overs.
     async fn prepare(
         &self,
         old: &Current,
@@ -291,7 +294,7 @@ impl RunningGraph {
             let Maker::Stateful { prepare: Some(prepare), .. } = node.kind.maker else { continue };
             let before = old.graph.member(&node.name);
             if before.is_some_and(|member| member.kind.name == node.kind.name) {
-                // The old device hands over itself, if it is replaced at all.
+                // If the device is replaced at all, its predecessor hands over.
                 continue;
             }
             let kept: Rc<dyn StateStore> = match labels {
@@ -305,11 +308,12 @@ impl RunningGraph {
         Ok(prepared)
     }
 
-    /// Waits until every begun request of clients is answered, also of closed connections, then flushes all devices
-    /// that [`Graph::flushed`] names. Returns the errors, each with the name of the export or device that could not be
+    /// Waits until every request of clients is complete, also of closed connections. Then flushes all devices that
+    /// [`Graph::flushed`] returns. Returns the errors, each with the name of the export or device that could not be
     /// flushed.
     pub async fn flush(&self) -> Vec<(String, Error)> {
-        // A write under way may be on one member of a mirror only. The labels must not record an orderly close then.
+        // A write in flight may have reached only one member of a mirror. In this case, labels must not record an
+        // orderly close.
         if !seeded::on(Bug::FlushUndrained) {
             self.engine.drained().await;
         }
@@ -326,12 +330,12 @@ impl RunningGraph {
         failed
     }
 
-    /// Carries out a command on a device of the running graph. If a live change replaces the device, waits for the new
-    /// one.
+    /// Carries out a command on a device of the running graph. While a live change is replacing the device, waits for
+    /// the new device.
     ///
     /// # Errors
-    /// `NotFound` if the graph has no such device; `InUse` if the change takes longer than the command may wait; else
-    /// the device's own error.
+    /// `NotFound` if the graph has no such device; `InUse` if the change takes longer than the time limit of the
+    /// command; else the error of the device.
     pub async fn control(&self, device: &str, command: Command) -> Result<Reply> {
         let is_open = || !self.now().graph.is_closed(device);
         if self.env.within(command.limit, self.changed.until(is_open)).await.is_none() {
@@ -366,17 +370,18 @@ impl RunningGraph {
         waiting.collect()
     }
 
-    /// Fails the disk called `disk` as a member of the lowest devices above it that can do without it.
+    /// Fails the disk called `disk` as a member of the lowest devices above it that can do without this member.
     pub async fn take_out(&self, disk: &str) {
         let now = self.now();
         let nodes = &now.planned.nodes;
-        // For each node, in the order of the plan: whether it loses bytes with the disk.
+        // For each node, in the order of the plan: whether the node loses bytes without the disk.
         let mut loses: Vec<bool> = Vec::with_capacity(nodes.len());
         for node in nodes {
             let mut is_lost = node.name == disk;
             for lower in node.lowers.iter().filter(|lower| loses[**lower]) {
                 let name = Name { member: nodes[*lower].name.clone() };
-                // Other devices have no members, and the last member in sync stays.
+                // A device without members cannot do without a lower, and a mirror refuses to fail its last member in
+                // sync.
                 is_lost |= match now.graph.member(&node.name) {
                     Some(device) => now.graph.ask::<Fail>(device, name).await.is_err(),
                     None => true,
@@ -386,11 +391,11 @@ impl RunningGraph {
         }
     }
 
-    /// Ends the background work of all devices, uppers first. Work that has not ended by `deadline` is aborted, as by a
-    /// kill. The graph must get no more requests.
+    /// Ends the background work of all devices, uppers first. Work that continues at `deadline` is aborted, as a kill
+    /// of the process does. No request may be sent to the graph after this call.
     pub async fn close_devices(&self, deadline: Mono) {
         let graph = &self.now().graph;
-        // Disks stay open, since labels are written later.
+        // Disks stay open, since the labels are written after this.
         for member in graph.members().iter().rev().filter(|member| !member.lowers.is_empty()) {
             let left = deadline.since(self.env.now());
             if self.env.within(left, graph.close(member)).await.is_none() {
@@ -399,7 +404,8 @@ impl RunningGraph {
         }
     }
 
-    /// Waits until every request of clients is answered and every acknowledged write is flushed.
+    /// Waits until every request of clients is complete and every acknowledged write is flushed, at most until
+    /// `deadline`.
     async fn quiet(&self, old: &Current, deadline: Mono) -> Result<()> {
         let quiet = async {
             self.engine.drained().await;
@@ -421,7 +427,7 @@ impl RunningGraph {
         Error::new(ErrorKind::TimedOut, words).next("cairn status")
     }
 
-    /// Closes the members that do not stay, makes the new ones, and writes the labels.
+    /// Closes the members that do not continue, uppers first; makes the new members; and writes the labels.
     async fn replace(&self, change: &mut Change<'_>, deadline: Mono) -> Result<Graph> {
         let old = change.old;
         // Uppers first.
@@ -437,7 +443,7 @@ impl RunningGraph {
             let key = (member.name.clone(), member.kind.name);
             change.handovers.extend(handover.map(|handover| (key, handover)));
         }
-        // A request under way may have failed a member since the change was asked for.
+        // A request that was in flight may have failed a member since the change was compared with the running graph.
         allow(old, change.planned, &change.unchanged)?;
         let (unchanged, handovers) = (change.unchanged.clone(), change.handovers.clone());
         let before = Before { graph: &old.graph, planned: &old.planned, unchanged, handovers };
@@ -461,8 +467,8 @@ impl RunningGraph {
         Ok(graph)
     }
 
-    /// Closes and removes the members that a failed change has made. Returns their hand-overs for the previous graph;
-    /// nothing for those that do not close in time.
+    /// Closes the members that a failed change has made, and removes them from the engine. Returns their hand-overs for
+    /// the previous graph, except those of members that do not close before `deadline`.
     async fn discard(&self, graph: &Graph, old: &Graph, deadline: Mono) -> Handovers {
         let mut left = Handovers::new();
         for member in graph.members().iter().rev() {
@@ -478,7 +484,7 @@ impl RunningGraph {
         left
     }
 
-    /// Reopens the members that were closed for a change that has failed. Clients still wait.
+    /// Reopens the previous graph, with the members that a failed change has closed. Clients still wait.
     async fn undo(&self, change: Change<'_>, error: Error) -> Unchanged {
         let Change { old, labels, closed, handovers, .. } = change;
         let labels = old.labels.as_ref().map(|before| before.reopened(labels));
@@ -511,7 +517,7 @@ impl RunningGraph {
     }
 }
 
-/// Combines the error of a failed start with that of closing its disks.
+/// Combines the error of a failed start with the error of closing its disks.
 fn also(error: Error, left: Option<Error>) -> Error {
     match left {
         None => error,
@@ -523,7 +529,8 @@ fn also(error: Error, left: Option<Error>) -> Error {
     }
 }
 
-/// Writes the labels: from here on the change is committed.
+/// Writes the labels of the new graph, which commits the change. A new graph without labels closes those of the old
+/// graph.
 async fn write_labels(change: &Change<'_>) -> Result<()> {
     match (change.labels, &change.old.labels) {
         (Some(labels), _) => labels.commit().await,

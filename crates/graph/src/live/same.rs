@@ -1,4 +1,5 @@
-//! The nodes that a change leaves unchanged: a node stays if it is equal to the old one and all of its lowers stay.
+//! The nodes that a live change leaves unchanged: a node continues if it equals the old node of its name, and all of
+//! its lowers continue.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use kind::Effect;
 
 use crate::spec::{Planned, PlannedNode};
 
-/// Returns for each node of `new` the index of the equal node of `old`, if the change does not affect the node.
+/// Returns for each node of `new` the index of the node of `old` that continues unchanged, if there is one.
 pub fn unchanged(old: &Planned, new: &Planned) -> Vec<Option<usize>> {
     let by_name: BTreeMap<&str, usize> =
         old.nodes.iter().enumerate().map(|(index, node)| (node.name.as_str(), index)).collect();
@@ -23,13 +24,13 @@ pub fn unchanged(old: &Planned, new: &Planned) -> Vec<Option<usize>> {
     unchanged
 }
 
-/// Whether two nodes are the same, apart from their lowers.
+/// Whether two nodes are equal, lowers not compared.
 fn is_same(old: &PlannedNode, new: &PlannedNode) -> bool {
     old.kind.name == new.kind.name
         && old.info == new.info
         && old.table == new.table
         && old.labelled == new.labelled
-        // A disk that was absent may be back.
+        // A disk that was absent may be present by now.
         && old.words == new.words
         // A disk that the start created exists by now.
         && old.given.has_options_of(&new.given, new.kind, Effect::is_lasting)

@@ -1,15 +1,15 @@
-//! Reads the disks of a text as they are written: for the specs that labels keep.
+//! Reads the disks of a spec that a label contains, without a check of their options.
 
 use super::fault::Log;
 use super::tree::{self, Raw};
 
-/// The name of a disk in a spec, and its fields as pairs of key and text.
+/// The name of a disk in a spec, and its fields as pairs of key and value.
 pub(crate) type PlainDisk = (String, Vec<(String, String)>);
 
-/// Returns the disks in the spec `text`, as they are written.
+/// Returns the disks in the spec `text`, with the values as text.
 ///
 /// # Errors
-/// The faults of the text, if it is no spec.
+/// The faults of the text, if it is not TOML.
 pub(crate) fn plain_disks(text: &str) -> Result<Vec<PlainDisk>, String> {
     let mut log = Log::new("label");
     let fields = tree::read(text, &|_| None, &mut log);

@@ -1,4 +1,4 @@
-//! One disk, device or export with its words looked up: its kind, its lowers, its options.
+//! One disk, device or export of a spec, with the names in it resolved: its kind, its lowers, its options.
 
 use std::collections::BTreeMap;
 
@@ -16,33 +16,33 @@ const READ_ONLY: OptionSpec =
 const ATTACH: OptionSpec =
     setting("attach", ValueType::Switch, "attach the export as a block device of this machine");
 
-/// Options of an export in a spec, besides `on` and `clients`.
+/// Options of an export in a spec, except `on` and `clients`.
 pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
 
-/// Option of every disk.
+/// The option `label`, which every disk has.
 const LABEL: OptionSpec = setting(
     "label",
     ValueType::Switch,
     "keep a label in the disk's first and last MiB; the data are between",
 );
 
-/// Maximum number of client names in one export.
+/// Maximum number of names in the `clients` option of one export.
 const CLIENTS_MAX: usize = 1024;
 
 /// A disk or device of a spec with its kind, lowers and options looked up.
 pub(super) struct Draft<'s> {
     pub(super) entry: &'s Entry,
     pub(super) kind: Option<&'static Kind>,
-    /// Names of the lowers of the device, as the spec has them.
+    /// Names of the lowers of the device, in the order of the spec.
     pub(super) on: Vec<Word>,
-    /// Indices of the drafts of the lowers; fewer than `on` if some names are unknown.
+    /// Indices of the drafts of the lowers, in the same order; fewer than the spec lists if some names are unknown.
     pub(super) lowers: Vec<usize>,
     pub(super) options: Vec<(&'static str, Value)>,
     /// Whether the draft is of a disk with `label = true`.
     pub(super) label: bool,
     /// Whether the draft is of a disk with `label = false`.
     pub(super) said_raw: bool,
-    /// Whether the disk or device can be planned: it has no fault of its own.
+    /// Whether the disk or device can be planned: the entry itself has no fault.
     pub(super) sound: bool,
 }
 
@@ -52,11 +52,11 @@ pub(super) struct ExportDraft<'s> {
     pub(super) on: Option<(Word, usize)>,
     pub(super) read_only: bool,
     pub(super) attach: bool,
-    /// Names in the certificates of the clients that may use the export; `None` if the spec does not limit them.
+    /// The names that client certificates must have to use the export; `None` if the spec does not limit the clients.
     pub(super) clients: Option<Vec<String>>,
 }
 
-/// Index of the disks, devices and exports of a spec by name.
+/// The indices of the disks, devices and exports of a spec, by name.
 pub(super) struct Names<'s> {
     nodes: BTreeMap<&'s str, usize>,
     exports: BTreeMap<&'s str, usize>,
@@ -64,7 +64,7 @@ pub(super) struct Names<'s> {
 
 impl<'s> Names<'s> {
     pub(super) fn of(spec: &'s Spec) -> Self {
-        // Backwards, so that the first of two entries with one name wins.
+        // In reverse order, so that the first of two entries with one name gets the name.
         let index = |entries: &'s [Entry]| -> BTreeMap<&'s str, usize> {
             entries.iter().enumerate().rev().map(|(i, e)| (e.name.text.as_str(), i)).collect()
         };
@@ -146,7 +146,7 @@ impl<'s> Draft<'s> {
         sound
     }
 
-    /// Reports keys that may be misspelt kinds, of a disk without a known kind.
+    /// Reports each key that is similar to a kind of disk, for a disk without a known kind. Returns `false`.
     fn guess_unknown(&self, registry: Registry, log: &mut Log) -> bool {
         let known: Vec<&str> = registry.disk_names().collect();
         for Field { key, .. } in &self.entry.fields {
@@ -190,7 +190,7 @@ impl<'s> Draft<'s> {
         }
     }
 
-    /// Looks up its lowers.
+    /// Resolves the names in `on` to the drafts of the lowers. Returns whether all of them exist.
     fn stand(&mut self, names: &Names<'_>, log: &mut Log) -> bool {
         let Some(item) = self.entry.field("on") else {
             let Word { text, at } = &self.entry.name;
@@ -234,8 +234,8 @@ impl<'s> Draft<'s> {
         false
     }
 
-    /// Checks every field against the options of the kind. Skips the keys in `others`, which are no options, and those
-    /// in `told`, which were reported already.
+    /// Checks every field of the entry against the options of the kind, and returns whether all are right. Skips the
+    /// keys in `others`, which are no options, and those in `told`, which were reported already.
     fn options(&mut self, others: &[&str], told: &[&str], log: &mut Log) -> bool {
         let Some(kind) = self.kind else { return false };
         let known: Vec<&'static OptionSpec> = options_of(kind).collect();
@@ -301,13 +301,13 @@ impl<'s> ExportDraft<'s> {
     }
 }
 
-/// Returns the options of a kind, including `label` if the kind is of disks.
+/// Returns the options of a kind; for a kind of disk also `label`.
 pub(crate) fn options_of(kind: &'static Kind) -> impl Iterator<Item = &'static OptionSpec> {
     let label = (kind.lowers == Lowers::None).then_some(&LABEL);
     kind.options.iter().chain(label)
 }
 
-/// Returns the names in certificates, written as one name or as a list.
+/// Returns the names that the `clients` option permits in client certificates. The option is one name or a list.
 fn clients(item: &Item, log: &mut Log) -> Option<Vec<String>> {
     let items = item.items();
     if items.is_empty() || items.len() > CLIENTS_MAX {

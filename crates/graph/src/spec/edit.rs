@@ -1,4 +1,4 @@
-//! Small changes of a spec by commands, instead of a new text.
+//! Changes of a spec by commands: each alters one disk or member of the spec, not its text.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,15 @@ use super::parse::{DEVICES_MAX, Entry, Section, Spec, wrong_name};
 use super::tree::{Field, Item, Raw, Word};
 
 impl Spec {
-    /// Returns the program that the spec has run for each event.
+    /// Returns the program that runs for each event, if the spec names one.
     pub fn events_program(&self) -> Option<&Path> {
         self.events.as_deref()
     }
 
-    /// Replaces the path of a disk in the spec, and makes the disk one of a kind that opens paths.
+    /// Replaces the path of the disk `name` in the spec by `place`, and its kind by `kind`, which opens paths.
     ///
     /// # Errors
-    /// If there is no disk called `name`.
+    /// If the spec has no disk called `name`.
     pub fn move_disk(
         &mut self,
         name: &str,
@@ -36,11 +36,11 @@ impl Spec {
         Ok(())
     }
 
-    /// Removes from the spec the options with which a disk was created, since the disk is larger now. Returns whether
-    /// it had any.
+    /// Removes from the spec the options with which the disk `name` was created, such as its size, because the disk has
+    /// been enlarged since. Returns whether the spec had such options.
     ///
     /// # Errors
-    /// If there is no disk called `name`.
+    /// If the spec has no disk called `name`.
     pub fn forget_making(&mut self, name: &str, registry: Registry) -> Result<bool, String> {
         let disk = self.find(Section::Disk, name)?;
         let said = disk.fields.len();
@@ -48,9 +48,10 @@ impl Spec {
         Ok(disk.fields.len() < said)
     }
 
-    /// Removes the options that take effect at one start only, from disks and devices for which `heard` is true.
-    /// Afterwards a missing disk is reported and not created again. A device loses its option only if all disks beneath
-    /// it have labels: the labels record which bytes count, and the trusted member may miss later writes.
+    /// Removes the options that take effect at one start only (`create` of a disk, `trust` of a device) from the disks
+    /// and devices whose names `heard` accepts. Without the option, the next start reports a missing disk and does not
+    /// create it. A device loses its option only if all disks beneath the device have labels: the labels record which
+    /// members are in sync, and the trusted member may miss later writes.
     pub fn forget_start_options(&mut self, registry: Registry, heard: impl Fn(&str) -> bool) {
         let told = |entry: &Entry| {
             let disks = self.beneath(&entry.name.text).into_iter();
@@ -69,7 +70,8 @@ impl Spec {
         }
     }
 
-    /// Returns the disks and devices whose option for one start only has the same value in the spec `before`.
+    /// Returns the names of the disks and devices whose option for one start (`create`, `trust`) has the same value in
+    /// the spec `before`.
     pub fn start_options_as(&self, before: &Self, registry: Registry) -> Vec<String> {
         let shown = |entry: &Entry, key: &str| entry.field(key).map(|item| item.raw.show());
         let is_heard = |entry: &&Entry| {
@@ -78,17 +80,18 @@ impl Spec {
             let place = entry.kind(registry).and_then(Kind::place);
             let mut before =
                 before.entries.iter().filter(|it| it.is(entry.section, &entry.name.text));
-            // At another place it would be another disk.
+            // A disk with another path is another disk.
             let mut all = place.into_iter().chain([word]);
             before.any(|before| all.all(|it| shown(entry, it.name) == shown(before, it.name)))
         };
         self.entries.iter().filter(is_heard).map(|entry| entry.name.text.clone()).collect()
     }
 
-    /// Sets the `trust` option to `member` for this start, whatever labels record about its bytes.
+    /// Sets the `trust` option of each device above `member` to that member, for this start only. The device then
+    /// trusts the bytes of the member, whatever labels record about them.
     ///
     /// # Errors
-    /// If `member` is a lower of no device with a `trust` option.
+    /// If no device with a `trust` option has the lower `member`.
     pub fn trust(&mut self, member: &str, registry: Registry) -> Result<(), String> {
         let mut devices = Vec::new();
         for entry in &mut self.entries {
@@ -114,10 +117,11 @@ impl Spec {
         self.entries.iter().find(|entry| entry.is(Section::Disk, name))
     }
 
-    /// Adds a new disk to the spec, below a device. The disk gets a label.
+    /// Adds a disk of `kind` at `place` to the spec, as a new lower of the device `device`. The disk gets a label.
     ///
     /// # Errors
-    /// If there is no such device, or the name is taken.
+    /// If the spec has no such device with a list of lowers, if the name is taken or wrong, or if the spec has too many
+    /// entries.
     pub fn insert_disk(
         &mut self,
         device: &str,
@@ -144,11 +148,11 @@ impl Spec {
         Ok(())
     }
 
-    /// Removes the lower called `name` from a device of the spec. If nothing else uses that disk, removes the disk as
-    /// well.
+    /// Removes the lower called `name` from a device of the spec. Removes the disk `name` as well, unless another
+    /// device or export uses it.
     ///
     /// # Errors
-    /// If there is no such device, or `name` is not among its lowers.
+    /// If the spec has no such device, or the device has no such lower.
     pub fn remove_member(&mut self, device: &str, name: &str) -> Result<(), String> {
         let members = self.members(device)?;
         let before = members.len();
@@ -172,7 +176,7 @@ impl Spec {
         found.ok_or_else(|| format!("the spec has no {} {name:?}", section.word()))
     }
 
-    /// Returns the lowers of a device, if they are a list.
+    /// Returns the lowers of a device, if the spec writes them as a list.
     fn members(&mut self, device: &str) -> Result<&mut Vec<Item>, String> {
         let entry = self.find(Section::Device, device)?;
         let on = entry.fields.iter_mut().find(|field| field.key.text == "on");
@@ -188,12 +192,12 @@ impl Entry {
         self.section == section && self.name.text == name
     }
 
-    /// Returns the option that counts at one start only.
+    /// Returns the option of this disk or device that takes effect at one start only.
     fn start_option(&self, registry: Registry) -> Option<&'static OptionSpec> {
         self.kind(registry).and_then(Kind::start_option)
     }
 
-    /// Removes the options that count only when a disk is made.
+    /// Removes the options that take effect only when a disk is created.
     fn forget_making(&mut self, registry: Registry) {
         let kind = self.kind(registry);
         let is_lasting = |field: &Field| {

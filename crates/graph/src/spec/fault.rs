@@ -1,4 +1,4 @@
-//! Faults of a spec, each with its position in the file. All faults are reported at once.
+//! The faults of a spec, each with its position in the text. All faults are reported together.
 
 use std::error::Error;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::tree::{Item, Raw};
 
-/// A position in the text of a spec. Lines and characters are counted from 1.
+/// A position in the text of a spec.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
     /// Line in the text of the spec, counted from 1.
@@ -16,16 +16,16 @@ pub struct Position {
 }
 
 impl Position {
-    /// No position: the text does not contain the subject, or there is no text.
+    /// No position: the text has no place for the fault, or there is no text.
     pub const NONE: Self = Self { line: 0, column: 0 };
 }
 
-/// Whether a fault of a spec keeps the spec from being used.
+/// Whether a fault makes a spec unusable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// The spec cannot be used.
+    /// The spec cannot be used because of the fault.
     Error,
-    /// A notice for the user. The spec can be used.
+    /// The spec can be used, but the user should know about the fault.
     Warning,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One fault of a spec: its position, its severity, and a sentence with the value, the limit and the next step.
+/// One fault of a spec: its position, its severity, and a message with the value, the limit and the next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     file: Arc<str>,
@@ -48,12 +48,12 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Returns the name of the file of the spec, as the caller passed it.
+    /// Returns the name of the spec's file, as the caller passed it to the parser.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Returns the position of the fault in the file of the spec.
+    /// Returns the position of the fault in the spec.
     pub fn position(&self) -> Position {
         self.position
     }
@@ -63,7 +63,7 @@ impl Fault {
         self.severity
     }
 
-    /// Returns the description of the fault and the next step.
+    /// Returns the message about the fault: a description and the next step.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -79,19 +79,19 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Maximum number of faults that are reported in full; others are only counted.
+/// Maximum number of faults of one spec that are kept with a message; further errors are only counted.
 const FAULTS_MAX: usize = 100;
 
 /// All faults of a spec, in the order of the text. At least one is an error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Faults {
     told: Vec<Fault>,
-    /// Number of errors beyond those.
+    /// Number of further errors, which are only counted.
     more: usize,
 }
 
 impl Faults {
-    /// Returns the faults, including warnings: the first 100 that were found.
+    /// Returns the faults that have a message, including warnings: the first 100 that were found.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Fault> {
         self.told.iter()
     }
@@ -119,7 +119,7 @@ impl Error for Faults {}
 pub(super) struct Log {
     file: Arc<str>,
     faults: Vec<Fault>,
-    /// Number of errors beyond [`FAULTS_MAX`].
+    /// Number of errors beyond the first [`FAULTS_MAX`] faults, which are only counted.
     more: usize,
 }
 
@@ -132,7 +132,7 @@ impl Log {
         self.error_with(position, || message.into());
     }
 
-    /// Adds an error to the faults. `message` is called only if the number of faults is still below the limit.
+    /// Adds an error to the faults. Calls `message` only if the number of faults is still below [`FAULTS_MAX`].
     pub(super) fn error_with(&mut self, position: Position, message: impl FnOnce() -> String) {
         match self.faults.len() < FAULTS_MAX {
             true => self.add(position, Severity::Error, message()),
@@ -140,8 +140,7 @@ impl Log {
         }
     }
 
-    /// Adds an error about a wrong value of the option or key `name`, unless a fault of that value was reported
-    /// already.
+    /// Adds an error about a wrong value of the option or key `name`, unless that value has a reported fault already.
     pub(super) fn wrong(&mut self, name: &str, item: &Item, why: &str) {
         if !matches!(item.raw, Raw::Broken) {
             self.error(item.at, format!("{name} {}: {why}", item.raw.show()));
@@ -158,7 +157,7 @@ impl Log {
         self.more > 0 || self.faults.iter().any(|fault| fault.severity == Severity::Error)
     }
 
-    /// Returns the warnings if there are no errors, else all faults.
+    /// Returns the warnings if there is no error, else all faults.
     pub(super) fn finish(mut self) -> Result<Vec<Fault>, Faults> {
         self.faults.sort_by_key(|fault| fault.position);
         match self.has_errors() {

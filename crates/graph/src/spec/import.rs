@@ -1,4 +1,4 @@
-//! A spec from labels, completed with the settings of this machine.
+//! Reads a spec from a label, and completes it with the settings of this machine.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,23 @@ use kind::{Kind, OptionSpec, Registry, Scope};
 use super::parse::{Entry, Section, Spec};
 use super::tree::{Field, Raw};
 
-/// Settings of this machine that labels do not keep, for reading a spec from a label.
+/// Settings of this machine, which labels do not contain, to complete a spec from a label.
 #[derive(Clone, Debug, Default)]
 pub struct Local {
-    /// Path or address of each disk, by disk name: the word of its kind and the path, as in `file`, `disk.img`.
+    /// Path or address of each disk, by name of the disk: the name of its kind and the path, such as `file` and
+    /// `disk.img`.
     pub disks: BTreeMap<String, (String, String)>,
-    /// Sources of the keys of devices, by device name. The user is asked for the keys of other devices.
+    /// Source of the key of each device, by name of the device. The user is asked for the keys of devices that are not
+    /// listed.
     pub keys: BTreeMap<String, String>,
-    /// Other options that labels do not keep, by device.
+    /// Values of other options that labels do not contain, by name of the device and of the option.
     pub options: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl Spec {
-    /// Reads the spec in a label of `graph`, and completes it with the settings `local`; `file` names the label in
-    /// messages. A disk without a known path is missing; a key without a known source is asked for. A setting that
-    /// labels never hold is a fault.
+    /// Reads the spec in a label of the graph `graph`, and completes it with the settings `local`; `file` names the
+    /// label in messages. A disk without a path in `local` becomes a missing disk. A device without a key source in
+    /// `local` gets the source `ask`. A key that Cairn never writes into a label is a fault.
     pub fn of_label(
         text: &str,
         file: &str,
@@ -40,7 +42,7 @@ impl Spec {
         spec
     }
 
-    /// Returns the names of the devices in the spec that are opened with a key.
+    /// Returns the names of the devices in the spec that cannot open without a key.
     pub fn keyed(&self, registry: Registry) -> Vec<&str> {
         let is_keyed = |entry: &&Entry| {
             entry.kind(registry).and_then(Kind::secret).is_some_and(|secret| secret.required)
@@ -48,7 +50,7 @@ impl Spec {
         self.entries.iter().filter(is_keyed).map(|entry| entry.name.text.as_str()).collect()
     }
 
-    /// Returns the names of the devices in the spec that have a key, each with the source of the key.
+    /// Returns the names of the devices in the spec that have a key source, each with that source.
     pub fn keys(&self, registry: Registry) -> Vec<(&str, &str)> {
         let key = |entry| {
             let secret = Entry::kind(entry, registry)?.secret()?;
@@ -57,8 +59,8 @@ impl Spec {
         self.entries.iter().filter_map(key).collect()
     }
 
-    /// Returns the options of devices in the spec that belong to one machine, except keys: the device, the option, and
-    /// whether the spec sets it.
+    /// Returns the options of devices that belong to this machine, except keys: the name of the device, the option, and
+    /// whether the spec sets the option.
     pub fn local_options(&self, registry: Registry) -> Vec<(&str, &'static OptionSpec, bool)> {
         let of_entry = |entry| {
             let options = Entry::of_machine(entry, registry);
@@ -68,7 +70,8 @@ impl Spec {
         self.entries.iter().flat_map(of_entry).collect()
     }
 
-    /// Returns the names of the disks in the spec that have no label: labels do not keep their paths.
+    /// Returns the names of the disks in this spec, read from a label, that have no label. Labels do not contain the
+    /// paths of these disks.
     pub fn unlabelled(&self) -> Vec<&str> {
         let disks = self.entries.iter().filter(|entry| entry.section == Section::Disk);
         let raw = disks.filter(|entry| entry.field("uuid").is_none());
@@ -76,7 +79,7 @@ impl Spec {
     }
 }
 
-/// A path that no disk has. Users see an empty path instead.
+/// A path that no disk has: it stands for the path of a disk that was not found. The user sees an empty path instead.
 pub const NOT_FOUND: &str = "/nowhere: not found";
 
 fn place(entry: &mut Entry, registry: Registry, local: &Local) {
@@ -91,7 +94,7 @@ fn place(entry: &mut Entry, registry: Registry, local: &Local) {
     }
 }
 
-/// Adds the options of a device that this machine knows.
+/// Adds the options of a device that `local` has, and asks for a required key that `local` does not have.
 fn complete(entry: &mut Entry, registry: Registry, local: &Local) {
     let name = entry.name.text.clone();
     for option in entry.of_machine(registry) {

@@ -1,5 +1,5 @@
-//! Reads the spec in a label. It is untrusted input: any program with access to the disk may have written it. The
-//! permitted keys are listed only here (`docs/formats/label.md`).
+//! Reads the spec in a label. The text is untrusted: any program with access to the disk may have written it. Only this
+//! file lists the keys that a label may contain (`docs/formats/label.md`).
 
 use block::seeded::{self, Bug};
 use kind::{Kind, OptionSpec, Registry, Scope};
@@ -9,15 +9,15 @@ use super::fault::{Log, Position};
 use super::parse::{Entry, Section, Spec};
 use super::tree::{Raw, Word};
 
-/// Sections that the spec in a label has.
+/// Top-level keys that the spec in a label may have.
 const SECTIONS: [&str; 4] = ["name", "disk", "device", "export"];
 
-/// Keys of a disk in a label. The disk's place, and the way to open it, belong to the machine.
+/// Keys that a disk may have in a label. The path of the disk and the options for opening it belong to the machine.
 const OF_DISK: [&str; 3] = ["uuid", "size", "block"];
 
 impl Spec {
-    /// Reads the spec in a label of `graph`; `file` names the label in messages. A key that Cairn never writes into a label
-    /// is a fault, and is left out.
+    /// Reads the spec in a label of the graph `graph`; `file` names the label in messages. Reports and leaves out each
+    /// key that Cairn never writes into a label.
     pub(super) fn in_label(text: &str, file: &str, graph: &str, registry: Registry) -> Self {
         let mut spec = Self::read(text, file, graph, &|_| None, |spec, field| {
             if SECTIONS.contains(&field.key.text.as_str()) || seeded::on(Bug::LabelBelieved) {
@@ -40,7 +40,7 @@ impl Spec {
         spec
     }
 
-    /// Removes the sizes of all disks from a spec of a label.
+    /// Removes the size of each disk from this spec, which comes from a label.
     pub(crate) fn forget_label_sizes(&mut self) {
         for disk in self.entries.iter_mut().filter(|entry| entry.section == Section::Disk) {
             disk.fields.retain(|field| field.key.text != "size");
@@ -92,7 +92,7 @@ impl Entry {
         }
     }
 
-    /// Returns the options of the kind of this device that labels do not hold.
+    /// Returns the options of this device that belong to the machine: labels do not contain them.
     pub(super) fn of_machine(
         &self,
         registry: Registry,

@@ -1,4 +1,4 @@
-//! `[nbd]`: the addresses at which clients connect.
+//! The section `[nbd]` of a spec: the addresses at which a graph accepts clients, TLS and the limit of connections.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -39,10 +39,10 @@ const TLS: OptionSpec = setting(
 
 const KEYS: [&str; 4] = ["listen", INSECURE.name, MAX_CONNECTIONS.name, TLS.name];
 
-/// An address at which clients connect.
+/// An address at which a graph accepts NBD clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listen {
-    /// Socket path, or host and port.
+    /// Path of the Unix socket, or TCP host and port.
     pub address: Address,
     /// Whether clients must use TLS at this address.
     pub tls: bool,
@@ -59,16 +59,17 @@ impl fmt::Display for Listen {
     }
 }
 
-/// The files with certificates and keys for TLS, as the spec names them.
+/// Paths of the files with certificates and keys for TLS, as the spec has them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsPaths {
-    /// The certificate of the server, and the chain to its authority.
+    /// File with the certificate of the server, followed by the chain to its authority.
     pub cert: PathBuf,
-    /// The private key of the server.
+    /// File with the private key of the server.
     pub key: PathBuf,
-    /// The authorities that sign certificates of clients; without them clients need no certificate.
+    /// File with the certificates of the authorities that sign client certificates; `None` if clients need no
+    /// certificate.
     pub clients: Option<PathBuf>,
-    /// File with lists of revoked certificates.
+    /// File with the lists of revoked client certificates.
     pub revoked: Option<PathBuf>,
     /// Position of the TLS settings in the text of the spec.
     pub position: Position,
@@ -160,11 +161,11 @@ fn listens(item: &Item, insecure: bool, log: &mut Log) -> Vec<Listen> {
 
 const FORMS: &str = "an address is needed: \"unix:PATH\", \"tcp:HOST:PORT\" or \"tls://HOST:PORT\"";
 
-/// Parses a listen address such as `unix:PATH`, `tcp:HOST:PORT`, `tls://HOST:PORT` or `tls+unix:PATH`.
+/// Parses a listen address of a spec, such as `unix:PATH`, `tcp:HOST:PORT`, `tls://HOST:PORT` or `tls+unix:PATH`.
 ///
 /// # Errors
-/// A description of the fault that continues a sentence after the value. TCP without TLS beyond loopback is a fault
-/// unless `insecure`.
+/// A description of the fault, for the end of a message that begins with the address. A TCP address without TLS that is
+/// not of the loopback interface is a fault, unless `insecure`.
 pub fn parse_address(text: &str, insecure: bool) -> Result<Listen, String> {
     let bare = |rest: &'_ str| rest.strip_prefix("//").unwrap_or(rest).to_owned();
     let (address, tls) = match text.split_once(':') {
@@ -212,7 +213,7 @@ fn tcp(text: &str, insecure: bool) -> Result<Address, String> {
     Ok(Address::Tcp(host.to_owned(), port))
 }
 
-/// Whether `host` is reachable from this machine only: `localhost`, or an address of the loopback interface.
+/// Whether only this machine can reach `host`: `localhost`, or an address of the loopback interface.
 pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }

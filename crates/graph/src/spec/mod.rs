@@ -1,16 +1,17 @@
-//! A graph as text: from a spec to a plan. The plan contains every fact, and no device is open yet.
+//! The spec of a graph as text, and the plan made from it. A plan contains every fact about the graph, and planning
+//! opens no device.
 //!
-//! [`Spec::parse`] reads the text, [`Spec::plan`] checks it against the available kinds and disks. Neither stops at a
-//! fault: all faults are reported together, each with its line and column.
+//! [`Spec::parse`] reads the text. [`Spec::plan`] checks the spec against the available kinds and disks. Neither stops
+//! at a fault: all faults are reported together, each with its line and column.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `tree.rs`, `vars.rs` | TOML with the position of everything, variables replaced |
+//! | `tree.rs`, `vars.rs` | TOML with the position of each key and value; variables are replaced |
 //! | `parse.rs`, `listen.rs` | the sections of a spec |
-//! | `draft.rs`, `value.rs` | one disk or device: its kind, its options, its lowers |
-//! | `order.rs` | order of devices: cycles, depth, the lowest first |
+//! | `draft.rs`, `value.rs` | the kind, the options and the lowers of one disk or device |
+//! | `order.rs` | order of devices, lowers first; cycles and depth |
 //! | `owner.rs` | owners of the bytes of a device |
-//! | `plan.rs` | the plan of every device, from the bottom up |
+//! | `plan.rs` | the plan of every device, lowers first |
 //! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and its import on another machine |
 //! | `label.rs` | contents that a label may have |
 //! | `edit.rs` | small changes of a spec: moving, adding and removing a disk |

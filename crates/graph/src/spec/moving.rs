@@ -1,25 +1,26 @@
-//! A spec during a migration: with a device that moves bytes, and without it again.
+//! The migrations in a spec: finds them, adds one, removes one that has ended.
 
 use kind::{OptionSpec, Registry};
 
 use super::parse::{Entry, NAME_MAX_BYTES, Section, Spec};
 use super::tree::{Field, Item, Raw, Word};
 
-/// A migration in a spec: a device that moves bytes, and is removed when all bytes are moved.
+/// A migration as a spec has it: a device that moves the bytes of one lower to another, and that is removed when all
+/// bytes are moved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
     /// Name of the device that moves the bytes.
     pub name: String,
-    /// Name of the device from which the bytes come.
+    /// Name of the device or disk from which the migration moves the bytes.
     pub from: String,
-    /// Name of the device to which the bytes go.
+    /// Name of the device or disk to which the migration moves the bytes.
     pub to: String,
-    /// Maximum bytes that the migration moves per second.
+    /// Maximum number of bytes that the migration moves per second; `None` without a limit.
     pub speed: Option<u64>,
 }
 
 impl Spec {
-    /// Returns the migrations in the spec: devices that move bytes, and are removed when all bytes are moved.
+    /// Returns the migrations in the spec.
     pub fn moves(&self, registry: Registry) -> Vec<Move> {
         let one = |entry: &Entry| {
             let moving = entry.kind(registry)?.capabilities.moves?;
@@ -42,7 +43,7 @@ impl Spec {
         self.entries.iter().any(|entry| entry.name.text == name)
     }
 
-    /// Returns a name that the spec does not use, for a device that moves bytes to `to`.
+    /// Returns a name that the spec does not use yet, for the device of a migration to `to`.
     pub fn name_for_move(&self, to: &str) -> String {
         let free = |name: &String| {
             let taken = self.entries.iter().chain(&self.exports);
@@ -85,7 +86,7 @@ impl Spec {
     }
 
     /// Returns the spec without the migration `moving`. Devices and exports on its device are put on `kept`, one of the
-    /// two lowers. Devices and disks that nothing uses any more are removed as well.
+    /// two lowers of that device. Devices and disks that nothing uses any more are removed as well.
     #[must_use]
     pub fn without_move(&self, moving: &Move, kept: &str) -> Self {
         let mut spec = self.clone();
@@ -104,7 +105,7 @@ impl Spec {
         spec
     }
 
-    /// Returns the name of an export that has `shown` beneath it on a path that does not pass `behind`.
+    /// Returns the name of an export from which a path leads down to `shown` without passing `behind`.
     pub(crate) fn shown_by(&self, shown: &str, behind: &str) -> Option<&str> {
         let shows = |export: &&Entry| {
             let mut left: Vec<String> = export.on().into_iter().cloned().collect();
@@ -143,7 +144,7 @@ impl Spec {
 }
 
 impl Entry {
-    /// Returns the names of the lowers of this device, or of the device that this export shows.
+    /// Returns the names of the lowers of this device, or the name of the device that this export shows.
     pub(super) fn on(&self) -> Vec<&String> {
         fn name(item: &Item) -> Option<&String> {
             match &item.raw {
@@ -154,7 +155,7 @@ impl Entry {
         self.field("on").into_iter().flat_map(Item::items).filter_map(name).collect()
     }
 
-    /// Replaces the lower `old` by `new`.
+    /// Puts this device or export on the lower `new` instead of `old`.
     fn stand_on(&mut self, old: &str, new: &str) {
         let on = self.fields.iter_mut().filter(|field| field.key.text == "on");
         for field in on {

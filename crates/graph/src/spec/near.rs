@@ -1,15 +1,15 @@
-//! The known word nearest to an unknown one.
+//! The known word that is most similar to a misspelt word, for error messages.
 
 use super::parse::NAME_MAX_BYTES;
 
-/// Maximum number of known words for a guess: every unknown word would be compared with each.
+/// Maximum number of known words among which a guess is sought: the unknown word is compared with each of them.
 const KNOWN_MAX: usize = 512;
 
-/// Maximum number of words listed when none is near. More would bury the message.
+/// Maximum number of known words that a message lists if none of them is similar. A longer list would hide the message.
 const LISTED_MAX: usize = 12;
 
-/// Returns the end of a message about an unknown word: names the most similar one of `known`, or all if they are few,
-/// or is empty.
+/// Returns the end of an error message about the unknown word `word`: the most similar of the `known` words; or all of
+/// them, if they are few; or nothing.
 pub(super) fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     guess(word, &known).unwrap_or_else(|| match known.len() {
@@ -18,7 +18,7 @@ pub(super) fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> 
     })
 }
 
-/// Returns the end of a message that names the most similar one of `known`, if one is similar to `word`.
+/// Returns the end of an error message that names the word of `known` most similar to `word`, if one is similar enough.
 pub(super) fn guess(word: &str, known: &[&str]) -> Option<String> {
     // A third of the letters may be wrong: beyond that a guess is more likely to be nonsense.
     let most = (word.chars().count() / 3).max(1);
@@ -32,7 +32,8 @@ pub(super) fn guess(word: &str, known: &[&str]) -> Option<String> {
     Some(format!("; did you mean {nearest:?}?"))
 }
 
-/// Returns the edit distance: the number of letters to insert, delete, change or swap with their neighbour.
+/// Returns the edit distance of two words: the number of letters to insert, remove, change or swap with their
+/// neighbour.
 fn distance(one: &str, two: &str) -> usize {
     let (one, two): (Vec<char>, Vec<char>) = (one.chars().collect(), two.chars().collect());
     let mut rows = vec![(0..=two.len()).collect::<Vec<usize>>()];

@@ -1,4 +1,5 @@
-//! Order of devices in a plan, lowers first, and whether there is one.
+//! Order of the devices in a plan, lowers first. Reports cycles, for which there is no order, and graphs that are too
+//! deep.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +10,8 @@ use super::fault::Log;
 /// memory.
 pub const DEPTH_MAX: usize = 32;
 
-/// Returns the indices of the drafts, lowers first, otherwise in the order of the file. Drafts in a cycle or above one
-/// are left out and reported.
+/// Returns the indices of the drafts, lowers first, otherwise in the order of the spec. Leaves out and reports drafts
+/// in a cycle, and leaves out those above a cycle.
 pub(super) fn order(drafts: &[Draft<'_>], log: &mut Log) -> Vec<usize> {
     let mut uppers = vec![Vec::new(); drafts.len()];
     let mut waits: Vec<usize> = drafts.iter().map(|draft| draft.lowers.len()).collect();
@@ -35,8 +36,9 @@ pub(super) fn order(drafts: &[Draft<'_>], log: &mut Log) -> Vec<usize> {
     order
 }
 
-/// Reports each cycle once. Drafts that still wait are in a cycle or above one, and each waits for another one that
-/// waits. So the walk down from each comes to a cycle.
+/// Reports each cycle once. `waits` has the number of unordered lowers of each draft. A draft with such lowers is in a
+/// cycle or above one, and one of these lowers waits in the same way: so the walk down from any such draft ends in a
+/// cycle.
 fn report_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
     let mut walked = BTreeSet::new();
     for start in 0..drafts.len() {
@@ -57,7 +59,7 @@ fn report_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
 
 fn report_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
     let name = |index: &usize| drafts[*index].entry.name.text.as_str();
-    // Reported at the device that comes first in the file.
+    // The cycle is reported at the device of the cycle that comes first in the spec.
     let first = (0..cycle.len()).min_by_key(|at| cycle[*at]).unwrap_or(0);
     let turned = cycle[first..].iter().chain(&cycle[..=first]);
     let way = turned.map(name).collect::<Vec<_>>().join(" -> ");
@@ -67,7 +69,7 @@ fn report_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
     log.error(entry.place("on"), message);
 }
 
-/// Reports only the first device that is too high, not those above it.
+/// Reports the first device with more than [`DEPTH_MAX`] levels, but not the devices above that device.
 fn report_depth(drafts: &[Draft<'_>], order: &[usize], log: &mut Log) {
     let mut depths = vec![0; drafts.len()];
     for index in order {

@@ -1,4 +1,4 @@
-//! Owners of the bytes of a device. Two paths that may write the same byte are a fault.
+//! Ownership of the bytes of each device. Two users that may write the same byte are a fault of the spec.
 
 use std::collections::BTreeSet;
 
@@ -7,19 +7,19 @@ use block::{ByteRange, Place, Port, Table};
 
 use super::fault::{Log, Position};
 
-/// A user of a device: a device above it or an export, with its position in the spec.
+/// A user of a device: an upper device or an export, with the position in the spec at which it names the device.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct User {
     pub(super) at: Position,
     pub(super) name: String,
 }
 
-/// The users of the bytes of one device: the devices above it, and the exports that show it.
+/// The users of the bytes of one device: its upper devices, and the exports that show the device.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Uses {
-    /// The ranges that devices use.
+    /// The byte ranges of the device that upper devices use, each with its user.
     claims: Vec<(ByteRange, User)>,
-    /// The exports that show it, and whether they may write.
+    /// The exports that show the device, each with whether it may write.
     exports: Vec<(User, bool)>,
 }
 
@@ -29,8 +29,8 @@ impl Uses {
         self.claims.extend(ByteRange::new(0, size).map(|range| (range, user)));
     }
 
-    /// Claims for `user` the bytes of the device that `table` maps to `port`. A column of a stripe claims the whole
-    /// device: bytes behind its last chunk are reported as unused.
+    /// Claims for `user` the bytes of the device that `table` maps to `port`. For a striped table, claims the whole
+    /// device: the plan of the table reports the bytes after the last full chunk as unused.
     pub(super) fn claim_table(&mut self, table: &Table, port: Port, size: u64, user: &User) {
         for segment in table.segments() {
             for origin in segment.place.origins().iter().filter(|origin| origin.port == port) {
@@ -45,7 +45,7 @@ impl Uses {
         }
     }
 
-    /// Transfers the claims of the devices `names` to `user`.
+    /// Transfers the claims of the users called `names` to `user`.
     pub(super) fn belong_to(&mut self, names: &[String], user: &User) {
         for (_, claimed) in &mut self.claims {
             if names.contains(&claimed.name) {
@@ -58,17 +58,17 @@ impl Uses {
         self.exports.push((user, writes));
     }
 
-    /// Returns the first byte of the device behind all claims so far.
+    /// Returns the first byte of the device after all claimed ranges.
     pub(super) fn next_free(&self) -> u64 {
         self.claims.iter().map(|(range, _)| range.end()).max().unwrap_or(0)
     }
 
-    /// Whether the device has no users.
+    /// Whether no device and no export uses the device.
     pub(super) fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.exports.is_empty()
     }
 
-    /// Reports an error for users that share bytes of the device `name`.
+    /// Reports an error for each two users that share bytes of the device `name`, which has `size` bytes.
     pub(super) fn check(&self, name: &str, size: u64, log: &mut Log) {
         self.check_devices(name, size, log);
         if let Some((_, below)) = self.claims.iter().min_by_key(|(_, user)| user) {

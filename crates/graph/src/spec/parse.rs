@@ -1,4 +1,4 @@
-//! From the tree to the sections of a spec, with entries by name.
+//! Parses the sections of a spec, and finds entries by name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::tree::{Field, Item, Raw, Word};
 use super::value::{self, setting};
 use super::{near, tree};
 
-/// Maximum length of the text of a spec in bytes: far more than [`DEVICES_MAX`] devices need.
+/// Maximum length of the text of a spec in bytes. [`DEVICES_MAX`] devices need far less.
 pub const TEXT_MAX_BYTES: usize = 4 << 20;
 
 /// Maximum number of disks and devices in one graph.
@@ -27,15 +27,15 @@ const SECTIONS: [&str; 6] = ["name", "nbd", "events", "disk", "device", "export"
 
 const RUN: OptionSpec = setting("run", ValueType::Path, "the program that is run for each event");
 
-/// A spec as it was written, with the faults found so far. [`Spec::plan`] finds the other faults and reports all
+/// A parsed spec, with the faults found so far. [`Spec::plan`] finds the other faults, and reports all of them
 /// together.
 #[derive(Clone)]
 pub struct Spec {
     pub(super) name: String,
     pub(super) nbd: Nbd,
-    /// The program to run for each event.
+    /// The program that runs for each event.
     pub(super) events: Option<PathBuf>,
-    /// Disks and devices in the order of the file. If two have the same name, the first one counts.
+    /// Disks and devices in the order of the file. Of two entries with one name, the first counts.
     pub(super) entries: Vec<Entry>,
     pub(super) exports: Vec<Entry>,
     pub(super) log: Log,
@@ -47,21 +47,21 @@ pub(super) struct Entry {
     pub(super) section: Section,
     pub(super) name: Word,
     pub(super) fields: Vec<Field>,
-    /// Whether the value of the entry was no TOML table. The fault is reported already.
+    /// Whether the value of the entry was no TOML table. This fault is reported already.
     pub(super) broken: bool,
-    /// Whether another entry has the same name. The fault is reported already.
+    /// Whether an earlier entry has the same name. This fault is reported already.
     pub(super) twice: bool,
-    /// Whether a command at this start, not the spec, gave the `trust` option: see [`kind::DeviceConfig::trusted_now`].
+    /// Whether a command for this start set the `trust` option, not the spec: see [`kind::DeviceConfig::trusted_now`].
     pub(super) trusted_now: bool,
 }
 
 impl Entry {
-    /// Returns the entry of a disk, device or export in a spec, without faults.
+    /// Returns a new entry without faults.
     pub(super) fn new(section: Section, name: Word, fields: Vec<Field>) -> Self {
         Self { section, name, fields, broken: false, twice: false, trusted_now: false }
     }
 
-    /// Returns the position of the value of `key` in the text; without that key, the position of the entry itself.
+    /// Returns the position of the value of `key` in the text; without that key, the position of the name of the entry.
     pub(super) fn place(&self, key: &str) -> Position {
         self.field(key).map_or(self.name.at, |item| item.at)
     }
@@ -97,15 +97,15 @@ impl Section {
 }
 
 impl Spec {
-    /// Reads a spec. `file` is its name in messages; `vars` returns the values of variables. Faults are kept until
-    /// [`Spec::plan`].
+    /// Parses the text of a spec. `file` is the name of the text in messages; `vars` returns the values of variables.
+    /// The returned spec contains the faults; [`Spec::plan`] reports them.
     pub fn parse(text: &str, file: &str, vars: &dyn Fn(&str) -> Option<String>) -> Self {
         let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy();
         Self::read(text, file, &stem, vars, Self::section)
     }
 
-    /// Reads a spec as [`Spec::parse`] does, and calls `section` for each section. `name` is the name of the graph if
-    /// the text has none.
+    /// Parses a spec as [`Spec::parse`] does, and calls `section` for each top-level key. `name` becomes the name of
+    /// the graph if the text has none.
     pub(super) fn read(
         text: &str,
         file: &str,
@@ -137,17 +137,17 @@ impl Spec {
         self.nbd.tls.as_ref()
     }
 
-    /// Returns the faults found so far, if one of them is an error. Planning finds the others.
+    /// Returns the faults found so far, if one of them is an error. [`Spec::plan`] finds further faults.
     pub fn faults(&self) -> Option<Faults> {
         self.log.clone().finish().err()
     }
 
-    /// Adds a fault of the spec that the caller has found. Planning reports it with the others.
+    /// Adds a fault that the caller has found. [`Spec::plan`] reports it with the other faults.
     pub fn fault(&mut self, position: Position, message: impl Into<String>) {
         self.log.error(position, message);
     }
 
-    /// Returns a spec, without a text, of one raw disk that is exported as `vol`. `kind` is `file` or `path`.
+    /// Returns a spec of one raw disk that is exported as `vol`, made without a text. `kind` is `file` or `path`.
     pub fn of_disk(kind: &str, path: &str, read_only: bool) -> Self {
         let read_only = read_only.then(|| Field::new("read_only", Raw::Switch(true)));
         let entry = |section, name: &str, first: Field| {
@@ -237,7 +237,8 @@ impl Spec {
         }
     }
 
-    /// Checks names. Disks, devices and exports share one name space; the first in the file has the name.
+    /// Reports wrong names and repeated ones. Disks, devices and exports share one name space; the first entry in the
+    /// file gets the name.
     fn check_names(&mut self) {
         let mut entries: Vec<_> = self.entries.iter_mut().chain(&mut self.exports).collect();
         entries.sort_by_key(|entry| entry.name.at);
@@ -295,7 +296,7 @@ fn table<'i>(key: &Word, item: &'i Item, log: &mut Log) -> Option<&'i [Field]> {
     }
 }
 
-/// Reports that `key` is unknown in the part of the spec that `place` describes.
+/// Reports that `key` is unknown in the part of the spec that `place` names, with a guess from the `known` keys.
 pub(super) fn unknown_key<'k>(
     key: &Word,
     place: &str,
@@ -321,7 +322,7 @@ pub(super) fn wrong_name(name: &str) -> Option<String> {
     ))
 }
 
-/// Makes the name of a graph from that of a file. Characters that a name cannot have become dashes.
+/// Makes the name of a graph from the name of a file: each character that a graph name cannot have becomes a dash.
 fn name_from(file: &str) -> String {
     let name: String =
         file.bytes().map(|b| if is_name_byte(b) { char::from(b) } else { '-' }).collect();

@@ -1,4 +1,4 @@
-//! An earlier spec of a graph: from its labels, completed with the settings of this machine.
+//! Restores an earlier spec of a graph: from its labels, completed with the settings of this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,25 +15,25 @@ use super::write::table;
 pub struct Known {
     /// The spec of the graph.
     pub spec: Spec,
-    /// Uuids of the labelled disks in the spec, by disk name.
+    /// Uuids of the labelled disks in the spec, by name of the disk.
     pub disks: BTreeMap<String, Uuid>,
 }
 
-/// A setting that labels do not keep and that no known spec of this machine has any more.
+/// A setting of an earlier spec that labels do not contain and that no known spec of this machine has.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Forgotten {
-    /// The path or address of the disk with this name and uuid. A disk without a label has no uuid.
+    /// The path or address of a disk: the name and the uuid of the disk. A disk without a label has no uuid.
     Disk(String, Option<Uuid>),
-    /// The source of the key of the device with this name.
+    /// The source of a device's key: the name of the device.
     Key(String),
-    /// An option that labels do not keep: the name of the device, and of the option.
+    /// An option that labels do not contain: the name of the device, and of the option.
     Option(String, &'static str),
 }
 
 impl Spec {
-    /// Reads the spec that labels keep as `text`, with these `disks`; `file` names it in messages. Settings of this
-    /// machine come from `local`, then from `known`, where earlier elements take precedence. `[nbd]` and `[events]`
-    /// come from the first of `known`.
+    /// Restores the spec in `text`, which labels contain, with the uuids `disks` of its disks; `file` names the text in
+    /// messages. Settings of this machine come from `local`, then from the specs `known`, of which earlier elements
+    /// take precedence. `[nbd]` and `[events]` come from the first element of `known`.
     ///
     /// # Errors
     /// The settings that neither `local` nor `known` has.
@@ -62,12 +62,12 @@ impl Spec {
         };
         spec.entries = whole(kept.entries);
         spec.exports = whole(kept.exports);
-        // A spec that is refused needs no settings.
+        // A spec with faults is refused anyway, so forgotten settings are not reported.
         if forgotten.is_empty() || spec.faults().is_some() { Ok(spec) } else { Err(forgotten) }
     }
 
-    /// Returns the differences between this spec and the spec `before`: names of disks, devices and exports, each with
-    /// `added`, `gone` or `changed`.
+    /// Returns the differences between this spec and the earlier spec `before`: the names of disks, devices and
+    /// exports, each with `added`, `gone` or `changed`.
     pub fn since(&self, before: &Self) -> Vec<(String, &'static str)> {
         let (old, new) = (before.by_name(), self.by_name());
         let names: BTreeSet<&str> = old.keys().chain(new.keys()).copied().collect();
@@ -79,7 +79,7 @@ impl Spec {
         names.into_iter().filter_map(|name| Some((name.to_owned(), word(name)?))).collect()
     }
 
-    /// Returns the fields of each entry as text. Disks, devices and exports have one name space.
+    /// Returns the fields of each entry as text, by name. Disks, devices and exports share one name space.
     fn by_name(&self) -> BTreeMap<&str, String> {
         let all = self.entries.iter().chain(&self.exports);
         all.map(|entry| (entry.name.text.as_str(), table(&entry.fields))).collect()
@@ -153,7 +153,8 @@ impl Memory<'_> {
         Ok(entry)
     }
 
-    /// Adds the options of an export that labels do not have: its clients, and whether it is attached.
+    /// Adds the options of an export that labels do not contain (`clients`, `attach`), from the first known spec with
+    /// the export.
     fn export(&self, mut entry: Entry) -> Entry {
         const KEPT: [&str; 2] = ["on", "read_only"];
         let before = self.before(Section::Export, &entry.name.text);

@@ -1,4 +1,4 @@
-//! The plan of every device, lowers first.
+//! Planning of every disk and device of a spec, lowers first.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,31 +20,31 @@ use super::owner::{User, Uses};
 use super::parse::Spec;
 use super::reserves::Reserves;
 
-/// A graph that can be built: the whole spec has been checked, and nothing has been opened.
+/// The plan of a graph. The whole spec has been checked, and no disk or device has been opened.
 #[derive(Clone)]
 pub struct Planned {
     /// Name of the graph.
     pub name: String,
-    /// The addresses at which clients connect to the graph; empty if the spec has none.
+    /// The addresses at which the graph accepts clients; empty if the spec has none.
     pub listens: Vec<Listen>,
     /// The files for TLS, if the spec has them.
     pub tls: Option<TlsPaths>,
-    /// Maximum number of client connections, if the spec has one.
+    /// Maximum number of client connections at one time, if the spec has one.
     pub max_connections: Option<u32>,
     /// Disks and devices of the graph, lowers first.
     pub nodes: Vec<PlannedNode>,
     /// The exports of the graph, in the order of the spec.
     pub exports: Vec<PlannedExport>,
-    /// Warnings about the spec, in the order of its text.
+    /// Warnings about the spec, in the order of its text: faults that do not prevent its use.
     pub warnings: Vec<Fault>,
 }
 
 /// The role of a node in the graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// A disk, on real storage.
+    /// A disk, at the bottom of the graph.
     Disk,
-    /// A device, on disks or other devices.
+    /// A device, above disks or other devices.
     Device,
 }
 
@@ -59,34 +59,36 @@ pub struct PlannedNode {
     pub role: Role,
     /// Lowers of the device: indices into [`Planned::nodes`].
     pub lowers: Vec<usize>,
-    /// The configuration from which the kind makes the disk or device.
+    /// Configuration that the kind gets to make the disk or device: name, options and lowers.
     pub given: DeviceConfig,
     /// Size, block size and other facts about the disk or device.
     pub info: Info,
-    /// The most that one request needs in the device itself, if the device issues requests.
+    /// The largest need of one request in the device itself: child requests and buffer bytes. No need if the device
+    /// issues no requests.
     pub needs: Needs,
-    /// The most that one request needs in the device and everything beneath it.
+    /// Engine reserve for one request through the device and all devices beneath it.
     pub reserve: Reserve,
-    /// Table of the device, if its kind is a table.
+    /// The table of the device, if its kind maps byte ranges by a table.
     pub table: Option<Table>,
-    /// Bytes of the lowers that the device does not use although no other device may use them.
+    /// Number of bytes of the lowers that the device does not use and that no other device can use.
     pub unused_bytes: u64,
-    /// Whether this start creates every disk beneath the device, or the disk itself.
+    /// For a device, whether this start creates every disk beneath the device; for a disk, whether this start creates
+    /// the disk.
     pub created: bool,
-    /// Whether every disk beneath the device has a label; for a disk, whether it has one itself.
+    /// For a device, whether every disk beneath the device has a label; for a disk, whether the disk has a label.
     pub labelled: bool,
-    /// Whether the node is a disk with `label = false`: it is served raw even if it has a label.
+    /// Whether the node is a disk with `label = false`: the disk is served raw even if it has a label.
     pub said_raw: bool,
-    /// Whether the node is a disk that labels of the graph name and that was not found.
+    /// Whether the node is a disk that labels of the graph name and that the start has not found.
     pub absent: bool,
-    /// Properties of a disk, for people: `O_DIRECT`, `in memory`.
+    /// Properties of a disk for the user, such as `O_DIRECT` or `in memory`; empty for a device.
     pub words: String,
-    /// Position of the name of the disk or device in the spec.
+    /// Position of the entry of the disk or device in the spec.
     pub position: Position,
 }
 
 impl Planned {
-    /// Returns the first node from `index` down that changes or maps bytes, and does not only pass them through.
+    /// Returns the first node, from node `index` downwards, that does not only pass bytes through.
     pub(crate) fn through(&self, mut index: usize) -> usize {
         while self.nodes[index].kind.maker.bytes() == Bytes::Passthrough {
             index = self.nodes[index].lowers[0];
@@ -94,7 +96,7 @@ impl Planned {
         index
     }
 
-    /// Makes every export of the plan refuse writes, whatever the spec says.
+    /// Makes every export of the plan read-only, whatever the spec says.
     pub fn refuse_writes(&mut self) {
         for export in &mut self.exports {
             export.read_only = true;
@@ -102,7 +104,7 @@ impl Planned {
         }
     }
 
-    /// Makes every export, device and disk of the plan refuse writes, as on disks that are opened read-only.
+    /// Makes every export, device and disk of the plan read-only, because the disks are opened read-only.
     pub fn refuse_all_writes(&mut self) {
         self.refuse_writes();
         for node in &mut self.nodes {
@@ -118,28 +120,28 @@ impl PlannedNode {
         self.role == Role::Disk && self.labelled
     }
 
-    /// Returns the path or address of a disk; `None` for a device, and for a disk without either.
+    /// Returns the path or address of the disk; `None` for a device, and for a disk without a path or address.
     pub fn place(&self) -> Option<&str> {
         self.given.text(self.kind.place()?)
     }
 
-    /// Returns the path that a disk opens, if it opens one.
+    /// Returns the path that the disk opens; `None` for a device, and for a disk that opens no path.
     pub fn path(&self) -> Option<&str> {
         self.place().filter(|_| self.kind.opens_path())
     }
 }
 
-/// The facts about a labelled disk whose label was read, or found to be missing. They take precedence over the facts
-/// from the kind of the disk.
+/// The facts about a labelled disk that a start has found by reading its label or by missing the disk. These facts take
+/// precedence over those that the kind of the disk reports.
 #[derive(Clone, Debug)]
 pub struct KnownDisk {
-    /// Size, block size and other facts about the data of the disk.
+    /// Size, block size and other facts about the data of the disk, without its label areas.
     pub info: Info,
     /// Whether this start creates the disk.
     pub created: bool,
-    /// Whether the disk was not found.
+    /// Whether the start has not found the disk.
     pub absent: bool,
-    /// Properties of the disk, for people.
+    /// Properties of the disk for the user, such as `O_DIRECT`.
     pub words: String,
 }
 
@@ -148,7 +150,7 @@ pub struct KnownDisk {
 pub struct LabelledDisk {
     /// Kind of the disk.
     pub kind: &'static Kind,
-    /// Name of the disk, and the configuration from which its kind opens it.
+    /// Name of the disk, and the options with which its kind opens the disk.
     pub given: DeviceConfig,
 }
 
@@ -163,7 +165,7 @@ impl LabelledDisk {
         self.place().filter(|_| self.kind.opens_path())
     }
 
-    /// Calls the kind of the disk to plan it, and opens nothing.
+    /// Asks the kind of the disk for its plan. Opens nothing.
     pub(crate) fn plan(&self, env: &Env) -> LocalFuture<kind::Plan<DiskPlan>> {
         let Maker::Disk { plan, .. } = self.kind.maker else {
             unreachable!("only disks have labels: the draft checked that")
@@ -171,7 +173,7 @@ impl LabelledDisk {
         plan(&self.given, env)
     }
 
-    /// Calls the kind of the disk to open it.
+    /// Opens the disk through its kind.
     pub(crate) fn make(
         &self,
         making: MakerArgs<'_>,
@@ -182,12 +184,12 @@ impl LabelledDisk {
         make(making)
     }
 
-    /// Returns the size in bytes with which the spec creates the disk, if it names one.
+    /// Returns the size in bytes with which this spec creates the disk, if the spec has such a size.
     pub(crate) fn made_size(&self) -> Option<u64> {
         self.given.size(self.kind.made_size()?)
     }
 
-    /// Returns the disk without the options that count only when the disk is created.
+    /// Returns the disk without the options that take effect only when a disk is created.
     pub(crate) fn once_made(&self) -> Self {
         let mut made = self.clone();
         let is_lasting = |name| self.kind.option(name).is_none_or(|it| it.effect.is_lasting());
@@ -203,31 +205,31 @@ pub struct PlannedExport {
     pub name: String,
     /// The node that the export shows: an index into [`Planned::nodes`].
     pub node: usize,
-    /// Whether the export refuses writes, because of the spec or because of the node that it shows.
+    /// Whether the export refuses writes: because of the spec, or because the node is read-only.
     pub read_only: bool,
-    /// Whether the spec makes the export refuse writes.
+    /// Whether the spec itself makes the export read-only.
     pub said_read_only: bool,
     /// Whether the export is attached as a block device of this machine while it is served.
     pub attach: bool,
-    /// Names in the certificates of the clients that may use the export; all clients if `None`.
+    /// The names that client certificates must have to use the export; `None` if all clients may use the export.
     pub clients: Option<Vec<String>>,
     /// Size, block size and other facts about the export.
     pub info: Info,
 }
 
 impl Spec {
-    /// Checks the spec against the kinds of `registry` and the disks of `env`, and returns the plan of its graph.
-    /// Changes nothing.
+    /// Checks the spec against the kinds of `registry` and the disks that `env` can reach, and returns the plan of the
+    /// graph. Changes nothing.
     ///
     /// # Errors
-    /// All faults of the text and of the plan together. Faults that only follow from another one are not reported.
+    /// All faults of the text and of the plan together. Faults that follow from another fault are not reported.
     pub async fn plan(&self, registry: Registry, env: &Env) -> Result<Planned, Faults> {
         self.plan_over(registry, env, &BTreeMap::new()).await
     }
 
-    /// Returns the disks of the spec that must have a label and have no faults.
+    /// Returns the labelled disks of the spec, except those with faults.
     pub fn labelled(&self, registry: Registry) -> Vec<LabelledDisk> {
-        // The plan reports the faults.
+        // `plan_over` reports the faults.
         let (names, mut log) = (Names::of(self), self.log.clone());
         let drafts = self.entries.iter().map(|e| Draft::new(e, registry, &names, &mut log));
         let labelled = drafts.filter(|draft| draft.label && draft.sound).map(|draft| {
@@ -245,7 +247,7 @@ impl Spec {
         labelled.collect()
     }
 
-    /// Plans the graph as [`Spec::plan`] does, with facts about labelled disks that are known already, by disk name.
+    /// Plans the graph as [`Spec::plan`] does, with the facts `probed` about labelled disks, by name of the disk.
     ///
     /// # Errors
     /// As [`Spec::plan`].
@@ -301,20 +303,20 @@ struct Planner<'p> {
     drafts: &'p [Draft<'p>],
     nodes: Vec<PlannedNode>,
     reserves: Reserves,
-    /// For each node: the disks and devices beneath it.
+    /// For each node: the disks and devices beneath the node.
     beneath: Vec<Rc<Beneath>>,
-    /// For each draft: its node, if it could be planned.
+    /// For each draft: the index of its node; `None` if the draft could not be planned.
     places: Vec<Option<usize>>,
-    /// For each draft: its users.
+    /// For each draft: the devices and exports that use its bytes.
     uses: Vec<Uses>,
-    /// For each draft: whether a table on it could not be planned, so that its free bytes are unknown.
+    /// For each draft: whether a table above could not be planned, so that the free bytes of the draft are unknown.
     spoiled: Vec<bool>,
-    /// Identities of disks, with the draft that came first.
+    /// For each identity of a disk: the first draft with that identity.
     identities: BTreeMap<String, usize>,
     log: Log,
 }
 
-/// The plan that a kind made for a device.
+/// The plan of one disk or device, as its kind returned it.
 struct Answer {
     info: Info,
     needs: Needs,
@@ -348,7 +350,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans the node of a draft. Returns `None` if the draft or one of its lowers has a fault.
+    /// Plans the node of a draft. Returns `None` if the draft has a fault or one of its lowers has no node.
     async fn node(&mut self, index: usize) -> Option<PlannedNode> {
         let draft = &self.drafts[index];
         let kind = draft.kind.filter(|_| draft.sound)?;
@@ -428,7 +430,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Has the kind plan the device.
+    /// Asks the kind for the plan of the disk or device. Reports its faults, and then returns `None`.
     async fn ask(&mut self, index: usize, kind: &Kind, given: &DeviceConfig) -> Option<Answer> {
         let draft = &self.drafts[index];
         let over = Info::over(given.lowers.iter().map(|lower| &lower.info));
@@ -473,7 +475,7 @@ impl Planner<'_> {
         Some(answer)
     }
 
-    /// Reports the faults that a kind found, each at the position of its option.
+    /// Returns the plan, or reports the faults that a kind has found, each at the position of its option.
     fn log_faults<T>(&mut self, draft: &Draft<'_>, plan: kind::Plan<T>) -> Option<T> {
         let faults = match plan {
             Ok(plan) => return Some(plan),
@@ -485,7 +487,7 @@ impl Planner<'_> {
         None
     }
 
-    /// Returns the facts about a disk's data: without the areas of its label, if it has one.
+    /// Returns the facts about the data of a disk: without the label areas, if the disk gets a label.
     fn data(&mut self, draft: &Draft<'_>, disk: &DiskPlan) -> Option<Info> {
         if !draft.label {
             return Some(disk.info.clone());
@@ -564,8 +566,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Gives the claims between a device and a common device beneath to the upper one, if both of its lowers show the
-    /// common device's bytes in place. The upper one decides by itself which lower has which bytes.
+    /// Transfers the claims of the devices between a device and a common device beneath its two lowers to that device,
+    /// if both lowers show the bytes of the common device at the same addresses. Of these bytes, the device itself
+    /// decides which lower holds which.
     fn claim_in_place(&mut self, draft: &Draft<'_>, node: &PlannedNode) {
         let Some(common) = node.given.in_place().map(str::to_owned) else { return };
         let lowers = node.given.lowers.iter();
@@ -600,7 +603,7 @@ impl Planner<'_> {
         let used = self.places.iter().zip(&self.uses);
         let used = used.filter_map(|(place, uses)| Some((&self.nodes[(*place)?], uses)));
         let used: Vec<(&PlannedNode, &Uses)> = used.collect();
-        // Any number of users may share a device that cannot be written.
+        // A device that cannot be written may have any number of users.
         for (node, uses) in used.iter().filter(|(node, _)| !node.info.read_only) {
             uses.check(&node.name, node.info.size, &mut self.log);
         }
@@ -617,7 +620,8 @@ impl Planner<'_> {
     }
 }
 
-/// Whether its place depends on the tables before it: its kind has an option `start`, and it is not set.
+/// Whether the place of a device among the bytes of its lower depends on the devices planned before: its kind has an
+/// option `start`, and the spec does not set the option.
 fn floats(draft: &Draft<'_>, kind: &Kind) -> bool {
     let has_start = kind.options.iter().any(|option| option.name == "start");
     has_start && !draft.options.iter().any(|(name, _)| *name == "start")

@@ -1,4 +1,4 @@
-//! The reserves of planned nodes, by the arithmetic with which the engine admits requests later.
+//! The engine reserves that the devices of a plan need, computed as the engine does when it admits requests.
 
 use block::{Emulate, Needs, Port, Result, Table};
 use engine::Reserve;
@@ -7,23 +7,24 @@ use kind::Maker;
 use super::PlannedNode;
 use crate::fusion::Fusion;
 
-/// The reserve of a planned node.
+/// The reserve that a request needs in a planned node and in all nodes beneath it.
 struct NodeReserve {
-    /// For a request to the node.
+    /// Reserve for a request that begins at the node.
     reserve: Reserve,
-    /// For a request of a fused table above, which goes past the table of a label.
+    /// Reserve for a request that comes through a fused table above: on a labelled disk, such a request bypasses the
+    /// table of the label.
     below_label: Reserve,
     fusion: Option<Fusion<usize>>,
 }
 
-/// The reserves of the nodes of a plan, in the order of the plan.
+/// The reserves of the nodes of a plan, with the indices of [`Planned::nodes`](super::Planned::nodes).
 pub(super) struct Reserves {
     nodes: Vec<NodeReserve>,
     pool_bytes: usize,
 }
 
 impl Reserves {
-    /// Returns an empty list of reserves. Requests take their buffers from a pool of `pool_bytes`.
+    /// Returns an empty list. `pool_bytes` is the size of the pool from which requests take their buffers.
     pub fn new(pool_bytes: usize) -> Self {
         Self { nodes: Vec::new(), pool_bytes }
     }
@@ -31,8 +32,8 @@ impl Reserves {
     /// Adds the next node of the plan, and returns its reserve.
     ///
     /// # Errors
-    /// `Limit` if a request through this node needs more than the engine can reserve. The nodes above are checked as if
-    /// this node were a disk.
+    /// `Limit` if a request through this node needs more than the engine can reserve. In this case the node counts as a
+    /// disk in the reserves of the nodes above.
     pub fn add(&mut self, node: &PlannedNode) -> Result<Reserve> {
         let checked = self.of(node).and_then(|found| {
             found.reserve.check(&node.name, node.info.max_transfer, self.pool_bytes)?;

@@ -1,4 +1,4 @@
-//! The properties of exports, for people.
+//! The properties of the exports of a plan, for the user: size, redundancy, missing disks.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,12 +8,12 @@ use fixedbitset::FixedBitSet;
 
 use super::plan::{Planned, PlannedExport, PlannedNode, Role};
 
-/// The effect of failing disks on a device.
+/// The number of disks that a disk or device of a plan can lose.
 struct Redundancy {
-    /// Number of further disks that may fail, whichever they are, without loss of data; `None` if too many are absent
-    /// already.
+    /// Number of further disks that may fail, whichever they are, before the node loses data; `None` if the absent
+    /// disks are already too many.
     survives: Option<usize>,
-    /// The disks beneath it: indices into [`Planned::nodes`].
+    /// The disks beneath the node, or the disk itself: indices into [`Planned::nodes`].
     disks: FixedBitSet,
 }
 
@@ -43,14 +43,14 @@ impl Planned {
         exports.map(|export| export.name.as_str()).collect()
     }
 
-    /// Whether the device called `device` misses some of its bytes without the disks `disks`.
+    /// Whether the device called `device` would lack some of its bytes without the disks `disks`.
     pub fn is_lost(&self, device: &str, disks: &[&str]) -> bool {
         let lost = self.lost(disks);
         self.nodes.iter().zip(lost).any(|(node, lost)| lost && node.name == device)
     }
 
-    /// Returns the names of the exports that have bytes on the disks `disks` alone, and of such top devices that no
-    /// export shows.
+    /// Returns the names of the exports that would lack bytes without the disks `disks`, and of the top devices without
+    /// an export for which the same is true.
     pub fn only_on(&self, disks: &[&str]) -> Vec<&str> {
         let lost = self.lost(disks);
         let stood_on: BTreeSet<usize> =
@@ -62,7 +62,7 @@ impl Planned {
         self.lost_without(disks).into_iter().chain(tops.filter(is_shown)).collect()
     }
 
-    /// Returns for each node whether it is lost without these disks.
+    /// Returns for each node of the plan whether it would lack bytes without the disks `disks`.
     fn lost(&self, disks: &[&str]) -> Vec<bool> {
         let mut lost: Vec<bool> = Vec::new();
         for node in &self.nodes {
@@ -75,7 +75,7 @@ impl Planned {
         lost
     }
 
-    /// Returns the plan of the device called `device` and of everything beneath it, without exports.
+    /// Returns the part of the plan with the device `device` and all devices and disks beneath it, without exports.
     #[must_use]
     pub fn down_from(&self, device: &str) -> Self {
         let mut wanted: Vec<bool> = self.nodes.iter().map(|node| node.name == device).collect();
@@ -101,8 +101,8 @@ impl Planned {
         disks.map(|disk| self.nodes[disk].name.clone()).collect()
     }
 
-    /// Returns the disks beneath node `index`, or the node itself if it is a disk. Each node is visited once: in a
-    /// hostile graph the number of paths down doubles with each device.
+    /// Returns the indices of the disks beneath node `index`, or `index` itself for a disk. Visits each node once: in a
+    /// hostile graph, each device doubles the number of paths to the disks.
     pub(crate) fn disks_of(&self, index: usize) -> BTreeSet<usize> {
         let mut reached = BTreeSet::from([index]);
         let mut open = vec![index];
@@ -113,8 +113,8 @@ impl Planned {
         reached
     }
 
-    /// Returns a description of the plan for the user: a line for each export, and a note for each device that leaves
-    /// bytes unused.
+    /// Returns the description of the plan for the user: a line for each export, and a note for each device that does
+    /// not use all bytes of its lowers.
     pub fn summary(&self) -> String {
         let width = self.exports.iter().map(|export| export.name.len()).max().unwrap_or(0);
         let redundancies = self.redundancies();
@@ -165,12 +165,12 @@ impl Planned {
     }
 }
 
-/// Returns how many disks may fail, whichever they are, before a device has lost more than `can_lack` of its lowers.
-/// Lowers that share a disk may fail together, so they form a group.
+/// Returns how many disks may fail, whichever they are, before a device loses more than `can_lack` of its lowers;
+/// `None` if it has lost more already. Lowers that share a disk may fail together, so they form one group.
 fn survives(lowers: &[&Redundancy], can_lack: usize) -> Option<usize> {
     let mut groups: Vec<(FixedBitSet, Vec<usize>)> = Vec::new();
     for lower in lowers {
-        // The number of disks that it takes to lose it.
+        // The number of disks whose failure makes the lower fail.
         let mut group = (lower.disks.clone(), vec![lower.survives.map_or(0, |more| more + 1)]);
         groups.retain(|(disks, costs)| {
             let is_apart = disks.is_disjoint(&group.0);
@@ -182,8 +182,8 @@ fn survives(lowers: &[&Redundancy], can_lack: usize) -> Option<usize> {
         });
         groups.push(group);
     }
-    // `fewest[n]`: the fewest disks whose failure takes `n` lowers. The most expensive of `n` lowers of a group may
-    // take the others.
+    // `fewest[n]`: the smallest number of disks whose failure makes `n` lowers fail. In a group, the failure of the
+    // most expensive of `n` lowers may make the other lowers fail too.
     let mut fewest = vec![0];
     for (_, mut costs) in groups {
         costs.sort_unstable();

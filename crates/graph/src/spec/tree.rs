@@ -1,5 +1,5 @@
-//! The text as a tree: TOML with the position of everything, in the order of the file, and with variables replaced by
-//! their values.
+//! The text of a spec as a tree: TOML with the position of each key and value, in the order of the file, and with
+//! variables replaced by their values.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::fault::{Log, Position};
 use super::vars;
 
-/// Maximum number of bytes of the text that a message about its syntax shows.
+/// Maximum number of bytes of the text that an error message about TOML syntax quotes.
 const NEAR_MAX_BYTES: usize = 40;
 
 /// A word in the text of a spec, with its position.
@@ -32,31 +32,31 @@ pub(super) struct Item {
 }
 
 impl Word {
-    /// Returns a word without a position, since it comes from no text.
+    /// Returns a word without a position, because the program made it.
     pub(super) fn new(text: &str) -> Self {
         Self { text: text.to_owned(), at: Position::NONE }
     }
 }
 
 impl Field {
-    /// Returns a field without a position, since it comes from no text.
+    /// Returns a field without a position, because the program made it.
     pub(super) fn new(key: &str, raw: Raw) -> Self {
         Self { key: Word::new(key), item: Item::new(raw) }
     }
 
-    /// Returns a field with a text value and without a position, since it comes from no text.
+    /// Returns a field with a text value and without a position, because the program made it.
     pub(super) fn text(key: &str, text: &str) -> Self {
         Self::new(key, Raw::Text(text.to_owned()))
     }
 }
 
 impl Item {
-    /// Returns a value without a position, since it comes from no text.
+    /// Returns a value without a position, because the program made it.
     pub(super) fn new(raw: Raw) -> Self {
         Self { at: Position::NONE, raw }
     }
 
-    /// Returns the values of this list. A value that is no list counts as a list of one.
+    /// Returns the values of this list. A value that is no list counts as a list of one value.
     pub(super) fn items(&self) -> &[Self] {
         match &self.raw {
             Raw::List(items) => items,
@@ -65,7 +65,7 @@ impl Item {
     }
 }
 
-/// A value in the text of a spec, before a check against the type of its option.
+/// A value in the text of a spec, not yet checked against the type of its option.
 #[derive(Clone, Debug)]
 pub(super) enum Raw {
     Text(String),
@@ -75,12 +75,12 @@ pub(super) enum Raw {
     Date(String),
     List(Vec<Item>),
     Table(Vec<Field>),
-    /// A value with a fault that was reported already. It gives rise to no further fault.
+    /// A value with a fault that is reported already. Later checks report no further fault of this value.
     Broken,
 }
 
 impl Raw {
-    /// Formats the value for messages, as a spec would have it.
+    /// Formats the value for messages, as it would be written in a spec.
     pub(super) fn show(&self) -> String {
         match self {
             Self::Text(text) => format!("{text:?}"),
@@ -97,8 +97,8 @@ impl Raw {
     }
 }
 
-/// Reads the top-level fields of the text of a spec. Returns `None` if the text is no TOML: an incomplete tree would
-/// only give rise to false faults.
+/// Parses the text of a spec, and returns its top-level fields. Returns `None` if the text is not TOML: an incomplete
+/// tree would cause further faults that are not real.
 pub(super) fn read(
     text: &str,
     vars: &dyn Fn(&str) -> Option<String>,
@@ -110,7 +110,7 @@ pub(super) fn read(
     for error in &errors {
         let span = error.span().unwrap_or_default();
         let at = lines.position(span.start);
-        // Further errors in a line with one are guesswork.
+        // Only the first error of a line is reported: further ones are guesswork of the parser.
         if line.replace(at.line) != Some(at.line) {
             let near =
                 text.get(span).filter(|near| (1..=NEAR_MAX_BYTES).contains(&near.trim().len()));
@@ -172,7 +172,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns a number, or reports that `text` is none. After a fault of the text it may hold any character.
+    /// Returns the number, or reports that `text` is no number. `text` is escaped, because it may hold any character.
     fn number(&mut self, number: Option<Raw>, text: &str, why: &str, at: Position) -> Raw {
         number.unwrap_or_else(|| {
             self.log.error(at, format!("{} {why}", text.escape_debug()));
@@ -181,7 +181,7 @@ impl Reader<'_> {
     }
 }
 
-/// Index from a byte of the text to its line and column.
+/// Conversion of a byte offset in the text to a line and column.
 struct Lines<'t> {
     text: &'t str,
     starts: Vec<usize>,

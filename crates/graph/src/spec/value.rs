@@ -10,8 +10,8 @@ use super::near;
 use super::parse::unknown_key;
 use super::tree::{Field, Item, Raw, Word};
 
-/// Checks the value `item` of `option` in a spec, and returns it; returns `None` after reporting a wrong one. `members`
-/// are the names of the device's lowers.
+/// Checks the value `item` of `option` in a spec, and returns the value. Reports a wrong value in `log`, and returns
+/// `None`. `members` are the names of the device's lowers.
 pub(super) fn check(
     option: &OptionSpec,
     item: &Item,
@@ -40,12 +40,12 @@ pub(super) fn check(
     checked.map_err(|why| log.wrong(option.name, item, &why)).ok()
 }
 
-/// Whether the value `item` of the switch `option` is `true`.
+/// Whether the value `item` of the switch `option` is `true`. Reports a value that is no switch in `log`.
 pub(super) fn is_on(option: &OptionSpec, item: &Item, log: &mut Log) -> bool {
     check(option, item, &[], log) == Some(Value::Switch(true))
 }
 
-/// Returns the description of an optional setting of this machine, which labels do not keep.
+/// Returns the description of an optional setting that belongs to this machine: labels do not contain it.
 pub(super) const fn setting(
     name: &'static str,
     value: ValueType,
@@ -124,7 +124,7 @@ fn switch(raw: &Raw) -> Checked<bool> {
     }
 }
 
-/// Returns the one of `words` that `raw` contains. The error adds `which` after the list of words.
+/// Returns the word among `words` that `raw` is. The error message puts `which` after the list of words.
 fn one_of(raw: &Raw, words: &[&str], which: &str) -> Checked<String> {
     let mut guess = String::new();
     if let Raw::Text(text) = raw {

@@ -1,7 +1,7 @@
-//! `${NAME}`, `${NAME:-default}` and `$$` in strings.
+//! Variables in the strings of a spec: `${NAME}`, `${NAME:-default}`, and `$$` for a dollar sign.
 
-/// Replaces every variable in the text of a spec by its value. Returns the new text, or one sentence for each fault. A
-/// variable with an empty value counts as unset, as in a shell.
+/// Replaces every variable in a string of a spec by its value. Returns the new string, or one sentence for each fault.
+/// A variable with an empty value counts as unset, as in a shell.
 pub(super) fn expand(
     text: &str,
     vars: &dyn Fn(&str) -> Option<String>,
@@ -31,7 +31,7 @@ pub(super) fn expand(
     if wrong.is_empty() { Ok(out) } else { Err(wrong) }
 }
 
-/// Returns the text between the braces, and the text after them.
+/// Returns the text between the braces at the start of `text`, and the text after the closing brace.
 fn braced(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix('{')?.split_once('}')
 }

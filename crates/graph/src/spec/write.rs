@@ -11,7 +11,7 @@ use super::listen::{Listen, Nbd, TlsPaths, is_loopback};
 use super::parse::{Section, Spec};
 use super::tree::{Field, Raw};
 
-/// Formats the value of an option as TOML. `size` formats a number of bytes, for people or for programs.
+/// Formats the value of an option as TOML. `size` formats a number of bytes, for the user or for a program.
 pub fn value(value: &Value, size: impl Fn(u64) -> String) -> String {
     match value {
         Value::Size(bytes) => size(*bytes),
@@ -53,8 +53,8 @@ pub fn quoted(text: &str) -> String {
 }
 
 impl Spec {
-    /// Formats the spec as text that reads back as the same spec. It has the values of variables in place of their
-    /// names, and no comments; nothing else is lost.
+    /// Formats the spec as TOML text. Parsing that text returns the same spec. The text has the values of variables in
+    /// place of `${NAME}`, and no comments.
     pub fn to_text(&self) -> String {
         let mut text = format!("name = {}\n", quoted(&self.name));
         let nbd = self.nbd_fields();
@@ -117,7 +117,7 @@ fn raw(raw_value: &Raw) -> String {
             format!("[{}]", items.join(", "))
         }
         Raw::Table(fields) => table(fields),
-        // A broken value is reported again when the text is read.
+        // A broken value is reported again when the text is parsed.
         Raw::Broken => quoted(""),
     }
 }

@@ -13,13 +13,13 @@ use super::verbs::{self, KeyChange, KeyRequest, KeySlot, source};
 /// The key slots of an open encrypted device, and the store that writes the key slots to the labels.
 pub struct Keys {
     pub env: Env,
-    /// Name of the graph and of the device, for messages: `home/safe`.
+    /// Name of the graph and of the device, for messages.
     pub full_name: String,
     pub kept: Rc<dyn StateStore>,
     pub volume: RefCell<KeySlots>,
     /// Cost of the key derivation for a new key slot.
     pub cost: Cost,
-    /// KeyOpener that each command about the key slots holds while it runs, so that the next command begins with its result.
+    /// KeyOpener of the change in progress: the next change begins with the result of this one.
     pub turn: Mutex,
     /// The held lock `turn`, set when the device is closed, so that no later command can change the key slots.
     pub closed: Cell<Option<Locked>>,

@@ -15,7 +15,7 @@ use super::xts::KEY_BYTES;
 /// Number of times that an operator may type the passphrase before the device fails to open.
 const TRIES: usize = 3;
 
-/// The key source of an encrypted device, and the parameters with which the device is opened.
+/// The key source of an encrypted device that is being opened.
 pub struct KeyOpener {
     pub env: Env,
     /// Name of the graph and of the device: `home/safe`.
@@ -26,8 +26,7 @@ pub struct KeyOpener {
 }
 
 impl KeyOpener {
-    /// Returns the volume key of a device without key slots: the key that the last process kept, or the raw key from
-    /// the source.
+    /// Reads the volume key of a device without key slots: the source holds the raw key.
     ///
     /// # Errors
     /// `Denied` if the key does not have [`KEY_BYTES`] bytes.
@@ -107,8 +106,8 @@ impl KeyOpener {
         }
     }
 
-    /// Reads or derives the volume key before the device is opened, and changes no disk. [`KeyOpener::open`] gets the result
-    /// as the handed-over state.
+    /// Does the slow part of opening a device, and changes nothing. [`KeyOpener::open`] gets the result as the handed-over
+    /// state.
     ///
     /// # Errors
     /// As [`KeyOpener::open`].
@@ -211,7 +210,7 @@ struct New {
     key: Rc<Secret>,
 }
 
-/// Returns the new volume that [`KeyOpener::prepare`] created before the device was opened.
+/// Returns the new volume that [`KeyOpener::prepare`] has made.
 fn prepared(kept: &dyn StateStore) -> Option<New> {
     let new = kept.handed_over()?.downcast::<New>().ok()?;
     Some((*new).clone())

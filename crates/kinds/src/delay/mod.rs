@@ -111,7 +111,7 @@ struct Delay {
     info: Info,
     lower: Lower,
     env: Env,
-    /// Delay of requests without jitter, by the number of their verb.
+    /// The delay of each verb, by its number.
     times: [Duration; OpKind::ALL.len()],
     jitter_ns: u64,
     delayed: Cell<u64>,

@@ -116,7 +116,7 @@ const WHEN: OptionSpec = OptionSpec {
     help: "whether a request fails before or after the lower device carries it out; before if not set",
 };
 
-/// Operations that fail if the spec does not set the option `op`.
+/// Operations that fail if the spec names none.
 const VERBS_DEFAULT: [OpKind; 4] =
     [OpKind::Read, OpKind::Write, OpKind::WriteZeroes, OpKind::Discard];
 

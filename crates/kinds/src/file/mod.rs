@@ -222,8 +222,8 @@ impl Opened {
     }
 }
 
-/// Makes the disk. If the disk that it replaces has the same file open, takes over the open file, with the present size
-/// of the file and the new options; else opens the file.
+/// Opens the disk. If an earlier disk has the same file open, takes that over instead, with its present size and the
+/// new options.
 fn make(making: MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>> {
     let MakerArgs { config: given, env, before, .. } = making;
     let open = open_of(given);

@@ -174,7 +174,7 @@ impl Member {
         self.late.set(self.late.get() + 1);
     }
 
-    /// Returns the counter of late requests of the member, for a task that waits for a late request and counts its end.
+    /// Returns the counter of late requests of the member, for the task that waits for one of them.
     pub fn late_counter(&self) -> Rc<Cell<u32>> {
         self.late.clone()
     }

@@ -17,7 +17,7 @@ const TOUCHED_MAX: usize = BATCH_BLOCKS as usize + 1;
 /// Most child requests that are in flight at once for one client request.
 pub const WINDOW: usize = 8;
 
-/// A byte range of the device, and the mappings of all blocks that it touches.
+/// The mappings of all blocks of a byte range, as looked up in the map.
 pub struct Lookup {
     pub range: ByteRange,
     /// Number of the block in which the byte range begins.
@@ -31,7 +31,7 @@ pub struct Lookup {
 pub struct Piece {
     /// The bytes of the part, as addresses that clients see.
     pub range: ByteRange,
-    /// Mapping of the first block of the part; [`Mapping::At`] holds the number of the first data block on the lower.
+    /// Mapping of the first block; [`Mapping::At`] holds the number of the first data block on the lower.
     pub spot: Mapping,
 }
 
@@ -197,7 +197,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Checks that a write covers each lost block that it touches from its first to its last byte.
+    /// Checks that the write covers all of every lost block.
     fn check_whole(&self, looked: &Lookup) -> Result<()> {
         let is_bad = |(_, spot, part): &(u64, Mapping, ByteRange)| {
             matches!(spot, Mapping::Lost(_)) && part.len() < self.layout.block_bytes
@@ -239,7 +239,7 @@ impl Inner {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     drop(transaction);
                     if turn.take().is_none() {
-                        // The data blocks that this attempt had reserved may be enough for another write.
+                        // The places that this attempt had taken may be enough for another write.
                         self.report_free_space();
                         frees += 1;
                     }
@@ -362,8 +362,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Unmaps all blocks that `range` covers completely, and frees their data blocks. If `zero`, writes zeros to the
-    /// rest of `range`; otherwise leaves the rest unchanged.
+    /// Unmaps all whole blocks in `range`, and frees their data blocks. The rest of `range` is zeroed if `zero`, and
+    /// otherwise stays as it is.
     pub async fn free_range(
         &self,
         map: &Map,
@@ -376,8 +376,7 @@ impl Inner {
             let looked = self.look(map, batch).await?;
             let mut transaction = map.vault.begin();
             let freed = self.free_blocks(map, &looked, &mut transaction)?;
-            // Discard the data blocks only when the transaction that frees them is durable, and before they are used
-            // again.
+            // Discard the places only when it is durable that they are free, and before they are used again.
             let held: Vec<_> = freed.iter().map(|places| map.blocks.hold(*places)).collect();
             map.vault.commit(transaction).await?;
             self.discard_below(&freed).await;
@@ -404,8 +403,7 @@ impl Inner {
         }
     }
 
-    /// Unmaps the blocks that the byte range covers completely, and frees their data blocks. Returns the freed data
-    /// blocks, with adjacent data blocks joined.
+    /// Frees the places of the whole blocks in a range. Returns them, with adjacent places joined.
     fn free_blocks(
         &self,
         map: &Map,
@@ -427,7 +425,7 @@ impl Inner {
         Ok(freed)
     }
 
-    /// Writes zeros to the parts of the byte range in blocks that it covers only partly: the first and the last block.
+    /// Writes zeros to the partly covered blocks: the first and the last one.
     async fn zero_parts(&self, map: &Map, looked: &Lookup, fua: bool) -> Result<()> {
         for (_, spot, part) in looked.blocks(self) {
             match spot {
@@ -455,7 +453,7 @@ impl Inner {
 }
 
 impl Lookup {
-    /// Returns the mapping of `block`, a block that the byte range touches.
+    /// Returns the mapping of a block of the byte range.
     pub fn spot(&self, block: u64) -> Mapping {
         self.spots[(block - self.first) as usize]
     }

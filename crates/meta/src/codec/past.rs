@@ -6,10 +6,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{COPY_BYTES_MAX, COUNT_MAX, Wrong, damaged};
 use crate::Past;
 
-/// Most past specs in a label.
+/// Maximum number of earlier specs in a label.
 pub const PAST_MAX: usize = 16;
 
-/// Most bytes of all past specs in a label, with their headers.
+/// Maximum length in bytes of all earlier specs in a label, with their headers.
 pub const PAST_BYTES_MAX: usize = 32 << 10;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -30,7 +30,7 @@ struct PastHeader {
 
 const _: () = assert!(size_of::<Head>() == 8 && size_of::<PastHeader>() == 24);
 
-/// Returns those of `past`, the newest first, that fit behind `used` bytes of a label.
+/// Returns the first specs of `past`, the newest, that fit into a copy of a label after its first `used` bytes.
 fn fitting(past: &[Past], used: usize) -> &[Past] {
     let mut room = COPY_BYTES_MAX.saturating_sub(used + size_of::<Head>()).min(PAST_BYTES_MAX);
     let fits = |past: &&Past| {
@@ -43,8 +43,8 @@ fn fitting(past: &[Past], used: usize) -> &[Past] {
     &past[..count]
 }
 
-/// Appends the newest past specs that fit to the copy of a label that is being encoded. Returns whether it appended
-/// any.
+/// Appends the newest of the earlier specs that fit to `copy`, a copy of a label that is being encoded. Returns whether
+/// any fits.
 pub fn encode(past: &[Past], copy: &mut Vec<u8>) -> bool {
     let past = fitting(past, copy.len());
     if past.is_empty() {
@@ -65,10 +65,10 @@ pub fn encode(past: &[Past], copy: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Decodes the list of past specs in a label, and returns them with the bytes behind the list.
+/// Decodes the list of earlier specs in a label. Returns the specs, and the bytes after the list.
 ///
 /// # Errors
-/// The reason why the bytes are no list of past specs.
+/// The reason why the bytes are no list of earlier specs.
 pub fn decode(bytes: &[u8]) -> Result<(Vec<Past>, &[u8]), Wrong> {
     let cut = || damaged("the list of past specs is truncated");
     let (head, mut rest) = Head::ref_from_prefix(bytes).map_err(|_| cut())?;

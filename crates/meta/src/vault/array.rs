@@ -1,4 +1,4 @@
-//! Records of one size, addressed by number, paged in on demand.
+//! Array objects of a vault: records of equal size, addressed by number. Pages are loaded when they are needed.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::page::CONTENT_BYTES;
 use super::record::Verb;
 use super::{Data, LOST, ObjectId, Spec, Transaction, Vault};
 
-/// An array object of a vault: records of type `T`, addressed by number. A record that was never set is zeros.
+/// An array object of a vault: records of type `T`, addressed by number. A record that was never set is all zeros.
 ///
 /// `T` must be equal to its bytes: a little-endian number of `zerocopy`, an array of bytes, a struct of them.
 pub struct Array<T> {
@@ -92,7 +92,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(())
     }
 
-    /// Sets the record with number `index`, when the transaction is committed.
+    /// Adds to the transaction that the record with number `index` is set to `record`.
     ///
     /// # Errors
     /// `OutOfRange`, `NotFound`.
@@ -104,8 +104,9 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(())
     }
 
-    /// Sets the record with number `index`, a number below [`LOST`], which makes `data` outside of the vault reachable.
-    /// The data are written already, and become durable with the transaction.
+    /// Adds to the transaction that the record with number `index` is set to `record`, a number below [`LOST`] that
+    /// makes `data` outside of the vault reachable. The data must be written already, and become durable when the
+    /// transaction is committed.
     ///
     /// # Errors
     /// As [`Array::set`].
@@ -125,7 +126,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         self.set(transaction, index, record)
     }
 
-    /// Sets `count` records to zeros, from record `first` on.
+    /// Adds to the transaction that `count` records, from record `first` on, are set to zeros.
     ///
     /// # Errors
     /// `OutOfRange`, `NotFound`.

@@ -1,4 +1,4 @@
-//! Bits, addressed by number.
+//! Bitmap objects of a vault.
 
 use block::{Error, ErrorKind, Result};
 
@@ -7,10 +7,10 @@ use super::page::CONTENT_BYTES;
 use super::record::Verb;
 use super::{ObjectId, Spec, Transaction, Vault};
 
-/// Bits in a page.
+/// Number of bits in one page.
 const PER_PAGE: u64 = 8 * CONTENT_BYTES as u64;
 
-/// A bitmap object of a vault: bits, addressed by number. All are clear at first.
+/// A bitmap object of a vault: bits, addressed by number. All bits of a new bitmap are clear.
 pub struct Bitmap {
     vault: Vault,
     id: ObjectId,
@@ -26,16 +26,16 @@ impl Spec {
 
 /// State of a search for a run of clear bits.
 struct Search {
-    /// Length at which the run is long enough.
+    /// Number of clear bits in a row at which the search ends.
     wanted: u64,
-    /// Whether the first run is taken, even if it is shorter than wanted.
+    /// Whether the search accepts the first run of clear bits, even if it is shorter than `wanted`.
     any: bool,
     start: u64,
     found: u64,
 }
 
 impl Search {
-    /// Notes `count` bits from `at` on. Returns whether the search is over.
+    /// Adds `count` equal bits from bit `at` on to the search. Returns whether the search has ended.
     fn note(&mut self, at: u64, count: u64, set: bool) -> bool {
         if set {
             if self.any && self.found > 0 {
@@ -51,7 +51,8 @@ impl Search {
         self.found >= self.wanted
     }
 
-    /// Notes the bits `from` to `end` of a page that begins with bit `base`. Returns whether the search is over.
+    /// Adds the bits `from` to `end` to the search. They are in `page`, which begins with bit `base`. Returns whether
+    /// the search has ended.
     fn look(&mut self, page: &[u8], base: u64, from: u64, end: u64) -> bool {
         let mut at = from;
         while at < end {
@@ -94,10 +95,10 @@ impl Bitmap {
         self.vault.0.look(&entry, bit / PER_PAGE, read).await
     }
 
-    /// Sets or clears `count` bits from bit `first` on, when the transaction is committed.
+    /// Adds to the transaction that `count` bits from bit `first` on are set (`value`) or cleared.
     ///
     /// # Errors
-    /// `OutOfRange`, `NotFound`; `Limit` for more bits than one change takes.
+    /// `OutOfRange`, `NotFound`; `Limit` for more bits than fit into one change.
     pub fn put(
         &self,
         transaction: &mut Transaction,
@@ -136,7 +137,7 @@ impl Bitmap {
         Ok(set)
     }
 
-    /// Returns the start of the first run of `wanted` clear bits at or behind bit `from`; `None` if there is none.
+    /// Returns the first bit, at or after bit `from`, of a run of `wanted` clear bits; `None` if there is no such run.
     ///
     /// # Errors
     /// As [`Bitmap::test`].
@@ -145,8 +146,8 @@ impl Bitmap {
         Ok(found.filter(|(_, count)| *count >= wanted).map(|(start, _)| start))
     }
 
-    /// Returns the first clear bit at or behind bit `from`, and the number of clear bits in a row from there on, up to
-    /// `most`; `None` if all are set.
+    /// Returns the first clear bit at or after bit `from`, and the number of clear bits in a row from there on, at most
+    /// `most`; `None` if all these bits are set.
     ///
     /// # Errors
     /// As [`Bitmap::test`].
@@ -190,7 +191,7 @@ impl Bitmap {
     }
 }
 
-/// Returns the last clear bit of a page before `end`.
+/// Returns the last clear bit of `page` before its bit `end`; `None` if all these bits are set.
 fn last_clear(page: &[u8], end: u64) -> Option<u64> {
     let last = (end - 1) / 8;
     (0..=last).rev().find_map(|byte| {
@@ -211,7 +212,7 @@ fn check(entry: &super::Entry, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns how many of the bits `from` to `end` are set.
+/// Returns how many of the bits `from` to `end` of `page` are set.
 fn ones(page: &[u8], from: u64, end: u64) -> u64 {
     let bit = |at: u64| u64::from(page[(at / 8) as usize] >> (at % 8) & 1);
     let (first, last) = (end.min(from.next_multiple_of(8)), from.max(end / 8 * 8));

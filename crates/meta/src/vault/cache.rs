@@ -1,6 +1,7 @@
-//! Page cache with a limited number of pages.
+//! Page cache of a vault, with a limited number of pages.
 //!
-//! A changed page stays until a checkpoint has written it. A page that is used often stays longer than others.
+//! A changed page stays in the cache until a checkpoint has written it. Eviction prefers pages that were not used
+//! recently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -8,25 +9,25 @@ use std::rc::Rc;
 use super::geometry::PageNumber;
 use super::page::{PAGE_BYTES, Page};
 
-/// Fewest bytes that the page cache of a vault has.
+/// Smallest size in bytes of the page cache of a vault.
 pub const CACHE_BYTES_MIN: usize = 40 * PAGE_BYTES;
 
-/// One in this many pages of the cache's memory is set aside for copies: of pages that change while a checkpoint
-/// writes them.
+/// Share of the cache's memory for second copies of pages, which change while a checkpoint writes them: one page in
+/// this many.
 const COPIES_PART: usize = 5;
 
-/// One in this many pages may be dirty, that is changed and not yet in a checkpoint.
+/// Share of the cached pages that may be dirty (changed since the last checkpoint): one page in this many.
 const DIRTY_PART: usize = 4;
 
 struct Frame {
     number: PageNumber,
     page: Rc<Page>,
-    /// Number of transactions that are about to change the page.
+    /// Number of transactions in progress that will change the page.
     pins: u32,
     dirty: bool,
-    /// Whether a checkpoint is writing the page as it was when the checkpoint began.
+    /// Whether a checkpoint is writing the version of the page that was current when the checkpoint began.
     frozen: bool,
-    /// Whether the page was used since the clock hand last passed it.
+    /// Whether the page was used since the search for a page to evict last passed it.
     seen: bool,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct Cache {
     dirty: BTreeSet<PageNumber>,
     hand: usize,
     frames_max: usize,
-    /// Highest number of pages that the cache has held so far.
+    /// Highest number of pages that the cache has held at one time.
     pub peak: usize,
 }
 
@@ -59,7 +60,7 @@ impl Cache {
         }
     }
 
-    /// Returns the highest permitted number of dirty pages in the cache.
+    /// Returns the maximum number of dirty pages in the cache.
     pub fn dirty_max(&self) -> usize {
         self.frames_max / DIRTY_PART
     }
@@ -69,7 +70,7 @@ impl Cache {
         self.frames_max - 2 * self.dirty_max()
     }
 
-    /// Returns the number of pages that were changed since the last checkpoint began.
+    /// Returns the number of dirty pages: those changed since the last checkpoint began.
     pub fn dirty(&self) -> usize {
         self.dirty.len()
     }
@@ -91,7 +92,8 @@ impl Cache {
         &mut self.frames[*place]
     }
 
-    /// Inserts a clean page, equal to the one on the disks.
+    /// Inserts the clean page `number`, which equals the version on the disks. Evicts another page if the cache is
+    /// full.
     pub fn insert(&mut self, number: PageNumber, page: Page) {
         assert!(!self.places.contains_key(&number), "page {number} is in the cache already");
         while self.frames.len() >= self.frames_max {
@@ -106,7 +108,8 @@ impl Cache {
         self.peak = self.peak.max(self.frames.len());
     }
 
-    /// Evicts the first page that was not used since the clock hand last passed it. Returns whether there was one.
+    /// Evicts the next page that is evictable and was not used since this search last passed it. Returns whether one
+    /// was evicted.
     fn evict_one(&mut self) -> bool {
         for _ in 0..2 * self.frames.len() {
             self.hand = (self.hand + 1) % self.frames.len();
@@ -130,7 +133,7 @@ impl Cache {
         }
     }
 
-    /// Evicts the page `number` unless it is pinned, dirty or being written.
+    /// Evicts the page `number`, unless it is pinned, dirty or being written.
     pub fn forget(&mut self, number: PageNumber) {
         if let Some(place) = self.places.get(&number).copied()
             && self.frames[place].may_go()
@@ -139,7 +142,7 @@ impl Cache {
         }
     }
 
-    /// Pins the page `number`: the cache does not evict it until it is unpinned.
+    /// Pins the page `number`: the cache does not evict it until [`Cache::unpin`].
     pub fn pin(&mut self, number: PageNumber) {
         self.frame(number).pins += 1;
     }
@@ -162,7 +165,7 @@ impl Cache {
         self.peek(number).is_some_and(|page| page.owner() == owner)
     }
 
-    /// Gives the page `number` to the object `owner`. A page that belonged to another object becomes blank.
+    /// Assigns the page `number` to the object `owner`. A page of another object becomes blank.
     pub fn own(&mut self, number: PageNumber, owner: u64) {
         let frame = self.frame(number);
         if frame.page.owner() != owner {
@@ -170,8 +173,8 @@ impl Cache {
         }
     }
 
-    /// Inserts a page of the vault's map of pages that a checkpoint is writing. The cache keeps the page until the
-    /// checkpoint is over.
+    /// Puts a new version of a page of the vault's map of pages into the cache, when a checkpoint writes it. The cache
+    /// holds the page until the checkpoint has ended.
     pub fn renew(&mut self, number: PageNumber, page: &Page) {
         if !self.places.contains_key(&number) {
             self.insert(number, page.clone());
@@ -180,8 +183,8 @@ impl Cache {
         (frame.page, frame.frozen) = (Rc::new(page.clone()), true);
     }
 
-    /// Returns every dirty page as it is now, for a checkpoint. The cache keeps these pages until the checkpoint is
-    /// over.
+    /// Returns the present version of every dirty page, for a checkpoint. The cache holds these pages until the
+    /// checkpoint has ended.
     pub fn freeze(&mut self) -> Vec<(PageNumber, Rc<Page>)> {
         let dirty = std::mem::take(&mut self.dirty);
         let freeze = |number| {
@@ -192,7 +195,7 @@ impl Cache {
         dirty.into_iter().map(freeze).collect()
     }
 
-    /// Permits the eviction of pages that a checkpoint has written.
+    /// Permits the eviction of the pages `frozen`, which a checkpoint has written.
     pub fn thaw(&mut self, frozen: impl IntoIterator<Item = PageNumber>) {
         for number in frozen {
             self.frame(number).frozen = false;

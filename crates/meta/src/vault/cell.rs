@@ -1,4 +1,4 @@
-//! A small state, read and written in one piece.
+//! Cell objects of a vault: a small state, which is read and written as one value.
 
 use std::marker::PhantomData;
 
@@ -8,22 +8,22 @@ use super::entry::ObjectKind;
 use super::record::Verb;
 use super::{ObjectId, Spec, Transaction, Vault};
 
-/// Bytes of the header of a cell object, before the state: the length of the state.
+/// Length in bytes of the header of a cell object, before the state. The header is the length of the state.
 pub(super) const CELL_HEADER_BYTES: u64 = 4;
 
-/// Encoding of the state that a cell object keeps.
+/// Encoding of the state in a cell object.
 pub trait Codec: Sized {
-    /// Encodes the state for the cell.
+    /// Returns the encoded state.
     fn encode(&self) -> Vec<u8>;
 
-    /// Decodes a state from a cell. `bytes` is empty if no state was ever set.
+    /// Decodes a state. `bytes` is empty if no state was ever set.
     ///
     /// # Errors
-    /// `Corrupt` for bytes that this code did not write, or an error of the implementation.
+    /// `Corrupt` for bytes that [`Codec::encode`] cannot have returned, or another error of the implementation.
     fn decode(bytes: &[u8]) -> Result<Self>;
 }
 
-/// A cell object of a vault: a small state of type `T`, read and written in one piece.
+/// A cell object of a vault: a small state of type `T`, which is read and written as one value.
 pub struct Cell<T> {
     vault: Vault,
     id: ObjectId,
@@ -31,13 +31,13 @@ pub struct Cell<T> {
 }
 
 impl Spec {
-    /// Returns the properties of a cell object for a state of at most `bytes`.
+    /// Returns the properties of a cell object for a state of at most `bytes` encoded bytes.
     pub fn cell(owner: &str, role: u32, bytes: u64) -> Self {
         let (kind, owner) = (ObjectKind::Cell, owner.to_owned());
         Self { owner, role, kind, advisory: false, record_bytes: 0, length: bytes }
     }
 
-    /// Returns the properties of the same object as an advisory one: a crash may undo its most recent changes.
+    /// Returns these properties for an advisory object: a crash may undo its latest changes.
     #[must_use]
     pub fn advisory(self) -> Self {
         Self { advisory: true, ..self }
@@ -53,7 +53,7 @@ impl<T: Codec> Cell<T> {
     /// Reads the state from the cell.
     ///
     /// # Errors
-    /// `NotFound`, errors of reads, and errors of the codec.
+    /// `NotFound`, errors of reads, and errors of [`Codec::decode`].
     pub async fn get(&self) -> Result<T> {
         let entry = super::transaction::of_kind(self.vault.object(self.id)?, ObjectKind::Cell)?;
         let mut length = [0; CELL_HEADER_BYTES as usize];
@@ -68,7 +68,7 @@ impl<T: Codec> Cell<T> {
         T::decode(&bytes)
     }
 
-    /// Sets the state of the cell, when the transaction is committed.
+    /// Adds to the transaction that the cell gets the state `state`.
     ///
     /// # Errors
     /// `Limit` if the encoded state is longer than the cell.

@@ -1,26 +1,26 @@
-//! Verification of every copy of a vault. It only reads.
+//! Verification of every copy of a vault, without writes.
 
 use block::Result;
 
 use super::entry::ObjectKind;
 use super::{Log, ObjectId, Vault};
 
-/// Most faults that the check of a vault describes; further ones are only counted.
+/// Maximum number of faults that a check of a vault describes; further faults are only counted.
 pub const FINDINGS_MAX: usize = 1000;
 
-/// Pages that are checked in one batch; between batches a checkpoint may run.
+/// Number of pages that a check verifies in one batch. A checkpoint may run between two batches.
 const BATCH: u64 = 64;
 
-/// Result of the check of a vault.
+/// Result of the verification of a vault.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
-    /// Pages that were checked, each on every current copy.
+    /// Number of pages that were verified, each on every current copy.
     pub pages: u64,
     /// Descriptions of the first [`FINDINGS_MAX`] faults.
     pub wrong: Vec<String>,
-    /// Number of all faults.
+    /// Number of all faults, including those that are not described.
     pub count: u64,
-    /// Whether no data are lost: each page that is damaged on one copy is intact on another.
+    /// Whether no data are lost: each page that is damaged on one copy is intact on another copy.
     pub repairable: bool,
 }
 
@@ -34,12 +34,12 @@ impl Findings {
 }
 
 impl Vault {
-    /// Checks the vault on every current copy: both superblocks, and every page that the map names together with its
-    /// directory entry. Opening has checked the log. Writes nothing, but the next checkpoint of a writable vault
-    /// rewrites pages that are damaged on one copy and intact on another.
+    /// Verifies every current copy of the vault: both superblocks, every page to which the map of pages points, and the
+    /// log objects. Opening has verified the log of the vault. Writes nothing; but the next checkpoint of a vault that
+    /// is open for writing rewrites pages that are damaged on one copy and intact on another.
     ///
     /// # Errors
-    /// Errors of a disk that does not answer.
+    /// The error of a disk that cannot be read.
     pub async fn check(&self) -> Result<Findings> {
         let mut findings = Findings { repairable: true, ..Findings::default() };
         let inner = &self.0;
@@ -49,7 +49,7 @@ impl Vault {
         let end = inner.replicas.geometry.all_pages();
         let mut number = 0;
         while number < end {
-            // A checkpoint during a batch would move the pages that are being checked.
+            // A checkpoint during a batch would write new versions of the pages that are being verified.
             let _turn = inner.checkpointing.lock().await;
             for _ in 0..BATCH.min(end - number) {
                 self.check_page(number, &mut findings).await?;
@@ -76,7 +76,7 @@ impl Vault {
         let pointer = match inner.tree.pointer(&inner.replicas, number).await {
             Ok(None) => return Ok(()),
             Ok(Some(pointer)) => pointer,
-            // The damaged page of the map above it is reported when the check reaches that page.
+            // The damaged page of the map above this page is reported when the check reaches that map page.
             Err(_) => return Ok(()),
         };
         findings.pages += 1;

@@ -1,4 +1,4 @@
-//! Checkpoints: writing pages, map, flush, superblock, flush.
+//! Checkpoints of a vault: write changed pages and the map of pages, flush, write a superblock, flush.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,22 +12,23 @@ use super::page::{PAGE_BYTES, Page, Pointer};
 use super::replicas::Durable;
 use super::superblock::Position;
 
-/// Number of pages that a checkpoint writes at once to each copy.
+/// Maximum number of page writes of a checkpoint in flight at one time to each copy.
 pub(super) const WINDOW: usize = 16;
 
-/// Dirty pages as they are at one moment, and the head of the log at that moment.
+/// The dirty pages of the cache at the start of a checkpoint, and the position of the next record of the log at that
+/// moment.
 struct Frozen {
     pages: Vec<(PageNumber, Rc<Page>)>,
     tail: Position,
 }
 
 impl Inner {
-    /// Spawns a task that makes a checkpoint of the vault.
+    /// Spawns a task that makes a checkpoint of the vault, unless such a task runs.
     pub(super) fn checkpoint_soon(&self) {
         if !self.checkpoint_soon.replace(true) {
             let vault = self.me.upgrade().expect("a vault outlives its calls");
             self.env.spawn("a vault's checkpoint", async move {
-                // Callers that rely on the checkpoint see that the vault has failed.
+                // On an error, the vault is marked as failed, and callers that rely on the checkpoint see that.
                 let _ = vault.checkpoint(false).await;
                 vault.checkpoint_soon.set(false);
                 vault.progress.wake();
@@ -35,8 +36,8 @@ impl Inner {
         }
     }
 
-    /// Spawns a checkpoint if half of the permitted dirty pages are reached, half of the log is full, or a page needs
-    /// repair on a copy.
+    /// Spawns a checkpoint if the cache has half of the permitted dirty pages, if half of the log is in use, or if a
+    /// page needs a repair on a copy.
     pub(super) fn checkpoint_if_due(&self) {
         let used = self.commits.head.get().offset - self.replicas.durable.get().tail.offset;
         let cache = self.tree.cache.borrow();
@@ -49,15 +50,15 @@ impl Inner {
         }
     }
 
-    /// Makes a checkpoint: writes every dirty page to its home, and moves the tail of the log. Does nothing if nothing
-    /// has changed, unless `always`.
+    /// Makes a checkpoint: writes every dirty page to one of its homes, and advances the tail of the log. Without
+    /// `always`, does nothing if the vault has not changed since the last checkpoint.
     ///
     /// # Errors
-    /// `Faulted` if no copy accepted the checkpoint, or if the vault had failed before.
+    /// `Faulted` if every copy has failed, or if the vault had failed before.
     pub(super) async fn checkpoint(&self, always: bool) -> Result<()> {
         let vault = self.me.upgrade().expect("a vault outlives its calls");
-        // The caller may be dropped before the end. Pages that a checkpoint has taken must still reach their homes:
-        // the next checkpoint would move the log's tail past their records.
+        // If the caller drops the future, the checkpoint still runs to its end: the pages that it has taken must reach
+        // the disks, because the next checkpoint moves the tail of the log past the records with their changes.
         let alone = async move {
             let _turn = vault.checkpointing.lock().await;
             vault.check_writable()?;
@@ -66,10 +67,10 @@ impl Inner {
         self.env.run_to_end("a vault's checkpoint", alone).await
     }
 
-    /// Makes a checkpoint of the vault as [`Self::checkpoint`] does. The caller holds the lock for checkpoints.
+    /// Makes a checkpoint as [`Self::checkpoint`] does. The caller holds the lock for checkpoints.
     pub(super) async fn checkpoint_alone(&self, always: bool) -> Result<()> {
         let most = self.tree.cache.borrow().dirty_max() / 2;
-        // A page that cannot be repaired is lost; reading it returns an error.
+        // If a page cannot be repaired, each read of the page returns the error.
         let _ = self.tree.rewrite_damaged(&self.replicas, most).await;
         let pages = self.tree.cache.borrow_mut().freeze();
         let frozen = Frozen { pages, tail: self.commits.head.get() };
@@ -84,7 +85,7 @@ impl Inner {
                 let frozen = frozen.pages.iter().map(|(number, _)| *number);
                 self.tree.cache.borrow_mut().thaw(frozen);
             }
-            // Pages that could not be written stay frozen in memory: the disks have their earlier versions.
+            // Pages that could not be written stay frozen in the cache: the disks have older versions of them.
             Err(error) => self.fail(error),
         }
         self.commits.count(|counters| counters.checkpoints += 1);
@@ -108,13 +109,14 @@ impl Inner {
     }
 }
 
-/// Writes pages in ascending order, and the pages of the map above them. It holds one map page of each level.
+/// The writer of a checkpoint: writes pages in ascending order, and the pages of the map above them. Holds one map page
+/// for each level of the map.
 struct Climb<'a> {
     vault: &'a Inner,
     checkpoint: u64,
-    /// The map page that is being filled, for each level from the lowest.
+    /// For each level of the map, from the lowest: the map page whose pointers are being updated.
     open: Vec<Option<(PageNumber, Page)>>,
-    /// Map pages that were written.
+    /// Numbers of the map pages that were written.
     map: Vec<PageNumber>,
     window: VecDeque<Vec<(usize, Vec<Child>)>>,
     root: Option<Pointer>,
@@ -127,7 +129,8 @@ impl<'a> Climb<'a> {
         Self { vault, checkpoint, open, map, window, root: None }
     }
 
-    /// Writes all these pages. Returns the new root and the new pages of the map. It flushes nothing.
+    /// Writes all `pages` and the map pages above them. Returns the pointer to the new root, and the numbers of the
+    /// written map pages. Flushes nothing.
     async fn all(
         mut self,
         pages: &[(PageNumber, Rc<Page>)],
@@ -144,7 +147,7 @@ impl<'a> Climb<'a> {
         Ok((self.root, self.map))
     }
 
-    /// Writes a page to its home that is not in use, and updates the pointer in its parent.
+    /// Writes a page to the home that its present pointer does not use, and updates the pointer in its map page.
     async fn put(&mut self, level: usize, number: PageNumber, mut page: Page) -> Result<()> {
         let other = |pointer: Option<Pointer>| pointer.map_or(0, |pointer| 1 - pointer.home);
         let Some((parent, place)) = self.vault.replicas.geometry.parent(number) else {
@@ -180,7 +183,7 @@ impl<'a> Climb<'a> {
     async fn write(&mut self, number: PageNumber, page: &Page, home: usize) -> Result<()> {
         let vault = self.vault;
         if number >= vault.replicas.geometry.pages {
-            // The cached page must serve all lookups until the new one is on the disk.
+            // Lookups use the cached page until the new version is on the disks.
             vault.tree.cache.borrow_mut().renew(number, page);
         }
         let buf = vault.env.pool().scratch(PAGE_BYTES).await?;

@@ -1,8 +1,9 @@
-//! Group commit: all transactions that wait at one moment go into one record.
+//! Group commit: all transactions that wait at one moment become one record of the log.
 //!
-//! One task, the leader, runs while there is something to commit. It takes the waiting transactions, writes them as
-//! one record to every copy, flushes each copy, applies the changes to the pages in memory, and answers. The pages
-//! were loaded into memory before. So after the flush nothing can fail but the copies themselves.
+//! A task of the vault, the leader, runs while transactions wait. It takes the waiting transactions, writes them as one
+//! record to the log of every copy, flushes each copy, applies the changes to the pages in memory, and returns the
+//! result to each caller. The pages were loaded into memory before. So after the flush, only the copies themselves can
+//! fail.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -19,17 +20,17 @@ use super::superblock::Position;
 use super::transaction::{DirectoryReservations, TRANSACTION_PAGES_MAX};
 use super::{Counters, Inner, Transaction, Vault};
 
-/// Time within which advisory changes reach the disks, plus the duration of a flush.
+/// Time within which changes of advisory objects reach the disks, plus the duration of a flush.
 pub const LAZY_WITHIN: Duration = Duration::from_secs(4);
 
-/// Bytes of waiting advisory changes from which they get a record of their own at once.
+/// Total length in bytes of waiting changes of advisory objects at which a record with them is written at once.
 const LAZY_BYTES_MAX: usize = 16 << 10;
 
-/// Time without a commit after which an empty record is written to the log. It proves that the record before was
-/// finished.
+/// Time without a commit after which an empty record is written to the log. It proves that the record before it was
+/// complete.
 pub const SEALED_AFTER: Duration = Duration::from_secs(1);
 
-/// Most transactions that wait for a record; further ones wait for room in the queue.
+/// Maximum number of transactions in the queue for the next record; further ones wait until the queue has room.
 const QUEUE_MAX: usize = 1024;
 
 #[derive(Default)]
@@ -38,16 +39,16 @@ pub(super) struct Commits {
     leading: Cell<bool>,
     /// Position of the next record in the log.
     pub head: Cell<Position>,
-    /// Number of pages reserved for transactions in progress.
+    /// Number of pages of the cache that transactions in progress have reserved.
     reserved: Cell<usize>,
-    /// Lock that serves waiters for room in order.
+    /// Lock that lets transactions which wait for page reservations get them in order.
     admission: Mutex,
-    /// Lock held while a record is written to the log, and by code that must not see a half-written one.
+    /// Lock held while a record is written to the log, and by code that must not see an incomplete record.
     pub logging: Mutex,
     lazy: RefCell<Vec<(u64, Vec<u8>)>>,
     lazy_timer: Cell<bool>,
     lazy_due: Cell<bool>,
-    /// Whether the last record has no other one behind it that proves it.
+    /// Whether no later record proves yet that the last record of the log was complete.
     unproven: Cell<bool>,
     seal_timer: Cell<bool>,
     seal_due: Cell<bool>,
@@ -55,13 +56,13 @@ pub(super) struct Commits {
     pub counters: Cell<Counters>,
 }
 
-/// A transaction that waits in the queue of the vault to be committed.
+/// A transaction that waits in the queue of the vault for its commit.
 pub(super) struct Pending {
     pub changes: Vec<u8>,
     pub count: u32,
     pub pages: Pages,
     pub plans: DirectoryReservations,
-    /// Byte ranges of the data outside of the vault that the transaction makes reachable.
+    /// Byte ranges of the data outside of the vault that changes of the transaction make reachable.
     pub named: Vec<ByteRange>,
     pub kept: Vec<Box<dyn Any>>,
     pub answer: Rc<Answer>,
@@ -69,7 +70,8 @@ pub(super) struct Pending {
 
 type Answer = OneShot<Result<()>>;
 
-/// Reserved pages that a transaction will change, loaded and pinned in the cache. Dropping this unpins them.
+/// The reservation for the pages that a transaction will change, which are loaded and pinned in the cache. Dropping it
+/// unpins the pages.
 pub(super) struct Pages {
     vault: Weak<Inner>,
     reserved: usize,
@@ -93,7 +95,7 @@ impl Commits {
         Self { head: Cell::new(head), last: Cell::new(now), ..Self::default() }
     }
 
-    /// Whether a commit of the vault is in progress.
+    /// Whether transactions wait in the queue, or are being written to the log.
     pub fn is_busy(&self) -> bool {
         self.leading.get() || !self.queue.borrow().is_empty()
     }
@@ -106,16 +108,15 @@ impl Commits {
 }
 
 impl Vault {
-    /// Commits a transaction of this vault: all of its changes become durable on every current copy, or none of them
-    /// happens.
+    /// Commits a transaction of this vault: all of its changes become durable on every current copy, or none of them.
     ///
-    /// Data outside of the vault that the changes make reachable must be durable before this call, or named in the
-    /// transaction. Named data must be written before this call; they become durable with the transaction.
+    /// If changes make data outside of the vault reachable, the data must be durable before this call, or must be named
+    /// in the transaction and be written before this call. Named data become durable with the transaction.
     ///
     /// # Errors
-    /// `ReadOnly`; `Faulted` once the vault has failed; `Limit` if the transaction is too large; `NotFound` for
-    /// objects that are gone; errors of reading their pages. In all these cases nothing has happened, but after
-    /// `Faulted` the changes may show when the vault is opened next.
+    /// `ReadOnly`; `Faulted` once the vault has failed; `Limit` if the transaction is too large; `NotFound` for deleted
+    /// objects; errors of reading the pages that change. After an error, the vault has none of the changes, except that
+    /// after `Faulted` the next opening may find them in the log.
     pub async fn commit(&self, transaction: Transaction) -> Result<()> {
         let inner = &self.0;
         inner.check_writable()?;
@@ -134,8 +135,8 @@ impl Vault {
         inner.queued(|answer| Pending { changes, count, pages, plans, named, kept, answer }).await
     }
 
-    /// Applies a transaction that changes only advisory objects. The changes are visible at once, and durable within
-    /// [`LAZY_WITHIN`] plus a flush. A crash may undo them.
+    /// Applies a transaction that changes only advisory objects. Readers see the changes at once. The changes are
+    /// durable within [`LAZY_WITHIN`] plus a flush; a crash may undo them.
     ///
     /// # Errors
     /// As [`Vault::commit`]; `Invalid` for objects that are not advisory.
@@ -176,12 +177,12 @@ impl Inner {
         answer.wait().await
     }
 
-    /// Returns an empty set of reserved pages, for a record that changes no object.
+    /// Returns an empty reservation of pages, for a record that changes no object.
     pub(super) fn no_pages(&self) -> Pages {
         Pages { vault: self.me.clone(), reserved: 0, pinned: Vec::new() }
     }
 
-    /// Reserves room for the pages that the transaction changes, and loads them into memory.
+    /// Reserves cache room for the pages that the transaction changes, loads these pages, and pins them.
     async fn admit(&self, transaction: &Transaction) -> Result<Pages> {
         let most = self.replicas.geometry.record_bytes_max() as usize / 2 - RECORD_HEADER_BYTES;
         if transaction.changes.len() > most {
@@ -204,7 +205,7 @@ impl Inner {
         let mut pages = self.reserve(wanted.len(), dirty_max).await?;
         for (number, owner) in wanted {
             self.tree.ensure(&self.replicas, number).await?;
-            // The object may have been deleted meanwhile, and the page may belong to another one.
+            // The object may have been deleted meanwhile; then the page may belong to another object.
             transaction.entry_now(owner)?;
             let mut cache = self.tree.cache.borrow_mut();
             cache.own(number, owner);
@@ -221,8 +222,8 @@ impl Inner {
             if dirty + self.commits.reserved.get() + pages <= dirty_max {
                 return true;
             }
-            // Transactions before this one will release room; a checkpoint must write the pages that they leave
-            // dirty.
+            // Transactions before this one will release their reservations; a checkpoint must write the pages that they
+            // leave dirty.
             if dirty > 0 {
                 self.checkpoint_soon();
             }
@@ -234,7 +235,7 @@ impl Inner {
         Ok(Pages { vault: self.me.clone(), reserved: pages, pinned: Vec::new() })
     }
 
-    /// Starts the leader task unless it is running.
+    /// Spawns the leader task, unless it is running.
     fn lead_soon(&self) {
         if !self.commits.leading.replace(true) {
             let vault = self.me.upgrade().expect("a vault outlives its calls");
@@ -256,7 +257,8 @@ impl Inner {
         self.seal_later();
     }
 
-    /// Returns the changes of the next record; `None` if none wait.
+    /// Returns the changes for the next record, which are empty if the last record needs a proof; `None` if no record
+    /// is due.
     fn next_group(&self) -> Option<Group> {
         let commits = &self.commits;
         let mut queue = commits.queue.borrow_mut();
@@ -277,7 +279,7 @@ impl Inner {
         Some(group)
     }
 
-    /// Takes advisory changes for the next record.
+    /// Takes waiting changes of advisory objects for the next record, at most `most` bytes.
     fn lazy_group(&self, most: usize) -> Group {
         let mut group = Group::default();
         let mut lazy = self.commits.lazy.borrow_mut();
@@ -286,7 +288,7 @@ impl Inner {
             if RECORD_HEADER_BYTES + group.lazy.len() + change.len() > most {
                 break;
             }
-            // Hints of an object that was deleted are dropped.
+            // Changes of an object that was deleted meanwhile are dropped.
             if self.directory.borrow().get(*object).is_some() {
                 group.lazy.extend_from_slice(change);
                 group.count += 1;
@@ -298,7 +300,8 @@ impl Inner {
         group
     }
 
-    /// Makes a group durable. An empty group proves the last record; it is skipped if the log is full.
+    /// Writes a group of changes to the log as one record, durably. An empty group, which proves the last record, is
+    /// skipped if the log is full.
     async fn log(&self, group: &Group) -> Result<()> {
         let _alone = self.commits.logging.lock().await;
         let mut parts: Vec<&[u8]> = vec![&group.lazy];
@@ -336,7 +339,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Flushes the record and the data that it names, in parallel.
+    /// Flushes the copies with the record, and the lower with the data that the record names, in parallel.
     async fn flush_with_data(&self, group: &Group) -> Result<()> {
         let Some(place) = &self.data else {
             self.replicas.flush().await;
@@ -388,7 +391,7 @@ impl Inner {
         }
     }
 
-    /// Applies a change in memory. Its pages are loaded.
+    /// Applies a change to pages in memory, which are loaded already.
     fn apply(&self, change: &Change<'_>) {
         let entry = self.entry(change.object).expect("a queued change has an object");
         let mut cache = self.tree.cache.borrow_mut();
@@ -401,7 +404,8 @@ impl Inner {
         self.note_slots(change).expect("the vault encoded the changes");
     }
 
-    /// Ensures that advisory changes get a record of their own in time.
+    /// Ensures that changes of advisory objects, `waiting` bytes in total, are written to the log within
+    /// [`LAZY_WITHIN`].
     fn note_soon(&self, waiting: usize) {
         if waiting >= LAZY_BYTES_MAX.min(self.replicas.geometry.record_bytes_max() as usize / 4) {
             self.commits.lazy_due.set(true);
@@ -420,7 +424,7 @@ impl Inner {
         }
     }
 
-    /// Starts a timer that proves the last record once nothing has been committed for [`SEALED_AFTER`].
+    /// Starts a timer, unless it runs, that writes an empty record once no commit has happened for [`SEALED_AFTER`].
     fn seal_later(&self) {
         if !self.commits.unproven.get() || self.commits.seal_timer.replace(true) {
             return;
@@ -441,7 +445,7 @@ impl Inner {
     }
 }
 
-/// The content of one record.
+/// The content of one record of the log.
 #[derive(Default)]
 struct Group {
     lazy: Vec<u8>,
@@ -455,17 +459,17 @@ impl Group {
     }
 }
 
-/// The part of a change to an object that is in one page.
+/// The part of a change to an object that falls into one page.
 pub(super) struct Piece {
-    /// Index of the page in the object.
+    /// Index of the page among the pages of the object.
     pub index: u64,
-    /// Range of bytes in the page's content.
+    /// The changed bytes, as a range of the page's content.
     within: std::ops::Range<usize>,
-    /// Offset of the first of these bytes in the object.
+    /// Offset in the object of the first changed byte in this page.
     start: u64,
 }
 
-/// Splits a change to an object into its parts, page by page.
+/// Splits a change to an object into one part for each page.
 pub(super) fn pieces(change: &Change<'_>) -> impl Iterator<Item = Piece> + use<> {
     let content = super::page::CONTENT_BYTES as u64;
     let (first, bytes) = change.byte_range();

@@ -1,5 +1,5 @@
-//! Data outside of the vault that its records make reachable. They are written before the record and flushed with it.
-//! After a crash the data of the last record are verified before that record counts.
+//! Data outside of a vault that records of its log make reachable. The data are written before the record, and flushed
+//! together with it. After a crash, the data that the last record names are verified before the record counts.
 
 use std::cell::RefCell;
 
@@ -13,13 +13,13 @@ use super::replay::Found;
 use super::transaction::DirectoryReservations;
 use super::{Inner, Transaction, Vault};
 
-/// Flag in a stored number of 8 bytes: the data outside of the vault that the number made reachable are lost.
+/// Flag in a stored number of 8 bytes: a crash has lost the data outside of the vault that the number made reachable.
 pub const LOST: u64 = 1 << 63;
 
-/// A byte range of data outside of the vault, with the checksum that they must have.
+/// A byte range of data outside of a vault, with the checksum of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Data {
-    /// Byte range of the data on the lower that the vault was opened with.
+    /// Byte range of the data on the lower that the vault was opened with, [`Vault::open_with_data`].
     pub range: ByteRange,
     /// CRC-64/NVME of the data.
     pub checksum: u64,
@@ -33,12 +33,12 @@ impl Data {
     }
 }
 
-/// The lower that holds the data outside of the vault.
+/// The lower that holds the data outside of a vault.
 pub(super) struct Place {
     lower: Lower,
-    /// Whether the data need a flush of their own: they are not on the lower with the vault's only copy.
+    /// Whether the lower needs a flush of its own: it is not the lower of the vault's only copy.
     apart: bool,
-    /// Data that the last record names: sorted, without overlaps.
+    /// Byte ranges of the data that the last record of the log names, in ascending order and without overlaps.
     named: RefCell<Vec<ByteRange>>,
 }
 
@@ -49,12 +49,12 @@ impl Place {
         Self { lower, apart, named: RefCell::default() }
     }
 
-    /// Starts a flush of the lower with the data, unless the flush of the vault covers that lower.
+    /// Starts a flush of the lower with the data, unless a flush of the vault's copy is a flush of the same lower.
     pub fn start_flush(&self) -> Option<Child> {
         self.apart.then(|| self.lower.start(Op::Flush))
     }
 
-    /// Sets the byte ranges of data that the last record of the log names. That record is durable now.
+    /// Sets the byte ranges of the data that the last record of the log names, when this record is durable.
     pub fn set_named(&self, mut named: Vec<ByteRange>) {
         named.sort_unstable();
         *self.named.borrow_mut() = named;
@@ -68,8 +68,9 @@ impl Place {
 }
 
 impl Vault {
-    /// Returns once data in `range` may be changed in place: the last record of the log, which a crash may leave
-    /// unproven, does not name them. If it names some, this costs a record and a flush.
+    /// Makes sure that the caller may change the data in `range` in place: that the last record of the log, which a
+    /// later record does not prove yet, names no data in `range`. If it does, commits another record, which costs a
+    /// write and a flush.
     ///
     /// # Errors
     /// As [`Vault::commit`].
@@ -95,8 +96,8 @@ impl Vault {
 }
 
 impl Transaction {
-    /// Adds `data` to the transaction: the next change makes them reachable, by writing one number of 8 bytes below
-    /// [`LOST`]. The data are written already, and need not be durable.
+    /// Adds `data` to the transaction. The next change in the transaction must make the data reachable by writing a
+    /// number of 8 bytes below [`LOST`]. The data must be written already, but need not be durable.
     pub(super) fn name(&mut self, data: &Data) {
         let (from, length) = (data.range.start(), data.range.len() as u32);
         let change = Change { object: 0, from, verb: Verb::Data(length, data.checksum) };
@@ -107,11 +108,12 @@ impl Transaction {
 }
 
 impl Inner {
-    /// Verifies the data that the last record with changes names. If they are damaged and no later record proves that
-    /// the record was finished, removes the record. Otherwise returns the ranges of the damaged data, which are lost.
+    /// Verifies the data that the last record with changes names. If data are damaged and no later record proves that
+    /// the record was complete, removes the record from `found`. If a later record proves it, returns the ranges of the
+    /// damaged data, which are lost.
     ///
     /// # Errors
-    /// Errors of reading the data; `Invalid` if the vault was opened without the lower that has them.
+    /// Errors of reading the data; `Invalid` if the vault was opened for writing without the lower that holds the data.
     pub(super) async fn verify_last(&self, found: &mut Found) -> Result<Vec<ByteRange>> {
         let speaks = |(head, _): &(record::Head, Vec<u8>)| head.changes > 0;
         let Some(last) = found.records.iter().rposition(speaks) else { return Ok(Vec::new()) };
@@ -151,10 +153,10 @@ impl Inner {
     }
 }
 
-/// Returns the changes of the last record of the log, with [`LOST`] set in each number that made lost data reachable.
+/// Returns the changes of a record, with the flag [`LOST`] set in each number that makes data in `lost` reachable.
 ///
 /// # Errors
-/// A description of the change that follows lost data, if it does not write a number of 8 bytes.
+/// A description of the change after the lost data, if this change does not write a number of 8 bytes.
 pub(super) fn mark_lost(changes: &[u8], lost: &[ByteRange]) -> Result<Vec<u8>, String> {
     let mut marked = Vec::with_capacity(changes.len());
     let mut is_lost = false;

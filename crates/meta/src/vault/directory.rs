@@ -1,5 +1,4 @@
-//! The objects and free pages of a vault, in memory: the content of the directory's pages, and reservations of
-//! transactions that are not committed.
+//! The directory of a vault in memory: its objects, its free pages, and the reservations of transactions in progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -11,7 +10,7 @@ use super::geometry::Geometry;
 use super::page::CONTENT_BYTES;
 use super::superblock::COUNT_MAX;
 
-/// Number of directory entries in one page of a vault.
+/// Number of directory entries in one page.
 pub const SLOTS_PER_PAGE: usize = CONTENT_BYTES / ENTRY_BYTES;
 
 /// Properties of a new object of a vault.
@@ -19,49 +18,50 @@ pub const SLOTS_PER_PAGE: usize = CONTENT_BYTES / ENTRY_BYTES;
 pub struct Spec {
     /// Name of the device that the object belongs to.
     pub owner: String,
-    /// Number by which the owner finds the object: owner and role together identify one object.
+    /// Number by which the owner finds the object: owner and role together identify an object of the vault.
     pub role: u32,
     /// Kind of the object: cell, array, bitmap or log.
     pub kind: ObjectKind,
-    /// Whether a crash may undo the most recent changes of the object.
+    /// Whether a crash may undo the latest changes of the object.
     pub advisory: bool,
-    /// Bytes of each record of an array, else 0.
+    /// Size of each record of an array in bytes, else 0.
     pub record_bytes: u32,
-    /// Length of the object: records of an array, bits of a bitmap, else bytes.
+    /// Length of the object: number of records of an array, number of bits of a bitmap, else bytes.
     pub length: u64,
 }
 
-/// A change of one directory entry, with the slot and pages that are reserved for it until its transaction ends.
+/// A new or changed directory entry, with the slot and the pages that are reserved for it until its transaction ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Planned {
     pub slot: usize,
     pub entry: Rc<Entry>,
-    /// Pages that the change adds to those that the object had.
+    /// Pages that the change adds to the pages of the object.
     pub taken: Vec<Run>,
 }
 
 pub(super) struct Directory {
     own: Rc<Entry>,
     pages: u64,
-    /// For each slot, the number of the object in it.
+    /// For each slot of the directory, the number of the object in the slot.
     slots: Vec<Option<u64>>,
     objects: BTreeMap<u64, (usize, Rc<Entry>)>,
     roles: BTreeMap<(String, u32), u64>,
-    /// Free runs: length by first page.
+    /// Free runs of pages: number of pages in the run, by its first page.
     free: BTreeMap<u32, u32>,
-    /// Slots and roles reserved for new objects, and objects that a transaction grows or deletes.
+    /// Slots and roles that are reserved for new objects, and objects that a transaction in progress extends or
+    /// deletes.
     held_slots: BTreeSet<usize>,
     held_roles: BTreeSet<(String, u32)>,
     held_objects: BTreeSet<u64>,
-    /// Objects with a delete in progress.
+    /// Objects whose deletion is being committed.
     going: BTreeSet<u64>,
     next: u64,
-    /// Whether the free pages are known: not while slots are still being read.
+    /// Whether `free` is known. It is not known while an opening still reads the slots.
     counted: bool,
 }
 
 impl Directory {
-    /// Returns an empty directory for a vault with this geometry.
+    /// Returns the directory of an empty vault with this geometry.
     pub fn new(geometry: &Geometry) -> Self {
         let pages = geometry.directory_pages;
         let own = Entry {
@@ -91,7 +91,7 @@ impl Directory {
         }
     }
 
-    /// Returns the entry of the object with this number; 0 is the directory itself.
+    /// Returns the directory entry of the object with this number; 0 is the directory itself.
     pub fn get(&self, number: u64) -> Option<&Rc<Entry>> {
         match number {
             DIRECTORY => Some(&self.own),
@@ -99,12 +99,12 @@ impl Directory {
         }
     }
 
-    /// Returns the entry of the object with this owner and role.
+    /// Returns the directory entry of the object with this owner and role.
     pub fn find(&self, owner: &str, role: u32) -> Option<&Rc<Entry>> {
         self.get(*self.roles.get(&(owner.to_owned(), role))?)
     }
 
-    /// Returns the entries of all objects, in the order of their numbers.
+    /// Returns the directory entries of all objects, in the order of their numbers.
     pub fn all(&self) -> impl Iterator<Item = &Rc<Entry>> {
         self.objects.values().map(|(_, entry)| entry)
     }
@@ -114,17 +114,18 @@ impl Directory {
         self.free.values().map(|pages| u64::from(*pages)).sum()
     }
 
-    /// Whether the commit of a transaction that deletes the object `number` is in progress.
+    /// Whether a transaction that deletes the object `number` is being committed.
     pub fn is_going(&self, number: u64) -> bool {
         self.going.contains(&number)
     }
 
-    /// Records that the commit of a transaction that deletes the object `number` is in progress.
+    /// Records that a transaction that deletes the object `number` is being committed.
     pub fn note_going(&mut self, number: u64) {
         self.going.insert(number);
     }
 
-    /// Reserves a slot of the directory, a role and pages for a new object with the properties `spec`.
+    /// Reserves a slot of the directory, a role and pages for a new object with the properties `spec`, created in the
+    /// epoch `epoch`.
     pub fn plan_new(&mut self, spec: &Spec, epoch: u64) -> Result<Planned> {
         Entry::check_owner(&spec.owner)?;
         let Spec { owner, role, kind, advisory, record_bytes, length } = spec.clone();
@@ -155,7 +156,7 @@ impl Directory {
         Ok(Planned { slot, entry: Rc::new(entry), taken })
     }
 
-    /// Reserves the pages with which the object `number` grows to `length`.
+    /// Reserves the pages that the object `number` needs in addition for the length `length`.
     pub fn plan_growth(&mut self, number: u64, length: u64) -> Result<Planned> {
         let (slot, old) = self.hold(number)?;
         let more = (|| {
@@ -174,7 +175,8 @@ impl Directory {
         Ok(Planned { slot, entry, taken })
     }
 
-    /// Keeps other transactions from growing or deleting the object `number`. Returns the slot and entry of the object.
+    /// Prevents other transactions from extending or deleting the object `number`. Returns the slot and the directory
+    /// entry of the object.
     pub fn hold(&mut self, number: u64) -> Result<(usize, Rc<Entry>)> {
         let (slot, entry) = self.objects.get(&number).cloned().ok_or_else(|| missing(number))?;
         if !self.held_objects.insert(number) {
@@ -184,19 +186,19 @@ impl Directory {
         Ok((slot, entry))
     }
 
-    /// Ends [`Self::hold`] of the object `number`, when the transaction is committed or dropped.
+    /// Ends [`Self::hold`] for the object `number`, when the transaction is committed or dropped.
     pub fn release(&mut self, number: u64) {
         self.held_objects.remove(&number);
         self.going.remove(&number);
     }
 
-    /// Releases the slot, role and pages that a dropped transaction had reserved.
+    /// Releases the slot, the role and the pages that were reserved for a dropped transaction.
     pub fn unplan(&mut self, planned: &Planned) {
         self.settle(planned);
         planned.taken.iter().for_each(|run| self.give(*run));
     }
 
-    /// Ends the reservation of the slot and role for a committed transaction, which uses them now.
+    /// Ends the reservation of the slot and the role for a committed transaction, because its object has them now.
     pub fn settle(&mut self, planned: &Planned) {
         let Planned { slot, entry, .. } = planned;
         self.held_slots.remove(slot);
@@ -204,10 +206,10 @@ impl Directory {
         self.held_objects.remove(&entry.number);
     }
 
-    /// Sets the content of the slot with this index in the directory.
+    /// Sets the content of slot `slot` of the directory.
     ///
     /// # Errors
-    /// A description of the contradiction, if no valid directory has this content.
+    /// A description of the contradiction, if the content does not fit to the other slots.
     pub fn put(&mut self, slot: usize, now: Slot) -> Result<(), String> {
         if let Slot::Entry(entry) = &now {
             let inside = |run: &Run| run.end() <= self.pages;
@@ -242,10 +244,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Computes the free pages of the vault, once all slots are known.
+    /// Computes the free pages of the vault, after all slots were read.
     ///
     /// # Errors
-    /// `Corrupt` if two objects have one page, or a page lies outside of the vault.
+    /// `Corrupt` if two objects have the same page, or a page is outside of the vault.
     pub fn count_free(&mut self) -> Result<()> {
         let mut runs: Vec<(Run, u64)> = Vec::new();
         for entry in self.all().chain([&self.own]) {
@@ -283,7 +285,8 @@ impl Directory {
         }
     }
 
-    /// Takes `pages` pages: in one run if one is long enough, else in the longest runs.
+    /// Takes `pages` free pages: from one run, if one has enough; else from the longest runs, at most `runs_max` of
+    /// them.
     fn take(&mut self, pages: u64, runs_max: usize) -> Result<Vec<Run>> {
         if pages == 0 {
             return Ok(Vec::new());
@@ -341,12 +344,12 @@ impl Directory {
     }
 }
 
-/// Returns the error for an object that does not exist.
+/// Returns the error that the vault has no object with this number.
 pub(super) fn missing(number: u64) -> Error {
     Error::new(ErrorKind::NotFound, format!("the vault has no object {number}"))
 }
 
-/// Merges runs that follow each other.
+/// Merges each run with the next one, if the pages of the next run follow directly.
 fn merged(runs: impl Iterator<Item = Run>) -> Vec<Run> {
     let mut all: Vec<Run> = Vec::new();
     for run in runs {

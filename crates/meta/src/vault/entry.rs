@@ -1,4 +1,4 @@
-//! The encoding of a directory entry: properties of an object, and its pages.
+//! The encoding of a directory entry of a vault: the properties of an object, and its pages.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use super::page::CONTENT_BYTES;
 use super::superblock::COUNT_MAX;
 use crate::NAME_BYTES_MAX;
 
-/// Bytes of one encoded directory entry.
+/// Length in bytes of one encoded directory entry.
 pub const ENTRY_BYTES: usize = size_of::<Raw>();
 
-/// Most runs of consecutive pages that one object has.
+/// Maximum number of runs of consecutive pages that one object may have.
 pub const RUNS_MAX: usize = 48;
 
-/// Object number of the directory itself, which owns the pages of the directory.
+/// Object number of the directory, which owns the pages that hold the directory entries.
 pub const DIRECTORY: u64 = 0;
 
 const KIND_VERSION: u16 = 1;
@@ -26,13 +26,13 @@ const ADVISORY: u32 = 1;
 /// Kind of an object of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ObjectKind {
-    /// A small state, read and written in one piece; the length is in bytes.
+    /// A small state, which is read and written as one value; its length is in bytes.
     Cell,
-    /// Records of one size; the length is in records.
+    /// Records of equal size; the length is their number.
     Array,
-    /// Bits; the length is in bits.
+    /// Bits; the length is their number.
     Bitmap,
-    /// Log entries in order, appended at the end and trimmed at the front; the length is in bytes.
+    /// Log entries, appended at the end and trimmed at the front; the length of the log is in bytes.
     Log,
 }
 
@@ -43,7 +43,8 @@ impl ObjectKind {
         self as u16 + 1
     }
 
-    /// Returns the number of pages that an object of this kind needs for `length`.
+    /// Returns the number of pages that an object of this kind needs for `length`. `record_bytes` is used only for an
+    /// array.
     pub fn pages(self, record_bytes: u32, length: u64) -> u64 {
         let content = CONTENT_BYTES as u64;
         match self {
@@ -65,7 +66,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the number of the page behind the last one of the run.
+    /// Returns the number of the page after the last page of the run.
     pub fn end(self) -> u64 {
         u64::from(self.first) + u64::from(self.pages)
     }
@@ -74,34 +75,34 @@ impl Run {
 /// The directory entry of one object of a vault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Number of the object. No other object of the vault ever has it.
+    /// Number of the object. The vault never gives the same number to another object.
     pub number: u64,
     /// Kind of the object.
     pub kind: ObjectKind,
-    /// Whether a crash may undo the most recent changes of the object, such as statistics and hints.
+    /// Whether a crash may undo the latest changes of the object. Such objects hold statistics and hints.
     pub advisory: bool,
     /// Name of the device that the object belongs to.
     pub owner: String,
-    /// Number that identifies the object among the objects of its owner.
+    /// Number by which the owner finds the object among its objects.
     pub role: u32,
-    /// Bytes of each record of an array, else 0.
+    /// Size of each record of an array in bytes, else 0.
     pub record_bytes: u32,
-    /// Length of the object: records of an array, bits of a bitmap, else bytes.
+    /// Length of the object: number of records of an array, number of bits of a bitmap, else bytes.
     pub length: u64,
-    /// Number of the epoch of the vault in which the object was created.
+    /// Number of the vault's epoch in which the object was created.
     pub epoch: u64,
-    /// The runs of pages that hold the object, in the order of its bytes.
+    /// The runs of pages that hold the content of the object, in the order of its bytes.
     pub runs: Vec<Run>,
 }
 
 /// The content of one slot of the directory of a vault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Slot {
-    /// The slot was never used.
+    /// A slot that never had an object.
     Unused,
-    /// The object in the slot was deleted; it had this number.
+    /// The former slot of a deleted object with this number.
     Gone(u64),
-    /// The slot has an existing object, with this entry.
+    /// The slot of an existing object, with its entry.
     Entry(Entry),
 }
 
@@ -145,7 +146,7 @@ impl Entry {
         self.runs.iter().map(|run| u64::from(run.pages)).sum()
     }
 
-    /// Returns the number in the vault of page `index` of the object.
+    /// Returns the number, in the vault, of the page with index `index` in the object; `None` beyond its last page.
     pub fn page(&self, index: u64) -> Option<PageNumber> {
         let mut before = 0;
         for run in &self.runs {
@@ -157,7 +158,7 @@ impl Entry {
         None
     }
 
-    /// Checks that `owner` is a valid name for the owner of an object.
+    /// Checks that `owner` is a valid name of a device that owns objects.
     ///
     /// # Errors
     /// `Invalid` for an empty or too long name, or one with a NUL byte.
@@ -193,7 +194,7 @@ impl Slot {
     /// Encodes the content of the slot.
     ///
     /// # Panics
-    /// If an entry is not within its limits: code that makes entries checks that.
+    /// If an entry exceeds its limits. Code that makes entries checks them.
     pub fn encode(&self) -> [u8; ENTRY_BYTES] {
         let mut raw = Raw::read_from_bytes(&[0; ENTRY_BYTES]).expect("an entry has its length");
         match self {
@@ -221,7 +222,7 @@ impl Slot {
     /// Decodes the content of a slot.
     ///
     /// # Errors
-    /// A description of the fault.
+    /// A description of the fault in the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let raw = Raw::ref_from_bytes(bytes).map_err(|_| "the entry has a wrong length")?;
         let number = raw.number.get();

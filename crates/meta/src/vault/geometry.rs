@@ -1,55 +1,57 @@
-//! Layout of a copy.
+//! Layout of a copy of a vault: superblocks, log, pages.
 
 use block::{Error, ErrorKind, Result};
 
 use super::page::{PAGE_BYTES, POINTERS_PER_PAGE};
 
-/// Offsets on a copy of the two slots for the superblock of a vault.
+/// Offsets on a copy of the two slots for its superblock.
 pub const SUPERBLOCKS: [u64; 2] = [0, PAGE_BYTES as u64];
 
-/// Offset on a copy of the start of the log of a vault.
+/// Offset on a copy of the first byte of the log.
 pub const LOG_START: u64 = 2 * PAGE_BYTES as u64;
 
-/// Fewest bytes that the log of a vault may have.
+/// Minimum length in bytes of the log of a vault.
 pub const LOG_BYTES_MIN: u64 = 64 << 10;
 
-/// Most bytes that the log of a vault may have: opening the vault holds the whole log in memory.
+/// Maximum length in bytes of the log of a vault. Opening a vault reads the whole log into memory.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
 
-/// A record has at most one in this many parts of the log, so that a checkpoint always makes room for the next one.
+/// Divisor of the log length for the longest record, small enough that a checkpoint always makes room for the next
+/// record.
 const RECORD_PARTS: u64 = 4;
 
-/// Most bytes of one record in the log of a vault, however long the log is.
+/// Maximum length in bytes of one record of the log, however long the log is.
 pub const RECORD_BYTES_MAX: u64 = 1 << 20;
 
-/// Most objects of one vault.
+/// Maximum number of objects in one vault.
 pub const OBJECTS_MAX: u32 = 4096;
 
-/// Most pages for objects in one vault.
+/// Maximum number of pages for objects in one vault.
 pub const PAGES_MAX: u64 = 1 << 31;
 
-/// Fewest pages for objects with which a vault is useful.
+/// Minimum number of pages for objects in one vault.
 pub const PAGES_MIN: u64 = 8;
 
-/// Bytes of both homes of a page.
+/// Number of bytes on a copy for both homes of a page.
 const HOMES_BYTES: u64 = 2 * PAGE_BYTES as u64;
 
-/// Most levels in the map of a vault, the tree of pointers to its pages: 254 to the fourth is more than [`PAGES_MAX`].
+/// Maximum number of levels of the map of pages: 254 pointers per page, to the power of 4, are more than [`PAGES_MAX`].
 pub const LEVELS_MAX: usize = 4;
 
-/// Number of a page in a vault, counted through all levels of its map; the pages of objects are level 0.
+/// Number of a page of a vault, counted over all levels: first the pages of objects (level 0), then each level of the
+/// map.
 pub type PageNumber = u64;
 
-/// Sizes of the parts of a vault (log, pages, directory), which are the same on each of its copies.
+/// Sizes of the parts of a vault. They are the same on each of its copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Bytes that a copy of the vault occupies on its disk.
+    /// Number of bytes that a copy occupies on its disk.
     pub bytes: u64,
-    /// Bytes of the log of the vault.
+    /// Length of the log in bytes.
     pub log_bytes: u64,
-    /// Number of pages for objects, including those of the directory.
+    /// Number of pages for objects, including the pages of the directory.
     pub pages: u64,
-    /// Number of pages of the directory, from page 0 on.
+    /// Number of pages of the directory, which begins with page 0.
     pub directory_pages: u32,
 }
 
@@ -62,11 +64,11 @@ impl Geometry {
     pub fn fit(bytes: u64, log_bytes: u64, directory_pages: u32) -> Result<Self> {
         let homes = bytes.saturating_sub(LOG_START + log_bytes) / HOMES_BYTES;
         let mut all = Self { bytes, log_bytes, pages: homes.min(PAGES_MAX), directory_pages };
-        // Each step subtracts the pages that do not fit; fewer pages then need a smaller map.
+        // Each step removes the pages that do not fit. Fewer pages then need a smaller map.
         while all.pages > 0 && all.all_pages() > homes {
             all.pages -= (all.all_pages() - homes).min(all.pages);
         }
-        // The last step may have subtracted too many.
+        // The last step may have removed too many pages.
         while all.pages < homes.min(PAGES_MAX)
             && (Self { pages: all.pages + 1, ..all }).all_pages() <= homes
         {
@@ -79,18 +81,19 @@ impl Geometry {
         Ok(all)
     }
 
-    /// Returns the bytes that a copy of a vault needs for `pages` pages of objects and a log of `log_bytes`.
+    /// Returns the number of bytes that a copy of a vault with `pages` pages for objects and a log of `log_bytes`
+    /// needs.
     pub fn bytes_for(pages: u64, log_bytes: u64) -> u64 {
         let all = Self { bytes: 0, log_bytes, pages: pages.max(PAGES_MIN), directory_pages: 1 };
         all.end()
     }
 
-    /// Returns the offset on a copy of the end of the last page.
+    /// Returns the offset on a copy of the first byte after the last page.
     pub fn end(&self) -> u64 {
         self.home(self.all_pages(), 0)
     }
 
-    /// Checks these sizes against the limits of a vault. The error describes the fault.
+    /// Checks these sizes against the limits of a vault. The error is a description of the fault.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { bytes, log_bytes, pages, directory_pages } = *self;
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&log_bytes)
@@ -121,12 +124,12 @@ impl Geometry {
         Ok(())
     }
 
-    /// Returns the number of pages in a level of the vault's map of pages; level 0 are the pages of objects.
+    /// Returns the number of pages in level `level` of the map of pages. Level 0 are the pages of objects.
     pub fn level_pages(&self, level: usize) -> u64 {
         (0..level).fold(self.pages, |pages, _| pages.div_ceil(POINTERS_PER_PAGE))
     }
 
-    /// Returns the level of the root of the vault's map of pages: the first level, from 1, that has one page.
+    /// Returns the level of the root of the map of pages: the first level above 0 with a single page.
     pub fn root_level(&self) -> usize {
         (1..=LEVELS_MAX).find(|level| self.level_pages(*level) == 1).unwrap_or(LEVELS_MAX)
     }
@@ -135,18 +138,18 @@ impl Geometry {
         (0..level).map(|level| self.level_pages(level)).sum()
     }
 
-    /// Returns the page number of the root of the vault's map of pages.
+    /// Returns the page number of the root of the map of pages.
     pub fn root(&self) -> PageNumber {
         self.first_of(self.root_level())
     }
 
-    /// Returns the number of pages in all levels of the vault's map of pages, including those of objects.
+    /// Returns the number of all pages of the vault: those of objects, and those of the map.
     pub fn all_pages(&self) -> u64 {
         self.root() + 1
     }
 
-    /// Returns the page of the vault's map that points to `page`, and the index of the pointer; `None` for the root of
-    /// the map.
+    /// Returns the number of the map page that points to `page`, and the index of the pointer in that page; `None` for
+    /// the root of the map.
     pub fn parent(&self, page: PageNumber) -> Option<(PageNumber, usize)> {
         let mut first = 0;
         for level in 0..self.root_level() {
@@ -161,12 +164,13 @@ impl Geometry {
         None
     }
 
-    /// Returns the offset on a copy of home `home` of a page. Each page has two homes, for its old and new versions.
+    /// Returns the offset on a copy of home `home` (0 or 1) of page `page`. The two homes of a page hold its old and
+    /// its new version.
     pub fn home(&self, page: PageNumber, home: usize) -> u64 {
         LOG_START + self.log_bytes + page * HOMES_BYTES + home as u64 * PAGE_BYTES as u64
     }
 
-    /// Returns the bytes of the longest record that this vault writes to its log, a multiple of a page.
+    /// Returns the length in bytes of the longest record that this vault writes to its log: a multiple of a page.
     pub fn record_bytes_max(&self) -> u64 {
         let most = (self.log_bytes / RECORD_PARTS).min(RECORD_BYTES_MAX);
         most - most % PAGE_BYTES as u64

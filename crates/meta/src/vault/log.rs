@@ -1,4 +1,4 @@
-//! Entries in order: appended at the end, trimmed at the front.
+//! Log objects of a vault: entries in order, appended at the end and trimmed at the front.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,41 +11,42 @@ use super::superblock::COUNT_MAX;
 use super::transaction::LockedObject;
 use super::{ObjectId, Spec, Transaction, Vault};
 
-/// Bytes of the header of a log object, before its entries: the offsets of the first and the next entry.
+/// Length in bytes of the header of a log object, before its entries: the offsets of the first and of the next entry.
 pub(super) const LOG_HEADER_BYTES: u64 = 16;
 
-/// Bytes before an entry: its length.
+/// Length in bytes of the header of an entry, which is the length of the entry.
 const ENTRY_HEADER_BYTES: u64 = 4;
 
-/// A log object of a vault, which has entries in order. At most one handle to it may exist.
+/// A log object of a vault: entries in order. At most one handle to a log object may exist at a time.
 pub struct Log {
     vault: Vault,
     id: ObjectId,
     ends: Rc<Cell<Ends>>,
-    /// Lock of the transaction that appends or trims, held until its commit is in progress.
+    /// Lock held by the transaction that appends to the log or trims it, until its commit begins.
     turn: Mutex,
 }
 
-/// Offsets into the ring, which only increase.
+/// Offsets of the first entry and of the next entry to append. Offsets only increase; in the ring they wrap around.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ends {
     first: u64,
     next: u64,
 }
 
-/// An entry of a log object, and the offset of the next one.
+/// An entry of a log object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogEntry {
     /// Offset of the entry in the log.
     pub at: u64,
     /// Content of the entry.
     pub bytes: Vec<u8>,
-    /// Offset of the next entry.
+    /// Offset in the log of the entry after this one.
     pub next: u64,
 }
 
 impl Spec {
-    /// Returns the properties of a log object. Its entries, with 4 bytes more for each, have at most `bytes` in total.
+    /// Returns the properties of a log object. Its entries, each with 4 more bytes, may have at most `bytes` bytes in
+    /// total.
     pub fn log(owner: &str, role: u32, bytes: u64) -> Self {
         let (kind, owner) = (ObjectKind::Log, owner.to_owned());
         Self { owner, role, kind, advisory: false, record_bytes: 0, length: bytes }
@@ -53,7 +54,7 @@ impl Spec {
 }
 
 impl Log {
-    /// Opens the log object with this id. At most one handle to it may exist at a time.
+    /// Opens the log object with this id. At most one handle to a log object may exist at a time.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt`, and errors of reads.
@@ -71,21 +72,22 @@ impl Log {
         Ok(Self { vault: vault.clone(), id, ends, turn: Mutex::new() })
     }
 
-    /// Returns the offset of the first entry of the log; of the next one to be appended if the log is empty.
+    /// Returns the offset of the first entry of the log. In an empty log, this is the offset of the next entry to
+    /// append.
     pub fn first(&self) -> u64 {
         self.ends.get().first
     }
 
-    /// Returns the offset of the next entry to be appended to the log.
+    /// Returns the offset of the next entry to append to the log.
     pub fn next(&self) -> u64 {
         self.ends.get().next
     }
 
-    /// Appends an entry to the log when the transaction is committed, and returns its offset. Other transactions that
-    /// change the log wait until this commit is in progress or the transaction is dropped.
+    /// Adds to the transaction that an entry is appended to the log. Returns the offset of the entry. Other
+    /// transactions that change the log wait until the commit of this one begins, or until this one is dropped.
     ///
     /// # Errors
-    /// `NoSpace` if the log has no room, `NotFound`.
+    /// `NoSpace` if the log has no room for the entry; `NotFound`.
     pub async fn append(&self, transaction: &mut Transaction, bytes: &[u8]) -> Result<u64> {
         let mut ends = self.turn_of(transaction).await;
         let entry = transaction.expect(self.id, ObjectKind::Log)?;
@@ -109,8 +111,8 @@ impl Log {
         Ok(at)
     }
 
-    /// Removes all entries of the log before `to`, which must be the offset of an entry, or of the next one to be
-    /// appended.
+    /// Adds to the transaction that all entries before `to` are removed from the log. `to` must be the offset of an
+    /// entry, or of the next entry to append.
     ///
     /// # Errors
     /// `OutOfRange`, `NotFound`.
@@ -162,7 +164,8 @@ impl Log {
         self.vault.0.read(entry, LOG_HEADER_BYTES, behind).await
     }
 
-    /// Returns the ends of the log as this transaction sees them, after locking the log for it.
+    /// Locks the log for the transaction, unless it holds the lock. Returns the offsets in the log after the changes of
+    /// the transaction.
     async fn turn_of(&self, transaction: &mut Transaction) -> Ends {
         let own = transaction.turns.iter().any(|turn| turn.object == self.id.0);
         if !own {
@@ -192,7 +195,8 @@ impl Log {
     }
 }
 
-/// Maps the bytes of an entry into the object; they wrap at the end of the ring.
+/// Returns the parts of an entry at offset `at`, with their offsets in the object. An entry that crosses the end of the
+/// ring has two parts.
 fn parts<'a>(entry: &Entry, at: u64, bytes: &'a [u8]) -> [(u64, &'a [u8]); 2] {
     let to_end = (entry.length - at % entry.length) as usize;
     let (before, behind) = bytes.split_at(to_end.min(bytes.len()));

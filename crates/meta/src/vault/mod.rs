@@ -1,24 +1,26 @@
-//! Vaults: persistent objects in one transactional store, on 1 to 8 copies.
+//! Vaults: transactional stores of persistent objects, with one copy on each of 1 to 8 disks.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `geometry.rs` | layout of a copy |
+//! | `geometry.rs` | layout of a copy of a vault |
 //! | `superblock.rs`, `record.rs`, `page.rs`, `entry.rs` | on-disk structures, as in `docs/formats/vault.md` |
-//! | `replicas.rs` | the copies: which are current, and which get a record |
-//! | `cache.rs`, `tree.rs` | page cache, pages on demand |
-//! | `directory.rs` | list of objects and free pages |
-//! | `transaction.rs`, `commit.rs` | changes, and how they become durable |
+//! | `replicas.rs` | the copies of a vault, their states, and their superblocks |
+//! | `cache.rs`, `tree.rs` | page cache; loading of pages |
+//! | `directory.rs` | list of objects, and free pages |
+//! | `transaction.rs`, `commit.rs` | transactions, and how their changes become durable |
 //! | `data.rs` | data outside of the vault that records make reachable |
-//! | `checkpoint.rs` | writing changed pages to their homes |
+//! | `checkpoint.rs` | checkpoints: changed pages, map of pages, superblocks |
 //! | `open.rs`, `replay.rs` | formatting, opening, replay of the log after a crash |
 //! | `rejoin.rs` | resync of a copy that was left behind |
-//! | `check.rs` | verification of every copy |
+//! | `check.rs` | verification of every copy of a vault |
 //! | `cell.rs`, `array.rs`, `bitmap.rs`, `log.rs` | the objects: [`Cell`], [`Array`], [`Bitmap`], [`Log`] |
 //!
-//! **In one paragraph.** A transaction is one record in the log of every copy, and one flush; then it is applied to
-//! pages in memory. A page has two homes. A checkpoint writes each changed page to the home that the last checkpoint
-//! does not name, then the map above the pages, then a superblock. So no valid page is overwritten. Each pointer to a
-//! page has its checksum. So a lost, stale or misdirected page write is detected, and one good copy repairs it.
+//! **In one paragraph.** A commit writes a transaction as part of one record to the log of every copy, flushes the
+//! copies, and applies the changes to pages in memory. Each page has two places on a copy, its homes. A checkpoint
+//! writes each changed page to the home that the previous checkpoint does not use, then the map of pages (a tree of
+//! pointers to all pages), then a superblock that points to the root of the map. So no valid page is overwritten. Each
+//! pointer contains the checksum of its page. So a lost, stale or misdirected write of a page is detected, and an
+//! intact copy repairs it.
 
 mod array;
 mod bitmap;
@@ -68,7 +70,7 @@ pub use open::{Options, Shape};
 pub use replicas::CopyState;
 pub use transaction::{TRANSACTION_PAGES_MAX, Transaction};
 
-/// The number of an object of a vault. No other object of that vault ever has it.
+/// The number of an object of a vault. The vault never gives the same number to another object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectId(pub u64);
 
@@ -84,14 +86,14 @@ struct Inner {
     tree: Tree,
     directory: RefCell<Directory>,
     commits: Commits,
-    /// Lower with the data that records name.
+    /// Lower with the data outside of the vault that records of its log name, if the vault was opened with one.
     data: Option<data::Place>,
-    /// Lock that lets one checkpoint run at a time.
+    /// Lock that permits one checkpoint at a time.
     checkpointing: Mutex,
     checkpoint_soon: std::cell::Cell<bool>,
-    /// Woken when a checkpoint is over, and when a transaction was answered.
+    /// Wakes waiting tasks at the end of a checkpoint, at the end of a group of commits, and when the vault fails.
     progress: Notify,
-    /// The reason why no more transactions are committed, if the vault has failed.
+    /// The error that tasks get once the vault has failed: it commits no more transactions.
     failed: RefCell<Option<Error>>,
     reserved_bytes: usize,
 }
@@ -102,20 +104,20 @@ impl Drop for Inner {
     }
 }
 
-/// Counters of a vault: its activity since it was opened, and its free pages.
+/// Counters of a vault: its activity since the vault was opened, and its free pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Number of records written to the log.
+    /// Number of records with changes that were written to the log.
     pub records: u64,
     /// Number of transactions in those records.
     pub transactions: u64,
-    /// Number of records for which the log had no room until a checkpoint was made.
+    /// Number of records that had to wait until a checkpoint made room in the log.
     pub waited: u64,
-    /// Number of checkpoints made.
+    /// Number of checkpoints, including failed ones.
     pub checkpoints: u64,
-    /// Highest number of pages that were in the cache at once.
+    /// Highest number of pages that the cache has held at one time.
     pub pages_peak: usize,
-    /// Number of pages that belong to no object.
+    /// Number of pages of the vault that belong to no object.
     pub free_pages: u64,
 }
 
@@ -130,12 +132,13 @@ impl Vault {
         self.0.replicas.geometry
     }
 
-    /// Returns the state of a copy of the vault, and the error for which this process left it behind, if it did.
+    /// Returns the state of copy `copy` of the vault, and the error for which this process left the copy behind, if it
+    /// did.
     pub fn copy_state(&self, copy: usize) -> (CopyState, Option<Error>) {
         (self.0.replicas.copy_state(copy), self.0.replicas.fault(copy))
     }
 
-    /// Returns the number of copies of the vault, present or not.
+    /// Returns the number of copies of the vault, including missing ones.
     pub fn copies(&self) -> usize {
         self.0.replicas.count()
     }
@@ -187,7 +190,7 @@ impl Vault {
         Ok(())
     }
 
-    /// Evicts all pages of an object from the cache, after a checkpoint has written its changed pages.
+    /// Makes a checkpoint, and evicts all pages of an object from the cache.
     ///
     /// # Errors
     /// As [`Vault::flush`].
@@ -201,18 +204,18 @@ impl Vault {
         Ok(())
     }
 
-    /// Makes a checkpoint of the vault: writes every changed page to its home. Committed changes are durable without
-    /// it; advisory changes are durable after it.
+    /// Makes a checkpoint of the vault: writes every changed page to one of its homes. Committed changes are durable
+    /// even without this call. Changes of advisory objects are durable after it.
     ///
     /// # Errors
-    /// `Faulted` if the vault has failed, `ReadOnly`.
+    /// `Faulted` if the vault has failed; `ReadOnly`.
     pub async fn flush(&self) -> Result<()> {
         self.0.check_writable()?;
         self.0.checkpoint(false).await
     }
 
-    /// Closes the vault: waits until running commits are over, and makes a checkpoint, so that the next opening has
-    /// nothing to replay. Afterwards other handles can neither commit nor write.
+    /// Closes the vault: waits until commits in progress have ended, and makes a checkpoint, so that the next opening
+    /// has no records to replay. Afterwards, other handles to the vault can neither commit nor write.
     ///
     /// # Errors
     /// As [`Vault::flush`].
@@ -242,7 +245,8 @@ impl Inner {
         self.failed.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Marks the vault as failed: memory and the copies may differ, so no more transactions are committed.
+    /// Marks the vault as failed, because its pages in memory and its copies may differ: it commits no more
+    /// transactions.
     fn fail(&self, error: &Error) {
         let mut failed = self.failed.borrow_mut();
         if failed.is_none() {
@@ -253,7 +257,8 @@ impl Inner {
         self.progress.wake();
     }
 
-    /// Passes the content of an object's page to `look`. The page stays in the cache until the caller awaits again.
+    /// Calls `look` with the content of page `index` of an object. The page stays in the cache until the caller awaits
+    /// again.
     async fn look<T>(&self, entry: &Entry, index: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let number = entry.page(index).ok_or_else(|| {
             let words = format!("page {index} is beyond the {} pages of {entry}", entry.pages());
@@ -262,14 +267,15 @@ impl Inner {
         self.tree.ensure(&self.replicas, number).await?;
         let mut cache = self.tree.cache.borrow_mut();
         if !cache.is_of(number, entry.number) {
-            // The page was never written; or the object was deleted meanwhile, and the page belongs to another one.
+            // Either the page was never written; or the object was deleted meanwhile, and the page may belong to
+            // another one.
             self.entry(entry.number)?;
             cache.own(number, entry.number);
         }
         Ok(look(cache.peek(number).expect("the page was just loaded").content()))
     }
 
-    /// Reads bytes of an object, across pages.
+    /// Reads the bytes of an object from offset `from` on into `into`, across pages.
     async fn read(&self, entry: &Entry, mut from: u64, into: &mut [u8]) -> Result<()> {
         let content = page::CONTENT_BYTES as u64;
         let mut done = 0;

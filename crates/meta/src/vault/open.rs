@@ -1,4 +1,4 @@
-//! Formatting a vault, and opening one: choosing the newest superblock and the current copies.
+//! Formats a vault; and opens a vault, which includes the choice of the newest superblock and of the current copies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,14 +19,14 @@ use super::{Inner, Vault};
 use crate::Uuid;
 use crate::io::{all_of, write_all};
 
-/// Sizes of a new vault.
+/// Sizes for the format of a new vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// Bytes of the log of the vault; if `None`, a share of the smallest disk.
+    /// Size of the log in bytes; if `None`, a share of the smallest disk.
     pub log_bytes: Option<u64>,
-    /// Most objects that exist in the vault at one time.
+    /// Maximum number of objects that the vault can have at one time.
     pub objects: u32,
-    /// Bytes that a copy occupies, from the start of its disk on; if `None`, the size of the smallest disk.
+    /// Number of bytes that a copy occupies on its disk, from byte 0 on; if `None`, the size of the smallest disk.
     pub bytes: Option<u64>,
 }
 
@@ -36,26 +36,26 @@ impl Default for Shape {
     }
 }
 
-/// Default share of the log: one in this many bytes of a disk.
+/// Share of the log in a disk by default: one byte in this many.
 const LOG_PART: u64 = 32;
 
-/// Largest default log.
+/// Largest log in bytes that a new vault gets by default.
 const LOG_BYTES_USUAL: u64 = 16 << 20;
 
-/// Bytes of a new vault that one request fills with zeros. A disk that really writes them finishes such a request in
-/// time.
+/// Number of bytes that one request zeros when a vault is formatted: few enough that a disk which really writes the
+/// zeros completes the request in time.
 const ROOM_STEP: u64 = 64 << 20;
 
 /// Options for opening a vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Bytes of the page cache; at least [`super::CACHE_BYTES_MIN`].
+    /// Size of the page cache in bytes; at least [`super::CACHE_BYTES_MIN`].
     pub cache_bytes: usize,
-    /// Whether nothing may be written to the disks. The log is then replayed in memory only.
+    /// Whether to open the vault without any write to its disks. Its log is then replayed in memory only.
     pub read_only: bool,
-    /// Whether the vault may be opened while a current copy is missing.
+    /// Whether to open the vault even if a current copy is missing.
     pub may_degrade: bool,
-    /// UUID that the vault on the disks must have, if it is known.
+    /// UUID that the vault on the disks must have; `None` accepts any vault.
     pub vault: Option<Uuid>,
 }
 
@@ -65,13 +65,13 @@ impl Default for Options {
     }
 }
 
-/// The newest superblock of a disk, and its slot.
+/// The newest superblock of a copy, and the index of the slot that holds it.
 struct AreaContent {
     superblock: Superblock,
     slot: usize,
 }
 
-/// Returns the newest superblock of a copy; `None` if it has none.
+/// Returns the newest superblock on the disk `lower`; `None` if both slots have no superblock.
 async fn look(env: &Env, lower: &Lower) -> Result<Option<AreaContent>> {
     check_disk(lower)?;
     let mut best: Option<AreaContent> = None;
@@ -120,12 +120,13 @@ fn check_disk(lower: &Lower) -> Result<()> {
 }
 
 impl Vault {
-    /// Formats the disks `lowers` as a new, empty vault: one copy on each. Their former content is lost, so the caller
-    /// must make sure that it is not needed.
+    /// Formats the disks `lowers` as a new, empty vault with one copy on each disk. The former content of the disks is
+    /// lost, so the caller must make sure that it is not needed.
     ///
     /// # Errors
-    /// `NoSpace` if the smallest disk is too small, or a disk has less room than its size claims; `Invalid` for an
-    /// impossible shape or more than 8 disks; and errors of the disks: then there may be a vault on some of them.
+    /// `NoSpace` if the smallest disk is too small, or if a disk cannot store as many bytes as it reports; `Invalid`
+    /// for impossible sizes or a wrong number of disks; and errors of the disks, after which some of them may have the
+    /// vault.
     pub async fn format(env: &Env, lowers: &[Lower], shape: Shape) -> Result<Uuid> {
         if lowers.is_empty() || lowers.len() > COPIES_MAX {
             let words =
@@ -170,18 +171,19 @@ impl Vault {
         Ok(superblock.vault)
     }
 
-    /// Opens a vault from its copies, in the order of their indices; `None` stands for a copy that is missing.
+    /// Opens the vault whose copy `n` is on the disk `lowers[n]`; `None` stands for a missing copy.
     ///
     /// # Errors
-    /// `NotFound` if there is no vault on any disk; `Unsupported` if it is of a newer version; `Invalid` for a disk
-    /// in the wrong position; `Degraded` if a current copy is missing or has no superblock, unless
+    /// `NotFound` if no disk has a vault; `Unsupported` if the vault needs a newer version of Cairn; `Invalid` for a
+    /// disk in the wrong position; `Degraded` if a current copy is missing or has no superblock, unless
     /// [`Options::may_degrade`]; `Corrupt` if copies were written independently of each other (split brain), or if a
-    /// part that the vault needs is damaged on all copies.
+    /// necessary part of the vault is damaged on all copies.
     pub async fn open(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Self> {
         Self::open_with(env, lowers, None, options).await
     }
 
-    /// Opens a vault whose records name data on the lower `data`.
+    /// Opens a vault as [`Vault::open`] does. The records of its log name data outside of the vault, on the lower
+    /// `data`.
     ///
     /// # Errors
     /// As [`Vault::open`], and errors of `data`.
@@ -203,7 +205,7 @@ impl Vault {
     ) -> Result<Self> {
         let replicas = gather(env, lowers, options).await?;
         if !options.read_only {
-            // Writes that an earlier process may have left in a cache become durable now.
+            // Writes of an earlier process may still be in caches of the disks; this flush makes them durable.
             let beside = data.as_ref().and_then(Place::start_flush);
             replicas.flush().await;
             if let Some(flush) = beside {
@@ -246,7 +248,7 @@ impl Inner {
         if self.read_only {
             return Ok(());
         }
-        // From here on only records of this opening count, and every copy has the same ones.
+        // From now on, only records of the new epoch count, and every current copy has the same ones.
         self.replicas.raise_epoch();
         let epoch = self.replicas.epoch().number;
         self.commits.head.set(Position { epoch, ..found.end });
@@ -263,8 +265,8 @@ impl Inner {
     }
 }
 
-/// Reserves buffers for one record, and for the pages that are read and written at once. So a commit never waits for
-/// a pool that requests have exhausted which wait for this commit.
+/// Reserves the buffers for one record, and for the pages that are read and written at the same time. So a commit never
+/// waits for buffers that are held by requests which wait for this commit.
 fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     let record = (geometry.record_bytes_max() as usize).next_power_of_two();
     let bytes = record + (WINDOW + 1 + READS_MAX + COPIES_MAX) * PAGE_BYTES;
@@ -275,8 +277,9 @@ fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     Err(Error::new(ErrorKind::Limit, words))
 }
 
-/// Fills the first `bytes` with allocated zeros. So a sparse file has room for all that the vault writes, even if its
-/// file system runs full later; changes that free space can still be committed then.
+/// Fills the first `bytes` bytes of a disk with allocated zeros. So the file system of a sparse file has room for all
+/// that the vault will write, even if the file system becomes full later; changes that free space can then still be
+/// committed.
 async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
     let mut at = 0;
     while let Some(range) = ByteRange::between(at, bytes.min(at + ROOM_STEP)) {
@@ -286,7 +289,7 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
         if error.kind() != ErrorKind::NoSpace {
             return Err(error);
         }
-        // The space is useless here. An error of the discard would matter less than the error below.
+        // The allocated space has no use any more. An error of this discard would matter less than the error below.
         let range = ByteRange::new(0, at).expect("zeroed ranges have bytes");
         let _ = lower.call(Op::Discard { range, fua: false }).await;
         let words = format!("the disk has no room for the {bytes} bytes of a new vault: {error}");
@@ -295,7 +298,7 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes zeros to slot 1 of the superblock of a copy, and the superblock (or zeros) to slot 0.
+/// Zeros slot 1 of a copy's superblock, and writes `superblock` (or zeros) to slot 0.
 pub(super) async fn write_first(
     env: &Env,
     lower: &Lower,
@@ -310,7 +313,7 @@ pub(super) async fn write_first(
     lower.flush().await
 }
 
-/// Reads the superblocks of all copies, and decides which one counts and which copies are current.
+/// Reads the superblocks of all copies, chooses the newest, and returns the copies with their states.
 async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Replicas> {
     let mut seen = Vec::new();
     let mut trouble = Vec::new();
@@ -319,7 +322,7 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
             None => None,
             Some(lower) => match look(env, lower).await {
                 Ok(seen) => seen,
-                // A copy of a newer version is an error; a damaged copy counts as missing.
+                // A copy of a newer version of Cairn is an error; a damaged copy counts as missing.
                 Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
                 Err(error) => {
                     trouble.push(format!("copy {copy}: {error}"));
@@ -396,7 +399,7 @@ fn check_newest(newest: &Superblock, lowers: &[Option<Lower>], options: &Options
     Ok(())
 }
 
-/// Checks that a copy's own superblock agrees with the newest superblock.
+/// Checks that the superblock `own` of a copy agrees with the newest superblock of the vault.
 fn check_copy(newest: &Superblock, copy: usize, own: &Superblock) -> Result<()> {
     if own.vault != newest.vault || own.copies != newest.copies || own.copy as usize != copy {
         let words = format!(

@@ -1,4 +1,4 @@
-//! The encoding of a page, and of the pointer that names its valid home.
+//! The encoding of a page of a vault, and of a pointer to a page.
 
 use crc_fast::CrcAlgorithm;
 use zerocopy::little_endian::U64;
@@ -6,16 +6,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::geometry::PageNumber;
 
-/// Bytes of a page of a vault. The sizes of all parts of a vault are multiples of this.
+/// Size of a page in bytes. The size of each part of a vault is a multiple of this.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Bytes of a page that hold content of its object.
+/// Number of bytes of a page that hold content of its object.
 pub const CONTENT_BYTES: usize = PAGE_BYTES - size_of::<Header>();
 
-/// Number of pointers in one page of the vault's map, the tree of pointers to all pages.
+/// Number of pointers in one page of the vault's map of pages, the tree of pointers to all pages.
 pub const POINTERS_PER_PAGE: u64 = (CONTENT_BYTES / size_of::<RawPointer>()) as u64;
 
-/// Object number in the header of pages that belong to the vault's map of pages.
+/// Object number in the header of each page of the vault's map of pages.
 pub const MAP_OWNER: u64 = u64::MAX;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -37,25 +37,24 @@ struct RawPointer {
 const _: () = assert!(size_of::<Header>() == 32 && size_of::<RawPointer>() == 16);
 const _: () = assert!(POINTERS_PER_PAGE == 254);
 
-/// Returns the checksum of `bytes` that all structures in a vault use.
+/// Returns the checksum of `bytes`: CRC-64/NVME, as all structures of a vault use it.
 pub fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// A pointer to one version of a page, kept in the vault's map of pages: the checkpoint, home and checksum of the
-/// version.
+/// A pointer to one version of a page, stored in the vault's map of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pointer {
-    /// Number of the checkpoint that wrote the page.
+    /// Number of the checkpoint that wrote this version of the page.
     pub checkpoint: u64,
-    /// Index of the home that holds this version of the page.
+    /// Index (0 or 1) of the home on each copy that holds this version of the page.
     pub home: usize,
     /// Checksum of this version of the page.
     pub checksum: u64,
 }
 
 impl Pointer {
-    /// Bytes of an encoded pointer.
+    /// Length in bytes of an encoded pointer.
     pub const BYTES: usize = size_of::<RawPointer>();
 
     /// Decodes a pointer to a page; `None` for a page that was never written.
@@ -85,7 +84,7 @@ impl Pointer {
     }
 }
 
-/// The bytes of a page in memory. The checksum and the checkpoint in them are set when the page is written.
+/// The bytes of a page in memory. [`Page::seal`] sets the checkpoint and the checksum in its header.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Page([u8; PAGE_BYTES]);
 
@@ -127,18 +126,19 @@ impl Page {
         &mut self.0[size_of::<Header>()..]
     }
 
-    /// Returns the pointer with index `place` in this page, which is one of the vault's map of pages.
+    /// Returns the pointer with index `place` in this page, a page of the vault's map of pages.
     pub fn pointer(&self, place: usize) -> Option<Pointer> {
         Pointer::decode(&self.content()[place * Pointer::BYTES..][..Pointer::BYTES])
     }
 
-    /// Sets the pointer with index `place` in this page, which is one of the vault's map of pages.
+    /// Sets the pointer with index `place` in this page, a page of the vault's map of pages.
     pub fn set_pointer(&mut self, place: usize, pointer: Pointer) {
         self.content_mut()[place * Pointer::BYTES..][..Pointer::BYTES]
             .copy_from_slice(&Pointer::encode(Some(pointer)));
     }
 
-    /// Sets the checkpoint and the checksum in the page for a write to `home`, and returns the pointer to this version.
+    /// Prepares the page for a write to home `home`: sets the checkpoint and the checksum. Returns the pointer to this
+    /// version.
     pub fn seal(&mut self, checkpoint: u64, home: usize) -> Pointer {
         self.header_mut().checkpoint = checkpoint.into();
         let sum = checksum(&self.0[size_of::<U64>()..]);
@@ -151,7 +151,7 @@ impl Page {
         &self.0
     }
 
-    /// Returns the page in `bytes` after checking that it is page `number`, in the version that `pointer` names.
+    /// Returns the page in `bytes`, after checking that it is page `number` in the version that `pointer` names.
     ///
     /// # Errors
     /// A description of the difference.

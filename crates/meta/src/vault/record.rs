@@ -1,4 +1,4 @@
-//! The encoding of a record of the log, and of the changes in it.
+//! The encoding of a record of the log of a vault, and of the changes in a record.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,10 +10,10 @@ use crate::Uuid;
 /// Magic number at the start of a record in the log of a vault.
 pub const RECORD_MAGIC: [u8; 8] = *b"CAIRNREC";
 
-/// Bytes of the header of a record, before its changes.
+/// Length in bytes of the header of a record, before its changes.
 pub const RECORD_HEADER_BYTES: usize = size_of::<Header>();
 
-/// Bytes of the header of a change, before the bytes that it writes.
+/// Length in bytes of the header of a change, before the bytes that the change writes.
 pub const CHANGE_HEADER_BYTES: usize = size_of::<ChangeHeader>();
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -43,7 +43,7 @@ struct ChangeHeader {
 
 const _: () = assert!(size_of::<Header>() == 72 && size_of::<ChangeHeader>() == 24);
 
-/// Position of the checksum. The checksum does not cover these bytes.
+/// Position of the checksum in a record. The checksum does not cover these bytes.
 const CHECKSUM: std::ops::Range<usize> = 8..16;
 
 const WRITE: u8 = 1;
@@ -52,7 +52,7 @@ const BITS: u8 = 3;
 const DATA: u8 = 4;
 const LET_GO: u8 = 5;
 
-/// Bytes of a checksum of data.
+/// Length in bytes of the checksum of data outside of the vault.
 const DATA_CHECKSUM_BYTES: usize = size_of::<U64>();
 
 /// Operation of a change in a record of the log.
@@ -66,7 +66,7 @@ pub enum Verb<'a> {
     Bits(u32, bool),
     /// Names data outside of the vault, by length and checksum: the next change in the record makes them reachable.
     Data(u32, u64),
-    /// Permits that data which an earlier record has named are changed in place.
+    /// Ends the protection of data that an earlier record names: from this record on, they may be changed in place.
     LetGo,
 }
 
@@ -77,10 +77,10 @@ impl Verb<'_> {
     }
 }
 
-/// A change in a record of the log, of at least one byte or bit.
+/// A change in a record of the log. It covers at least one byte or bit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change<'a> {
-    /// Number of the object; 0 if the change is of data outside of the vault.
+    /// Number of the object that changes; 0 for data outside of the vault.
     pub object: u64,
     /// First byte or bit in the object, or first byte of the data outside of the vault.
     pub from: u64,
@@ -89,7 +89,7 @@ pub struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Returns the number of bytes or bits that the change concerns.
+    /// Returns the number of bytes or bits that the change covers.
     pub fn length(&self) -> u32 {
         match self.verb {
             Verb::Write(bytes) => bytes.len() as u32,
@@ -98,7 +98,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Returns the bytes that the change concerns: the first one and their number.
+    /// Returns the bytes that the change covers: the offset of the first byte, and their number.
     pub fn byte_range(&self) -> (u64, u64) {
         match self.verb {
             Verb::Write(_) | Verb::Fill(..) | Verb::Data(..) | Verb::LetGo => {
@@ -136,10 +136,10 @@ impl<'a> Change<'a> {
         to.extend_from_slice(bytes);
     }
 
-    /// Decodes the first change in `bytes`, and returns it with the rest of `bytes`.
+    /// Decodes the first change in `bytes`. Returns the change, and the bytes after it.
     ///
     /// # Errors
-    /// A description of the fault.
+    /// A description of the fault in the change.
     pub fn decode(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), String> {
         let (header, rest) =
             ChangeHeader::ref_from_prefix(bytes).map_err(|_| "a change is truncated")?;
@@ -189,9 +189,9 @@ pub fn changes(mut bytes: &[u8]) -> Result<Vec<Change<'_>>, String> {
 /// The decoded header of a record in the log of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Position of the record: its offset and number, the checksum of the record before it, and its own epoch.
+    /// Position of the record in the log: its offset, its number, the checksum of the previous record, and its epoch.
     pub at: Position,
-    /// Bytes of the record, without padding.
+    /// Length of the record in bytes, without padding.
     pub length: u32,
     /// Number of changes in the record.
     pub changes: u32,
@@ -211,16 +211,16 @@ impl Head {
     }
 }
 
-/// Returns the bytes that a record of `length` bytes occupies in the log, with padding.
+/// Returns the number of bytes that a record of `length` bytes occupies in the log, including padding.
 pub const fn padded(length: usize) -> usize {
     length.next_multiple_of(PAGE_BYTES)
 }
 
-/// Encodes a record of `changes` changes, whose bytes are in `parts`, into `to`. The length of `to` must be the padded
-/// length of the record.
+/// Encodes a record with `changes` changes, whose encoded bytes are in `parts`, into `to`. The length of `to` must be
+/// the padded length of the record.
 ///
 /// # Panics
-/// If `to` has another length.
+/// If the length of `to` is not the padded length of the record.
 pub fn encode(vault: Uuid, at: Position, changes: u32, parts: &[&[u8]], to: &mut [u8]) -> Head {
     let length = RECORD_HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
     assert_eq!(to.len(), padded(length), "the buffer has the length of the record");
@@ -247,8 +247,8 @@ pub fn encode(vault: Uuid, at: Position, changes: u32, parts: &[&[u8]], to: &mut
     Head { at, length: length as u32, changes, checksum: sum }
 }
 
-/// Decodes the record at the beginning of `bytes`, if it is a complete one of this vault: its header and the bytes of
-/// its changes.
+/// Decodes the record at the beginning of `bytes`. Returns its header and the bytes of its changes; `None` if it is
+/// incomplete, damaged, or not of this vault.
 pub fn decode(vault: Uuid, bytes: &[u8]) -> Option<(Head, &[u8])> {
     let (header, _) = Header::ref_from_prefix(bytes).ok()?;
     let length = header.length.get() as usize;
@@ -282,7 +282,7 @@ pub fn record_checksum(record: &[u8]) -> u64 {
     digest.finalize()
 }
 
-/// Returns the length that the header of the record at the beginning of `bytes` contains.
+/// Returns the length in the header of the record at the beginning of `bytes`. The record is not verified.
 pub fn claimed_length(bytes: &[u8]) -> Option<usize> {
     let (header, _) = Header::ref_from_prefix(bytes).ok()?;
     (header.magic == RECORD_MAGIC).then(|| header.length.get() as usize)

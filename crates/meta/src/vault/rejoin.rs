@@ -1,4 +1,4 @@
-//! Resync of a copy that was left behind.
+//! Resync of a copy of a vault that was left behind.
 
 use block::{ByteRange, Error, ErrorKind, Lower, Op, Result};
 
@@ -8,16 +8,16 @@ use super::replicas::CopyState;
 use super::superblock::Position;
 use super::{Inner, Vault, open};
 
-/// Pages that are copied in one batch; between batches a checkpoint may run.
+/// Number of pages that a resync copies in one batch. A checkpoint may run between two batches.
 const BATCH: usize = 64;
 
 impl Vault {
-    /// Resyncs a copy of the vault that was left behind, or was replaced by a blank disk: copies every page to it while
-    /// the vault is in use. The former content of the disk is lost.
+    /// Resyncs copy `copy` of the vault, which was left behind or replaced by a blank disk: copies every page to its
+    /// disk while the vault is in use. The former content of the disk is lost.
     ///
     /// # Errors
-    /// `Invalid` for a copy that is current or missing; errors of its disk, after which it stays behind; `Faulted` if
-    /// the vault has failed, `ReadOnly`.
+    /// `Invalid` for a copy that is current or missing; errors of its disk, after which the copy is still left behind;
+    /// `Faulted` if the vault has failed; `ReadOnly`.
     pub async fn rejoin(&self, copy: usize) -> Result<()> {
         let inner = &self.0;
         inner.check_writable()?;
@@ -37,7 +37,8 @@ impl Vault {
 }
 
 impl Inner {
-    /// Erases the superblocks and the log of a copy, so that nothing on it is taken for this vault or its records.
+    /// Erases the superblocks and the log of a copy, so that no opening takes old bytes for this vault or for its
+    /// records.
     async fn blank(&self, copy: usize, lower: &Lower) -> Result<()> {
         self.replicas.set_slot(copy, None);
         open::write_first(&self.env, lower, None).await?;
@@ -49,8 +50,8 @@ impl Inner {
             lower.call(Op::WriteZeroes { range, unmap: false, fua: false }).await.result?;
         }
         lower.flush().await?;
-        // Writes a superblock that declares the copy as behind. So a power cut cannot leave it without a superblock
-        // once the others declare it as current.
+        // This superblock marks the copy as not current. So a power cut cannot leave the copy without a superblock
+        // after the other copies have recorded it as current.
         let behind = self.replicas.superblock_behind(copy);
         open::write_first(&self.env, lower, Some(&behind)).await?;
         self.replicas.set_slot(copy, Some(0));
@@ -62,13 +63,13 @@ impl Inner {
             let _no_record = self.commits.logging.lock().await;
             self.replicas.set_copy_state(copy, CopyState::Joining);
         }
-        // The log after this checkpoint is on the copy as well.
+        // Records after this checkpoint are written to the log of this copy too.
         self.checkpoint(true).await?;
         self.copy_pages(copy, lower).await?;
         let _no_record = self.commits.logging.lock().await;
         let _turn = self.checkpointing.lock().await;
         self.check_joining(copy)?;
-        // Records of an epoch that the copy took no part in do not belong to its log.
+        // The log of the copy must not contain records of an epoch in which the copy had no superblock.
         self.replicas.raise_epoch();
         let epoch = self.replicas.epoch().number;
         self.commits.head.set(Position { epoch, ..self.commits.head.get() });
@@ -92,11 +93,11 @@ impl Inner {
         }
     }
 
-    /// Copies every page that the map names, in the order of their numbers.
+    /// Copies every page that the map of pages contains to a copy, in the order of the page numbers.
     async fn copy_pages(&self, copy: usize, lower: &Lower) -> Result<()> {
         let mut next = 0;
         while next < self.replicas.geometry.all_pages() {
-            // A checkpoint during a batch could overwrite pages that are being copied.
+            // A checkpoint during a batch could overwrite a page that is being copied.
             let _turn = self.checkpointing.lock().await;
             for _ in 0..BATCH {
                 if next >= self.replicas.geometry.all_pages() {
@@ -112,7 +113,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Copies a page, and returns the number of the next one.
+    /// Copies page `number` to a copy, if the page was ever written. Returns the number of the next page.
     async fn copy_page(&self, number: PageNumber, copy: usize, to: &Lower) -> Result<PageNumber> {
         let Some(pointer) = self.tree.pointer(&self.replicas, number).await? else {
             return Ok(number + 1);

@@ -1,4 +1,4 @@
-//! Replay of the log after a crash: finding the valid records, and applying their changes.
+//! Replay of the log of a vault after a crash: finds the valid records, and applies their changes.
 
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Lower, Result};
@@ -15,10 +15,10 @@ use super::superblock::Position;
 use super::transaction::TRANSACTION_PAGES_MAX;
 use crate::Uuid;
 
-/// Bytes of the log that one read fetches.
+/// Maximum number of bytes of the log that one read fetches.
 const READ_BYTES: usize = 256 << 10;
 
-/// The complete log of one copy.
+/// All bytes of the log of one copy.
 struct Ring(Vec<u8>);
 
 impl Ring {
@@ -34,7 +34,7 @@ impl Ring {
         Ok(Self(bytes))
     }
 
-    /// Returns the header and the changes of the record at a position, if there is one.
+    /// Returns the header and the changes of the record at offset `place` of the ring, if a valid record is there.
     fn record(&self, vault: Uuid, geometry: &Geometry, place: usize) -> Option<(Head, Vec<u8>)> {
         let length = record::claimed_length(&self.0[place..])?;
         if length as u64 > geometry.record_bytes_max() {
@@ -52,15 +52,15 @@ impl Ring {
     }
 }
 
-/// The records of the log from its tail on, and the position of the next one.
+/// The records of the log to replay, from its tail on, and the position of the next record to write.
 pub(super) struct Found {
     pub records: Vec<(Head, Vec<u8>)>,
     pub end: Position,
 }
 
 impl Found {
-    /// Marks in the last record the numbers that made the data in `lost` reachable, so that reading these numbers
-    /// returns an error from now on.
+    /// Sets the flag `LOST` in the last record: in the numbers that made the data in `lost` reachable, so that reading
+    /// these numbers returns an error from now on.
     ///
     /// # Errors
     /// `Corrupt` if the numbers cannot be marked.
@@ -75,18 +75,18 @@ impl Found {
     }
 }
 
-/// Whether a record continues the log at `end`, judging from its header.
+/// Whether a record with the header `head` continues the log at `end`.
 fn follows(head: &Head, end: &Position) -> bool {
     let Position { offset, number, previous, epoch } = *end;
     let at = &head.at;
     (at.offset, at.number, at.previous) == (offset, number, previous) && at.epoch >= epoch
 }
 
-/// Reads the logs of all current copies, and returns the records to replay. A copy with an unreadable log is left
+/// Reads the logs of all current copies, and returns the records to replay. Leaves a copy with an unreadable log
 /// behind.
 ///
 /// # Errors
-/// `Corrupt` if a record is missing and a later one is present; the read error of the last remaining copy.
+/// `Corrupt` if no copy has a record, and a later record is intact; the read error of the last remaining copy.
 pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
     let Geometry { log_bytes, .. } = replicas.geometry;
     let mut found = Found { records: Vec::new(), end: replicas.durable.get().tail };
@@ -139,7 +139,8 @@ pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
 }
 
 impl Inner {
-    /// Applies the changes of the records to pages in memory, with checkpoints when the cache gets too full.
+    /// Applies the changes of the records `found` to pages in memory. Makes a checkpoint whenever the cache has too
+    /// many dirty pages.
     ///
     /// # Errors
     /// `Corrupt` if a change is outside of its object; `Limit` if the changes need more pages than the cache has and
@@ -164,8 +165,8 @@ impl Inner {
                     ErrorKind::Corrupt => damaged(error.message().to_owned()),
                     _ => error,
                 })?;
-                // A checkpoint inside a record is safe too: the record stays in the log, and applying a change twice
-                // changes nothing.
+                // A checkpoint between two changes of a record is safe: the record stays in the log, and applying a
+                // change a second time has no effect.
                 self.make_room().await?;
             }
             self.commits.head.set(head.next());
@@ -187,10 +188,10 @@ impl Inner {
         self.checkpoint(false).await
     }
 
-    /// Applies one change of a record.
+    /// Applies one change of a record to pages in memory.
     async fn repeat(&self, change: &Change<'_>) -> Result<()> {
         let Ok(entry) = self.entry(change.object) else {
-            // Advisory changes may come after their object was deleted.
+            // A change of an advisory object may follow the deletion of the object in the log.
             return Ok(());
         };
         if pieces(change).count() > TRANSACTION_PAGES_MAX {
@@ -214,7 +215,7 @@ impl Inner {
         self.note_slots(change)
     }
 
-    /// Updates the directory in memory after a change of the pages of the directory.
+    /// Updates the directory in memory after a change of its pages. Does nothing for a change of another object.
     pub(super) fn note_slots(&self, change: &Change<'_>) -> Result<()> {
         if change.object != DIRECTORY {
             return Ok(());
@@ -224,7 +225,7 @@ impl Inner {
         slots.into_iter().try_for_each(|slot| self.note_slot(slot))
     }
 
-    /// Updates one slot of the directory in memory from its page, which is in the cache.
+    /// Updates slot `slot` of the directory in memory from its page, which is in the cache.
     pub(super) fn note_slot(&self, slot: usize) -> Result<()> {
         let per_page = super::directory::SLOTS_PER_PAGE;
         let cache = self.tree.cache.borrow();

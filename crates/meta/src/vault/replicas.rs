@@ -1,4 +1,4 @@
-//! The copies of a vault, their states, and the superblocks that record them.
+//! The copies of a vault, their states, and the superblocks that record these states.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,15 +14,15 @@ use crate::io::{all_of, write_all};
 /// State of a copy of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyState {
-    /// The copy has all committed records.
+    /// The copy has every committed record.
     Current,
-    /// The copy is being resynced, and takes part in all writes.
+    /// The copy is being resynced, and gets all new writes.
     Joining,
-    /// The copy has missed a write, or is missing.
+    /// The copy has missed a write, or its disk is missing.
     Behind,
 }
 
-/// The content of the superblocks of a vault, apart from the states of the copies.
+/// The part of the superblocks that a checkpoint writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Durable {
     pub checkpoint: u64,
@@ -33,9 +33,9 @@ pub(super) struct Durable {
 pub(super) struct Replica {
     pub lower: Option<Lower>,
     standing: Cell<CopyState>,
-    /// Slot of its newest superblock; `None` if neither slot counts.
+    /// Slot of the newest superblock of the copy; `None` if neither slot has a valid one.
     slot: Cell<Option<usize>>,
-    /// The error for which it was left behind.
+    /// The error for which this process left the copy behind.
     fault: RefCell<Option<Error>>,
 }
 
@@ -48,11 +48,11 @@ pub(super) struct Replicas {
     sequence: Cell<u64>,
     sent: Cell<[Epoch; COPIES_MAX]>,
     pub durable: Cell<Durable>,
-    /// Current copies according to the newest superblock, as a bitmap.
+    /// The current copies as the superblocks that were last written record them, as a bitmap.
     told: Cell<u32>,
-    /// Current copies according to the last superblock that is durable on all of them, as a bitmap.
+    /// The current copies as a superblock records them that is durable on all of these copies, as a bitmap.
     known: Cell<u32>,
-    /// Lock that lets one superblock be written at a time.
+    /// Lock that permits one write of superblocks at a time.
     turn: Mutex,
 }
 
@@ -64,7 +64,7 @@ impl Replica {
 }
 
 impl Replicas {
-    /// Returns the copies of the vault that the superblock `newest` describes.
+    /// Returns the copies `members` of the vault that the superblock `newest` describes.
     pub fn new(env: &Env, newest: &Superblock, members: Vec<Replica>) -> Self {
         let Superblock { checkpoint, root, tail, .. } = *newest;
         Self {
@@ -86,7 +86,7 @@ impl Replicas {
         self.epoch.get()
     }
 
-    /// Starts a new epoch of the vault, which only the current copies take part in.
+    /// Starts a new epoch of the vault. The next superblocks record it on the current copies only.
     pub fn raise_epoch(&self) {
         let number = self.epoch.get().number + 1;
         self.epoch.set(Epoch { number, draw: self.env.random("vault epoch") });
@@ -104,13 +104,13 @@ impl Replicas {
         self.members[copy].standing.set(standing);
     }
 
-    /// Records which slot of a copy holds its newest superblock; `None` for neither.
+    /// Sets which slot of a copy holds its newest superblock; `None` for neither slot.
     pub fn set_slot(&self, copy: usize, slot: Option<usize>) {
         self.members[copy].slot.set(slot);
     }
 
-    /// Returns the superblock that a copy gets before its resync: marked as not current, with the last epoch that was
-    /// sent to it.
+    /// Returns the superblock for a copy before its resync: it marks the copy as not current, and has the last epoch
+    /// that was sent to the copy.
     pub fn superblock_behind(&self, copy: usize) -> Superblock {
         let superblock = self.superblock(copy, self.durable.get());
         let current = superblock.current & !(1 << copy);
@@ -126,30 +126,30 @@ impl Replicas {
         self.members[copy].lower.as_ref()
     }
 
-    /// Returns the disk of a copy. The copy must be present.
+    /// Returns the disk of a copy.
     pub fn present(&self, copy: usize) -> &Lower {
         self.lower(copy).expect("a copy that takes writes is present")
     }
 
-    /// Returns the indices of the copies that take part in writes.
+    /// Returns the indices of the copies that get writes: those that are current or being resynced.
     pub fn writing(&self) -> Vec<usize> {
         let writes = |n: &usize| self.copy_state(*n) != CopyState::Behind;
         (0..self.members.len()).filter(writes).collect()
     }
 
-    /// Returns the indices of the copies that have all committed records.
+    /// Returns the indices of the copies that have every committed record.
     pub fn current(&self) -> Vec<usize> {
         let current = |n: &usize| self.copy_state(*n) == CopyState::Current;
         (0..self.members.len()).filter(current).collect()
     }
 
-    /// Describes superblocks of current copies that are damaged or gone, while the other slot of the same copy is
-    /// valid.
+    /// Returns a description of each damaged or missing superblock on the current copies. The other slot of the same
+    /// copy is valid.
     ///
     /// # Errors
-    /// Errors of a disk that does not answer.
+    /// The error of a disk that cannot be read.
     pub async fn damaged_superblocks(&self) -> Result<Vec<String>> {
-        // The lock keeps superblocks from being written meanwhile.
+        // While this lock is held, no superblock is written.
         let _alone = self.turn.lock().await;
         let mut damaged = Vec::new();
         for copy in self.current() {
@@ -160,7 +160,8 @@ impl Replicas {
             }
             let found: Vec<_> =
                 slots.iter().map(|(at, bytes)| (at, Superblock::decode(&bytes.read()))).collect();
-            // The first superblock of a copy is alone; from the second one on both slots are in use.
+            // After the first superblock of a copy, its other slot is empty. From the second superblock on, both slots
+            // are used.
             let is_first =
                 !found.iter().flat_map(|(_, found)| found).any(|found| found.sequence > 1);
             for ((at, found), (_, bytes)) in found.iter().zip(&slots) {
@@ -178,21 +179,21 @@ impl Replicas {
         Ok(damaged)
     }
 
-    /// Leaves a copy behind because of `error`. The other copies must record that ([`Self::settle`]) before any write
-    /// is acknowledged.
+    /// Marks a copy as left behind because of `error`. No write may be acknowledged before the other copies record that
+    /// ([`Self::settle`]).
     pub fn fail(&self, copy: usize, error: &Error) {
         let member = &self.members[copy];
         member.standing.set(CopyState::Behind);
         *member.fault.borrow_mut() = Some(error.clone());
     }
 
-    /// Starts a write of `data`, at offset `at`, to every copy that takes part in writes. Returns the requests by copy.
+    /// Starts a write of `data` at offset `at` of every copy that gets writes. Returns the requests by copy.
     pub fn start_write(&self, at: u64, data: &Buf) -> Vec<(usize, Vec<Child>)> {
         let begin = |n: usize| (n, write_all(self.present(n), at, data));
         self.writing().into_iter().map(begin).collect()
     }
 
-    /// Waits for started requests, by copy. A copy with a failed request is left behind.
+    /// Waits for the started requests of each copy. Leaves a copy behind if one of its requests fails.
     pub async fn finish(&self, begun: Vec<(usize, Vec<Child>)>) {
         for (copy, children) in begun {
             if let Err(error) = all_of(children).await {
@@ -201,17 +202,17 @@ impl Replicas {
         }
     }
 
-    /// Flushes every copy that takes part in writes, in parallel. A copy whose flush fails is left behind.
+    /// Flushes every copy that gets writes, in parallel. Leaves a copy behind if its flush fails.
     pub async fn flush(&self) {
         let begin = |n: usize| (n, vec![self.present(n).start(Op::Flush)]);
         self.finish(self.writing().into_iter().map(begin).collect()).await;
     }
 
-    /// Reads the version of page `number` that `pointer` names from any current copy. Returns it, and whether another
-    /// copy had it damaged or could not read it.
+    /// Reads the version of page `number` that `pointer` names from any current copy. Returns the page, and whether the
+    /// page was damaged or unreadable on another copy.
     ///
     /// # Errors
-    /// `Corrupt` if no copy has the page, or the error of the last disk that could not be read.
+    /// `Corrupt` if no copy has this version of the page; or the error of the last disk that could not be read.
     pub async fn read_page(&self, number: PageNumber, pointer: &Pointer) -> Result<(Page, bool)> {
         let current = self.current();
         let mut complaints = Vec::new();
@@ -234,7 +235,8 @@ impl Replicas {
         }
     }
 
-    /// Reads the version of page `number` that `pointer` names from one copy, or describes what that copy has instead.
+    /// Reads the version of page `number` that `pointer` names from one copy; or returns a description of what the copy
+    /// has instead.
     ///
     /// # Errors
     /// Errors of the disk of the copy.
@@ -258,12 +260,13 @@ impl Replicas {
         lower.read(range, into).await
     }
 
-    /// Returns the offset on a copy of an offset in the log, which is a ring.
+    /// Returns the position on a copy of offset `offset` of the log. The log is a ring, so offsets wrap around.
     pub fn log_place(&self, offset: u64) -> u64 {
         LOG_START + offset % self.geometry.log_bytes
     }
 
-    /// Records durably, in the superblocks of the remaining copies, which copies were left behind.
+    /// Makes the superblocks of the remaining current copies record durably which copies are current, unless they do
+    /// already.
     ///
     /// # Errors
     /// `Faulted` if no copy remains.
@@ -275,10 +278,10 @@ impl Replicas {
         self.write_until_known(self.durable.get(), false).await
     }
 
-    /// Writes a superblock with the content `next` to all current copies, and flushes it.
+    /// Writes a superblock with the content `next` to all current copies, and flushes them.
     ///
     /// # Errors
-    /// `Faulted` if no copy with the new superblock remains.
+    /// `Faulted` if every copy has failed.
     pub async fn publish(&self, next: Durable) -> Result<()> {
         let _alone = self.turn.lock().await;
         self.write_until_known(next, true).await
@@ -289,7 +292,7 @@ impl Replicas {
         self.current().iter().fold(0, |all, n| all | 1 << n)
     }
 
-    /// Writes superblocks until all current copies durably record which copies are current; at least once if `due`.
+    /// Writes superblocks until all current copies record durably which copies are current; at least once if `due`.
     async fn write_until_known(&self, next: Durable, mut due: bool) -> Result<()> {
         while self.mask() != 0 && (due || self.known.get() != self.mask()) {
             due = false;
@@ -358,7 +361,7 @@ impl Replicas {
     }
 }
 
-/// Returns the slot for the next superblock of a copy: not the slot of the last one.
+/// Returns the slot for the next superblock of a copy, whose newest superblock is in slot `last`.
 fn next_slot(last: Option<usize>) -> usize {
     match last {
         Some(last) if seeded::on(Bug::SuperblockOverActive) => last,

@@ -1,4 +1,4 @@
-//! The encoding of a superblock: the state of its copy and of the others.
+//! The encoding of a superblock of a vault. Each copy has one, which records the state of all copies.
 
 use std::fmt;
 
@@ -15,31 +15,32 @@ pub const MAGIC: [u8; 8] = *b"CAIRNVLT";
 /// Format version of vaults that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// Most copies of one vault.
+/// Maximum number of copies of one vault.
 pub const COPIES_MAX: usize = 8;
 
-/// Highest value of the counters and log offsets of a vault: beyond any use, and far from overflow.
+/// Highest valid value of the counters and log offsets of a vault: beyond any use, and far from overflow.
 pub const COUNT_MAX: u64 = 1 << 56;
 
-/// The epoch of a vault, which changes when a copy is left behind.
+/// The epoch of a vault. It rises when a copy is left behind, when a vault is opened for writing, and when a resync
+/// ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Epoch {
     /// Number of the epoch; a higher one is later.
     pub number: u64,
-    /// Random number that distinguishes epochs of the same number which were started independently.
+    /// Random number that distinguishes two epochs of the same number that were started independently of each other.
     pub draw: u64,
 }
 
-/// Position of a present or future record in the log of a vault.
+/// Position of a record in the log of a vault: of an existing one, or of the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Position {
-    /// Offset of the record in the log, which only increases; the log is a ring.
+    /// Offset of the record in the log. It only increases; in the ring it wraps around.
     pub offset: u64,
-    /// Number of the record.
+    /// Number of the record: one more than the previous record has.
     pub number: u64,
-    /// Checksum of the record before this one.
+    /// Checksum of the previous record.
     pub previous: u64,
-    /// Epoch of the record before this one, or the first epoch that may follow.
+    /// Epoch of the record; for the next record, the lowest epoch that it may have.
     pub epoch: u64,
 }
 
@@ -48,25 +49,25 @@ pub struct Position {
 pub struct Superblock {
     /// UUID of the vault.
     pub vault: Uuid,
-    /// Number of this write of the superblock; a higher one is later.
+    /// Number of this superblock: each later one of the vault has a higher number.
     pub sequence: u64,
-    /// Epoch of the vault.
+    /// Epoch of the vault when the superblock was written.
     pub epoch: Epoch,
-    /// Index of the copy that has this superblock.
+    /// Index of the copy to which the superblock was written.
     pub copy: u32,
     /// Number of copies of the vault.
     pub copies: u32,
-    /// Bitmap of the copies that have all committed records.
+    /// Bitmap of the copies that have every committed record.
     pub current: u32,
     /// Sizes of the parts of the vault.
     pub geometry: Geometry,
-    /// Number of the checkpoint that the superblock names.
+    /// Number of the newest checkpoint.
     pub checkpoint: u64,
-    /// Pointer to the root of the vault's map of pages; `None` if no page was ever written.
+    /// Pointer to the root of the map of pages; `None` if no page was ever written.
     pub root: Option<Pointer>,
-    /// Position of the first record of the log that is not in the checkpoint.
+    /// Position of the first record of the log that the checkpoint does not contain.
     pub tail: Position,
-    /// Last epoch of the vault that was sent to each copy.
+    /// For each copy, the last epoch of the vault in which a superblock was written to it.
     pub sent: [Epoch; COPIES_MAX],
     /// Bits of features that this version of Cairn does not know. This version may read the vault, but must not write
     /// it.
@@ -112,19 +113,19 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == PAGE_BYTES);
 
-/// Position of the checksum. The checksum does not cover these bytes.
+/// Position of the checksum in a superblock. The checksum does not cover these bytes.
 const CHECKSUM: std::ops::Range<usize> = 16..24;
 
 /// The reason why bytes are no valid superblock of a vault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// The bytes do not begin with the magic number of superblocks.
+    /// The bytes do not begin with the magic number of superblocks: they hold no superblock.
     NoMagic,
-    /// The superblock is intact, and has this format version, which this code does not know.
+    /// An intact superblock with this format version, which this code does not know.
     Version(u32),
-    /// The superblock is intact, and has these bits of features that this code does not know and a reader needs.
+    /// An intact superblock with these feature bits, which this code does not know and which a reader must know.
     Features(u64),
-    /// The superblock is corrupt or exceeds a limit, as the text describes.
+    /// The superblock is corrupt, or exceeds a limit; the text describes the fault.
     Damaged(String),
 }
 

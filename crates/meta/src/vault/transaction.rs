@@ -1,4 +1,4 @@
-//! Transactions: changes that happen together or not at all.
+//! Transactions of a vault: changes that become durable together or not at all.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -14,43 +14,44 @@ use super::page::CONTENT_BYTES;
 use super::record::{Change, Verb};
 use super::{Inner, ObjectId, Vault};
 
-/// Most pages that one transaction of a vault may change; fewer if the cache is small.
+/// Maximum number of pages that one transaction may change; a small cache permits fewer.
 pub const TRANSACTION_PAGES_MAX: usize = 256;
 
-/// A collection of changes to objects of a vault. [`Vault::commit`] makes them happen; dropping the transaction
+/// A list of changes to objects of a vault. [`Vault::commit`] makes the changes durable; dropping the transaction
 /// discards them.
 #[must_use = "a transaction changes nothing before its commit"]
 pub struct Transaction {
     vault: Rc<Inner>,
     pub(super) changes: Vec<u8>,
     pub(super) count: u32,
-    /// Pages that it touches: object, first and last index.
+    /// The pages that the transaction changes: number of the object, and indices of the first and last page in the
+    /// object.
     touched: Vec<(u64, u64, u64)>,
-    /// Changes of the transaction to the directory.
+    /// Reservations in the directory for objects that the transaction creates, extends or deletes.
     pub(super) plans: DirectoryReservations,
-    /// Objects that the transaction has locked, with the changes to their state in memory that take effect when the
-    /// commit is in progress.
+    /// The log objects that the transaction has locked, with the changes to their state in memory. These take effect
+    /// when the commit begins.
     pub(super) turns: Vec<LockedObject>,
-    /// Byte ranges of the data outside of the vault that the transaction makes reachable.
+    /// Byte ranges of the data outside of the vault that changes of the transaction make reachable.
     pub(super) named: Vec<ByteRange>,
-    /// Values that are dropped when the transaction is committed or dropped.
+    /// Values that are dropped when the transaction is committed or dropped, such as reservations.
     pub(super) kept: Vec<Box<dyn Any>>,
 }
 
-/// Changes to the directory that are reserved for a transaction. Dropping releases the reservations. The transaction
-/// waits in the queue of the vault, so the reference to the vault is weak.
+/// Reservations in the directory of a vault for a transaction. Dropping releases them. The reference to the vault is
+/// weak, because the queue of the vault holds this value.
 pub(super) struct DirectoryReservations {
     vault: Weak<Inner>,
     made: Vec<Planned>,
-    /// Objects that it deletes.
+    /// Numbers of the objects that the transaction deletes.
     gone: Vec<u64>,
 }
 
-/// An object that a transaction has locked until its commit is in progress, and the action at that moment.
+/// A log object that a transaction has locked until its commit begins, and the action at that moment.
 pub(super) struct LockedObject {
     pub object: u64,
     pub alone: Locked,
-    /// Offsets of the first and the next entry that a log will have.
+    /// Offsets of the first and of the next entry that the log has after the commit.
     pub planned: Rc<Cell<(u64, u64)>>,
     pub on_the_way: Box<dyn FnOnce()>,
 }
@@ -65,12 +66,12 @@ impl Drop for DirectoryReservations {
 }
 
 impl DirectoryReservations {
-    /// Returns no reservations, for a transaction that does not change the directory.
+    /// Returns empty reservations, for a transaction that creates, extends and deletes no objects.
     pub fn none(vault: &Inner) -> Self {
         Self { vault: vault.me.clone(), made: Vec::new(), gone: Vec::new() }
     }
 
-    /// Ends the reservations of a committed transaction: the reserved slots and pages are in use now.
+    /// Ends the reservations of a committed transaction, whose objects use the reserved slots and pages now.
     pub fn keep(mut self) {
         let Some(vault) = self.vault.upgrade() else { return };
         let mut directory = vault.directory.borrow_mut();
@@ -80,7 +81,7 @@ impl DirectoryReservations {
 }
 
 impl Vault {
-    /// Begins a transaction of the vault, without changes.
+    /// Begins an empty transaction of the vault.
     pub fn begin(&self) -> Transaction {
         Transaction {
             vault: self.0.clone(),
@@ -101,12 +102,12 @@ impl Transaction {
         self.count == 0
     }
 
-    /// Keeps `what`, such as a reservation, until the transaction is committed or dropped.
+    /// Holds the value `what`, such as a reservation, until the transaction is committed or dropped.
     pub fn keep(&mut self, what: impl Any) {
         self.kept.push(Box::new(what));
     }
 
-    /// Returns the directory entry that the object `number` will have once this transaction is committed.
+    /// Returns the directory entry that the object `number` has once this transaction is committed.
     pub(super) fn entry(&self, number: u64) -> Result<Rc<Entry>> {
         if self.plans.gone.contains(&number) {
             return Err(missing(number));
@@ -128,8 +129,8 @@ impl Transaction {
         of_kind(self.entry(id.0)?, kind)
     }
 
-    /// Adds a change of the object, from byte or bit `from` on, to the transaction; does nothing if `verb` concerns no
-    /// bytes or bits.
+    /// Adds to the transaction a change of an object from byte or bit `from` on. Does nothing if `verb` covers no bytes
+    /// or bits.
     pub(super) fn change(&mut self, object: u64, from: u64, verb: Verb<'_>) {
         let change = Change { object, from, verb };
         if change.length() == 0 {
@@ -150,10 +151,10 @@ impl Transaction {
         self.change(DIRECTORY, from, Verb::Write(&to.encode()));
     }
 
-    /// Creates an object with the properties `spec` when the transaction is committed. The object reads as zeros.
+    /// Adds to the transaction the creation of an object with the properties `spec`. The new object reads as zeros.
     ///
     /// # Errors
-    /// `InUse` if the owner has an object with that role, `NoSpace`, `Limit` if the directory is full, `Invalid` for an
+    /// `InUse` if the owner has an object with that role; `NoSpace`; `Limit` if the directory is full; `Invalid` for an
     /// impossible length or name.
     pub fn create(&mut self, spec: &Spec) -> Result<ObjectId> {
         let epoch = self.vault.replicas.epoch().number;
@@ -164,11 +165,11 @@ impl Transaction {
         Ok(id)
     }
 
-    /// Extends an object to `length` when the transaction is committed. The new part reads as zeros.
+    /// Adds to the transaction the extension of an object to `length`. The new part reads as zeros.
     ///
     /// # Errors
-    /// `NotFound`, `NoSpace`; `Invalid` if the object is already that long; `InUse` while another transaction grows or
-    /// deletes it.
+    /// `NotFound`, `NoSpace`; `Invalid` if the object has that length already; `InUse` while another transaction
+    /// extends or deletes the object.
     pub fn grow(&mut self, id: ObjectId, length: u64) -> Result<()> {
         let planned = self.vault.directory.borrow_mut().plan_growth(id.0, length)?;
         self.put(planned.slot, &Slot::Entry((*planned.entry).clone()));
@@ -176,10 +177,10 @@ impl Transaction {
         Ok(())
     }
 
-    /// Deletes an object when the transaction is committed.
+    /// Adds to the transaction the deletion of an object.
     ///
     /// # Errors
-    /// `NotFound`; `InUse` while another transaction grows or deletes it.
+    /// `NotFound`; `InUse` while another transaction extends or deletes the object.
     pub fn delete(&mut self, id: ObjectId) -> Result<()> {
         let (slot, _) = self.vault.directory.borrow_mut().hold(id.0)?;
         self.plans.gone.push(id.0);
@@ -187,7 +188,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Deletes every object of an owner when the transaction is committed.
+    /// Adds to the transaction the deletion of every object of an owner.
     ///
     /// # Errors
     /// As [`Transaction::delete`].
@@ -198,8 +199,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Returns the pages that the transaction changes, each with the number of the object that owns the page
-    /// afterwards.
+    /// Returns the pages that the transaction changes, each with the number of the object that owns the page after the
+    /// commit.
     pub(super) fn pages(&self) -> Result<BTreeMap<PageNumber, u64>> {
         let mut all = BTreeMap::new();
         for (object, first, last) in &self.touched {
@@ -219,8 +220,8 @@ impl Transaction {
         Ok(all)
     }
 
-    /// Marks the commit of the transaction as in progress: checks that all objects still exist, and makes unavailable
-    /// those that the transaction deletes.
+    /// Begins the commit of the transaction in the directory: checks that all changed objects still exist, and makes
+    /// the objects that the transaction deletes unavailable to other transactions.
     pub(super) fn set_out(&self) -> Result<()> {
         let mut directory = self.vault.directory.borrow_mut();
         for (object, ..) in &self.touched {
@@ -236,7 +237,7 @@ impl Transaction {
     }
 }
 
-/// Returns the directory entry after checking that the object has this kind.
+/// Returns the directory entry `entry`, after checking that its object is of this kind.
 pub(super) fn of_kind(entry: Rc<Entry>, kind: ObjectKind) -> Result<Rc<Entry>> {
     if entry.kind == kind {
         return Ok(entry);

@@ -1,4 +1,4 @@
-//! Pages on demand: found through the map, verified, kept in the cache.
+//! Loads pages of a vault on demand: finds them through the map of pages, verifies them, and puts them into the cache.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -10,23 +10,23 @@ use super::geometry::{Geometry, PageNumber};
 use super::page::{MAP_OWNER, POINTERS_PER_PAGE, Page, Pointer};
 use super::replicas::Replicas;
 
-/// Most pages of a vault that are read at once.
+/// Maximum number of pages of a vault that are read at one time.
 pub(super) const READS_MAX: usize = 32;
 
-/// Most pages that wait for a repair because a copy had them wrong.
+/// Maximum number of pages that can be scheduled for repair at one time.
 const MEND_MAX: usize = 1024;
 
 pub(super) struct Tree {
     geometry: Geometry,
     pub cache: RefCell<Cache>,
-    /// Pointer to the root of the newest checkpoint, written or being written.
+    /// Pointer to the root of the map of pages, as the newest checkpoint wrote it.
     root: Cell<Option<Pointer>>,
-    /// Number of changes of the root.
+    /// Number of times that a checkpoint replaced the root of the map.
     switches: Cell<u64>,
     loading: RefCell<BTreeSet<PageNumber>>,
     reads: Cell<usize>,
     waiting: Notify,
-    /// Pages of objects that the next checkpoint writes even if they have not changed.
+    /// Pages of objects that were damaged on a copy. The next checkpoint writes them even if they have not changed.
     mend: RefCell<BTreeSet<PageNumber>>,
 }
 
@@ -44,11 +44,11 @@ impl Tree {
         }
     }
 
-    /// Loads page `number` of the vault into the cache. The page stays cached at least until the next await of the
-    /// caller.
+    /// Loads page `number` of the vault into the cache, unless the cache has it. The page stays in the cache at least
+    /// until the caller awaits again.
     ///
     /// # Errors
-    /// `Corrupt` if no copy has the page that the map names; errors of the disks.
+    /// `Corrupt` if no copy has the version of the page to which the map points; errors of the disks.
     pub async fn ensure(&self, from: &Replicas, number: PageNumber) -> Result<()> {
         loop {
             if self.cache.borrow_mut().get(number).is_some() {
@@ -64,8 +64,8 @@ impl Tree {
             });
             let before = self.switches.get();
             let fetched = self.fetch(from, number).await;
-            // A page found through an older root may have been overwritten meanwhile, or a checkpoint may have cached
-            // it.
+            // If a checkpoint replaced the root meanwhile, the page that was read may be an overwritten one. A
+            // checkpoint may also have put the page into the cache.
             let is_here = self.cache.borrow().peek(number).is_some();
             if !is_here && self.switches.get() == before {
                 self.cache.borrow_mut().insert(number, fetched?);
@@ -100,7 +100,7 @@ impl Tree {
         number >= self.geometry.pages
     }
 
-    /// Returns the pointer to page `number` in the vault's map of pages; `None` if the page was never written.
+    /// Returns the pointer to page `number` in the map of pages; `None` if the page was never written.
     ///
     /// # Errors
     /// As [`Tree::ensure`].
@@ -112,13 +112,13 @@ impl Tree {
         Ok(self.cache.borrow().peek(parent).expect("the page was just loaded").pointer(place))
     }
 
-    /// Schedules the repair of page `number`, which was damaged on a copy. Instead of a page of the vault's map,
-    /// schedules a page of an object below it.
+    /// Schedules the repair of page `number`, which was damaged on a copy. For a page of the map, schedules a page of
+    /// an object below it, whose rewrite also rewrites the map page.
     pub fn note_mend(&self, number: PageNumber) {
         let mut page = number;
         let (mut first, mut level) = (self.geometry.pages, 1);
         if self.is_map(number) {
-            // Finds the leftmost page of the lowest level below this map page.
+            // Finds the page of an object to which the leftmost pointers below this map page lead.
             while number >= first + self.geometry.level_pages(level) {
                 first += self.geometry.level_pages(level);
                 level += 1;
@@ -131,12 +131,13 @@ impl Tree {
         }
     }
 
-    /// Whether pages are scheduled for repair, because a copy had them damaged.
+    /// Whether pages are scheduled for repair.
     pub fn has_to_mend(&self) -> bool {
         !self.mend.borrow().is_empty()
     }
 
-    /// Marks scheduled pages as dirty, at most `most`, so that the next checkpoint rewrites them on all copies.
+    /// Marks at most `most` of the pages scheduled for repair as dirty, so that the next checkpoint rewrites them on
+    /// all copies.
     ///
     /// # Errors
     /// As [`Tree::ensure`].
@@ -149,8 +150,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes `root` the root of the vault's map of pages. `written` are the new pages of the map, which are durable on
-    /// the disks.
+    /// Makes `root` the root of the map of pages. `written` are the numbers of the new map pages, which are durable on
+    /// the copies.
     pub fn switch(&self, root: Pointer, written: Vec<PageNumber>) {
         self.root.set(Some(root));
         self.switches.set(self.switches.get() + 1);

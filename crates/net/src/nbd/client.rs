@@ -1,7 +1,7 @@
-//! An NBD client: any number of requests in flight on one connection, replies in any order.
+//! The NBD client of one connection: any number of requests in flight, and replies in any order.
 //!
-//! Like the server, it sends requests that begin in one turn with one system call, and takes all arrived replies with
-//! one receive.
+//! Requests that begin in one turn of the engine are sent with one system call. All replies that have arrived are
+//! received with one system call.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -24,10 +24,10 @@ use super::target::secure;
 /// Time limit of the whole handshake with an NBD server.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Payload of this length or more is received directly into its buffer.
+/// Length in bytes from which the payload of a reply is received directly into the buffer of its read.
 const STRAIGHT_BYTES: usize = 64 << 10;
 
-/// A connection to an NBD server, in its transmission phase.
+/// A connection to an NBD server on which the handshake is complete.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -36,23 +36,23 @@ struct Inner {
     session: Session,
     pending: RefCell<Pending>,
     outbox: RefCell<Outbox>,
-    /// Requests that do not fit into the outbox yet, by number.
+    /// Requests that do not fit into the outbox yet, in the order in which they began, with their payloads.
     queued: RefCell<std::collections::VecDeque<(RequestHeader, Option<Buf>)>>,
     writer: Notify,
-    /// The reason why the connection is gone.
+    /// The reason for the end of the connection; `None` while the connection works.
     gone: RefCell<Option<Error>>,
-    /// Number of its tasks that still run: the reader and the writer.
+    /// Number of tasks of this connection (reader and writer) that have not ended.
     tasks: Cell<u8>,
-    /// Wakes the tasks that wait for the end of both.
+    /// Wakes the tasks that wait for the end of the reader and the writer.
     task_ended: Notify,
 }
 
-/// Bytes of the buffer pool that a connection to an NBD server uses: its inbox, two batches of heads, a message of the
-/// handshake. TLS uses [`tls::CONNECTION_BYTES`] more.
+/// Number of bytes of the buffer pool that a connection to an NBD server uses: for its inbox, for two batches of
+/// request headers, and for a message of the handshake. TLS uses [`tls::CONNECTION_BYTES`] more.
 pub(super) const CONNECTION_BYTES: usize = INBOX_BYTES + 3 * HEADS_BYTES;
 
 impl Client {
-    /// Connects to the NBD server at `to` and carries out the handshake.
+    /// Connects to the NBD server at `to`, and carries out the handshake with the settings `config`.
     ///
     /// # Errors
     /// Errors of the kernel, the handshake or the server, with the address of the server.
@@ -60,7 +60,7 @@ impl Client {
         Self::connect_with(env, to, config, None, Memory::Free).await
     }
 
-    /// Connects to an NBD server like [`Client::connect`], with buffers from `memory`. Requires TLS if `tls` is given.
+    /// Connects to an NBD server as [`Client::connect`] does, with buffers from `memory`. Requires TLS if `tls` is set.
     ///
     /// # Errors
     /// Errors of [`Client::connect`], and an invalid certificate of the server.
@@ -73,7 +73,7 @@ impl Client {
     ) -> Result<Self> {
         let config = ClientConfig { tls: tls.is_some(), ..config };
         let connecting = async {
-            // Errors of `connect` name the address themselves.
+            // Errors of `env.connect` contain the address already.
             let mut socket = env.connect(to).await?;
             let mut inbox = Inbox::over(memory.buf(env.pool(), INBOX_BYTES).await?);
             let heads = memory.buf(env.pool(), HEADS_BYTES).await?;
@@ -106,34 +106,34 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns the result of the handshake with the server.
+    /// Returns the facts from the handshake with the server: about the export, and about the agreed protocol.
     pub fn session(&self) -> &Session {
         &self.0.session
     }
 
-    /// Returns the reason why the connection is gone; `None` while it works.
+    /// Returns the reason for the end of the connection; `None` while the connection works.
     pub fn gone(&self) -> Option<Error> {
         self.0.gone.borrow().clone()
     }
 
-    /// Returns the number of unanswered requests on the connection.
+    /// Returns the number of requests in flight on the connection.
     pub(super) fn depth(&self) -> usize {
         let pending = self.0.pending.borrow();
         pending.slots.len() - pending.free.len()
     }
 
-    /// Ends the connection to the server at once, without sending anything more.
+    /// Ends the connection to the server at once, and fails all requests in flight with the error `why`.
     pub(super) fn sever(&self, why: Error) {
         self.0.end(why);
     }
 
-    /// Waits until the connection is gone and none of its tasks touches a buffer any more. Returns the reason for its
-    /// end.
+    /// Waits until the connection has ended, and both of its tasks as well: then no task uses a buffer of the
+    /// connection any more. Returns the reason for the end.
     pub(super) async fn ended(&self) -> Error {
         self.0.task_ended.until_some(|| self.gone().filter(|_| self.0.tasks.get() == 0)).await
     }
 
-    /// Sends a request to the server. The outcome of a read returns `buf` with the bytes that were read.
+    /// Sends a request to the server. The outcome of a read has `buf` with the bytes that were read.
     pub fn start(
         &self,
         command: Command,
@@ -148,7 +148,7 @@ impl Client {
         Ticket::new(self.0.clone(), cookie)
     }
 
-    /// Asks the server for the block status of `length` bytes from `offset` on.
+    /// Requests from the server the block status of `length` bytes from `offset` on.
     ///
     /// # Errors
     /// Errors of the server; `Unsupported` if the server has no `base:allocation`.
@@ -165,7 +165,8 @@ impl Client {
         slot.failed.map_or(Ok(slot.extents), Err)
     }
 
-    /// Sends a disconnect to the server. Requests in flight fail.
+    /// Sends a disconnect to the server, which then closes the connection. Requests that are still in flight at that
+    /// time fail.
     pub fn close(&self) {
         let (command, flags) = (Command::Disconnect, CommandFlags::NONE);
         self.0.queue(RequestHeader { command, flags, cookie: 0, offset: 0, length: 0 }, None);
@@ -212,7 +213,7 @@ impl Inner {
         }
     }
 
-    /// Ends the connection. All requests in flight fail with `why`.
+    /// Ends the connection at once. All requests in flight fail with the error `why`.
     fn end(&self, why: Error) {
         self.gone.borrow_mut().get_or_insert(why.clone());
         self.socket.shutdown();
@@ -230,7 +231,7 @@ impl Inner {
         self.task_ended.wake();
     }
 
-    /// Removes an answered request.
+    /// Removes a completed request from the requests in flight, and returns it; or waits for its reply.
     fn take(&self, cookie: u64, cx: &mut Context<'_>) -> Poll<Slot> {
         let mut pending = self.pending.borrow_mut();
         let slot = &mut pending.slots[place_of(cookie)];
@@ -308,7 +309,7 @@ async fn send(env: &Env, socket: &dyn Socket, out: &mut Vec<u8>, memory: Memory)
     Ok(())
 }
 
-/// Receives bytes into the inbox. The end of the stream is an error.
+/// Receives bytes of the server into the inbox. Returns an error if the server has closed the connection.
 async fn receive(socket: &dyn Socket, inbox: &mut Inbox) -> Result<()> {
     match socket.recv(inbox.room()).await.result? {
         0 => return Err(ended()),
@@ -386,7 +387,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes the next reply. Returns the bytes that follow it, if any.
+    /// Receives the next reply and records it in its request. Returns the payload that follows the reply in the stream,
+    /// if there is any.
     async fn reply(&mut self) -> Result<Option<Follows>> {
         let max = self.inner.session.facts.blocks.max_payload();
         let style = self.inner.session.style;
@@ -426,11 +428,12 @@ impl Reader<'_> {
         receive(&*self.inner.socket, &mut self.inbox).await
     }
 
-    /// Receives payload. Copies the bytes in the inbox; a long rest is received directly into its buffer.
+    /// Receives the payload of a reply into the buffer `into`. Copies the bytes that are in the inbox already; receives
+    /// a long rest directly into the buffer.
     async fn payload(&mut self, into: &Buf) -> Result<()> {
         let mut have = self.inbox.take_into(into);
         while have < into.len() {
-            // After the connection was severed, the same buffer may be in use on another one.
+            // After `sever`, the request may be sent again on another connection, with the same buffer.
             if let Some(why) = &*self.inner.gone.borrow() {
                 return Err(why.clone());
             }

@@ -1,28 +1,28 @@
-//! Tracks the parts of a read that have been answered. A server may send them in any order, but none twice.
+//! Records which parts of one read have been received. A server may send the parts in any order, but none twice.
 
 use std::ops::Range;
 
-/// Most parts at one time that do not touch each other.
+/// Maximum number of received parts of a read, besides its prefix, that do not touch each other.
 const APART_MAX: usize = 1024;
 
-/// The parts of a read that have been answered: a prefix of the read, and parts behind it that came out of order.
+/// The received parts of one read: its prefix up to `to`, and further parts that came out of order.
 #[derive(Default)]
 pub(super) struct Covered {
     to: usize,
-    /// The parts in order; none touches the prefix or another part.
+    /// Received parts beyond the prefix, in ascending order; none touches the prefix or another part.
     apart: Vec<Range<usize>>,
 }
 
 impl Covered {
-    /// Returns the length of the prefix of the read that has arrived.
+    /// Returns the length of the received prefix of the read in bytes.
     pub fn len(&self) -> usize {
         self.to
     }
 
-    /// Adds a part of the read that has been answered.
+    /// Adds a received part of the read. Offsets count from the first byte of the read.
     ///
     /// # Errors
-    /// A message, if some bytes of the part were answered before, or there are too many separate parts.
+    /// A message, if some bytes of the part were received before, or if too many parts do not touch.
     pub fn add(&mut self, part: Range<usize>) -> Result<(), &'static str> {
         const TWICE: &str = "some of these bytes arrived before";
         if part.start < self.to {

@@ -1,13 +1,14 @@
-//! The connections to one export, made again when they are lost.
+//! The connections of an NBD disk to its export, which are made again when they are lost.
 //!
 //! ```text
 //!   up ──a connection is lost──▶ away ──connected, the same export──▶ replaying ──▶ resending ──▶ up
 //!                                  └──── too long, or not the same export ────▶ out
 //! ```
 //!
-//! All connections form one session: when one is lost, all are. In `replaying`, answered but unflushed changes are sent
-//! again. In `resending`, changes that were in flight are sent again. Only then are other requests sent. So a client
-//! never reads older bytes than before.
+//! All connections of a disk form one session: when one is lost, the session ends. In `replaying`, the disk sends again
+//! the changes that the server has completed and not flushed. In `resending`, it sends again the changes that were in
+//! flight when the session ended. Only after that, in `up`, it sends other requests. So a client of the disk never
+//! reads older bytes than before.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -25,34 +26,35 @@ use super::client::{CONNECTION_BYTES, Client};
 use super::ring::{self, Found, Ring};
 use super::unflushed::{Change, Unflushed};
 
-/// The pause between two attempts. It begins with the first value and doubles up to the longest. Each pause is drawn
-/// between half the value and the value.
+/// Pause between two attempts to connect: the first one, and the longest. Each pause is twice as long as the previous
+/// one, up to the longest. The actual pause is random, between half of this value and the value.
 const REST_FIRST: Duration = Duration::from_millis(20);
 const REST_LONGEST: Duration = Duration::from_secs(1);
 
-/// A session that has lasted this long counts as good.
+/// Duration of a session from which the session does not count as short.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// Most shorter sessions in a row. After more, either the server's replies or the requests end each session.
+/// Maximum number of short sessions in a row. If there are more, replies of the server or requests of the disk must be
+/// the reason, and the disk goes out of service.
 const SHORT_SESSIONS_MAX: u32 = 16;
 
-/// Limit for an orderly end of the working connections of a lost session.
+/// Time limit for the orderly end of a lost session: for its connections that still work.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Most changes that are replayed at once.
+/// Maximum number of changes in flight during a replay.
 const REPLAY_WINDOW: usize = 16;
 
-/// Prefix of the name under which the memory of a log is kept; the name of the disk follows.
+/// Prefix of the name of the persistent memory for the ring of a disk; the name of the disk follows.
 const RING: &str = "unflushed/";
 
-/// Error message for another disk of the same name beside the one in use.
+/// Error message for a second disk with the name of a disk that is in use.
 const SAME_NAME: &str = "the running graph has a disk of this name on another server, and keeps \
                          its unflushed writes. Next: give the new disk another name";
 
-/// How an NBD disk reaches its export, and how long it tries.
+/// The export of an NBD disk, and the settings of the connections to it.
 pub(super) struct Reach {
     pub name: String,
-    /// URI of the export. The ring of the disk belongs to the export with this URI.
+    /// URI of the export. The ring of the disk is valid only for the export with this URI.
     pub uri: String,
     /// TLS settings of the connections; `None` for connections without TLS.
     pub tls: Option<tls::Client>,
@@ -60,28 +62,28 @@ pub(super) struct Reach {
     pub export: String,
     pub connections: usize,
     pub timeout: Duration,
-    /// Time for which requests to the disk are held while the server is away.
+    /// Time for which requests to the disk wait while its server is unreachable (option `reconnect`).
     pub hold: Duration,
 }
 
-/// The connections of an NBD disk to its export, made again when they are lost.
+/// The connections of an NBD disk to its export, which are made again when they are lost.
 pub(super) struct Link {
     me: Weak<Self>,
     env: Env,
     target: Reach,
     facts: ExportFacts,
     state: RefCell<State>,
-    /// Number of the current session.
+    /// Number of the current session. It rises whenever a session ends.
     session: Cell<u64>,
-    /// Begin of the outage; `None` while the session works.
+    /// Time at which the outage began; `None` while a session works.
     outage: Cell<Option<Mono>>,
     up_since: Cell<Mono>,
     short_sessions: Cell<u32>,
     rest: Cell<Duration>,
-    /// Number of changes that were sent and are not answered.
+    /// Number of changes that were sent to the server and are not completed.
     open_changes: Cell<usize>,
     waiting: Notify,
-    /// Buffers for new connections.
+    /// Reserved buffers for new connections.
     _reserve: Reservation,
     pub(super) deadline: Deadline,
     pub(super) log: Rc<Unflushed>,
@@ -98,15 +100,15 @@ enum State {
     Out(Error),
 }
 
-/// The number of the session in which a request is sent: the answer counts only if that session still lasts.
+/// The number of the session in which a request was sent. The reply counts only if this session has not ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Session(u64);
 
-/// The reason why an attempt to connect failed.
+/// The reason why an attempt to connect to the server failed.
 enum Refusal {
-    /// The next attempt may succeed.
+    /// An error after which a later attempt may succeed.
     Now(Error),
-    /// No attempt will succeed.
+    /// An error after which no attempt can succeed, as a message: the disk goes out of service.
     Ever(String),
 }
 
@@ -125,14 +127,14 @@ impl Refusal {
     }
 }
 
-/// Facts about an earlier process that had this disk.
+/// Facts about the log that an earlier process with this disk has left.
 struct Before {
-    /// The reason why its log lacks unflushed changes of the server, if it does.
+    /// The reason why the log lacks unflushed changes that the server may have; `None` if the log is complete.
     lost: Option<&'static str>,
 }
 
-/// Makes the log of a disk. If a supervisor keeps memory for this process, the log outlives the process. It begins with
-/// the changes that an earlier process has left in it.
+/// Creates the log of unflushed changes of a disk. If a supervisor holds memory for this process, the log is copied
+/// there, and begins with the changes that an earlier process has left in that memory.
 fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, Option<Before>)> {
     if log_bytes == 0 || !env.has_supervisor() {
         return Ok((Unflushed::new(log_bytes, env.pool()), None));
@@ -146,7 +148,7 @@ fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, O
             _ => error,
         })?;
     if !left {
-        // The disk that had this memory in the same process has flushed.
+        // The disk that used this memory before, in this process, has flushed all changes.
         let ring = Ring::new(memory, identity)?;
         return Ok((Unflushed::lasting(log_bytes, env.pool(), ring, Vec::new()), None));
     }
@@ -155,11 +157,11 @@ fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, O
 }
 
 impl Link {
-    /// Connects to the export for the first time, and replays the log that an earlier process has left.
+    /// Connects to the export `target` for the first time, and replays the log that an earlier process has left.
     ///
     /// # Errors
-    /// Errors of connecting and of `log_bytes`, which computes the size of the log from the facts about the export;
-    /// `Limit` if the pool has no room for the connections.
+    /// Errors of connecting and of `log_bytes`, which returns the size of the log for the facts about the export;
+    /// `Limit` if the buffer pool has no room for the connections.
     pub async fn connect(
         env: &Env,
         target: Reach,
@@ -168,7 +170,7 @@ impl Link {
         let clients = SoFar(connect_all(env, &target, Memory::Free).await?);
         let facts = clients.0[0].session().facts.clone();
         let log_bytes = log_bytes(&facts)?;
-        // Buffers for new connections, for the case that all other buffers belong to requests that wait for them.
+        // These buffers are reserved because requests that wait for a new connection may hold all others.
         let tls_bytes = if target.tls.is_some() { tls::CONNECTION_BYTES } else { 0 };
         let bytes = target.connections * (CONNECTION_BYTES + tls_bytes);
         let bytes = if target.hold.is_zero() { 0 } else { bytes };
@@ -206,7 +208,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Returns the facts about the export.
+    /// Returns the facts about the export from the first handshake.
     pub fn facts(&self) -> &ExportFacts {
         &self.facts
     }
@@ -216,11 +218,11 @@ impl Link {
         &self.target.name
     }
 
-    /// Waits for a working session and returns its connection with the fewest requests. With `again`, for a change that
-    /// was sent in an earlier session, the wait ends in `resending` already.
+    /// Waits for a working session, and returns its connection with the fewest requests in flight. `again` is for a
+    /// change that was sent in an earlier session: then the wait ends already in `resending`.
     ///
     /// # Errors
-    /// `Faulted` when the disk is out of service.
+    /// `Faulted` if the disk is out of service.
     pub async fn client(&self, again: bool) -> Result<(Session, Client)> {
         let serving = |state: &State| match state {
             State::Up(clients) => Some(Ok(least_busy(clients))),
@@ -232,18 +234,18 @@ impl Link {
         Ok((Session(self.session.get()), client))
     }
 
-    /// Whether answers to requests of `session` still count.
+    /// Whether `session` is the current session, so that replies to its requests count.
     pub fn is_current(&self, session: Session) -> bool {
         self.session.get() == session.0
     }
 
-    /// Counts a change that is sent to the server as open until the returned value is dropped.
+    /// Counts a change that is sent to the server as open, until the returned guard is dropped.
     pub fn open_change(&self) -> OpenChange<'_> {
         self.open_changes.set(self.open_changes.get() + 1);
         OpenChange(self)
     }
 
-    /// Ends `session`, after the loss of one of its connections.
+    /// Ends `session`, one of whose connections was lost for the reason `why`. Spawns the task that connects again.
     pub fn lost(&self, session: Session, why: &Error) {
         if !self.is_current(session) {
             return;
@@ -251,7 +253,7 @@ impl Link {
         self.session.set(session.0 + 1);
         let clients = match &*self.state.borrow() {
             State::Up(clients) | State::Resending(clients) => clients.clone(),
-            // The replay notices the loss itself, and another attempt follows.
+            // The replay sees the loss by itself, and is followed by another attempt.
             State::Replaying(_) | State::Away(_) | State::Out(_) => return,
         };
         if self.target.hold.is_zero() {
@@ -279,7 +281,7 @@ impl Link {
         self.env.spawn("an NBD disk's reconnect", come_back(link, clients));
     }
 
-    /// Takes the disk out of service for the reason `why`, and returns the error of all further requests.
+    /// Takes the disk out of service for the reason `why`. Returns the error with which all further requests fail.
     pub fn out(&self, why: impl Into<String>) -> Error {
         let words = format!("out of service: {}", why.into());
         let error = Error::new(ErrorKind::Faulted, words).at(&self.target.name);
@@ -299,7 +301,7 @@ impl Link {
         error
     }
 
-    /// Makes all further flushes of the disk fail.
+    /// Makes all further flushes of the disk fail, and empties the log of unflushed changes.
     pub fn flush_failed(&self, error: &Error) {
         self.flush_fault.note(error, &self.target.name);
         self.log.give_up();
@@ -310,7 +312,7 @@ impl Link {
         self.flush_failed(&Error::new(ErrorKind::Io, words));
     }
 
-    /// Returns whether the disk serves, and a description of its state. Returns `None` in normal operation.
+    /// Returns whether the disk is in service, and a description of the state of its connections; `None` in state `up`.
     pub fn state_summary(&self) -> Option<(bool, String)> {
         let ago = |since: Mono| self.env.now().since(since).as_secs();
         let away = self.outage.get().map_or(0, ago);
@@ -332,7 +334,8 @@ impl Link {
         }
     }
 
-    /// Watches for the end of each connection, even while no request uses it.
+    /// Spawns a task for each connection of the current session that ends the session when the connection is lost, even
+    /// while no request uses it.
     fn watch(&self, clients: &[Client]) {
         let session = Session(self.session.get());
         for client in clients {
@@ -346,7 +349,7 @@ impl Link {
         }
     }
 
-    /// Connects, checks that it is the same export, and replays the log.
+    /// Connects to the server, checks that the export is the same as before, and replays the log.
     async fn attempt(&self) -> Result<(), Refusal> {
         let clients = connect_all(&self.env, &self.target, Memory::Reserved).await?;
         if let Some(words) = differs(&self.facts, &clients[0].session().facts) {
@@ -365,8 +368,8 @@ impl Link {
         Ok(())
     }
 
-    /// Enters the next state. If the disk has gone out of service meanwhile, fails for good and closes the connections
-    /// of `next`.
+    /// Enters the state `next`. If the disk has gone out of service meanwhile, closes the connections of `next` and
+    /// returns an error instead.
     fn becomes(&self, next: State) -> Result<(), Refusal> {
         let mut state = self.state.borrow_mut();
         if let State::Out(error) = &*state {
@@ -381,7 +384,7 @@ impl Link {
         Ok(())
     }
 
-    /// Enters `Up` if no change of an earlier session is open any more.
+    /// Enters `Up` from `Resending` once no change of an earlier session is in flight.
     fn resent(&self) {
         let mut state = self.state.borrow_mut();
         if self.open_changes.get() == 0
@@ -395,9 +398,9 @@ impl Link {
         }
     }
 
-    /// Goes on after an earlier process was killed. Beside the replayed changes, the server may have changes that were
-    /// never answered. Clients may read them now, so they must not be lost with the server's power: everything is
-    /// flushed.
+    /// Replays the log of an earlier process that was killed, and flushes the server. Besides the replayed changes, the
+    /// server may have changes of that process that were never completed. Clients may read these from now on, so a
+    /// power failure of the server must not undo them.
     async fn go_on(&self, before: Before, clients: &[Client]) -> Result<(), Refusal> {
         self.replay(clients).await?;
         if let Some(why) = before.lost {
@@ -409,7 +412,7 @@ impl Link {
         }
         let (client, stamp) = (&clients[0], self.log.stamp());
         if !self.facts.flags.has(TransmissionFlags::FLUSH) {
-            // The export has become write-through: every answered change is durable.
+            // The server writes through now: every completed change is durable.
             self.log.flushed(stamp);
             return Ok(());
         }
@@ -428,8 +431,8 @@ impl Link {
         Ok(())
     }
 
-    /// Sends answered but unflushed changes again. Overlapping changes keep their order: those in flight together do
-    /// not overlap.
+    /// Sends the changes in the log again, in their order. Only changes that do not overlap are in flight together, so
+    /// that overlapping ones keep their order.
     async fn replay(&self, clients: &[Client]) -> Result<(), Refusal> {
         let mut at = 0;
         loop {
@@ -461,7 +464,7 @@ impl Link {
         }
     }
 
-    /// Returns the message for a request that the server does not answer in time.
+    /// Returns the message about a request that the server did not complete within the time limit.
     pub fn overdue(&self) -> String {
         format!(
             "the server did not answer within {} s. Unflushed writes may be lost",
@@ -469,7 +472,8 @@ impl Link {
         )
     }
 
-    /// Returns the pause before the next attempt. Each is longer than the one before, up to the limit.
+    /// Returns the pause before the next attempt to connect. Each pause is longer than the previous one, up to the
+    /// longest.
     fn rest(&self) -> Duration {
         let rest = self.rest.get();
         self.rest.set((2 * rest).min(REST_LONGEST));
@@ -477,7 +481,7 @@ impl Link {
         Duration::from_nanos(half + self.env.random("nbd reconnect") % (half + 1))
     }
 
-    /// Returns the rest of the time for which requests are held.
+    /// Returns the part that is left of the time for which requests wait for the server.
     fn left(&self) -> Duration {
         let begun = self.outage.get().unwrap_or_else(|| self.env.now());
         self.target.hold.saturating_sub(self.env.now().since(begun))
@@ -492,7 +496,7 @@ impl Drop for Link {
     }
 }
 
-/// Guard of a change that was sent to the server and is not answered.
+/// A guard of a change that was sent to the server and is not completed.
 pub(super) struct OpenChange<'a>(&'a Link);
 
 impl Drop for OpenChange<'_> {
@@ -523,7 +527,7 @@ fn replay_refused(client: &Client, range: ByteRange, error: Error) -> Refusal {
     }
 }
 
-/// Connections that are closed if the attempt to make all of them is abandoned.
+/// The connections of an attempt that is not complete. They are closed if the attempt is dropped.
 struct SoFar(Vec<Client>);
 
 impl SoFar {
@@ -549,7 +553,8 @@ async fn connect_all(env: &Env, target: &Reach, memory: Memory) -> Result<Vec<Cl
     Ok(so_far.keep())
 }
 
-/// Returns a message about the first difference between the facts of an export before and now.
+/// Returns a message about the first difference between the facts of the export before the outage and now; `None` if
+/// there is none.
 fn differs(was: &ExportFacts, is: &ExportFacts) -> Option<String> {
     let sizes =
         |facts: &ExportFacts| (facts.blocks.min(), facts.blocks.preferred(), facts.blocks.max());
@@ -567,7 +572,8 @@ fn differs(was: &ExportFacts, is: &ExportFacts) -> Option<String> {
     ))
 }
 
-/// Tries to connect until the server is back, or it has been away for too long.
+/// Tries to connect to the server until an attempt succeeds. Takes the disk out of service if the server stays
+/// unreachable for too long.
 async fn come_back(link: Rc<Link>, gone: Vec<Client>) {
     if link.short_sessions.get() > SHORT_SESSIONS_MAX {
         let why = gone.iter().find_map(Client::gone).unwrap_or_else(lost_words);
@@ -601,9 +607,9 @@ async fn come_back(link: Rc<Link>, gone: Vec<Client>) {
 }
 
 impl Link {
-    /// Waits for the end of a session. Working connections are closed in order, so that the server carries out their
-    /// requests before it closes too. Otherwise those requests could land on top of the next session's. After this no
-    /// task touches a buffer of these connections any more.
+    /// Waits for the end of a lost session. Its connections that still work are closed in order, so that the server
+    /// completes their requests before it closes them. Otherwise the server could carry out those requests after
+    /// requests of the next session. After the wait, no task uses a buffer of these connections any more.
     async fn bury(&self, session: &[Client]) {
         let ended = async || {
             for client in session {
@@ -615,7 +621,7 @@ impl Link {
         self.env.within(self.left(), ended()).await;
     }
 
-    /// Returns to `Away` after a failed attempt, and closes its connections.
+    /// Returns to `Away` after a failed attempt to connect, and closes the connections of the attempt.
     async fn put_away(&self, why: Error) {
         let state = {
             let mut state = self.state.borrow_mut();

@@ -1,16 +1,16 @@
-//! Another server's export as a disk: kind `nbd`.
+//! The kind `nbd`: a disk that is an export of another server.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the kind: options, plan, maker |
-//! | `target.rs` | the address of an export, and the files for TLS |
-//! | `client.rs` | one connection |
-//! | `pending.rs` | its requests in flight, and the handling of their replies |
-//! | `covered.rs` | the parts of a read that have been answered |
-//! | `link.rs` | the connections of a disk, made again when they are lost |
-//! | `unflushed.rs` | answered changes that the server has not flushed |
-//! | `ring.rs` | the same for the next process |
-//! | `remote.rs` | the disk |
+//! | `mod.rs` | the kind `nbd`: its options, plan and maker |
+//! | `target.rs` | the address of an export, and the files for TLS with its server |
+//! | `client.rs` | one connection to a server |
+//! | `pending.rs` | requests in flight on one connection, and their replies |
+//! | `covered.rs` | received parts of one read |
+//! | `link.rs` | the connections of a disk, which are made again when they are lost |
+//! | `unflushed.rs` | log of the changes that the server has completed and not flushed |
+//! | `ring.rs` | a copy of this log for the next process |
+//! | `remote.rs` | the device of the disk |
 //! | `any_bytes_tests.rs` | the bodies of fuzz targets |
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -126,19 +126,20 @@ const UNSAFE_REPLICA: OptionSpec = OptionSpec {
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// A restarted server is back within this time. A device with less patience sets its own.
+/// Default of `reconnect`: a server that is restarted is reachable again within this time. A device that must not wait
+/// so long has its own limit.
 const RECONNECT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// A quarter of the buffers of a core.
+/// Default of `replay` in bytes: a quarter of the buffers of a core.
 const REPLAY_DEFAULT: u64 = 64 << 20;
 
-/// The same limit as for a file. So no sum of an offset and a length overflows.
+/// Maximum size of an export in bytes, the same as for a file: so no sum of an offset and a length overflows.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 
-/// Most connections of one disk.
+/// Maximum number of connections of one disk.
 const CONNECTIONS_MAX: u64 = 16;
 
-/// Returns the address of the disk, with the files for TLS.
+/// Returns the address of the export of the disk, with the files for TLS from its options.
 fn target(given: &DeviceConfig) -> Result<Target> {
     let mut target = Target::of(given.text(&URI).unwrap_or_default())?;
     let text = |key| given.text_in(&TLS, key);
@@ -176,7 +177,7 @@ fn reach(given: &DeviceConfig, env: &Env) -> Result<Reach> {
     })
 }
 
-/// Returns the number of bytes of unflushed changes to keep: none if nothing is ever sent again.
+/// Returns the size in bytes of the log of unflushed changes: 0 if no change is ever sent again.
 fn log_bytes(given: &DeviceConfig, facts: &ExportFacts) -> u64 {
     let reconnects = given.duration(&RECONNECT) != Some(Duration::ZERO);
     match reconnects && !facts.flags.has(TransmissionFlags::READ_ONLY) {
@@ -213,20 +214,21 @@ fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info>
         volatile_cache: has(TransmissionFlags::FLUSH),
         native_fua: has(TransmissionFlags::FUA),
         native_zeroes: has(TransmissionFlags::WRITE_ZEROES),
-        // If changes may be sent again, a discard is sent as zeroes.
+        // If changes may be sent again, a discard is sent as a write of zeroes.
         discard: has(TransmissionFlags::TRIM) && (!keeps || has(TransmissionFlags::WRITE_ZEROES)),
         preferred_io: facts.blocks.preferred().max(4096),
         max_transfer,
-        // A payload that is kept has a buffer of its own. Any other may be used where it arrived.
+        // A payload in the log of unflushed changes has a buffer of its own. Any other payload may stay in the buffer
+        // in which it arrived.
         buf_align: if keeps { 512 } else { 1 },
-        // If this process and the server die, unflushed changes survive in the memory that the supervisor keeps.
+        // If both this process and the server die, unflushed changes survive in the memory that the supervisor holds.
         survives_process: env.has_supervisor() && (keeps || has(TransmissionFlags::READ_ONLY)),
         fenced: !over_tcp || given.switch(&UNSAFE_REPLICA),
         ..Info::disk(size, block_size)
     })
 }
 
-/// Checks that the server supports the configured number of connections.
+/// Checks that the server of the disk supports the number of connections in the options.
 fn check_connections(given: &DeviceConfig, facts: &ExportFacts) -> Result<()> {
     let wanted = given.integer(&CONNECTIONS).unwrap_or(1);
     if wanted == 1 || facts.flags.has(TransmissionFlags::MULTI_CONN) {

@@ -1,4 +1,5 @@
-//! Requests in flight on one connection, and the handling of their replies. No bytes are sent or received here.
+//! The requests in flight on one connection to an NBD server, and the handling of their replies. This code neither
+//! sends nor receives bytes.
 
 use block::{Buf, Error, ErrorKind, Extent, Result, State, Waiter, push_extent};
 use wire::nbd::{AllocationFlags, Body, Command, Extents, ReplyMessage, ReplyStyle};
@@ -8,21 +9,22 @@ use super::covered::Covered;
 #[derive(Default)]
 pub(super) struct Pending {
     pub slots: Vec<Slot>,
-    /// Indices of unused slots.
+    /// Indices of the unused elements of `slots`.
     pub free: Vec<usize>,
 }
 
-/// A request in flight on a connection. Its cookie consists of its index in the list and the number of times that the
-/// slot was used, so that a second answer to one request is not mistaken for the answer to another.
+/// A place for one request in flight on a connection. The cookie of the request consists of the index of the slot and
+/// the number of times that the slot was used before. So a second reply to one request is not taken for the reply to
+/// another request.
 #[derive(Default)]
 pub(super) struct Slot {
     pub turn: u32,
     pub busy: bool,
     pub command: Option<Command>,
     pub offset: u64,
-    /// Buffer into which a read is received. It is returned with the answer.
+    /// Buffer of a read, into which its payload is received. The outcome of the read returns the buffer.
     pub buf: Option<Buf>,
-    /// Parts of the read that have arrived or are arriving.
+    /// Parts of the read whose payload has been received or is being received.
     pub covered: Covered,
     pub extents: Vec<Extent>,
     pub failed: Option<Error>,
@@ -31,14 +33,15 @@ pub(super) struct Slot {
     pub waiter: Waiter,
 }
 
-/// The bytes that follow a reply in the stream.
+/// The payload that follows a reply in the stream of the server.
 pub(super) struct Follows {
     pub cookie: u64,
     pub what: Rest,
     pub last: bool,
 }
 
-/// Payload of a read, or a number of bytes to skip, behind a reply in the stream.
+/// The use of a reply's payload: `Data` is received into the buffer of a read, and `Nothing` is a number of bytes to
+/// skip.
 pub(super) enum Rest {
     Data(Buf),
     Nothing(usize),
@@ -53,7 +56,7 @@ fn turn_of(cookie: u64) -> u32 {
 }
 
 impl Pending {
-    /// Frees the slot of an answered request, and returns its content.
+    /// Frees the slot of a completed request, and returns the former content of the slot.
     pub fn vacate(&mut self, cookie: u64) -> Slot {
         let slot = std::mem::take(&mut self.slots[place_of(cookie)]);
         self.slots[place_of(cookie)].turn = slot.turn.wrapping_add(1);
@@ -61,11 +64,11 @@ impl Pending {
         slot
     }
 
-    /// Records a server's reply in the slot of its request. Returns the bytes that follow the reply in the stream, if
-    /// any.
+    /// Records the reply `message` of the server in the slot of its request. Returns the payload that follows the reply
+    /// in the stream, if there is any.
     ///
     /// # Errors
-    /// The defect of a reply that makes no sense: the connection must not be used any more.
+    /// The defect of a reply that violates the protocol. The connection must not be used any more.
     pub fn hear(
         &mut self,
         message: &ReplyMessage<'_>,
@@ -117,7 +120,7 @@ impl Pending {
         Ok(None)
     }
 
-    /// Marks the request with that cookie as completely answered, and wakes its waiter.
+    /// Marks the request with this cookie as completed, and wakes the task that waits for it.
     pub fn finish(&mut self, cookie: u64) {
         let slot = &mut self.slots[place_of(cookie)];
         let missing = slot.buf.as_ref().is_some_and(|buf| slot.covered.len() < buf.len());
@@ -134,8 +137,8 @@ impl Pending {
 }
 
 impl Slot {
-    /// Returns the part of the buffer for `len` bytes from `offset` on. Fails if one of them was not asked for or came
-    /// before.
+    /// Returns the part of the read's buffer for `len` bytes from offset `offset` of the export on. Returns an error if
+    /// the read did not request one of these bytes, or if the server has sent it before.
     fn place(&mut self, offset: u64, len: u64) -> Result<Buf> {
         let wrong = |why: &str| nonsense(format!("reply with {len} bytes at {offset}: {why}"));
         let asked = || wrong("the read does not have these bytes");
@@ -156,7 +159,7 @@ fn states(extents: &Extents<'_>) -> Vec<Extent> {
         let state = match (flags.has(AllocationFlags::ZERO), flags.has(AllocationFlags::HOLE)) {
             (true, true) => State::Hole,
             (true, false) => State::Zero,
-            // A hole with undefined content counts as data.
+            // A hole whose bytes are undefined counts as data.
             (false, _) => State::Data,
         };
         push_extent(&mut all, extent.length, state);

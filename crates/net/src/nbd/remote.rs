@@ -1,4 +1,5 @@
-//! The disk. It turns requests into commands, whose answers stay valid when the connection is lost.
+//! The device of an NBD disk. It sends requests to the server as NBD commands, so that their effects last even if the
+//! connection is lost.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -16,11 +17,11 @@ use super::client::Client;
 use super::link::{Link, Session};
 use super::unflushed::Change;
 
-/// A change that stays unflushed for this long, and at most twice as long, is flushed without a request, so that its
-/// buffer is not kept for ever.
+/// Time after which unflushed changes are flushed without a request of a client, so that the log does not hold their
+/// buffers for ever. A change may wait for up to twice this time.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// The longest range of a command without payload if its length has 32 bits.
+/// Maximum length in bytes of a command without payload, since the length has 32 bits in a compact request header.
 const COMPACT_BYTES: u64 = 1 << 30;
 
 /// The device of an NBD disk: an export of another server.
@@ -31,10 +32,10 @@ struct Inner {
     env: Env,
     info: Info,
     link: Rc<Link>,
-    /// Lock that sends overlapping changes one after the other while they may have to be sent again, because then their
-    /// order must be known.
+    /// Lock that sends overlapping changes one after the other, if changes may have to be sent again: then their order
+    /// must be known.
     order: RangeLock,
-    /// Whether a task flushes the log.
+    /// Whether the task runs that flushes the log in time.
     flusher: Cell<bool>,
     errors: Cell<u64>,
 }
@@ -54,7 +55,7 @@ impl Remote {
 }
 
 impl Inner {
-    /// Sends a read or a change, again after each lost connection, until it is answered.
+    /// Sends a read or a change to the server, and again in each new session, until the server completes it.
     async fn exchange(&self, change: &Change) -> Result<Outcome> {
         let mut open = None;
         loop {
@@ -70,8 +71,9 @@ impl Inner {
         }
     }
 
-    /// Waits for the outcome of a command. Returns `None` if the connection was lost and it must be sent again. An
-    /// answer that arrived just before the loss does not count, because the replay does not include it.
+    /// Waits for the outcome of a command that was sent in `session`. Returns `None` if the session has ended, so that
+    /// the command must be sent again. A reply that arrived just before the end does not count, because the replay does
+    /// not include the command.
     async fn answer(
         &self,
         session: Session,
@@ -81,7 +83,7 @@ impl Inner {
         let Ok(outcome) = self.link.deadline.guard(ticket).await else {
             return match self.link.is_current(session) {
                 true => Err(self.link.out(self.link.overdue())),
-                // The next session does not wait for this one any longer either.
+                // The next session does not wait for the end of this one either.
                 false => Ok(None),
             };
         };
@@ -106,7 +108,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Carries out a change. `fua` becomes FUA if the server supports it, and else a flush after the change.
+    /// Carries out a change. With `fua`, the change is durable when it is completed: through FUA if the server supports
+    /// it, else through a flush after the change.
     async fn change(&self, mut change: Change, fua: bool) -> Result<()> {
         let native = fua && self.info.native_fua;
         if native {
@@ -116,7 +119,7 @@ impl Inner {
         match changed {
             Ok(()) if fua && !native => self.flush().await,
             Err(error) if fua => {
-                // Changes that it should make durable may be lost.
+                // This change should have made earlier changes durable too, and they may be lost.
                 self.link.flush_failed(&error);
                 Err(error)
             }
@@ -143,13 +146,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns the command for a discard. A trim that is sent again may take effect where it had none before, after
-    /// reads have returned the old bytes. Writing zeroes has the same effect each time.
+    /// Returns the NBD command for a discard. A trim that is sent again may take effect where the first one had none,
+    /// after a client has read the old bytes. A write of zeroes has the same effect each time.
     fn discarding(&self) -> Command {
         if self.link.log.keeps() { Command::WriteZeroes } else { Command::Trim }
     }
 
-    /// Splits a change into commands that the protocol can carry.
+    /// Splits a change into parts that one NBD command can carry.
     fn pieces(&self, change: &Change) -> impl Iterator<Item = Change> + use<> {
         let whole = change.range;
         let most = if change.data.is_none() { COMPACT_BYTES } else { whole.len() };
@@ -169,11 +172,12 @@ impl Inner {
         let flush =
             async { self.flush_server().await.inspect_err(|error| self.link.flush_failed(error)) };
         fault.flush(self.link.name(), flush).await?;
-        // A change may have been dropped from the log meanwhile.
+        // The log may have lost a change meanwhile.
         fault.check()
     }
 
-    /// Flushes everything answered before the call. If the flush is sent again, all of this has been replayed by then.
+    /// Flushes all changes that the server completed before this call. If the session ends, the flush is sent again in
+    /// the next one, after the replay of these changes.
     async fn flush_server(&self) -> Result<()> {
         let stamp = self.link.log.stamp();
         loop {
@@ -187,7 +191,7 @@ impl Inner {
         }
     }
 
-    /// Starts a task that flushes the log in time, unless it is running or the log is empty.
+    /// Spawns the task that flushes the log in time, unless the task runs or the log is empty.
     fn look_after_log(&self) {
         if self.link.log.oldest().is_none() || self.flusher.replace(true) {
             return;
@@ -199,10 +203,10 @@ impl Inner {
                 let pressed = env.within(LINGER, log.pressed()).await.is_some();
                 let Some(inner) = weak.upgrade() else { return };
                 if pressed || log.oldest() == Some(oldest) {
-                    // A failure is recorded; then nothing is kept any more.
+                    // A failed flush is recorded in `flush_fault`; after that, the log stays empty.
                     let _ = inner.flush().await;
                     if log.oldest() == Some(oldest) {
-                        // A flush changes nothing now. The next change starts the task again.
+                        // Another flush would not shorten the log now. The next change spawns the task again.
                         break;
                     }
                 }

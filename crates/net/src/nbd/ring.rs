@@ -1,9 +1,9 @@
-//! The log of answered but unflushed changes, in memory that outlives this process: a ring of records with checksums.
-//! `docs/formats/ring.md` describes the format.
+//! The ring of an NBD disk: a copy of its log of completed, unflushed changes, in memory that outlives the process. The
+//! ring consists of records with checksums. `docs/formats/ring.md` describes the format.
 //!
-//! Before a change is answered, its record is in the ring and counted in the head. Only complete records are counted.
-//! So an incomplete record that is not counted was never answered; an incomplete record that is counted is damage, and
-//! is reported.
+//! Before the disk completes a change for its client, the record of the change is in the ring, and the head counts the
+//! record. The head counts only complete records. So an incomplete record that the head does not count belongs to a
+//! change that was never completed. An incomplete record that the head counts is damage, and is reported.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -20,26 +20,27 @@ const HEAD_MAGIC: &[u8; 8] = b"CairnRng";
 const RECORD_MAGIC: u32 = 0x4361_5265;
 const VERSION: u16 = 1;
 
-/// Two heads, written alternately.
+/// Length in bytes of a head of the ring. The ring has two heads, which are written alternately.
 const HEAD_BYTES: usize = 64;
 const HEADS_BYTES: u64 = 2 * HEAD_BYTES as u64;
 
-/// Bytes of a record in the ring, without its payload.
+/// Length in bytes of a record in the ring, without its payload.
 pub(super) const RECORD_BYTES: usize = 48;
 
-/// The longest payload of a record.
+/// Maximum length in bytes of the payload of a record.
 const PAYLOAD_MAX_BYTES: u32 = wire::nbd::MAX_PAYLOAD_BYTES;
 
-/// Bytes copied at a time from a payload, whose buffer may belong to a client.
+/// Maximum number of bytes of a payload that one step copies and adds to the checksum. A client may still write to the
+/// buffer.
 const COPY_BYTES: usize = 64 << 10;
 
-/// Flag: an answered change is not in the ring, and no flush has covered it.
+/// Flag of a head: the ring lacks a completed change that no flush has covered.
 const INCOMPLETE: u16 = 1;
 
-/// Flag: a flush has failed, or the disk is out of service. Nothing is kept any more.
+/// Flag of a head: a flush has failed, or the disk is out of service. The ring has no records any more.
 const GIVEN_UP: u16 = 2;
 
-/// Position of the next record, or of the oldest: bytes and records since the ring was made.
+/// A position in the ring: the number of bytes and of records that were appended before it since the ring was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Place {
     bytes: u64,
@@ -55,31 +56,31 @@ struct Head {
     next: Place,
 }
 
-/// The ring of one NBD disk: records of answered but unflushed changes, in memory that outlives the process.
+/// The ring of one NBD disk: records of completed, unflushed changes, in memory that outlives the process.
 pub(super) struct Ring {
     memory: Rc<dyn Lasting>,
     capacity: u64,
     head: Head,
-    /// Bytes of each record in the ring, from the oldest on.
+    /// Length in bytes of each record in the ring, from the oldest on.
     pub lengths: VecDeque<u64>,
 }
 
-/// The changes in a ring that an earlier process has left, and the fault of that ring.
+/// The changes in the ring of an earlier process, and whether the ring is complete.
 #[derive(Default)]
 pub(super) struct Found {
-    /// The changes that the server may not have flushed, in the order of their answers.
+    /// The changes that the server may not have flushed, in the order in which they were completed.
     pub changes: Vec<Change>,
-    /// The reason why the next flush of the disk cannot succeed, if it cannot.
+    /// The reason why the next flush of the disk must fail; `None` if the ring is complete.
     pub lost: Option<&'static str>,
 }
 
-/// Returns the bytes of memory for a ring with `capacity` bytes of records.
+/// Returns the number of bytes of memory for a ring whose records may have `capacity` bytes.
 pub(super) fn memory_bytes(capacity: u64) -> u64 {
     HEADS_BYTES + capacity
 }
 
 impl Ring {
-    /// Creates an empty ring in `memory` for the export with that identity.
+    /// Creates an empty ring in `memory`, for the export with the identity `identity`.
     ///
     /// # Errors
     /// `Invalid` if `memory` has no room for a record; errors of the memory.
@@ -95,17 +96,18 @@ impl Ring {
         let before = newest(&*memory)?.map_or(0, |head| head.generation);
         let head = Head { identity, generation: before, ..Head::default() };
         let mut ring = Self { memory, capacity, head, lengths: VecDeque::new() };
-        // Both heads are written, so that no old bytes are taken for a head of this ring. In new memory the front one
-        // is written last.
+        // Both heads are written, so that old bytes in the memory are not taken for a head of this ring. In new memory,
+        // the head at the front is written last.
         ring.write_head()?;
         ring.write_head()?;
         Ok(ring)
     }
 
-    /// Opens the ring that an earlier process has left in `memory`. `buf` provides buffers for the payloads.
+    /// Opens the ring that an earlier process has left in `memory`. `buf` returns a buffer for a payload of the given
+    /// length.
     ///
     /// # Errors
-    /// `InUse` if the ring belongs to another export and is not empty; errors of the memory and of `buf`.
+    /// `InUse` if the ring is of another export and is not empty; errors of the memory and of `buf`.
     pub fn open(
         memory: Rc<dyn Lasting>,
         identity: u64,
@@ -144,18 +146,19 @@ impl Ring {
         Ok((ring, found))
     }
 
-    /// Returns the number of bytes that all records in the ring may have together.
+    /// Returns the maximum number of bytes that the records in the ring may have together.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Appends the record of a change to the ring. Once this returns, the change may be answered.
+    /// Appends the record of a completed change to the ring. Only after this call, the disk may complete the change for
+    /// its client.
     ///
     /// # Errors
     /// Errors of the ring's memory.
     ///
     /// # Panics
-    /// If the ring has no room for the record. The log must make room before.
+    /// If the ring has no room for the record. The log must ensure that it has.
     pub fn append(&mut self, change: &Change) -> Result<()> {
         let payload = change.data.as_ref().map_or(0, Buf::len);
         let len = (RECORD_BYTES + payload) as u64;
@@ -186,8 +189,8 @@ impl Ring {
         self.write_head()
     }
 
-    /// Removes the oldest `count` records of the ring. If `is_whole`, a flush has covered the changes that the ring
-    /// lacked.
+    /// Removes the oldest `count` records from the ring. With `is_whole`, also records that a flush has covered all
+    /// completed changes that the ring lacked.
     ///
     /// # Errors
     /// Errors of the ring's memory.
@@ -196,7 +199,8 @@ impl Ring {
         let Place { bytes: was, records } = self.head.tail;
         self.head.tail = Place { bytes: was + bytes, records: records + count as u64 };
         if self.lengths.is_empty() {
-            // Start at the beginning of the memory again, so that no more pages than needed are touched.
+            // The next record begins at the start of the memory again, so that a short log touches only few pages of
+            // it.
             let next = self.head.next;
             let bytes = next.bytes.next_multiple_of(self.capacity);
             self.head.next = Place { bytes, ..next };
@@ -208,7 +212,7 @@ impl Ring {
         self.write_head()
     }
 
-    /// Records in the ring that a change which is not in it is about to be answered.
+    /// Records in the ring that the disk is about to complete a change whose record is not in the ring.
     ///
     /// # Errors
     /// Errors of the ring's memory.
@@ -217,7 +221,7 @@ impl Ring {
         self.write_head()
     }
 
-    /// Removes all records of the ring, and records that no flush of the disk will succeed any more.
+    /// Removes all records from the ring, and records that every further flush of the disk fails.
     ///
     /// # Errors
     /// Errors of the ring's memory.
@@ -232,7 +236,7 @@ impl Ring {
         self.memory.write(at, &head_bytes(&self.head))
     }
 
-    /// Reads every record that the head counts. Returns whether all are intact.
+    /// Reads every record that the head counts into `changes`. Returns whether all of them are intact.
     fn read_all(
         &mut self,
         changes: &mut Vec<Change>,
@@ -285,7 +289,8 @@ impl Ring {
         Ok((digest.finalize() as u32 == sum).then_some((change, len)))
     }
 
-    /// Returns the place of those bytes in the memory, and how many fit before its end. The rest begins at its start.
+    /// Returns the offset in the memory of the bytes at position `at`, and how many of `len` bytes fit before the end
+    /// of the memory. The others are at the start of the ring.
     fn split(&self, at: u64, len: usize) -> (u64, usize) {
         let at = at % self.capacity;
         (HEADS_BYTES + at, len.min((self.capacity - at) as usize))
@@ -305,7 +310,7 @@ impl Ring {
     }
 }
 
-/// Returns the valid head with the highest generation.
+/// Returns the valid head with the highest generation; `None` if neither head is valid.
 fn newest(memory: &dyn Lasting) -> Result<Option<Head>> {
     let mut both = [0; 2 * HEAD_BYTES];
     if memory.len() < HEADS_BYTES + RECORD_BYTES as u64 {
@@ -317,7 +322,8 @@ fn newest(memory: &dyn Lasting) -> Result<Option<Head>> {
     Ok(heads.max_by_key(|head| head.generation))
 }
 
-/// Whether the process that was making the ring died before it had finished, so that no change was answered.
+/// Whether the process that created the ring died before it had written the head at the front. No change was completed
+/// in that case.
 fn is_unmade(memory: &dyn Lasting) -> Result<bool> {
     let mut front = [0xff; HEAD_BYTES];
     if memory.len() >= HEADS_BYTES {
@@ -362,7 +368,7 @@ fn parse_head(bytes: &[u8], capacity: u64) -> Option<Head> {
     (good && fits).then_some(head)
 }
 
-/// Encodes a record without its checksum and payload.
+/// Encodes the record with the number `number` of a change, without its checksum and payload.
 fn record_header(number: u64, change: &Change) -> [u8; RECORD_BYTES - 4] {
     let mut out = [0; RECORD_BYTES - 4];
     out[..4].copy_from_slice(&RECORD_MAGIC.to_be_bytes());
@@ -376,7 +382,8 @@ fn record_header(number: u64, change: &Change) -> [u8; RECORD_BYTES - 4] {
     out
 }
 
-/// Parses a record. Returns its change, the length of its payload, and its checksum.
+/// Parses the record with the number `number`. Returns its change without the payload, the length of the payload, and
+/// the checksum.
 fn parse_record(bytes: &[u8; RECORD_BYTES], number: u64) -> Option<(Change, u32, u32)> {
     let word = |at: usize| {
         u64::from_be_bytes(*bytes[at..].first_chunk().expect("the header of a record has 48 bytes"))

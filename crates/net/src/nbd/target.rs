@@ -1,4 +1,4 @@
-//! The address of an export, and the files for TLS.
+//! The address of an NBD export, and the files for TLS with its server.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -11,13 +11,13 @@ use wire::nbd::uri::NbdUri;
 
 use super::Client;
 
-/// Bytes of the longest certificate file that is read.
+/// Maximum length in bytes of a file with certificates or a key.
 pub const PEM_MAX_BYTES: usize = 1 << 20;
 
-/// Default name for the certificate of a server on a Unix socket.
+/// Name that the certificate of a server on a Unix socket must have by default.
 const LOCAL: &str = "localhost";
 
-/// The NBD export to which a client connects: its address, and the files for TLS.
+/// The NBD export to which a client connects: address and name, and the files for TLS.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Address of the NBD server.
@@ -28,24 +28,24 @@ pub struct Target {
     pub tls: Option<TlsFiles>,
 }
 
-/// Files and names for the client's side of TLS.
+/// The client's files for TLS, and the name of the server.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// Path of the certificates of the authorities that sign server certificates.
+    /// File with the certificates of the authorities that sign server certificates.
     pub ca: Option<PathBuf>,
-    /// Path of the client's certificate.
+    /// File with the certificate of the client.
     pub cert: Option<PathBuf>,
-    /// Path of the private key of the client's certificate.
+    /// File with the private key of the client's certificate.
     pub key: Option<PathBuf>,
-    /// Whether the file of the client's certificate may be missing: the client then has no certificate.
+    /// Whether the file with the client's certificate may be missing: then the client connects without a certificate.
     pub anonymous: bool,
-    /// The name that the server's certificate must have.
+    /// The name that the certificate of the server must have.
     pub hostname: String,
 }
 
 impl TlsFiles {
-    /// Returns the files that the NBD URI specification puts into a directory. The client's certificate and key are
-    /// optional.
+    /// Returns the files in `directory` with the names from the NBD URI specification. Those of the client's
+    /// certificate and key may be missing.
     fn of_directory(directory: Option<&str>, hostname: String) -> Self {
         let Some(directory) = directory.map(Path::new) else {
             return Self { ca: None, cert: None, key: None, anonymous: true, hostname };
@@ -60,10 +60,10 @@ impl TlsFiles {
         Ok(Pem { path: path.display().to_string(), bytes })
     }
 
-    /// Reads the files, and returns the client's side of TLS.
+    /// Reads the files, and returns the TLS settings of the client.
     ///
     /// # Errors
-    /// A missing, unreadable or invalid file, with its path.
+    /// The fault of a missing, unreadable or invalid file, with its path.
     pub fn client(&self, env: &Env) -> Result<tls::Client> {
         let ca = self.ca.as_deref().ok_or_else(|| {
             let words = "TLS needs a trusted CA; add tls-certificates=DIR to the URI, or tls = { \
@@ -100,7 +100,7 @@ impl TlsFiles {
 }
 
 impl Target {
-    /// Returns the export that an NBD URI names.
+    /// Returns the export that the NBD URI `uri` names.
     ///
     /// # Errors
     /// `Invalid`, with the URI, if the URI cannot be parsed.
@@ -117,7 +117,7 @@ impl Target {
         Ok(Self { address, export, tls })
     }
 
-    /// Reads the files for TLS with the server, and returns the client's side of TLS; `None` without TLS.
+    /// Reads the files for TLS, and returns the TLS settings of the client; `None` for a connection without TLS.
     ///
     /// # Errors
     /// As [`TlsFiles::client`].
@@ -125,7 +125,7 @@ impl Target {
         self.tls.as_ref().map(|files| files.client(env)).transpose()
     }
 
-    /// Connects to the export's server with the settings of the handshake in `config`.
+    /// Connects to the server of the export, and carries out the handshake with the settings `config`.
     ///
     /// # Errors
     /// As [`Client::connect`] and [`Target::client`].
@@ -135,11 +135,11 @@ impl Target {
     }
 }
 
-/// Starts TLS on a connection to an NBD server that has agreed to it, with buffers from `memory`.
+/// Starts TLS on a connection to an NBD server that has accepted STARTTLS, with buffers from `memory`.
 ///
 /// # Errors
-/// As [`tls::Client::connect`]; `Io` if bytes are left in the inbox (`left`), because any third party could have sent
-/// them.
+/// As [`tls::Client::connect`]; `Io` if `left` bytes of the server are in the inbox already, because a third party
+/// could have sent them before TLS.
 pub async fn secure(
     env: &Env,
     socket: &Rc<dyn Socket>,

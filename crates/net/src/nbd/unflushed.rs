@@ -1,8 +1,8 @@
-//! Log of the changes that a server has answered but not flushed. They are kept until a flush, so that they can be sent
-//! again.
+//! Log of an NBD disk: the changes that its server has completed and not flushed. The log holds each change until a
+//! flush, so that the change can be sent again in a new session.
 //!
-//! The order of the entries is the order of the answers. Changes that overlap are sent one after the other, so this
-//! order is right wherever it matters.
+//! The entries of the log are in the order in which the changes were completed. Overlapping changes are sent one after
+//! the other, so for them this is also the order in which the server carried them out.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,19 +15,21 @@ use wire::nbd::{Command, CommandFlags};
 
 use super::ring::{RECORD_BYTES, Ring};
 
-/// Cost of an entry beside its payload, so that changes without payload are limited too.
+/// Cost of an entry in bytes besides its payload, so that the limit of the log also limits changes without payload.
 const ENTRY_BYTES: u64 = 256;
 
 const _: () =
     assert!(RECORD_BYTES as u64 <= ENTRY_BYTES, "a ring as large as the log's limit holds the log");
 
-/// The log is flushed early while less than one part in this many of the pool is free,
+/// Share of the buffer pool, one part in this many. While less than this share of the pool is free, a log with at least
+/// [`SHORT_LEAST_BYTES`] is flushed early.
 const POOL_SHORT: usize = 4;
 
-/// ... and it holds at least this much: flushing less would free too little to matter.
+/// Smallest cost in bytes of the entries for which a shortage of the pool causes a flush. Flushing fewer bytes would
+/// free too little.
 const SHORT_LEAST_BYTES: u64 = 1 << 20;
 
-/// A change of the export: a write, a write of zeros, or a trim.
+/// A change of the bytes of the export: a write, a write of zeroes, or a trim.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub command: Command,
@@ -37,36 +39,37 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Returns the number of bytes by which it fills the log.
+    /// Returns the number of bytes that this change occupies in the log.
     fn cost(&self) -> u64 {
         let payload = self.data.as_ref().map_or(0, |data| data.len().next_multiple_of(BUF_ALIGN));
         payload as u64 + ENTRY_BYTES
     }
 }
 
-/// The log of one NBD disk: changes that the server has answered but not flushed.
+/// The log of one NBD disk: changes that the server has completed and not flushed.
 pub(super) struct Unflushed {
     limit_bytes: u64,
     pool: BufPool,
-    /// Bytes of the entries and of the reserved room.
+    /// Number of bytes that the entries and the reserved room occupy.
     used_bytes: Cell<u64>,
     kept_bytes: Cell<u64>,
     entries: RefCell<VecDeque<(u64, Change)>>,
-    /// A copy of the entries for the next process.
+    /// The copy of the entries for the next process, if there is one.
     ring: RefCell<Option<Ring>>,
-    /// The number of the next answer.
+    /// Number of the next change to be completed.
     next: Cell<u64>,
-    /// Number of the last change that makes the log incomplete and that no flush has covered. The change found no room,
-    /// or it was refused on top of an entry.
+    /// Number of the last change because of which the log is incomplete, and which no flush has covered: either the log
+    /// had no room for the change, or the server refused the change although it overlaps an entry.
     forgotten: Cell<Option<u64>>,
-    /// Whether the log keeps nothing any more, because it would be of no use.
+    /// Whether the log holds no changes any more, because no flush of the disk can succeed.
     given_up: Cell<bool>,
     waiting: Notify,
     flusher: Notify,
 }
 
 impl Unflushed {
-    /// Creates an empty log of at most `limit_bytes` for a disk with buffers of `pool`. With 0 the log keeps nothing.
+    /// Creates an empty log of at most `limit_bytes` for a disk with buffers of `pool`. With 0, the log holds no
+    /// changes.
     pub fn new(limit_bytes: u64, pool: &BufPool) -> Rc<Self> {
         Rc::new(Self {
             limit_bytes,
@@ -83,8 +86,8 @@ impl Unflushed {
         })
     }
 
-    /// Creates a log that copies its entries to `ring`, and begins with the changes that an earlier process has left
-    /// there.
+    /// Creates a log that copies its entries to `ring`, and that begins with the changes `left`, which an earlier
+    /// process has left in the ring.
     pub fn lasting(limit_bytes: u64, pool: &BufPool, ring: Ring, left: Vec<Change>) -> Rc<Self> {
         let log = Self::new(limit_bytes.min(ring.capacity()), pool);
         let bytes = left.iter().map(Change::cost).sum();
@@ -96,18 +99,18 @@ impl Unflushed {
         log
     }
 
-    /// Whether the log keeps answered changes.
+    /// Whether the log holds completed changes at all.
     pub fn keeps(&self) -> bool {
         self.limit_bytes > 0 && !self.given_up.get()
     }
 
-    /// Returns the number of bytes by which the kept changes fill the log.
+    /// Returns the number of bytes that the entries occupy in the log.
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes.get()
     }
 
-    /// Waits until flushes have made room in the log for a change that is about to be sent, and reserves the room. A
-    /// change that can never fit gets a `Room` that keeps nothing.
+    /// Reserves room in the log for a change that is about to be sent, and waits for flushes until there is enough. For
+    /// a change that is larger than the whole log, returns a [`Room`] that holds no change.
     pub async fn room(self: &Rc<Self>, change: &Change) -> Room {
         let cost = change.cost();
         poll_fn(|cx| {
@@ -125,12 +128,12 @@ impl Unflushed {
         .await
     }
 
-    /// Returns the stamp of a flush that is submitted now. The flush covers all changes that were answered before.
+    /// Returns the stamp of a flush that is sent now. The flush covers all changes that were completed before.
     pub fn stamp(&self) -> u64 {
         self.next.get()
     }
 
-    /// Removes the entries that a successful flush covers; `stamp` is that of the flush.
+    /// Removes the entries that the successful flush with this stamp covers.
     pub fn flushed(&self, stamp: u64) {
         let mut entries = self.entries.borrow_mut();
         let mut count = 0;
@@ -152,25 +155,25 @@ impl Unflushed {
         self.wake();
     }
 
-    /// Changes the ring, if there is one. Returns whether this succeeded. A ring that cannot be changed keeps its old
-    /// records; at worst they are sent again needlessly.
+    /// Applies `change` to the ring, if there is one. Returns whether this succeeded. A ring that cannot be changed has
+    /// its old records; at worst, the next process sends these changes again without need.
     fn record(&self, change: impl FnOnce(&mut Ring) -> block::Result<()>) -> bool {
         self.ring.borrow_mut().as_mut().is_none_or(|ring| change(ring).is_ok())
     }
 
-    /// Records that the server has answered a change that is not kept, so that a flush is due.
+    /// Records that the server has completed a change which is not in the log, so that a flush is due.
     fn forget(&self) {
         self.forgotten.set(Some(self.next.replace(self.next.get() + 1)));
-        // This takes no new memory.
+        // This change of the ring needs no further memory.
         self.record(Ring::lacks);
     }
 
-    /// Whether the server has unflushed changes that the log does not keep.
+    /// Whether the server may have unflushed changes that are not in the log.
     pub fn has_forgotten(&self) -> bool {
         self.forgotten.get().is_some()
     }
 
-    /// Makes the log keep no more changes, because no flush of the disk will succeed any more.
+    /// Removes all entries, and makes the log hold no more changes, because no flush of the disk can succeed any more.
     pub fn give_up(&self) {
         self.given_up.set(true);
         for (_, change) in self.entries.take() {
@@ -182,22 +185,24 @@ impl Unflushed {
         self.wake();
     }
 
-    /// Drops the ring of the log: everything is flushed, and another disk may get the ring's memory.
+    /// Drops the ring of the log, because everything is flushed. Another disk may use the memory of the ring after
+    /// that.
     pub fn leave_ring(&self) {
         *self.ring.borrow_mut() = None;
     }
 
-    /// Returns the change in entry number `at` of the log, counted from the oldest.
+    /// Returns the change in the entry with index `at`, counted from the oldest entry.
     pub fn entry(&self, at: usize) -> Option<Change> {
         self.entries.borrow().get(at).map(|(_, change)| change.clone())
     }
 
-    /// Returns the number of the log's oldest entry; `None` if the log is empty.
+    /// Returns the number of the change in the oldest entry; `None` if the log is empty.
     pub fn oldest(&self) -> Option<u64> {
         self.entries.borrow().front().map(|(number, _)| *number)
     }
 
-    /// Waits until a flush should empty the log: the log is half full, a change waits for room, or the pool is short.
+    /// Waits until the log should be flushed: it is half full, a change waits for room, it is incomplete, or few
+    /// buffers of the pool are free.
     pub async fn pressed(&self) {
         self.flusher.until(|| self.is_pressed() || self.given_up.get()).await;
     }
@@ -227,7 +232,7 @@ impl Unflushed {
     }
 }
 
-/// Room in the log for one change. Dropping it gives the room back.
+/// Room in the log that is reserved for one change. Dropping this value releases the room.
 pub(super) struct Room {
     log: Rc<Unflushed>,
     cost: u64,
@@ -235,7 +240,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Keeps the answered change in the log. A durable change is kept only while an older entry overlaps it, because
+    /// Puts the completed change into the log. A durable change is put there only if it overlaps an older entry:
     /// sending that entry again would undo the change.
     pub fn answered(mut self, change: Change, durable: bool) {
         let log = self.log.clone();
@@ -253,9 +258,9 @@ impl Room {
         }
     }
 
-    /// Handles a change of `range` that the server refused: the server may have done part of it. If an older entry
-    /// overlaps the change, sending that entry again would change bytes that were already read. So a flush is due, and
-    /// until then the log is incomplete.
+    /// Handles a change of `range` that the server has refused, and may have carried out in part. If the change
+    /// overlaps an entry, sending this entry again could alter bytes that a client has read since. So a flush is due,
+    /// and the log is incomplete until then.
     pub fn refused(self, range: ByteRange) {
         let log = &self.log;
         if log.overlaps(range) {

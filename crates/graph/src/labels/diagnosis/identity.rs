@@ -1,4 +1,4 @@
-//! The disk that each place holds: by the labels, not by the places where they were found.
+//! Identification of the disk at each path: by its label, not by the path.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use super::{
 use crate::labels::Opening;
 use crate::labels::text::{self, Remembered};
 
-/// The disk that is matched to a disk name of the spec. The numbers are indices into the list of disk facts.
+/// The disk that was matched to a disk name of the spec. The numbers are indices into the list of disk facts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Binding {
     /// The disk with this number, matched by its label.
@@ -27,9 +27,9 @@ pub enum Binding {
 /// The graph that the labels of disks describe, and the disk that is matched to each disk name of the spec.
 #[derive(Clone, Debug, Default)]
 pub struct Bindings {
-    /// The matched disks, by their names in the spec; empty if the disks cannot be matched.
+    /// The matched disks, by their names in the spec; empty if a finding prevents matching.
     pub(crate) disks: BTreeMap<String, Binding>,
-    /// Uuid of the graph; `None` if no disk has a label of the graph.
+    /// Uuid of the graph in the labels; `None` if no disk has a label of the graph.
     pub(crate) graph: Option<Uuid>,
     /// Epoch in the newest label of the graph.
     pub(crate) epoch: u64,
@@ -42,7 +42,7 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Whether the disk with number `n` is matched by its label, perhaps under another name than the spec has.
+    /// Whether the disk with number `n` was matched by its label, even if the spec has another name for the disk.
     pub(crate) fn is_bound(&self, n: usize) -> bool {
         self.disks.values().any(|bound| *bound == Binding::Labelled(n))
     }
@@ -87,13 +87,13 @@ struct Identity<'i> {
     disks: &'i [DiskFacts],
     asked: &'i Opening,
     findings: Vec<Finding>,
-    /// Whether disks cannot be matched because of a finding.
+    /// Whether a finding prevents disks from being matched.
     stops: bool,
     binding: Bindings,
 }
 
 impl<'i> Identity<'i> {
-    /// Adds a finding that keeps disks from being matched.
+    /// Adds a finding that prevents disks from being matched.
     fn stop(&mut self, case: Case, error: Error, waived_by: &'static [Waiver]) {
         self.stops = true;
         self.findings.push(Finding::new(case, error, waived_by));
@@ -103,7 +103,7 @@ impl<'i> Identity<'i> {
         self.asked.wipe.iter().any(|wiped| wiped == name)
     }
 
-    /// Judges each disk by itself.
+    /// Adds the findings about each disk that follow from the contents of that disk alone.
     fn each(&mut self) {
         for wiped in &self.asked.wipe {
             if !self.disks.iter().any(|disk| disk.name == *wiped) {
@@ -144,8 +144,8 @@ impl<'i> Identity<'i> {
         }
     }
 
-    /// Returns the labels that count, with the numbers of their disks. Nothing was served yet from a provisioning disk.
-    /// But if the other labels name it as a disk of this graph, they cannot do without it.
+    /// Returns the labels that count, with the numbers of their disks. The label of a provisioning disk counts only if
+    /// the other labels name that disk as one of this graph: then the graph depends on the disk.
     fn labels(&self) -> Vec<(usize, &'i Label)> {
         let disks = self.disks.iter().enumerate().filter(|(_, disk)| !self.is_wiped(&disk.name));
         let labels: Vec<_> = disks.filter_map(|(n, disk)| Some((n, disk.label()?))).collect();
@@ -155,7 +155,8 @@ impl<'i> Identity<'i> {
         labels.into_iter().filter(|(_, label)| !label.provisioning || counts(label)).collect()
     }
 
-    /// Checks that all belong to this graph, each once, and that no other machine has them open.
+    /// Checks that all labels are of this graph, that no two disks have the same label, and that no other machine has a
+    /// disk open.
     fn of_one_graph(&mut self, labels: &[(usize, &Label)]) {
         let mut graphs: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
         for (n, label) in labels {
@@ -182,7 +183,8 @@ impl<'i> Identity<'i> {
         self.once_each(labels);
     }
 
-    /// Returns an error that names the disks of each graph, if several graphs have one name, and the way to select one.
+    /// Returns the error that several graphs have the same name. It lists the disks of each graph, and how to select
+    /// one graph.
     fn of_several(&self, graphs: &BTreeMap<Uuid, Vec<usize>>) -> Error {
         let places = |disks: &Vec<usize>| {
             let places: Vec<_> = disks.iter().map(|n| &*self.disks[*n].place).collect();
@@ -209,7 +211,7 @@ impl<'i> Identity<'i> {
         ))
     }
 
-    /// Finds two disks with one label.
+    /// Adds a finding for each two disks with the same label.
     fn once_each(&mut self, labels: &[(usize, &Label)]) {
         let mut seen: BTreeMap<Uuid, usize> = BTreeMap::new();
         for (n, label) in labels {
@@ -220,7 +222,7 @@ impl<'i> Identity<'i> {
         }
     }
 
-    /// Returns the label that counts, unless there is a split brain.
+    /// Returns the newest of `labels`. In a split brain, adds a finding and returns `None`.
     fn newest<'l>(&mut self, labels: &[(usize, &'l Label)]) -> Option<&'l Label> {
         let labels = || labels.iter().map(|(_, label)| *label);
         let newest = newest(labels())?;
@@ -263,7 +265,7 @@ impl<'i> Identity<'i> {
         self.kept(&remembered);
     }
 
-    /// Binds a labelled disk under its name in the label that counts.
+    /// Matches the labelled disk with number `n` to `name`, the name that the newest label has for the disk.
     fn found(&mut self, n: usize, name: &str) {
         let DiskFacts { name: sought, place, .. } = &self.disks[n];
         if !self.disks.iter().any(|disk| disk.name == name) {
@@ -282,7 +284,7 @@ impl<'i> Identity<'i> {
         self.binding.disks.insert(name.to_owned(), Binding::Labelled(n));
     }
 
-    /// Whether a new label may be written there, as far as the content is concerned.
+    /// Whether the contents of disk `n` permit a new label. `is_known` is set if labels of the graph name the disk.
     fn is_blank(&self, n: usize, is_known: bool) -> bool {
         let DiskFacts { name, content, .. } = &self.disks[n];
         match content {
@@ -290,13 +292,14 @@ impl<'i> Identity<'i> {
             DiskContent::Label(label, _) => {
                 self.is_wiped(name) || label.provisioning && !self.binding.is_bound(n)
             }
-            // A disk that the graph remembers is made anew only if the operator asks for that.
+            // A disk that labels of the graph name is created again only if the operator asks for that with `--wipe`.
             DiskContent::ToBeMade => !is_known || self.is_wiped(name),
             DiskContent::Missing(_) => false,
         }
     }
 
-    /// Binds the disks of the spec that have no label yet, or are not there.
+    /// Matches the other disks of the spec: those without a label yet, and those that were not found. `remembered` has
+    /// the disks that the newest label names.
     fn fresh(&mut self, remembered: &BTreeMap<String, Remembered>) {
         let all = self.disks;
         for (n, DiskFacts { name, place, content, .. }) in all.iter().enumerate() {
@@ -330,7 +333,7 @@ impl<'i> Identity<'i> {
         }
     }
 
-    /// Adds a finding about a blank disk in the place of a labelled one.
+    /// Adds the finding that a blank disk is at the path of a labelled disk.
     fn replaced(&mut self, name: &str, place: &str) {
         let words = format!("{place} is blank, but disk {name} of this graph has a label");
         let next = format!(
@@ -343,7 +346,7 @@ impl<'i> Identity<'i> {
         self.findings.push(Finding::new(Case::Replaced, error, waived_by));
     }
 
-    /// Checks that every disk that the labels name is in the spec.
+    /// Adds a finding for each labelled disk that the newest label names and that the spec does not have.
     fn kept(&mut self, remembered: &BTreeMap<String, Remembered>) {
         if self.asked.changes {
             return;

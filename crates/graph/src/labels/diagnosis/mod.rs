@@ -1,4 +1,5 @@
-//! Diagnosis of the labels of a graph. Pure: facts go in, findings come out, each with the decision that waives it.
+//! Diagnosis of the labels of a graph: a pure function from facts about disks to findings, each with the decisions of
+//! the operator that waive the finding.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -33,20 +34,20 @@ pub struct Facts<'f> {
     pub planned: Option<&'f Planned>,
 }
 
-/// A disk that a spec names, and the facts found on it, before any decision about its label.
+/// A disk that a spec names, and the facts that probing found, before any decision about its label.
 #[derive(Clone)]
 pub struct DiskFacts {
     /// Name of the disk in the spec.
     pub name: String,
-    /// Path or address of the disk, for people.
+    /// Path or address of the disk, for messages.
     pub place: String,
     /// The content of the label areas of the disk.
     pub content: DiskContent,
-    /// Total bytes of the disk; zero if the disk is missing.
+    /// Size of the disk in bytes, including its label areas; 0 if the disk is missing.
     pub size: u64,
-    /// Block size of the disk.
+    /// Block size of the disk in bytes.
     pub block_size: u32,
-    /// Whether the disk permits no writes.
+    /// Whether the disk refuses writes.
     pub read_only: bool,
     /// The end of the disk that has lost its label, if one has.
     pub lost: Option<LostLabel>,
@@ -57,15 +58,15 @@ pub struct DiskFacts {
 pub enum DiskContent {
     /// The disk cannot be found or read, with the error of the system.
     Missing(Error),
-    /// The file of the disk does not exist, and this start would create it.
+    /// The file of the disk does not exist, and a start would create the file.
     ToBeMade,
     /// Both label areas of the disk are zeros.
     Blank,
-    /// The disk holds data of another program, described in words.
+    /// The disk holds data of another program; the text describes them.
     Holds(String),
     /// The disk has a label that this version of Cairn cannot use, with the reason.
     Wrong(Wrong),
-    /// The label of the disk, and the number of the copies in the label areas from which it was read.
+    /// A usable label of the disk, and the number of the copy in the label areas from which the label was read.
     Label(Box<Label>, usize),
 }
 
@@ -81,7 +82,7 @@ pub enum LostLabel {
 /// One result of a diagnosis of the labels of a graph.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The sort of the finding.
+    /// The sort of the finding, by its cause.
     pub case: Case,
     /// The error of the finding: its reason, the disk or device, the message, and the next step.
     pub error: Error,
@@ -91,7 +92,7 @@ pub struct Finding {
     pub waived_by: &'static [Waiver],
 }
 
-/// The sort of a finding.
+/// The sort of a finding about labels, by its cause.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Case {
@@ -107,7 +108,7 @@ pub enum Case {
     Foreign,
     /// Two disks with the same label.
     Duplicate,
-    /// A disk that another machine has open.
+    /// A disk whose label names another machine as holder, which may have the disk open.
     HeldByOtherHost,
     /// Disks of one graph that were changed independently of each other.
     SplitBrain,
@@ -127,7 +128,7 @@ pub enum Case {
     LostFront,
     /// A stale disk: it missed a broadcast that reached every disk which was present at that time.
     Stale,
-    /// A disk without a label to which no label can be written, because it is read-only.
+    /// A disk without a label that is read-only, so that no label can be written.
     Unwritable,
     /// A device that does not open without a decision of the operator about its data.
     Undecided,
@@ -142,20 +143,20 @@ pub enum Waiver {
     /// `--take`: disks are opened although their labels name another machine as holder, because that machine is gone
     /// for good.
     Take,
-    /// `--wipe DISK`: the disk gets a new label. The diagnosis considers this from the beginning, because it ignores
-    /// the old labels on the disk.
+    /// `--wipe DISK`: the disk gets a new label. The diagnosis applies this decision from the beginning: it ignores the
+    /// old labels on the disk.
     Wipe,
-    /// `--trust MEMBER`: the bytes of this member are the right ones. The decision is a part of the plan.
+    /// `--trust MEMBER`: the bytes of this member count. The decision is a part of the plan.
     Trust,
 }
 
 /// Returns all findings of a diagnosis of `facts`.
 ///
-/// Of `asked`, the diagnosis uses the machine, the disks to wipe, and whether the spec may omit disks that labels name.
-/// The waivers `degraded` and `take` change no finding: see [`Finding::refuses`].
+/// Of the options `asked`, the diagnosis uses `machine`, `wipe` and `changes`. The options `degraded` and `take` change
+/// no finding; [`Finding::refuses`] applies them.
 pub fn diagnose(facts: &Facts<'_>, asked: &Opening) -> Vec<Finding> {
     let (binding, mut findings) = identify(facts.graph, facts.disks, asked);
-    // Disks that were not matched cannot be served from.
+    // A graph cannot be served from disks that were not matched.
     if let Some(planned) = facts.planned.filter(|_| !binding.disks.is_empty()) {
         let disks = BoundDisks { disks: facts.disks, binding: &binding };
         findings.extend(serve(disks, planned, asked));
@@ -170,7 +171,7 @@ impl Waiver {
         match self {
             Self::Degraded => asked.degraded,
             Self::Take => asked.take,
-            // They lead to another finding, or to none.
+            // With these decisions, the diagnosis returns other findings or none.
             Self::Wipe | Self::Trust => false,
         }
     }
@@ -205,8 +206,9 @@ impl Finding {
 /// Returns the newest label of one graph: the highest epoch, then the highest broadcast, then the smallest uuid. `None`
 /// if all disks are still being provisioned, or `labels` is empty.
 ///
-/// Every part of Cairn uses this order: a start, a check, an import, a repair, an undo. At one epoch all labels have the same
-/// spec, or there is a [`split_brain`]. `sequence` counts the updates of one disk, so it does not compare two.
+/// Every part of Cairn compares labels in this order: a start, a check, an import, a repair, an undo. At one epoch, all
+/// labels have the same spec, or there is a [`split_brain`]. `sequence` counts the updates of one label, so it cannot
+/// order the labels of two disks.
 pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Label> {
     let epoch = |label: &Label| match seeded::on(Bug::EpochIgnored) {
         true => label.sequence,
@@ -216,8 +218,8 @@ pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Lab
     counting(labels).into_iter().max_by_key(key)
 }
 
-/// Returns the labels that [`newest`] compares. The label of a provisioning disk is included once the newest label of
-/// the other disks names that disk: an undone change may have written such a label last.
+/// Returns the labels that [`newest`] compares: those of disks with ended provisioning. The label of a provisioning
+/// disk is included if the newest of the others names that disk: an undone change may have written the label last.
 pub fn counting<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Vec<&'l Label> {
     let labels: Vec<&Label> = labels.into_iter().collect();
     let made = labels.iter().filter(|label| !label.provisioning);

@@ -1,4 +1,4 @@
-//! Findings about serving a graph from the disks that were matched to its labels.
+//! Findings about serving a graph from the disks that were matched to their labels.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub struct BoundDisks<'b> {
     pub binding: &'b Bindings,
 }
 
-/// Returns all findings that concern serving `planned` from the disks, except the objections of its devices.
+/// Returns all findings that concern serving `planned` from the matched disks, except the objections of its devices.
 pub fn serve(disks: BoundDisks<'_>, planned: &Planned, asked: &Opening) -> Vec<Finding> {
     let mut findings: Vec<Finding> = disks.missing(planned).into_iter().collect();
     findings.extend(disks.overwritten(planned));
@@ -31,8 +31,8 @@ pub fn serve(disks: BoundDisks<'_>, planned: &Planned, asked: &Opening) -> Vec<F
     findings
 }
 
-/// Returns a finding for each device that does not open without a decision about its data. Returns none if a disk gets
-/// a new label.
+/// Returns a finding for each device that refuses to open without a decision of the operator about its data. Returns
+/// none if any disk is going to get a new label.
 pub fn objections_of(disks: BoundDisks<'_>, planned: &Planned) -> Vec<Finding> {
     let bound = &disks.binding.disks;
     if bound.values().any(|bound| matches!(bound, Binding::Fresh(_))) {
@@ -45,8 +45,8 @@ pub fn objections_of(disks: BoundDisks<'_>, planned: &Planned) -> Vec<Finding> {
     objections.map(finding).collect()
 }
 
-/// Finds the disks of the graph that have lost the label at one end. Disks that `findings` refuse already, and disks of
-/// other graphs, get no second finding.
+/// Returns a finding for each disk of the graph that is too short for its label or has lost the label at its end. Disks
+/// that `findings` refuse already and disks of other graphs get no further finding.
 pub fn truncated(
     disks: &[DiskFacts],
     binding: &Bindings,
@@ -92,7 +92,7 @@ pub fn cut_short(disk: &DiskFacts) -> Option<Finding> {
 }
 
 impl<'b> BoundDisks<'b> {
-    /// Returns the facts about a disk that is bound by its label.
+    /// Returns the facts about the disk that was matched to `name` by its label.
     fn labelled(self, name: &str) -> Option<&'b DiskFacts> {
         match self.binding.disks.get(name)? {
             Binding::Labelled(n) => Some(&self.disks[*n]),
@@ -104,13 +104,14 @@ impl<'b> BoundDisks<'b> {
         self.labelled(name)?.label()
     }
 
-    /// Returns the names of the disks that `is_it` selects by their binding.
+    /// Returns the names of the disks whose match `is_it` accepts.
     fn names(self, is_it: impl Fn(&Binding) -> bool) -> Vec<&'b str> {
         let bound = self.binding.disks.iter().filter(|(_, bound)| is_it(bound));
         bound.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Finds absent disks without which something cannot be served, or only by an explicit decision.
+    /// Returns the finding about absent disks, if there are any: without them, exports cannot be served, or only with
+    /// `--degraded`.
     fn missing(self, planned: &Planned) -> Option<Finding> {
         let missing = self.names(|bound| matches!(bound, Binding::Absent(_)));
         if missing.is_empty() {
@@ -129,8 +130,8 @@ impl<'b> BoundDisks<'b> {
         Some(Finding::new(Case::Degraded, error, &[Waiver::Degraded]))
     }
 
-    /// Returns the error about absent disks that the devices of the graph can lack. The states in the other labels
-    /// decide whether the graph can go on without them.
+    /// Returns the error about absent disks that the devices of the graph can do without. The objection of a device
+    /// comes first: by the states in the other labels, it may not open without the absent disks.
     fn degradable(self, planned: &Planned, missing: &str) -> Error {
         let graph = &planned.name;
         let Some(objection) = objections_of(self, planned).into_iter().next() else {
@@ -158,7 +159,8 @@ impl<'b> BoundDisks<'b> {
         names.filter(is_it).collect()
     }
 
-    /// Finds the overwritten disks. A start is refused if their bytes are on no other disk, or the copies miss writes.
+    /// Returns the findings about overwritten disks. A finding refuses a start if some bytes of the disk are on no
+    /// other disk, or if the other copies miss writes.
     fn overwritten(self, planned: &Planned) -> Vec<Finding> {
         let names = self.overwritten_names();
         if names.is_empty() {
@@ -179,7 +181,8 @@ impl<'b> BoundDisks<'b> {
         names.iter().filter_map(finding).collect()
     }
 
-    /// Whether some bytes of a disk are on no other disk, apart from those that are new, absent or `overwritten`.
+    /// Whether some bytes of the disk `name` are on no other disk. Disks that are new, absent or `overwritten` do not
+    /// count as other disks.
     fn is_only_copy(self, planned: &Planned, name: &str, overwritten: &BTreeSet<&str>) -> bool {
         let mut without = self.names(|bound| !matches!(bound, Binding::Labelled(_)));
         without.extend(overwritten);
@@ -198,8 +201,8 @@ impl<'b> BoundDisks<'b> {
         names.filter(is_it).collect()
     }
 
-    /// Finds the stale disks. A start is refused if their data are on no other disk: exports would show bytes of
-    /// different times.
+    /// Returns the findings about stale disks. A finding refuses a start if the data of the stale disks are on no other
+    /// disk: exports would show bytes of different times.
     fn stale(self, planned: &Planned) -> Vec<Finding> {
         let names = self.stale_names();
         let (lost, graph) = (planned.lost_without(&names).join(", "), &planned.name);
@@ -229,7 +232,8 @@ impl<'b> BoundDisks<'b> {
         Spec::parse(&self.binding.spec, "label", &|_| None)
     }
 
-    /// Finds devices that have a state on these disks and are not in the spec any more.
+    /// Returns a finding for each device that has a state in the labels of these disks and that the spec does not have
+    /// any more.
     fn forgotten(self, planned: &Planned) -> Vec<Finding> {
         let before = self.spec_before();
         let labels = self.disks.iter().filter_map(DiskFacts::label);
@@ -249,8 +253,8 @@ impl<'b> BoundDisks<'b> {
         gone.collect()
     }
 
-    /// Finds migrations that a start would begin although an export shows their target already, according to the
-    /// labels. A change of a running graph compares the bytes of exports instead.
+    /// Returns a finding for each migration that a start would begin although, by the labels, an export shows the
+    /// target of the migration already. A live change compares the bytes of exports instead.
     fn moved(self, planned: &Planned) -> Vec<Finding> {
         if seeded::on(Bug::MigrationRepeated) {
             return Vec::new();
@@ -276,7 +280,7 @@ impl<'b> BoundDisks<'b> {
         findings.collect()
     }
 
-    /// Finds disks that need a label and may not be written.
+    /// Returns a finding for each disk that needs a label and is read-only.
     fn unwritable(self) -> Vec<Finding> {
         let fresh = self.binding.disks.iter().filter_map(|(name, bound)| match bound {
             Binding::Fresh(n) => Some((name, &self.disks[*n])),
@@ -292,7 +296,7 @@ impl<'b> BoundDisks<'b> {
     }
 }
 
-/// Returns the error about a disk that has lost its label at the front and has a complete one at the back.
+/// Returns the error about a disk whose front label is overwritten and whose back label is complete.
 fn overwritten(disk: &DiskFacts) -> Option<Error> {
     let (label, DiskFacts { name, place, .. }) = (disk.label()?, disk);
     let words = format!(
