@@ -184,7 +184,7 @@ impl BufPool {
         }
     }
 
-    /// Registers the task of `cx` to be woken when buffers return to the pool.
+    /// Registers the task of `cx`, which is woken when a buffer or a reserve returns to the pool.
     pub fn wake_later(&self, cx: &Context<'_>) {
         self.0.waiting.wake_later(cx);
     }

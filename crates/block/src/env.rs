@@ -1,8 +1,9 @@
-//! Access to the world: disks, network, clock and timers, randomness. No other part of Cairn may touch time, threads,
-//! files or sockets. `runtime` implements the real world, `sim` the seeded simulation.
+//! Access to the world: disks, network, clock and timers, randomness. No other part of Cairn may use time, threads,
+//! files or sockets. `runtime` implements access to the real world, `sim` the seeded simulation.
 //!
-//! Some methods hand state over to the next process. The *supervisor* is the process that outlives this one and keeps
-//! descriptors, memory and keys for it: Cairn's own, or a service manager.
+//! Some methods hand state over to the next process. In this module the *supervisor* is the process that outlives
+//! this process and holds descriptors, memory and keys for the next one: Cairn's own supervisor, or a service
+//! manager.
 
 use std::fmt;
 use std::future::Future;
@@ -23,41 +24,43 @@ mod ticket;
 pub use storage::{CacheMode, DiskIo, Open, Place, Storage, StorageFacts, StorageNow};
 pub use ticket::{Outcome, Ticket, Tickets};
 
-/// A boxed future of one core, for work that is done once and not for each request.
+/// A boxed future on one core, for work that is not done for each request.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// A handle to the environment of a core: its disks, network, clock, timers and randomness. Cheap to clone.
 #[derive(Clone)]
 pub struct Env(Rc<dyn World>);
 
-/// A point on the monotonic clock: the time since some fixed past.
+/// A point in time on the monotonic clock, as the time since a fixed point in the past.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Mono(pub Duration);
 
 impl Mono {
-    /// Returns the time from `earlier` to this point; zero if it is not later.
+    /// Returns the time from `earlier` to this point; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the point in time that is `delay` later than this one.
+    /// Returns the point in time that is `delay` later than this point.
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(delay))
     }
 }
 
-/// An implementation of the environment of a core: its disks, network, clock, timers and randomness. There are two.
+/// An implementation of the environment of a core: disks, network, clock, timers and randomness. `runtime` has one,
+/// and `sim` has one.
 pub trait World {
-    /// Returns the present monotonic time, read once per turn of the core.
+    /// Returns the present monotonic time, which the core reads once in each turn of its event loop.
     fn now(&self) -> Mono;
-    /// Returns the present monotonic time, read anew. It is for measuring work that may be over within a turn.
+    /// Returns the present monotonic time, read from the clock at this call. It is for measuring work that may end
+    /// within one turn of the event loop.
     fn clock(&self) -> Mono {
         self.now()
     }
-    /// Returns the time of the wall clock since 1970: for labels and messages, never for decisions.
+    /// Returns the time of the wall clock since 1970. It may be used in labels and messages, never for decisions.
     fn wall(&self) -> Duration;
-    /// Sets a timer that wakes `waker` at `at` or soon after.
+    /// Sets a timer that wakes `waker` at the time `at`, or soon after.
     fn set_timer(&self, at: Mono, waker: &Waker) -> TimerId;
     /// Clears a timer that [`World::set_timer`] has set.
     fn clear_timer(&self, timer: TimerId);
@@ -65,9 +68,10 @@ pub trait World {
     fn random(&self, stream: &'static str) -> u64;
     /// Runs `task` on this core until the task ends. `name` is for traces.
     fn spawn(&self, name: &'static str, task: LocalFuture<()>);
-    /// Runs `job`, which may occupy a core for long, on another thread. The future resolves when the job has run.
+    /// Runs `job` on another thread, because the job may use a core for long. The future resolves when the job has
+    /// ended.
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
-    /// Fills `into` with random bytes that are good for keys, and keeps no copy of them.
+    /// Fills `into` with random bytes that can serve as a key, and stores no copy of them.
     fn random_secret(&self, into: &mut [u8]) {
         for word in into.chunks_mut(8) {
             let random = self.random("secret").to_le_bytes();
@@ -75,41 +79,43 @@ pub trait World {
         }
     }
     /// Returns the key or passphrase that `wanted` describes, unchanged: 1 to [`crate::SECRET_BYTES_MAX`] bytes. May
-    /// block the core while a person types.
+    /// block the core while the operator types a passphrase.
     ///
     /// # Errors
-    /// `Denied`, with the next step, for every failure that a person can correct; `Unsupported` in a world without
-    /// secrets.
+    /// `Denied`, with the next step, for every failure that the operator can correct; `Unsupported` in an environment
+    /// without secrets.
     fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
         let why = format!("{}: this environment has no keys", wanted.prompt);
         Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, why))))
     }
-    /// Gives the key of the open device `who` to the supervisor, for the next process, so that no person must type the
-    /// key again. Does nothing if there is no supervisor, or if the next process can read the key from its source.
+    /// Passes the key of the open device `who` to the supervisor, so that the next process can open the device
+    /// without a passphrase from the operator. Does nothing if there is no supervisor, or if the next process can
+    /// read the key from its source.
     ///
     /// # Errors
-    /// `Unsupported` where memory for it is not available; errors of the system.
+    /// `Unsupported` if the system has no memory that can be passed to the supervisor; errors of the system.
     fn keep_secret(&self, _who: &str, _key: &Secret) -> Result<()> {
         Ok(())
     }
-    /// Returns the key that an earlier process gave to the supervisor for the device `who`, if there is one.
+    /// Returns the key that an earlier process passed to the supervisor for the device `who`; `None` if there is no
+    /// such key.
     ///
     /// # Errors
-    /// `Corrupt` if the supervisor holds no valid key for the device; errors of the system.
+    /// `Corrupt` if the supervisor holds an invalid key for the device; errors of the system.
     fn kept_secret(&self, _who: &str) -> Result<Option<Secret>> {
         Ok(None)
     }
     /// Returns the buffer pool of this core.
     fn pool(&self) -> &BufPool;
-    /// Returns the facts about a disk that [`World::open`] would find, without changes and without a lock.
+    /// Returns the facts about the disk that [`World::open`] would open, without changing or locking the disk.
     ///
     /// # Errors
-    /// `NotFound` (not for a file that would be created), `Denied`, `Unsupported`.
+    /// `NotFound` (not for a file that an opening would create), `Denied`, `Unsupported`.
     fn probe(&self, open: &Open) -> Result<StorageFacts>;
-    /// Opens the disk that `open` names.
+    /// Opens and locks the disk that `open` describes.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `InUse` with the holder if it can be known, `Unsupported`.
+    /// `NotFound`, `Denied`, `InUse` with the process that has the disk if it is known, `Unsupported`.
     fn open(&self, open: &Open) -> Result<Rc<dyn Storage>>;
     /// Listens for connections at the address `at`.
     ///
@@ -121,97 +127,102 @@ pub trait World {
     /// # Errors
     /// `NotFound`, `Denied`, and other errors of the kernel.
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>>;
-    /// Mounts a FUSE file system on the directory `at`. Requests of the kernel come as messages through the channel.
-    /// After the channel has ended the mount is dead, and remains until it is unmounted.
+    /// Mounts a FUSE file system on the directory `at`, and returns the channel to the kernel. The kernel's requests
+    /// come as messages through the channel. After the channel has ended, the mount returns errors until it is
+    /// unmounted.
     ///
     /// # Errors
-    /// `Denied` without the right to mount; `NotFound`, and other errors of the kernel; `Unsupported` where there are
-    /// no mounts.
+    /// `Denied` without the right to mount; `NotFound`, and other errors of the kernel; `Unsupported` in an
+    /// environment without mounts.
     fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
         let why = format!("{}: this environment cannot mount a volume", at.display());
         Err(Error::new(ErrorKind::Unsupported, why))
     }
-    /// Returns the names of all state (channels, connections, bytes) that an earlier process gave to the supervisor and
-    /// that was not taken over yet.
+    /// Returns the names of all state (channels, connections, bytes) that an earlier process passed to the
+    /// supervisor, and that this process has not taken over yet.
     fn left(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Makes the supervisor close the state that it keeps under `name`.
+    /// Makes the supervisor close the state that it holds under the name `name`.
     ///
     /// # Errors
     /// Errors of the system.
     fn fdstore_remove(&self, _name: &str) -> Result<()> {
         Ok(())
     }
-    /// Gives `bytes` to the supervisor under `name`, for the next process. Returns whether there is a supervisor.
+    /// Passes `bytes` to the supervisor under the name `name`, for the next process. Returns whether there is a
+    /// supervisor.
     ///
     /// # Errors
     /// Errors of the system.
     fn leave(&self, _name: &str, _bytes: &[u8]) -> Result<bool> {
         Ok(false)
     }
-    /// Takes the bytes that an earlier process gave to the supervisor under `name`. The bytes cannot be taken a second
-    /// time, even if this process dies.
+    /// Takes over the bytes that an earlier process passed to the supervisor under `name`. The bytes can be taken
+    /// only once, even if this process dies.
     ///
     /// # Errors
-    /// `NotFound` if the supervisor has no bytes under `name`; `Limit` if it has more than `most`; errors of the
-    /// system.
+    /// `NotFound` if the supervisor holds no bytes under `name`; `Limit` if there are more than `most` bytes; errors
+    /// of the system.
     fn take_bytes(&self, name: &str, _most: usize) -> Result<Vec<u8>> {
         Err(nothing_left(name))
     }
-    /// Takes over the connection that the supervisor keeps under `name` ([`Socket::fdstore_put`]).
+    /// Takes over the connection that an earlier process passed to the supervisor under `name`
+    /// ([`Socket::fdstore_put`]).
     ///
     /// # Errors
-    /// `NotFound` if the supervisor has nothing under `name`; errors of the system.
+    /// `NotFound` if the supervisor holds no connection under `name`; errors of the system.
     fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
         Err(nothing_left(name))
     }
-    /// Whether a supervisor outlives this process, and keeps its state for the next process.
+    /// Whether a supervisor outlives this process, and holds state for the next process.
     fn is_kept(&self) -> bool {
         false
     }
-    /// Returns the memory named `name`, which outlives this process: the memory that an earlier process left, of
-    /// whatever size; otherwise `bytes` of zeros. Within one process a name always stands for the same memory. Only one
-    /// user may have the memory at a time, until it drops the memory.
+    /// Returns the memory called `name`, which outlives this process. If an earlier process left the memory, it has
+    /// the size and the bytes of that memory; otherwise it has `bytes` zeros. Only one user of this process may have
+    /// the memory at a time, until the user drops it.
     ///
     /// # Errors
-    /// `Unsupported` without a supervisor; `InUse` if the memory has a user; errors of the system.
+    /// `Unsupported` without a supervisor; `InUse` if another user has the memory; errors of the system.
     fn persistent_memory(&self, name: &str, _bytes: u64) -> Result<PersistentMemory> {
         let words = format!("{name}: no supervisor keeps memory across restarts of this process");
         Err(Error::new(ErrorKind::Unsupported, words))
     }
-    /// Gives all persistent memory and the keys of open devices to the present supervisor once more.
+    /// Passes all persistent memory and the keys of open devices to the present supervisor again.
     ///
     /// # Errors
     /// Errors of the system.
     fn fdstore_put_memory(&self) -> Result<()> {
         Ok(())
     }
-    /// Takes all persistent memory and the keys of open devices back from the supervisor: they end with this process.
+    /// Removes all persistent memory and the keys of open devices from the supervisor, so that they end with this
+    /// process.
     ///
     /// # Errors
     /// Errors of the system.
     fn fdstore_remove_memory(&self) -> Result<()> {
         Ok(())
     }
-    /// Takes over the channel of a mount that the supervisor keeps under `name`. Unanswered requests come again only
-    /// after [`Channel::resend`]. `at` is the mount point. `counts` is the file with the counts of
-    /// [`Channel::came_again`]; without it nothing is counted.
+    /// Takes over the channel of the mount at `at` that an earlier process passed to the supervisor under `name`. The
+    /// kernel sends unanswered requests again only after [`Channel::resend`]. `counts` is the path of the file in
+    /// which [`Channel::came_again`] counts repeated requests.
     ///
     /// # Errors
-    /// `NotFound` if the supervisor has nothing under `name`.
+    /// `NotFound` if the supervisor holds no channel under `name`.
     fn take_over(&self, name: &str, _at: &Path, _counts: &Path) -> Result<Rc<dyn Channel>> {
         Err(nothing_left(name))
     }
 
-    /// Records an event of a device for monitoring. The event need not reach a reader.
+    /// Records an event of a device for monitoring programs. The event may be lost.
     fn emit(&self, _event: Event) {}
-    /// Returns the recent events of the process's devices, if the environment keeps them.
+    /// Returns the recent events of this process's devices; `None` if the environment stores no events.
     fn events(&self) -> Option<Rc<Events>> {
         None
     }
 
-    /// Reads the whole file at `path`, such as a certificate. An environment without files refuses every path.
+    /// Reads the whole file at `path`, such as a certificate. An environment without files returns an error for every
+    /// path.
     ///
     /// # Errors
     /// `NotFound`, `Denied`; `Limit` if the file is longer than `most` bytes.
@@ -219,7 +230,7 @@ pub trait World {
         Err(no_files(path))
     }
 
-    /// Reads a small file, such as the key of a certificate, into locked memory, as [`World::read_file`] reads one.
+    /// Reads the whole small file at `path` into locked memory, such as the key of a certificate.
     ///
     /// # Errors
     /// As [`World::read_file`].
@@ -228,7 +239,7 @@ pub trait World {
     }
 }
 
-/// Returns the error for state under `name` that no earlier process has given to the supervisor.
+/// Returns the error for state under the name `name` that no earlier process has passed to the supervisor.
 pub fn nothing_left(name: &str) -> Error {
     Error::new(
         ErrorKind::NotFound,

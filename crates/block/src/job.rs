@@ -57,7 +57,7 @@ pub trait Work: Sized + 'static {
     /// Errors that stop the job.
     fn record(&self) -> impl Future<Output = Result<()>>;
     /// Notifies the work that the job stops after an error. No durable record covers the steps of the guards
-    /// `_unsettled`, which are dropped next.
+    /// `unsettled`, which are dropped next.
     fn stopped(&self, _unsettled: &[Self::Guard]) {}
     /// Returns the time after which a job that has stopped with this error runs again by itself; `None` if only a
     /// command resumes the job.

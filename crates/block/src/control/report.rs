@@ -28,7 +28,7 @@ pub struct Report {
 /// Used and total space of a device that allocates blocks when they are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Room {
-    /// Bytes of the device's space that are in use.
+    /// Bytes of the device's space that are allocated.
     pub taken_bytes: u64,
     /// Bytes of the device's whole space, allocated or free.
     pub of_bytes: u64,
@@ -54,13 +54,13 @@ pub struct Job {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// The job carries out its work.
+    /// The job carries out steps.
     Running,
-    /// The job is paused until it is resumed.
+    /// The job is paused until a command resumes it.
     Paused,
-    /// The job has stopped after an error.
+    /// The job has stopped after an error, and can be resumed.
     Stopped,
-    /// The job has done all of its work, or was ended early.
+    /// The job has done all of its work, or a command cancelled it.
     Done,
 }
 
@@ -95,9 +95,9 @@ pub enum Cause {
     Absent,
     /// Too many reads from the member failed.
     Reads,
-    /// A request to the member failed, or was not answered in time.
+    /// A request to the member failed, or the member did not answer it in time.
     Request,
-    /// A write to the source failed while the source was copied to the member.
+    /// A write to the source of a resync to the member failed during the resync.
     Source,
 }
 

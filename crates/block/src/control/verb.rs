@@ -161,7 +161,7 @@ pub struct Command {
     /// Bytes that the command concerns, in the address space of the device that receives it; `None` for the whole
     /// device.
     pub range: Option<ByteRange>,
-    /// Time that the command may wait for a change of its graph.
+    /// Longest time that the command may wait for a live change of its graph to end.
     pub limit: Duration,
     verb: &'static VerbInfo,
     args: Rc<dyn Any>,
@@ -338,7 +338,8 @@ pub enum Resolved {
 }
 
 impl Resolved {
-    /// Returns the position of a range that the device passes unchanged to its only lower; `how` as in [`Below`].
+    /// Returns the position of `range` in the only lower of a device that maps every address to the same address;
+    /// `how` as in [`Below`].
     pub fn same(range: ByteRange, how: &'static str) -> Self {
         let below = Below { lower: 0, above: range.start(), range, how: how.into() };
         Self::places(range, vec![below])
