@@ -298,12 +298,12 @@ impl Env {
         Self(world)
     }
 
-    /// Runs a task as [`World::spawn`] does.
+    /// Runs `task` as [`World::spawn`] does.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
         self.0.spawn(name, Box::pin(task));
     }
 
-    /// Runs a job as [`World::work`] does.
+    /// Runs `job` as [`World::work`] does.
     pub fn work(&self, job: impl FnOnce() + Send + 'static) -> LocalFuture<()> {
         self.0.work(Box::new(job))
     }
@@ -326,7 +326,7 @@ impl Env {
         Sleep { env: self.clone(), at, timer: None }
     }
 
-    /// Lets all other ready tasks run first. Background passes call it between their steps.
+    /// Lets all other ready tasks of the core run first. Background work calls it between two steps.
     pub async fn give_way(&self) {
         let mut gave = false;
         std::future::poll_fn(|cx| {
@@ -339,8 +339,8 @@ impl Env {
         .await;
     }
 
-    /// Returns the output of `future`; `None` if it takes longer than `limit`. Requests below that the future has
-    /// started go on: only the wait ends.
+    /// Returns the output of `future`; `None` if `future` takes longer than `limit`. Requests that `future` has
+    /// started on lowers run to their end: only the wait ends.
     pub async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         first(future, self.sleep(limit)).await.ok()
     }
@@ -392,7 +392,7 @@ impl Drop for Sleep {
 /// Address of a socket, for listening or connecting.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Address {
-    /// Path of a unix socket, made with mode 0600.
+    /// Path of a unix socket, which is created with mode 0600.
     Unix(PathBuf),
     /// Host and TCP port.
     Tcp(String, u16),
@@ -408,23 +408,23 @@ impl fmt::Display for Address {
     }
 }
 
-/// Name under which the supervisor keeps listeners for the next process.
+/// Name under which the supervisor holds listeners for the next process.
 pub const LISTENER: &str = "listener";
 
 /// An open socket that listens for connections.
 pub trait Listener {
     /// Waits for the next connection of a client.
     fn accept(&self) -> LocalFuture<Result<Rc<dyn Socket>>>;
-    /// Returns the address on which the listener listens, with the port that the kernel chose if it did.
+    /// Returns the address on which the listener listens. If the kernel chose the port, the address has that port.
     fn address(&self) -> Address;
     /// Closes the listener; a waiting accept returns `Stopped`.
     fn close(&self);
-    /// Cancels the waiting accept: it returns a connection that has already arrived, or an error. Later connections
-    /// wait for the next accept.
+    /// Cancels the waiting accept: the accept returns a connection that has already arrived, or an error. Later
+    /// connections wait for the next accept.
     fn call_off(&self);
-    /// Gives the listener to the supervisor as [`LISTENER`], if there is one. Until the listener is closed, connections
-    /// that arrive while no process runs wait for the next process. A listener that this process received under another
-    /// name stays with its owner.
+    /// Passes the listener to the supervisor as [`LISTENER`], if there is a supervisor. Then connections that arrive
+    /// while no process runs wait for the next process, until the listener is closed. A listener that this process
+    /// got under another name from a service manager stays with the service manager.
     ///
     /// # Errors
     /// Errors of the system.
@@ -433,30 +433,33 @@ pub trait Listener {
     }
 }
 
-/// A connection: bytes both ways, with at most one receive and one send in flight.
+/// A connection: a stream of bytes in each direction, with at most one receive and one send in flight.
 pub trait Socket {
-    /// Receives bytes of the stream, up to the length of `into`. A count of 0 in the outcome is the end of the stream.
+    /// Receives bytes of the stream, up to the length of `into`. At the end of the stream the outcome has the count
+    /// 0.
     fn recv(&self, into: Buf) -> Ticket;
-    /// Sends the bytes of `parts` in order. The count in the outcome may be less than all.
+    /// Sends the bytes of `parts` in order. The outcome has the number of bytes that were sent, which may be less
+    /// than all.
     fn send(&self, parts: Vec<Buf>) -> Ticket;
     /// Ends both directions of the connection. Operations in flight complete with an error or a short count.
     fn shutdown(&self);
     /// Returns a description of the connection's peer in words.
     fn peer(&self) -> String;
-    /// Cancels the receive in flight: it returns the bytes that have already arrived, or an error. No byte of the
-    /// stream is lost.
+    /// Cancels the receive in flight: the receive returns the bytes that have already arrived, or an error. No byte
+    /// of the stream is lost.
     fn call_off(&self);
-    /// Whether the peer of the connection sends no more bytes: it is closed, or closed for sending. Bytes that it sent
-    /// before may still be unreceived. `false` where this is not known.
+    /// Whether the connection's peer can send no more bytes: the peer has closed the connection, or its sending
+    /// direction. Bytes that the peer sent before may not be received yet. `false` if the environment cannot detect
+    /// this.
     fn is_gone(&self) -> bool {
         false
     }
-    /// Whether another process could continue the connection: bytes on the wire are its only state.
+    /// Whether another process could continue the connection: the connection has no state besides its socket.
     fn may_outlive(&self) -> bool {
         false
     }
-    /// Gives the connection to the supervisor under `name`. The name has at most 255 characters of ASCII, and no colon.
-    /// Returns whether there is a supervisor.
+    /// Passes the connection to the supervisor under `name`. The name has at most 255 characters of ASCII, and no
+    /// colon. Returns whether there is a supervisor.
     ///
     /// # Errors
     /// Errors of the system.
@@ -465,57 +468,62 @@ pub trait Socket {
     }
 }
 
-/// A channel of messages to the kernel. Each message is received as a whole or not at all, and sent as a whole.
-/// Receiving and sending are immediate; only [`Channel::ready`] waits.
+/// A channel of messages between this process and the kernel. Each message is received and sent completely or not at
+/// all. Receiving and sending never wait; only [`Channel::ready`] waits.
 pub trait Channel {
-    /// Takes the next message of the channel, into `head` and then into `rest`. Returns its length; `None` if there is
-    /// no message now.
+    /// Receives the next message of the channel: its first bytes into `head`, the others into `rest`. Returns the
+    /// length of the message; `None` if there is no message now.
     ///
     /// # Errors
     /// `Stopped` at the end of the channel, and other errors of the kernel.
     fn recv(&self, head: &Buf, rest: &Buf) -> Result<Option<usize>>;
-    /// Resolves when the channel may have a message, or is at its end.
+    /// Resolves when the channel may have a message, or has ended.
     fn ready(&self) -> Ticket;
-    /// Sends one message: `head`, and then `rest`.
+    /// Sends one message: the bytes of `head`, then those of `rest`.
     ///
     /// # Errors
-    /// `NotFound` if the message is an answer that is not awaited any more, and other errors of the kernel.
+    /// `NotFound` if the message is a reply for which the kernel does not wait any more, and other errors of the
+    /// kernel.
     fn send(&self, head: &[u8], rest: Option<&Buf>) -> Result<()>;
-    /// Locks the buffer's memory, so that a message is moved even if this process dies meanwhile.
+    /// Locks the memory of `buf`, so that the kernel can complete a message in the buffer even if this process dies
+    /// meanwhile.
     ///
     /// # Errors
     /// `Limit` if more memory may not be locked.
     fn pin(&self, buf: &Buf) -> Result<()>;
-    /// Returns a description of the useful features that the kernel did not grant to the channel, if there are any.
+    /// Returns a description of the useful features that the kernel does not support on the channel; `None` if it
+    /// supports all.
     fn lacks(&self) -> Option<&str>;
-    /// Gives the channel to the supervisor under `name`: it then pauses at the end of this process instead of ending.
-    /// The name has at most 255 characters of ASCII, and no colon. Returns whether there is a supervisor.
+    /// Passes the channel to the supervisor under `name`. Then the channel pauses when this process ends, instead of
+    /// ending too. The name has at most 255 characters of ASCII, and no colon. Returns whether there is a supervisor.
     ///
     /// # Errors
     /// Errors of the system.
     fn fdstore_put(&self, _name: &str) -> Result<bool> {
         Ok(false)
     }
-    /// Returns the name under which the supervisor keeps the channel, if it keeps it.
+    /// Returns the name under which the supervisor holds the channel; `None` if the supervisor does not hold it.
     fn entrusted(&self) -> Option<String> {
         None
     }
-    /// Takes the channel back from the supervisor: it then ends with this process.
+    /// Removes the channel from the supervisor, so that the channel ends with this process.
     ///
     /// # Errors
     /// Errors of the system.
     fn withdraw(&self) -> Result<()> {
         Ok(())
     }
-    /// Ends the channel at once: callers that wait for an answer get an error, and no process continues the channel.
+    /// Ends the channel at once: programs that wait for a reply get an error, and no process can continue the
+    /// channel.
     ///
     /// # Errors
     /// Errors of [`Channel::withdraw`]; the channel has ended all the same.
     fn close(&self) -> Result<()> {
         Ok(())
     }
-    /// Makes all requests come again that earlier processes have received and not answered. It may be called once after
-    /// a takeover, before the first message is taken, and when no other process works on any of them.
+    /// Makes the kernel send again all requests that earlier processes received and did not answer. It may be called
+    /// once after the channel was taken over, before the first message is received, and while no other process
+    /// carries out such a request.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -525,17 +533,17 @@ pub trait Channel {
             "this FUSE channel cannot request unanswered requests again",
         ))
     }
-    /// Counts one more start of the repeated request with number `number`. Returns how often that request has come
-    /// again, over all processes. The count is written before this returns.
+    /// Counts one more start of the resent request `number`. Returns how often that request was resent, to all
+    /// processes together. The count is stored before the method returns.
     ///
     /// # Errors
-    /// Errors of the file that holds the counts.
+    /// Errors of the file with the counts.
     fn came_again(&self, _number: u64) -> Result<u64> {
         Ok(1)
     }
 }
 
-/// Returns the error for every call to a core that is going down.
+/// Returns the error for every call to a core that is stopping.
 pub fn stopped() -> Error {
     Error::new(ErrorKind::Stopped, "the graph is stopping")
 }

@@ -71,7 +71,7 @@ impl RangeLock {
         Locking(Some(Locked { lock: self.0.clone(), ticket }))
     }
 
-    /// Locks `range` unless another task holds or awaits a conflicting lock on a part of it; then returns `None`. A
+    /// Locks `range` if no other task holds or awaits a conflicting lock on a part of it; returns `None` otherwise. A
     /// task that holds another range must use this method: a wait for both ranges could be a deadlock.
     pub fn try_lock(&self, range: ByteRange, mode: Mode) -> Option<Locked> {
         let locked = self.lock(range, mode).0.take()?;
