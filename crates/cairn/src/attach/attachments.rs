@@ -108,8 +108,9 @@ impl Attachments {
         all.iter().find(|one| one.view.export == export).map(|one| one.view.path.clone())
     }
 
-    /// Withdraws devices from the supervisor that may no longer outlive this process, as their exports are now: a kill
-    /// would break a promise to their users. [`Attachments::adapt`] reports this.
+    /// Removes from the supervisor the mounts of devices that may not outlive this process any more, because their
+    /// exports have changed. After a kill such a device could lose acknowledged writes. [`Attachments::adapt`] reports
+    /// the removal.
     pub fn withdraw_mortal(&self) {
         self.all.borrow().iter().for_each(|one| one.behind.withdraw_mortal());
     }
