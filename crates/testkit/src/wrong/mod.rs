@@ -1,6 +1,6 @@
-//! Devices that each break one rule. The battery must refuse them all, or its verdicts are worthless.
+//! Devices that break one rule each. The battery must refuse all of them, or its verdicts mean nothing.
 //!
-//! Each is correct except for one [`Sin`]. Without a sin all devices pass.
+//! Each device is correct except for one [`Sin`]. Without a sin it passes the battery.
 
 mod keeper;
 mod mirror;
@@ -15,30 +15,30 @@ use sim::Rule;
 use crate::refusal::Broken;
 use crate::subject::Subject;
 
-/// The violation of a wrong device.
+/// The rule that a wrong device breaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Sin {
     /// Acknowledges a write before its members do.
     AcknowledgesEarly,
-    /// Flushes all members but the first.
+    /// Flushes all members except the first.
     FlushSkipsMember,
-    /// Acknowledges a flush and sends none.
+    /// Acknowledges a flush without flushing its members.
     IgnoresFlush,
     /// Drops FUA from the requests to its members.
     IgnoresFua,
     /// Sends overlapping writes to the members in different orders.
     ReordersOverlaps,
-    /// Reports success when a member has failed, and goes on using the member.
+    /// Reports success after a failure of a member, and continues to use the member.
     SwallowsErrors,
-    /// Leaves differences between the members after a start.
+    /// Does not resync the members after a start.
     NeverResyncs,
-    /// Does not keep the failure of a member across a start.
+    /// Does not record the failure of a member for the next start.
     ForgetsStale,
     /// Acknowledges a write before the labels record that a member has failed.
     MarksLate,
-    /// Records that a member is in sync before its resync is done.
+    /// Records that a member is in sync before its resync has ended.
     RevivesEarly,
-    /// Passes a discard on to members, where its effect differs.
+    /// Passes a discard on to members, which may carry it out differently.
     DiscardsCopies,
     /// Retries a failed flush, and reports success.
     RetriesFlush,
@@ -46,7 +46,7 @@ pub enum Sin {
     ForgetsFailedFlush,
     /// Lets a flush share the result of one that is already in flight.
     JoinsFlush,
-    /// Leaves the last block of a longer write out.
+    /// Does not write the last block of a longer write.
     WritesPart,
     /// Fills the last block of a longer read with junk.
     JunkAtEdge,
