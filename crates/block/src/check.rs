@@ -4,6 +4,8 @@ use crate::{Error, ErrorKind, Info, Op, Result};
 
 /// Checks that a device with the facts `info` may get the operation `op`. The device may then rely on this: the range
 /// is inside the device and aligned, the buffer has the length of the range, and the operation is permitted.
+///
+/// # Errors
 /// `OutOfRange`, `Invalid` or `ReadOnly`, with the value and the limit.
 #[inline]
 pub fn check(info: &Info, op: &Op) -> Result<()> {

@@ -388,7 +388,7 @@ impl<W: Work> Steps<'_, W> {
     /// Waits for `future`. If `future` is not ready at once, the earlier steps are first covered by a durable record
     /// and their guards are dropped, because `future` may depend on tasks that wait for these guards.
     ///
-    /// Errors of the record.
+    /// # Errors
     /// Errors of the record.
     pub async fn wait<T>(&mut self, future: impl Future<Output = T>) -> Result<T> {
         let mut future = pin!(future);

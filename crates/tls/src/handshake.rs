@@ -126,8 +126,8 @@ impl Server {
     /// Carries out the TLS handshake with a client that has connected to `socket`. The caller limits the time of the
     /// handshake.
     ///
+    /// # Errors
     /// The error that the client has sent, or the fault of the client's certificate (`Denied`).
-    /// The client's error, or the fault of the client's certificate (`Denied`).
     pub async fn accept(&self, env: &Env, socket: Rc<dyn Socket>) -> Result<Secured> {
         self.clock.set(env);
         let connection = UnbufferedServerConnection::new(self.config.clone()).map_err(unusable)?;
