@@ -129,7 +129,7 @@ impl<'s> Bench<'s> {
         (&running.graph, running.top)
     }
 
-    /// Arguments for the commands of this subject.
+    /// Returns the arguments for commands to the subject.
     pub fn arguments(&self) -> &'s [&'static str] {
         self.subject.arguments
     }
