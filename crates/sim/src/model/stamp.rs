@@ -12,7 +12,7 @@ const MAGIC: u64 = u64::from_be_bytes(*b"cairnsim");
 /// The identity of the payload of one sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// Number of the volume, which is the seed of its world.
+    /// Number of the volume, chosen by the creator of the model.
     pub volume: u64,
     /// Number of the sector in the volume.
     pub sector: u64,
