@@ -69,33 +69,33 @@ enum Place {
     Spare,
 }
 
-/// A graph that is being drawn.
+/// A random graph that is being built.
 struct Growing<'a> {
     graph: &'a mut Assembly,
     draw: &'a Stream,
-    /// Disks that are not used yet, by number.
+    /// Numbers of the disks that the graph does not use yet.
     disks: Vec<(usize, Step)>,
-    /// The largest block size of the disks: all devices are cut at multiples of it.
+    /// Largest block size of the disks. All devices are divided at multiples of it.
     block: u64,
     /// Time that the lowest mirrors wait for a member.
     timeout: Duration,
     place: Place,
-    /// Whether the initial content can be read.
+    /// Whether the whole volume can be read before the first write.
     readable: bool,
     steps: Vec<Step>,
     mirrors: Vec<Mirror>,
     may_fail: bool,
     scrambles: bool,
-    /// Number of devices that fail on purpose.
+    /// Number of devices in the graph that fail on purpose.
     failing: usize,
     used: Vec<usize>,
 }
 
-/// Draws a graph over `disks` with blocks of at most `block` bytes. `timeout`: the time that its lowest mirrors
-/// wait for a member. `readable`: whether the whole volume can be read before the first write.
+/// Builds a random graph over `disks` with blocks of at most `block` bytes. `timeout` is the time that its lowest
+/// mirrors wait for a member. `readable` is whether the whole volume must be readable before the first write.
 ///
 /// # Errors
-/// If a kind refuses the drawn options, which is a bug of its drawing function.
+/// An error if a kind refuses random options, which is a bug of the function that has chosen them.
 pub fn draw(
     graph: &mut Assembly,
     draw: &Stream,
@@ -125,7 +125,7 @@ pub fn draw(
     Ok(Drawn { top, steps, mirrors, may_fail, scrambles })
 }
 
-/// Builds a drawn graph again.
+/// Builds a graph again, from the steps of its first building.
 ///
 /// # Errors
 /// If a disk cannot be opened.
@@ -133,8 +133,7 @@ pub fn rebuild(graph: &mut Assembly, steps: &[Step]) -> Result<()> {
     steps.iter().try_for_each(|step| graph.add(step.kind, &step.options, &step.on).map(drop))
 }
 
-/// Returns the step for a disk at the export `uri` over so many connections, which keeps `replay` bytes for
-/// replay.
+/// Returns the step for a disk at the export `uri` over several connections, which stores `replay` bytes for replay.
 pub fn far_disk(uri: String, connections: u64, replay: u64) -> Step {
     let options = vec![
         ("nbd", Value::Text(uri)),
@@ -151,8 +150,8 @@ pub fn disk(kind: &'static str, path: String, timeout: Duration) -> Step {
 }
 
 impl Step {
-    /// Sets the member `name` as the trusted one from the next start on. Returns whether another one was
-    /// trusted before.
+    /// Makes the member `name` the trusted member from the next start on. Returns whether another member was trusted
+    /// before.
     pub fn trust(&mut self, name: &str) -> bool {
         let trusted = self.options.iter_mut().find(|(option, _)| *option == "trust");
         let (_, value) = trusted.expect("a mirror over used disks has the option trust");
@@ -161,7 +160,7 @@ impl Step {
     }
 }
 
-/// Returns the functions that add devices. A kind of greater weight is there again behind all others.
+/// Returns the functions that add devices. A kind with a greater weight is in the list several times.
 fn draws() -> impl Iterator<Item = Draw> + Clone {
     let shapes = kinds::TESTING.iter().filter_map(|kind| kind.shape);
     let more = shapes.clone().flat_map(|shape| std::iter::repeat_n(shape.draw, shape.weight - 1));
@@ -178,7 +177,7 @@ impl Growing<'_> {
         Ok(part)
     }
 
-    /// Draws a member of a mirror, and notes the disks that it took.
+    /// Builds a member of a mirror, and records the disks that the member uses.
     fn member(&mut self, depth: u32, place: Place) -> Result<Member> {
         let before = (std::mem::take(&mut self.used), self.place, self.steps.len(), self.failing);
         self.place = place;
