@@ -6,7 +6,7 @@ use wire::nbd::{AllocationFlags, Command, CommandFlags, Errno, RequestHeader};
 /// Length in bytes of the pieces in which the range of an NBD cache command is read.
 pub const PREFETCH_BYTES: u64 = 1 << 20;
 
-/// Returns the byte range of an NBD request that [`wire::nbd::check`] has accepted.
+/// Returns the byte range of an NBD request that [`wire::nbd::check()`] has accepted.
 ///
 /// # Panics
 /// If the request has not been checked.
