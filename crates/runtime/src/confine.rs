@@ -1,4 +1,4 @@
-//! A filter of system calls that refuses calls which no graph needs, so that an attacker who controls a worker can do
+//! A filter of system calls that refuses calls which no graph needs, so that an attacker in a worker can do
 //! less.
 
 use std::collections::BTreeMap;

@@ -50,48 +50,48 @@ pub enum Sin {
     WritesPart,
     /// Fills the last block of a longer read with junk.
     JunkAtEdge,
-    /// Answers some reads with the bytes of an earlier one.
+    /// Replies to some reads with the bytes of an earlier read.
     AnswersStale,
-    /// Reads from one block too low in the second half.
+    /// Reads one block too low in the second half of the device.
     OffByOne,
     /// Acknowledges a write of zeroes and writes nothing.
     ZeroesNothing,
-    /// Returns bytes of another place in reads of discarded ranges.
+    /// Returns bytes from another address in reads of discarded ranges.
     DiscardExposes,
-    /// Returns changing bytes in reads of discarded ranges.
+    /// Returns other bytes in each read of a discarded range.
     DiscardFlickers,
     /// Reports every range as zeros.
     StatusLies,
     /// Changes the payload of a write.
     ChangesPayload,
-    /// Keeps buffers for ever.
+    /// Never returns some buffers to the pool.
     LeaksBuffer,
-    /// Never answers some writes.
+    /// Never replies to some writes.
     NeverCompletes,
-    /// Sends longer requests than the lower accepts.
+    /// Sends longer requests to the lower than the lower accepts.
     IgnoresLimit,
-    /// Starts two reads into one buffer at once.
+    /// Starts two reads into one buffer at the same time.
     SharesBuffer,
     /// Reports a larger size than its lower has.
     Boasts,
     /// Panics when a lower fails.
     Panics,
-    /// Fails now and then, without a reason.
+    /// Fails some requests at random, without an error of a lower.
     FailsAtRandom,
-    /// Reports a number as durable that it never stores.
+    /// Reports a number as durable without storing it.
     NeverStores,
-    /// Formats a used disk without a state.
+    /// Starts on a used disk without a state, and overwrites the disk.
     FormatsUsed,
     /// Changes bytes of the lower before the device is committed.
     ActsUnsure,
-    /// Panics at a member's name that it does not know.
+    /// Panics at a command with the name of a member that does not exist.
     PanicsAtCommand,
-    /// Knows a command that no kind declares.
+    /// Knows a command that its kind does not declare.
     HidesCommand,
 }
 
 impl Sin {
-    /// All sins.
+    /// All sins, in the order of their declaration.
     pub const ALL: [Self; 35] = [
         Self::AcknowledgesEarly,
         Self::FlushSkipsMember,
@@ -130,7 +130,7 @@ impl Sin {
         Self::HidesCommand,
     ];
 
-    /// Returns the rules by which the battery may refuse the device.
+    /// Returns the rules for whose breach the battery may refuse a device with this sin.
     pub fn breaks(self) -> &'static [Broken] {
         use Broken::{Builds, Foreign, Promise};
         use Broken::{Bytes, Completes, Copies, Errors, Facts, Panic, Payload, Returns, Seam};
@@ -199,7 +199,7 @@ impl Sin {
 
 const SIZE: u64 = 48 << 10;
 
-/// Returns a device with that sin.
+/// Returns a subject with this sin.
 pub fn subject(sin: Sin) -> Subject {
     match sin {
         _ if sin.is_of_a_state() => keeper(Some(sin)),
@@ -209,7 +209,7 @@ pub fn subject(sin: Sin) -> Subject {
     }
 }
 
-/// Returns a device that writes to two members and reads from either.
+/// Returns a subject that writes to two members, and reads from either of them.
 pub fn copies(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("two copies".to_owned(), |sin| format!("two copies, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 2, SIZE, move |graph, lowers| {
@@ -221,7 +221,7 @@ pub fn copies(sin: Option<Sin>) -> Subject {
     subject.with_copies(1)
 }
 
-/// Returns a device that keeps a number on its lower.
+/// Returns a subject that stores the number of its starts on its lower.
 pub fn keeper(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("a keeper".to_owned(), |sin| format!("a keeper, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
@@ -236,7 +236,7 @@ pub fn keeper(sin: Option<Sin>) -> Subject {
     })
 }
 
-/// Returns a device that forwards everything to one lower.
+/// Returns a subject that forwards all requests to one lower.
 pub fn one(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("one lower".to_owned(), |sin| format!("one lower, {sin:?}"));
     Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
