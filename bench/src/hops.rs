@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
-use block::{Buf, ByteRange, Op, Request, Result, Verb};
+use block::{Buf, ByteRange, Op, OpKind, Request, Result};
 use engine::{Engine, Sink};
 use graph::Graph;
 use graph::spec::Spec;
@@ -123,7 +123,7 @@ impl Bench {
     /// Fails unless every device of the graph saw every request.
     fn check(&self, ops: u64) -> std::result::Result<(), String> {
         for member in self.graph.members().iter().filter(|member| member.kind.name != "linear") {
-            let reads = self.engine.counters(member.node, |counters| counters.ops(Verb::Read));
+            let reads = self.engine.counters(member.node, |counters| counters.ops(OpKind::Read));
             let counters = self.graph.report(member).counters;
             let passed = counters.iter().find(|(name, _)| *name == "up").map_or(reads, |(_, n)| *n);
             if passed != ops {

@@ -65,7 +65,7 @@ impl Device {
 
     /// Opens the block device exclusively. Returns `None` if the device or a partition of it is mounted, or another
     /// device is built on it.
-    pub(crate) fn alone(self) -> Result<Option<File>> {
+    pub(crate) fn open_exclusive(self) -> Result<Option<File>> {
         let opened = File::options().read(true).custom_flags(libc::O_EXCL).open(self.path());
         match opened {
             Ok(device) => Ok(Some(device)),
@@ -114,7 +114,7 @@ impl Device {
     }
 
     /// Waits until the block device is no longer connected for `name`, for at most `limit`. Returns whether this is so.
-    pub(crate) fn is_off(self, name: &Name, limit: Duration) -> bool {
+    pub(crate) fn wait_disconnected(self, name: &Name, limit: Duration) -> bool {
         let begun = Instant::now();
         while self.is_of(name) {
             if begun.elapsed() >= limit {

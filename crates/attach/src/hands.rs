@@ -137,7 +137,7 @@ fn link_or_let_go(name: &Name, device: Device) -> Result<()> {
     link(name, device).inspect_err(|_| {
         // If it stays, it is found by its mark the next time.
         let _ = device.let_go();
-        device.is_off(name, CLOSE);
+        device.wait_disconnected(name, CLOSE);
     })
 }
 
@@ -193,7 +193,7 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     let begun = Instant::now();
     let alone = loop {
         // Opened exclusively, it can neither be mounted nor be part of another device.
-        let alone = device.alone()?;
+        let alone = device.open_exclusive()?;
         let users = Users::of(device, &link);
         let limit = match alone {
             Some(alone) if users.is_empty() => break alone,
@@ -212,7 +212,7 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     let shown = link.display();
     let flushed = alone.sync_all();
     device.clear(alone)?;
-    if !device.is_off(name, CLOSE) {
+    if !device.wait_disconnected(name, CLOSE) {
         let why = format!("{shown}: another process opened the device during the detach");
         return Err(Error::new(ErrorKind::InUse, why));
     }
@@ -269,7 +269,7 @@ pub fn clear(name: &Name) -> Result<()> {
     for device in Device::all_of(name) {
         device.let_go()?;
         // Processes that still have it mounted keep it until they unmount it.
-        device.is_off(name, LOOK);
+        device.wait_disconnected(name, LOOK);
     }
     remove(name)
 }

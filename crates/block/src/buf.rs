@@ -210,7 +210,7 @@ impl BufPool {
     ///
     /// # Errors
     /// `Limit` if `bytes` are not free in the pool.
-    pub fn standing(&self, bytes: usize) -> Result<Reservation> {
+    pub fn reserve_until_drop(&self, bytes: usize) -> Result<Reservation> {
         if self.reserve(bytes) {
             return Ok(Reservation { pool: self.clone(), bytes });
         }

@@ -88,7 +88,7 @@ pub trait World {
         let why = format!("{}: this environment has no keys", wanted.prompt);
         Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, why))))
     }
-    /// Passes the key of the open device `who` to the supervisor, so that the next process can open the device
+    /// Passes the key of the open device `full_name` to the supervisor, so that the next process can open the device
     /// without a passphrase from the operator. Does nothing if there is no supervisor, or if the next process can
     /// read the key from its source.
     ///
@@ -97,7 +97,7 @@ pub trait World {
     fn keep_secret(&self, _who: &str, _key: &Secret) -> Result<()> {
         Ok(())
     }
-    /// Returns the key that an earlier process passed to the supervisor for the device `who`; `None` if there is no
+    /// Returns the key that an earlier process passed to the supervisor for the device `full_name`; `None` if there is no
     /// such key.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ pub trait World {
     }
     /// Returns the names of all state (channels, connections, bytes) that an earlier process passed to the
     /// supervisor, and that this process has not taken over yet.
-    fn left(&self) -> Vec<String> {
+    fn inherited(&self) -> Vec<String> {
         Vec::new()
     }
     /// Makes the supervisor close the state that it holds under the name `name`.
@@ -155,7 +155,7 @@ pub trait World {
     ///
     /// # Errors
     /// Errors of the system.
-    fn leave(&self, _name: &str, _bytes: &[u8]) -> Result<bool> {
+    fn fdstore_put(&self, _name: &str, _bytes: &[u8]) -> Result<bool> {
         Ok(false)
     }
     /// Takes over the bytes that an earlier process passed to the supervisor under `name`. The bytes can be taken
@@ -176,7 +176,7 @@ pub trait World {
         Err(nothing_left(name))
     }
     /// Whether a supervisor outlives this process, and holds state for the next process.
-    fn is_kept(&self) -> bool {
+    fn has_supervisor(&self) -> bool {
         false
     }
     /// Returns the memory called `name`, which outlives this process. If an earlier process left the memory, it has
@@ -503,14 +503,14 @@ pub trait Channel {
         Ok(false)
     }
     /// Returns the name under which the supervisor holds the channel; `None` if the supervisor does not hold it.
-    fn entrusted(&self) -> Option<String> {
+    fn fdstore_name(&self) -> Option<String> {
         None
     }
     /// Removes the channel from the supervisor, so that the channel ends with this process.
     ///
     /// # Errors
     /// Errors of the system.
-    fn withdraw(&self) -> Result<()> {
+    fn fdstore_remove(&self) -> Result<()> {
         Ok(())
     }
     /// Ends the channel at once: programs that wait for a reply get an error, and no process can continue the

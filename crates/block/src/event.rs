@@ -73,7 +73,7 @@ impl What {
 
 /// An event of a device, with its number and time.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct RecordedEvent {
     /// Number of the event among the events of the process, from 1.
     pub number: u64,
     /// Time of the event, by the wall clock since 1970.
@@ -85,7 +85,7 @@ pub struct Told {
 /// Buffer of the latest events of one process. A slow reader misses events, and detects this by their numbers.
 #[derive(Default)]
 pub struct Events {
-    kept: RefCell<VecDeque<Told>>,
+    kept: RefCell<VecDeque<RecordedEvent>>,
     last: Cell<u64>,
     waiters: Notify,
 }
@@ -99,18 +99,18 @@ impl Events {
         if kept.len() == EVENTS_MAX {
             kept.pop_front();
         }
-        kept.push_back(Told { number, at, event });
+        kept.push_back(RecordedEvent { number, at, event });
         drop(kept);
         self.waiters.wake();
     }
 
     /// Returns the events with numbers above `number` that the buffer still has.
-    pub fn after(&self, number: u64) -> Vec<Told> {
+    pub fn after(&self, number: u64) -> Vec<RecordedEvent> {
         self.kept.borrow().iter().filter(|told| told.number > number).cloned().collect()
     }
 
     /// Waits until there is an event with a number above `number`, and returns all such events that the buffer has.
-    pub async fn next_after(&self, number: u64) -> Vec<Told> {
+    pub async fn next_after(&self, number: u64) -> Vec<RecordedEvent> {
         self.waiters.until(|| self.last.get() > number).await;
         self.after(number)
     }
@@ -136,7 +136,10 @@ mod tests {
         assert!(waits.as_mut().poll(&mut cx).is_pending());
         events.add(Duration::from_secs(5), event("first"));
         let Poll::Ready(told) = waits.as_mut().poll(&mut cx) else { panic!("there is one") };
-        assert_eq!(told, [Told { number: 1, at: Duration::from_secs(5), event: event("first") }]);
+        assert_eq!(
+            told,
+            [RecordedEvent { number: 1, at: Duration::from_secs(5), event: event("first") }]
+        );
         (0..EVENTS_MAX).for_each(|_| events.add(Duration::ZERO, event("more")));
         let kept = events.after(0);
         assert_eq!((kept.len(), kept[0].number), (EVENTS_MAX, 2));

@@ -192,7 +192,7 @@ impl Job {
     }
 
     /// Begins a run of the job if the job was running when its device closed the task group.
-    pub fn go_on<W: Work>(work: &Rc<W>) {
+    pub fn resume_running<W: Work>(work: &Rc<W>) {
         if work.job().is_running() {
             Self::begin(work);
         }

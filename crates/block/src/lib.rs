@@ -45,7 +45,7 @@ pub use device::{Below, Device, Handover, Hooks, Push};
 pub use emulate::Emulate;
 pub use env::{Env, Mono};
 pub use error::{Error, ErrorKind, Result};
-pub use event::{EVENTS_MAX, Event, Events, Told, What};
+pub use event::{EVENTS_MAX, Event, Events, RecordedEvent, What};
 pub use fan::{Fan, all};
 pub use flush_fault::FlushFault;
 pub use info::{Info, Needs};
@@ -56,7 +56,7 @@ pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
 pub use reason::Reason;
 pub use request::{
-    Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, clip_extents, push_extent,
+    Copies, EXTENTS_MAX, Extent, Op, OpKind, Request, State, clip_extents, push_extent,
 };
 pub use secret::{KeySource, SECRET_BYTES_MAX, Secret, Wanted, while_hidden};
 pub use state_store::{Found, NoStateStore, OnFailure, STATE_BYTES_MAX, StateStore, StoredState};

@@ -102,14 +102,14 @@ impl Op {
     }
 
     /// Returns the type of the operation, without its operands.
-    pub fn verb(&self) -> Verb {
+    pub fn verb(&self) -> OpKind {
         match self {
-            Self::Read { .. } => Verb::Read,
-            Self::Write { .. } => Verb::Write,
-            Self::WriteZeroes { .. } => Verb::WriteZeroes,
-            Self::Discard { .. } => Verb::Discard,
-            Self::Flush => Verb::Flush,
-            Self::Status { .. } => Verb::Status,
+            Self::Read { .. } => OpKind::Read,
+            Self::Write { .. } => OpKind::Write,
+            Self::WriteZeroes { .. } => OpKind::WriteZeroes,
+            Self::Discard { .. } => OpKind::Discard,
+            Self::Flush => OpKind::Flush,
+            Self::Status { .. } => OpKind::Status,
         }
     }
 
@@ -157,7 +157,7 @@ impl Op {
 /// The type of a data operation, without its operands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
-pub enum Verb {
+pub enum OpKind {
     /// A read ([`Op::Read`]).
     Read,
     /// A write of data ([`Op::Write`]).
@@ -172,7 +172,7 @@ pub enum Verb {
     Status,
 }
 
-impl Verb {
+impl OpKind {
     /// All types of operations, in the order of their numbers.
     pub const ALL: [Self; 6] =
         [Self::Read, Self::Write, Self::WriteZeroes, Self::Discard, Self::Flush, Self::Status];
@@ -195,7 +195,7 @@ impl Verb {
     }
 }
 
-impl fmt::Display for Verb {
+impl fmt::Display for OpKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

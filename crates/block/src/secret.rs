@@ -187,7 +187,7 @@ pub enum KeySource {
     Fd(i32),
     /// The name of a credential of the service manager: a file in `$CREDENTIALS_DIRECTORY`.
     Credential(String),
-    /// The operator, who types the passphrase at the terminal.
+    /// The operator, full_name types the passphrase at the terminal.
     Ask,
 }
 
@@ -246,7 +246,7 @@ pub struct Wanted {
     /// Whether the operator must type the passphrase twice, because the passphrase is new.
     pub twice: bool,
     /// Device that needs the key or passphrase, with the name of its graph: `home/safe`.
-    pub who: String,
+    pub full_name: String,
 }
 
 #[cfg(test)]

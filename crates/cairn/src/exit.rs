@@ -104,7 +104,7 @@ impl Failure {
     }
 
     /// Returns a failure whose message has been printed already.
-    pub fn told(exit: Exit) -> Self {
+    pub fn printed(exit: Exit) -> Self {
         Self::new(exit, "")
     }
 

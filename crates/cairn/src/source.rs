@@ -87,7 +87,7 @@ impl Source {
     ) -> Result<Planned> {
         let planned = spec.plan_over(REGISTRY, env, probed).await;
         let mut planned = match self {
-            Self::Spec(_) | Self::Labels(_) => planned.map_err(told)?,
+            Self::Spec(_) | Self::Labels(_) => planned.map_err(failure_of)?,
             Self::Kept(_) => planned.map_err(|faults| faulty(&faults))?,
             Self::Disk(..) => return planned.map_err(unusable),
         };
@@ -177,7 +177,7 @@ pub fn faulty(faults: &Faults) -> Failure {
 }
 
 /// Prints all faults of a spec, and returns the failure.
-pub fn told(faults: Faults) -> Failure {
+pub fn failure_of(faults: Faults) -> Failure {
     out::note(&faults.to_string());
-    Failure::told(Exit::Spec)
+    Failure::printed(Exit::Spec)
 }

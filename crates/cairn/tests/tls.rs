@@ -59,9 +59,13 @@ fn serve() -> (Dir, Serve) {
     (dir, serve)
 }
 
-fn uri(dir: &Dir, export: &str, who: &str) -> String {
-    let (socket, who) = (dir.path("tls.sock"), dir.path(who));
-    format!("nbds+unix:///{export}?socket={}&tls-certificates={}", socket.display(), who.display())
+fn uri(dir: &Dir, export: &str, certificate: &str) -> String {
+    let (socket, certificate) = (dir.path("tls.sock"), dir.path(certificate));
+    format!(
+        "nbds+unix:///{export}?socket={}&tls-certificates={}",
+        socket.display(),
+        certificate.display()
+    )
 }
 
 fn works(dir: &Dir, name: &str, args: &[&str]) -> String {
@@ -148,13 +152,13 @@ fn tls_server_accepts_clients_of_other_projects() {
 #[test]
 fn tls_export_admits_only_listed_clients() {
     let (dir, _serve) = serve();
-    for (who, sees) in [("ours", "alices"), ("bob", "bobs")] {
-        let list = works(&dir, "nbdinfo", &["--list", &uri(&dir, "", who)]);
+    for (certificate, sees) in [("ours", "alices"), ("bob", "bobs")] {
+        let list = works(&dir, "nbdinfo", &["--list", &uri(&dir, "", certificate)]);
         for export in ["vol", "alices", "bobs"] {
             let there = list.contains(&format!("export=\"{export}\""));
-            assert_eq!(there, export == "vol" || export == sees, "{who}: {list}");
-            let ran = dir.cairn(&["info", &uri(&dir, export, who)]);
-            assert_eq!(ran.code, if there { 0 } else { 4 }, "{who} {export}: {ran:?}");
+            assert_eq!(there, export == "vol" || export == sees, "{certificate}: {list}");
+            let ran = dir.cairn(&["info", &uri(&dir, export, certificate)]);
+            assert_eq!(ran.code, if there { 0 } else { 4 }, "{certificate} {export}: {ran:?}");
         }
     }
 }
@@ -169,12 +173,12 @@ fn tls_server_refuses_client_without_valid_certificate() {
         ("past", "expired on"),
         ("future", "is not valid before"),
     ];
-    for (who, why) in cases {
-        let ran = dir.cairn(&["info", &uri(&dir, "vol", who)]);
-        assert!(ran.code == 7 && ran.err.contains(why), "{who}: {ran:?}");
+    for (certificate, why) in cases {
+        let ran = dir.cairn(&["info", &uri(&dir, "vol", certificate)]);
+        assert!(ran.code == 7 && ran.err.contains(why), "{certificate}: {ran:?}");
         // The other programs do not check their own certificate first.
-        let ran = tool(&dir, "nbdinfo", &[&uri(&dir, "vol", who)]);
-        assert_ne!(ran.code, 0, "{who}: {ran:?}");
+        let ran = tool(&dir, "nbdinfo", &[&uri(&dir, "vol", certificate)]);
+        assert_ne!(ran.code, 0, "{certificate}: {ran:?}");
     }
     let named = format!("{}&tls-hostname=elsewhere.example", uri(&dir, "vol", "ours"));
     let ran = dir.cairn(&["info", &named]);
@@ -314,10 +318,13 @@ impl Drop for Other {
 fn tls_client_verifies_servers_of_other_projects() {
     let dir = Dir::new();
     certificates(&dir);
-    let at = |server: &str, who: &str| {
-        let (socket, who) = (dir.path(&format!("{server}.sock")), dir.path(who));
-        let (socket, who) = (socket.display(), who.display());
-        dir.cairn(&["info", &format!("nbds+unix:///?socket={socket}&tls-certificates={who}")])
+    let at = |server: &str, certificate: &str| {
+        let (socket, certificate) = (dir.path(&format!("{server}.sock")), dir.path(certificate));
+        let (socket, certificate) = (socket.display(), certificate.display());
+        dir.cairn(&[
+            "info",
+            &format!("nbds+unix:///?socket={socket}&tls-certificates={certificate}"),
+        ])
     };
     let _kit = ["ours", "elsewhere", "server-past"].map(|server| Other::nbdkit(&dir, server));
     assert!(at("ours", "ours").out.contains("1 MiB"), "{:?}", at("ours", "ours"));
@@ -328,9 +335,9 @@ fn tls_client_verifies_servers_of_other_projects() {
     ];
     // The server closes the connection without a readable message.
     assert_ne!(at("ours", "alone").code, 0);
-    for (server, who, why) in cases {
-        let ran = at(server, who);
-        assert!(ran.code == 7 && ran.err.contains(why), "{server} {who}: {ran:?}");
+    for (server, certificate, why) in cases {
+        let ran = at(server, certificate);
+        assert!(ran.code == 7 && ran.err.contains(why), "{server} {certificate}: {ran:?}");
     }
     std::fs::write(dir.path("q.img"), vec![0; 2 << 20]).unwrap();
     let creds = format!(
@@ -475,16 +482,18 @@ fn planned_restart_closes_tls_sessions() {
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }
 
-/// qemu-io on an export, with the certificates in directory `who`. It reads a block for each line of input.
+/// qemu-io on an export, with the certificates in directory `certificate`. It reads a block for each line of input.
 struct Reader {
     child: Child,
     out: BufReader<ChildStdout>,
 }
 
 impl Reader {
-    fn start(dir: &Dir, export: &str, who: &str) -> Self {
-        let creds =
-            format!("tls-creds-x509,id=tls0,endpoint=client,dir={}", dir.path(who).display());
+    fn start(dir: &Dir, export: &str, certificate: &str) -> Self {
+        let creds = format!(
+            "tls-creds-x509,id=tls0,endpoint=client,dir={}",
+            dir.path(certificate).display()
+        );
         let image = format!(
             "driver=nbd,server.type=unix,server.path={},export={export},tls-creds=tls0,tls-hostname=localhost",
             dir.path("tls.sock").display()
@@ -547,7 +556,7 @@ fn tls_handshake_reads_changed_certificate_files() {
     assert_ne!(with_list, SPEC);
     dir.write("t.toml", &with_list);
     let serve = dir.serve(&["t.toml"]);
-    let info = |who: &str| dir.cairn(&["info", &uri(&dir, "vol", who)]).code;
+    let info = |certificate: &str| dir.cairn(&["info", &uri(&dir, "vol", certificate)]).code;
     assert_eq!((info("ours"), info("bob")), (0, 0));
     // Revoked.
     ours.revoke(&here("ours"), &[alice]);

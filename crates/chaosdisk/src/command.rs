@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use block::Verb;
+use block::OpKind;
 use block::units::{parse_duration, parse_size};
 use sim::{CutPolicy, DiskConfig, Profile};
 
@@ -22,7 +22,7 @@ pub enum Command {
         /// Name of the disk.
         disk: String,
         /// Operation of the requests that fail.
-        verb: Verb,
+        verb: OpKind,
         /// Number of requests that fail.
         count: u64,
     },
@@ -89,8 +89,8 @@ fn named<T: Copy>(all: &[(&str, T)], name: &str) -> Result<T, String> {
     })
 }
 
-fn verb(name: &str) -> Result<Verb, String> {
-    named(&Verb::ALL.map(|verb| (verb.name(), verb)), name)
+fn verb(name: &str) -> Result<OpKind, String> {
+    named(&OpKind::ALL.map(|verb| (verb.name(), verb)), name)
 }
 
 fn number(text: &str) -> Result<u64, String> {
@@ -169,7 +169,7 @@ mod tests {
         let cut = |policy, stay| Ok(Command::PowerCut { policy, stay });
         assert_eq!("powercut".parse(), cut(CutPolicy::DropAll, false));
         assert_eq!("powercut omit-one stay".parse(), cut(CutPolicy::OmitOne, true));
-        let fail = Command::Fail { disk: "a".to_owned(), verb: Verb::Flush, count: 3 };
+        let fail = Command::Fail { disk: "a".to_owned(), verb: OpKind::Flush, count: 3 };
         assert_eq!("eio a flush 3".parse(), Ok(fail));
         let stall = Command::Stall { disk: "a".to_owned(), time: Duration::from_millis(20) };
         assert_eq!("stall a 20ms".parse(), Ok(stall));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::env::{CacheMode, DiskIo, Open, Outcome, Storage};
 use block::{
     BUF_MAX_BYTES, ByteRange, Device, EXTENTS_MAX, Env, Error, ErrorKind, Info, Mono, Notify, Op,
-    Request, Result, Verb,
+    OpKind, Request, Result,
 };
 use serde_json::{Map, Value};
 use sim::{CutPolicy, SimDisk};
@@ -27,7 +27,7 @@ pub struct Disk {
     storage: Rc<dyn Storage>,
     counts: Counts,
     /// Number of next requests that fail, for each operation.
-    to_fail: [Cell<u64>; Verb::ALL.len()],
+    to_fail: [Cell<u64>; OpKind::ALL.len()],
     hung: Cell<bool>,
     stalled: Cell<Mono>,
     powered: Cell<bool>,
@@ -41,7 +41,7 @@ pub struct Disk {
 
 #[derive(Default)]
 struct Counts {
-    verbs: [Cell<u64>; Verb::ALL.len()],
+    verbs: [Cell<u64>; OpKind::ALL.len()],
     fua: Cell<u64>,
     in_flight: Cell<u64>,
 }
@@ -97,7 +97,7 @@ impl Disk {
 
     /// Makes the next `count` requests of operation `verb` fail. A failed flush loses the writes that it should have
     /// made durable.
-    pub fn fail(&self, verb: Verb, count: u64) {
+    pub fn fail(&self, verb: OpKind, count: u64) {
         self.to_fail[verb as usize].set(count);
     }
 
@@ -148,7 +148,7 @@ impl Disk {
     /// Returns the number of requests so far for each operation, of requests with FUA, and of requests that are not
     /// answered.
     pub fn counts(&self) -> Value {
-        let verbs = Verb::ALL.into_iter().zip(&self.counts.verbs);
+        let verbs = OpKind::ALL.into_iter().zip(&self.counts.verbs);
         let mut all: Map<String, Value> =
             verbs.map(|(verb, count)| (verb.name().to_owned(), count.get().into())).collect();
         all.insert("fua".to_owned(), self.counts.fua.get().into());
@@ -178,13 +178,13 @@ impl Disk {
         self.held.until(|| !self.mute.get()).await;
     }
 
-    fn struck(&self, verb: Verb) -> Result<()> {
+    fn struck(&self, verb: OpKind) -> Result<()> {
         let left = &self.to_fail[verb as usize];
         if left.get() == 0 {
             return Ok(());
         }
         left.set(left.get() - 1);
-        if verb == Verb::Flush {
+        if verb == OpKind::Flush {
             self.sim.lose_cache();
         }
         Err(Error::os(EIO, format_args!("{verb}: an injected failure of the simulated disk")))

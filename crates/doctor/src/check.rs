@@ -41,9 +41,9 @@ pub struct LockedDisk<'h> {
 
 impl ProbedDisk<'_> {
     /// Returns the damage of the copies of its label, in words.
-    fn ills(&self) -> Vec<String> {
+    fn faults_of_copies(&self) -> Vec<String> {
         match &self.inspection.label {
-            Ok(Some(_)) => self.inspection.ills(),
+            Ok(Some(_)) => self.inspection.faults_of_copies(),
             Ok(None) => vec!["the label is gone".to_owned()],
             Err(wrong) => vec![format!("no copy of the label can be read: {wrong}")],
         }
@@ -142,7 +142,7 @@ pub fn cut<'s>(seen: &[ProbedDisk<'_>], named: &'s Named) -> impl Iterator<Item 
 /// Returns the reason why the disk `name` cannot be copied anew from other disks: it may have the only copy, or the
 /// only newest copy, of some bytes. `cut` are the disks whose bytes must not be used, including `name`; the states in
 /// their labels are used.
-pub fn nowhere_else(
+pub fn only_copy_reason(
     planned: &Planned,
     named: &Named,
     seen: &[ProbedDisk<'_>],
@@ -252,7 +252,7 @@ impl Checking<'_> {
         // A disk that may have lost bytes gets no new label unasked. The graph that has a disk open knows its bytes.
         let is_renewed = |seen: &ProbedDisk<'_>| {
             let may_have_lost = self.stopped && seen.has_lost_its_end();
-            seen.cut_from().is_none() && !may_have_lost && !seen.ills().is_empty()
+            seen.cut_from().is_none() && !may_have_lost && !seen.faults_of_copies().is_empty()
         };
         let seen = self.seen.iter().map(|seen| disk(seen.place, seen.label, is_renewed(seen)));
         let held = self.held.iter().map(|held| disk(held.place, held.label, false));
@@ -294,13 +294,13 @@ impl Checking<'_> {
             let ProbedDisk { place, label, .. } = seen;
             let name = name_in(named, label);
             if seen.cut_from().is_none() && !seen.has_lost_its_end() {
-                for ill in seen.ills() {
+                for ill in seen.faults_of_copies() {
                     let words = format!("{place}: {ill}");
                     let next = "cairn repair rewrites the label";
                     self.find(Sort::DamagedCopy, Soundness::Repairable, &name, words, next);
                 }
             }
-            self.standing(&name, place, label, named);
+            self.note_membership(&name, place, label, named);
         }
     }
 
@@ -375,7 +375,8 @@ impl Checking<'_> {
 
     /// Returns the next step for a truncated disk.
     fn after_a_cut(&self, name: &str, named: &Named, planned: Option<&Planned>) -> String {
-        let kept = planned.map(|planned| nowhere_else(planned, named, self.seen, &[name], name));
+        let kept =
+            planned.map(|planned| only_copy_reason(planned, named, self.seen, &[name], name));
         match kept {
             Some(None) => format!(
                 "make the disk that large again, and label it with --wipe {name}: all its bytes are \
@@ -403,7 +404,7 @@ impl Checking<'_> {
         let trust =
             format!("if its bytes are known to be intact, cairn repair {graph} --trust {name}");
         let cut = cut(self.seen, named).collect::<Vec<_>>();
-        match planned.map(|planned| nowhere_else(planned, named, self.seen, &cut, name)) {
+        match planned.map(|planned| only_copy_reason(planned, named, self.seen, &cut, name)) {
             Some(None) => (
                 Soundness::Repairable,
                 format!("cairn repair, then the disk is copied from the others; {trust}"),
@@ -415,7 +416,7 @@ impl Checking<'_> {
     }
 
     /// Adds a note about a disk that has left its graph, or that its next start updates.
-    fn standing(&mut self, name: &str, place: &str, label: &Label, named: &Named) {
+    fn note_membership(&mut self, name: &str, place: &str, label: &Label, named: &Named) {
         if named.values().all(|known| known.disk != label.disk) {
             let is = match label.provisioning {
                 true => "did not complete its provisioning as a disk of this graph",

@@ -80,7 +80,7 @@ pub enum Sort {
     /// A device that must resync data once it is served.
     Resync,
     /// An object store that was not checked, with the reason.
-    NotLookedAt,
+    Unchecked,
     /// Damage in the object store of a device.
     DamagedObjects,
 }

@@ -52,13 +52,13 @@ pub async fn check(
             let words =
                 format!("the state of the device is on {on}, and was not checked without {lacks}");
             let why = Error::new(ErrorKind::Denied, words);
-            found.push(finding(&node.name, Sort::NotLookedAt, Soundness::Sound, &why));
+            found.push(finding(&node.name, Sort::Unchecked, Soundness::Sound, &why));
             continue;
         }
         let engine = doctor.engine();
         let asked = ask(doctor, &engine, newest, &node.name, places).await;
         engine.abandon();
-        found.extend(told(&node.name, asked));
+        found.extend(findings_of(&node.name, asked));
     }
     found
 }
@@ -110,10 +110,10 @@ async fn open(
 }
 
 /// Returns the findings about the object store of a device.
-fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
+fn findings_of(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
     let unseen = |why: &Error| {
         let why = why.clone().message_after("the state of the device was not checked");
-        finding(device, Sort::NotLookedAt, Soundness::Sound, &why)
+        finding(device, Sort::Unchecked, Soundness::Sound, &why)
     };
     match asked {
         Err(refusals) => refusals.iter().map(unseen).collect(),

@@ -21,7 +21,7 @@ use kind::Maker;
 use meta::{Area, ForeignContent, Inspection, Label, Machine, Wrong};
 use serde::Serialize;
 
-use crate::check::{Named, ProbedDisk, nowhere_else};
+use crate::check::{Named, ProbedDisk, only_copy_reason};
 
 /// A graph in which one disk has lost its label, with the facts from which the label can be made again.
 pub struct Graph<'g> {
@@ -181,7 +181,7 @@ impl Graph<'_> {
         if !cut.contains(&name) {
             cut.push(name);
         }
-        if let Some(why) = nowhere_else(self.planned, self.named, self.seen, &cut, name) {
+        if let Some(why) = only_copy_reason(self.planned, self.named, self.seen, &cut, name) {
             let graph = &self.newest.graph_name;
             let end = there.inspection.lost_end().unwrap_or("end");
             let why = format!("the {end} of {place} lost the bytes that Cairn wrote, and {why}");

@@ -15,7 +15,7 @@ use crate::relabel::{Graph, NamedPlace, PlaceContent, Relabel, check_writable};
 use crate::{Doctor, Found, scan};
 
 /// The name of a disk, its path, and whether the operator named the path (else a spec did).
-pub type SaidPlace = (String, String, bool);
+pub type NamedPath = (String, String, bool);
 
 /// The labels that a repair would write.
 #[derive(Default, Serialize)]
@@ -148,7 +148,7 @@ impl Doctor {
 
 impl Asked<'_> {
     /// Returns the places of disks that may have lost their labels: the named ones, and then those of the spec.
-    fn said(&self, registry: Registry) -> Vec<SaidPlace> {
+    fn said(&self, registry: Registry) -> Vec<NamedPath> {
         let by_hand = self.places.iter().map(|(name, place)| (name.clone(), place.clone(), true));
         let mut said: Vec<_> = by_hand.collect();
         for disk in self.spec.iter().flat_map(|spec| spec.labelled(registry)) {
@@ -187,7 +187,7 @@ impl Asked<'_> {
         &self,
         doctor: &Doctor,
         seen: &[ProbedDisk<'_>],
-        said: &[SaidPlace],
+        said: &[NamedPath],
         to_do: &mut Plan,
     ) -> Result<()> {
         let Some(newest) = newest(seen.iter().map(|seen| seen.label)) else { return Ok(()) };
@@ -247,8 +247,8 @@ impl Asked<'_> {
         &self,
         seen: &[ProbedDisk<'_>],
         named: &Named,
-        said: &[SaidPlace],
-    ) -> Result<Vec<SaidPlace>> {
+        said: &[NamedPath],
+    ) -> Result<Vec<NamedPath>> {
         let mut all = said.to_vec();
         for (name, known) in named.iter().filter(|(name, _)| said.iter().all(|one| one.0 != **name))
         {

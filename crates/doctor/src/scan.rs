@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use block::env::{CacheMode, Open};
 use block::{Env, Error, ErrorKind, Lower, Needs, Result};
 use engine::{Engine, NodeId};
-use kind::{DeviceConfig, Maker, Making, Value};
+use kind::{DeviceConfig, Maker, MakerArgs, Value};
 use meta::{AreaContent, ForeignContent, Inspection, Label, Machine, Store, Uuid, Wrong};
 use serde::Serialize;
 
@@ -53,14 +53,14 @@ pub fn as_text<S: serde::Serializer>(error: &Error, to: S) -> Result<S::Ok, S::E
 }
 
 /// Result of a scan: the findings, and the disks that were skipped.
-pub type Looked<T> = (Vec<T>, Vec<Skipped>);
+pub type Scanned<T> = (Vec<T>, Vec<Skipped>);
 
 impl Doctor {
     /// Scans the block devices and the files of `directory`, and returns all labels that can be read.
     ///
     /// # Errors
     /// If the directory cannot be read, or there are too many disks.
-    pub async fn labels(&self, directory: &Path) -> Result<Looked<FoundLabel>> {
+    pub async fn labels(&self, directory: &Path) -> Result<Scanned<FoundLabel>> {
         let look = async |path: PathBuf, lower: &Lower| match Store::look(&self.env, lower).await? {
             AreaContent::Label(label, _) => Ok(Some(FoundLabel { path, label: *label })),
             AreaContent::Wrong(wrong) => Err(unread(&path, &wrong)),
@@ -74,7 +74,7 @@ impl Doctor {
     ///
     /// # Errors
     /// As [`Doctor::labels`].
-    pub async fn copies(&self, directory: &Path) -> Result<Looked<(PathBuf, Inspection)>> {
+    pub async fn copies(&self, directory: &Path) -> Result<Scanned<(PathBuf, Inspection)>> {
         let look = async |path: PathBuf, lower: &Lower| {
             let inspection = meta::inspect(&self.env, lower).await?;
             let is_ours = !matches!(inspection.label, Ok(None));
@@ -87,7 +87,7 @@ impl Doctor {
         &self,
         directory: &Path,
         look: impl AsyncFn(PathBuf, &Lower) -> Result<Option<T>>,
-    ) -> Result<Looked<T>> {
+    ) -> Result<Scanned<T>> {
         let engine = self.engine();
         let (mut found, mut skipped) = (Vec::new(), Vec::new());
         for path in candidates(directory)? {
@@ -244,7 +244,7 @@ async fn open(doctor: &Doctor, path: &Path, read_only: bool, engine: &Engine) ->
         lowers: Vec::new(),
         trusted_now: false,
     };
-    let disk = make(Making::new(&given, env)).await?;
+    let disk = make(MakerArgs::new(&given, env)).await?;
     engine.add_device(&given.name, disk, Needs::LEAF, &[])
 }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{Error, ErrorKind, Hooks, Info, Op, Table, Verb};
+use block::{Error, ErrorKind, Hooks, Info, Op, OpKind, Table};
 
 use super::reserve::Reserve;
 use super::slot::AnyDevice;
@@ -55,8 +55,8 @@ impl Node {
 /// Counters of requests through a node since the node was made. They are plain numbers of one core and cheap to read.
 #[derive(Default, Debug)]
 pub struct Counters {
-    ops: [Cell<u64>; Verb::ALL.len()],
-    bytes: [Cell<u64>; Verb::ALL.len()],
+    ops: [Cell<u64>; OpKind::ALL.len()],
+    bytes: [Cell<u64>; OpKind::ALL.len()],
     errors: Cell<u64>,
     in_flight: Cell<u32>,
 }
@@ -87,12 +87,12 @@ impl Counters {
     }
 
     /// Returns the number of requests of type `verb` that the node has begun.
-    pub fn ops(&self, verb: Verb) -> u64 {
+    pub fn ops(&self, verb: OpKind) -> u64 {
         self.ops[verb as usize].get()
     }
 
     /// Returns the number of bytes in the ranges of all requests of type `verb` that the node has begun.
-    pub fn bytes(&self, verb: Verb) -> u64 {
+    pub fn bytes(&self, verb: OpKind) -> u64 {
         self.bytes[verb as usize].get()
     }
 

@@ -236,8 +236,8 @@ fn table_sends_striped_discard_as_one_request_per_disk() {
     let top = bench.table(table, &[a, b]);
     bench.call(top, Op::Discard { range: range(1024, 102_400), fua: false }).1.unwrap();
     for disk in [a, b] {
-        assert_eq!(bench.engine.counters(disk, |c| c.ops(block::Verb::Discard)), 1);
-        assert_eq!(bench.engine.counters(disk, |c| c.bytes(block::Verb::Discard)), 51200);
+        assert_eq!(bench.engine.counters(disk, |c| c.ops(block::OpKind::Discard)), 1);
+        assert_eq!(bench.engine.counters(disk, |c| c.bytes(block::OpKind::Discard)), 51200);
     }
 }
 
@@ -307,7 +307,7 @@ fn engine_rejects_misaligned_or_out_of_range_request_before_device() {
         let Poll::Ready(done) = polled else { panic!("a refusal does not wait") };
         assert!(done.result.is_err());
     }
-    assert_eq!(bench.engine.counters(id, |c| c.ops(block::Verb::Read)), 0);
+    assert_eq!(bench.engine.counters(id, |c| c.ops(block::OpKind::Read)), 0);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Channel for Fake {
         None
     }
 
-    fn withdraw(&self) -> Result<()> {
+    fn fdstore_remove(&self) -> Result<()> {
         self.0.withdrawn.set(true);
         Ok(())
     }

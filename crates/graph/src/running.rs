@@ -12,7 +12,7 @@ use block::{
     Port, Report, Result, ScopeGuard, StateStore, Table,
 };
 use engine::{AnyDevice, Engine, NodeId, Targets};
-use kind::{DeviceConfig, Kind, Maker, Making, Value};
+use kind::{DeviceConfig, Kind, Maker, MakerArgs, Value};
 
 use crate::fusion::Fusion;
 use crate::labels::{self, Labels, Place, is_looked_at};
@@ -144,7 +144,7 @@ impl Building<'_> {
         let mut given = node.given.clone();
         let before = self.before.and_then(|before| before.graph.member(&node.name));
         if before.is_some_and(|member| member.kind.name == node.kind.name) {
-            given.forget_first_word(node.kind);
+            given.forget_start_option(node.kind);
         }
         given
     }
@@ -280,7 +280,7 @@ impl Graph {
         let below: Vec<NodeId> = plan.lowers.iter().map(|lower| self.nodes[*lower].node).collect();
         let making = |config| {
             let lowers = below.iter().map(|id| self.engine.lower(*id)).collect();
-            Making { lowers, ..Making::new(config, env) }
+            MakerArgs { lowers, ..MakerArgs::new(config, env) }
         };
         let (made, body, info) = match plan.kind.maker {
             Maker::Table(_) => self.table(plan)?,
@@ -298,13 +298,13 @@ impl Graph {
             Maker::Stateful { make, .. } => {
                 let given = building.given(plan);
                 let state = building.kept(index);
-                let device = make(Making { state, ..making(&given) }).await?;
+                let device = make(MakerArgs { state, ..making(&given) }).await?;
                 self.device(&plan.name, device, plan.needs, &below)?
             }
             Maker::Disk { .. } if plan.has_label() => self.labelled(building, index)?,
             Maker::Disk { make, .. } => {
                 let before = building.handover(plan);
-                let device = make(Making { before, ..making(&plan.given) }).await?;
+                let device = make(MakerArgs { before, ..making(&plan.given) }).await?;
                 let (mut made, body, info) = self.device(&plan.name, device, Needs::LEAF, &[])?;
                 made.extend(self.completed(&plan.name, made[0], env)?);
                 let before = building.before.map(|before| before.planned);

@@ -43,13 +43,13 @@ impl Kind {
 
     /// Returns the option of the kind that counts at one start only, if it has one: `create` of a disk, `trust` of a
     /// device with members.
-    pub fn first_word(&self) -> Option<&'static OptionSpec> {
+    pub fn start_option(&self) -> Option<&'static OptionSpec> {
         self.options.iter().find(|option| option.effect == Effect::Start)
     }
 
     /// Returns the option of the kind that names the member to trust at a start, if the kind has members.
     pub fn trust(&self) -> Option<&'static OptionSpec> {
-        self.first_word().filter(|option| option.value == ValueType::Member)
+        self.start_option().filter(|option| option.value == ValueType::Member)
     }
 
     /// Returns the option with the path or address of a disk of this kind; `None` if it is no kind of disk. The option

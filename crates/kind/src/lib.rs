@@ -239,8 +239,8 @@ impl DeviceConfig {
     }
 
     /// Removes the options of the device that count at one start only.
-    pub fn forget_first_word(&mut self, kind: &Kind) {
-        let is_first = |name| kind.first_word().is_some_and(|option| option.name == name);
+    pub fn forget_start_option(&mut self, kind: &Kind) {
+        let is_first = |name| kind.start_option().is_some_and(|option| option.name == name);
         self.options.retain(|(name, _)| !is_first(*name));
     }
 
@@ -376,7 +376,7 @@ pub struct DevicePlan {
 pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 
 /// The inputs for the maker of a device. A new service becomes a field, and no kind has to change.
-pub struct Making<'m> {
+pub struct MakerArgs<'m> {
     /// The name and options of the device, and the facts about its lowers.
     pub config: &'m DeviceConfig,
     /// The environment: disks, network, clock and randomness.
@@ -390,7 +390,7 @@ pub struct Making<'m> {
     pub before: Handover,
 }
 
-impl<'m> Making<'m> {
+impl<'m> MakerArgs<'m> {
     /// Returns the inputs for a device without lowers, state and predecessor.
     pub fn new(config: &'m DeviceConfig, env: &'m Env) -> Self {
         let state = Rc::new(NoStateStore::new(false));
@@ -399,11 +399,11 @@ impl<'m> Making<'m> {
 }
 
 /// Function that makes a device over its lowers.
-pub type MakeDevice = fn(Making<'_>) -> Result<Rc<dyn AnyDevice>>;
+pub type MakeDevice = fn(MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>>;
 
 /// Function that makes a device with a state on the labelled disks beneath it. It may wait, for example for a write of
 /// the state or for the derivation of a key.
-pub type MakeStateful = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
+pub type MakeStateful = fn(MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// Function that checks whether a device of that size would open, judging from the state found beneath each of its
 /// ports, without reading its data. `degraded`: whether the device may open with fewer lowers than it should have.
@@ -416,7 +416,7 @@ pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn StateStore>) -> LocalFuture<Re
 
 /// Function that opens a disk, or takes over the open files of the disk that the new one replaces, of the same name and
 /// kind.
-pub type MakeDisk = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
+pub type MakeDisk = fn(MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// The functions that plan and make a device of a kind. A device is planned first, from facts alone, so that validation
 /// finds every fault in one pass. It is made later, once everything below it runs.
@@ -429,7 +429,7 @@ pub enum Maker {
         /// Finds faults in the configuration of the hook.
         plan: fn(&DeviceConfig) -> Plan<()>,
         /// Makes the hook from its configuration.
-        make: fn(Making<'_>) -> Result<Rc<dyn Hooks>>,
+        make: fn(MakerArgs<'_>) -> Result<Rc<dyn Hooks>>,
     },
     /// The device issues requests to its lowers, and keeps no state in labels.
     Device {

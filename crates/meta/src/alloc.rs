@@ -33,7 +33,7 @@ pub struct Places {
 
 /// The mapping of one block of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Spot {
+pub enum Mapping {
     /// The block is not mapped.
     #[default]
     Nowhere,
@@ -44,7 +44,7 @@ pub enum Spot {
     Lost(u64),
 }
 
-impl From<U64> for Spot {
+impl From<U64> for Mapping {
     fn from(entry: U64) -> Self {
         match (entry.get() & !LOST).checked_sub(1) {
             None => Self::Nowhere,
@@ -159,7 +159,7 @@ impl Allocator {
     ///
     /// # Errors
     /// `OutOfRange`, and errors of reads.
-    pub async fn spot(&self, block: u64) -> Result<Spot> {
+    pub async fn spot(&self, block: u64) -> Result<Mapping> {
         Ok(self.map.get(block).await?.into())
     }
 
@@ -167,7 +167,7 @@ impl Allocator {
     ///
     /// # Errors
     /// As [`Allocator::spot`].
-    pub async fn spots(&self, first: u64, into: &mut [Spot]) -> Result<()> {
+    pub async fn spots(&self, first: u64, into: &mut [Mapping]) -> Result<()> {
         let mut entries = [U64::ZERO; AT_ONCE];
         for (part, first) in into.chunks_mut(AT_ONCE).zip((first..).step_by(AT_ONCE)) {
             let entries = &mut entries[..part.len()];
@@ -183,9 +183,9 @@ impl Allocator {
     /// `OutOfRange`, errors of reads, and `Corrupt` for a block that is lost.
     pub async fn place(&self, block: u64) -> Result<Option<u64>> {
         match self.spot(block).await? {
-            Spot::Nowhere => Ok(None),
-            Spot::At(place) => Ok(Some(place)),
-            Spot::Lost(place) => {
+            Mapping::Nowhere => Ok(None),
+            Mapping::At(place) => Ok(Some(place)),
+            Mapping::Lost(place) => {
                 let words = format!(
                     "block {block} is lost: data block {place} does not hold the bytes that were written"
                 );

@@ -123,7 +123,7 @@ impl Inspection {
 
     /// Describes the faults of the copies of the newest label. Each such copy has an intact twin in the other label
     /// area.
-    pub fn ills(&self) -> Vec<String> {
+    pub fn faults_of_copies(&self) -> Vec<String> {
         let Ok(Some((label, number))) = &self.label else { return Vec::new() };
         let copies = self.copies.iter().filter(|copy| copy.number == *number);
         let ill = copies.filter_map(|copy| {

@@ -83,7 +83,7 @@ impl Store {
             settled: Cell::new(false),
             updated: Cell::new(false),
             held: Default::default(),
-            _reserve: env.pool().standing(COPY_BYTES_MAX)?,
+            _reserve: env.pool().reserve_until_drop(COPY_BYTES_MAX)?,
         };
         Ok(Self { env: env.clone(), lower: lower.clone(), on_disk: Rc::new(on_disk) })
     }

@@ -40,7 +40,7 @@ struct Fuse {
     name: Rc<str>,
     lacks: Option<String>,
     /// Name under which the descriptor store has the channel for the next process; `None` if it does not.
-    entrusted: RefCell<Option<String>>,
+    fdstore_name: RefCell<Option<String>>,
     /// Counts of resent requests, in a channel that was taken over.
     again: Option<RefCell<Again>>,
 }
@@ -71,8 +71,8 @@ pub(crate) fn take_over(
 ) -> Result<Rc<dyn Channel>> {
     let left = fdstore::take_named(name)?;
     let again = Again::open(counts).inspect_err(|error| not_counted(&side, counts, error)).ok();
-    let (entrusted, again) = (RefCell::new(Some(left.name)), again.map(RefCell::new));
-    Ok(Rc::new(Fuse { entrusted, again, ..Fuse::new(side, left.file, at) }))
+    let (fdstore_name, again) = (RefCell::new(Some(left.name)), again.map(RefCell::new));
+    Ok(Rc::new(Fuse { fdstore_name, again, ..Fuse::new(side, left.file, at) }))
 }
 
 fn not_counted(side: &Reactor, counts: &Path, error: &std::io::Error) {
@@ -93,7 +93,7 @@ impl Fuse {
         });
         let file = RefCell::new(Some(Rc::new(file)));
         let name = at.display().to_string().into();
-        Self { side, file, name, lacks, entrusted: RefCell::default(), again: None }
+        Self { side, file, name, lacks, fdstore_name: RefCell::default(), again: None }
     }
 
     fn file(&self) -> Result<Rc<OwnedFd>> {
@@ -180,23 +180,23 @@ impl Channel for Fuse {
 
     fn fdstore_put(&self, name: &str) -> Result<bool> {
         let held = fdstore::fdstore_put(name, self.file()?.as_fd())?;
-        *self.entrusted.borrow_mut() = held.then(|| name.to_owned());
+        *self.fdstore_name.borrow_mut() = held.then(|| name.to_owned());
         Ok(held)
     }
 
-    fn entrusted(&self) -> Option<String> {
-        self.entrusted.borrow().clone()
+    fn fdstore_name(&self) -> Option<String> {
+        self.fdstore_name.borrow().clone()
     }
 
-    fn withdraw(&self) -> Result<()> {
-        let name = self.entrusted.take();
+    fn fdstore_remove(&self) -> Result<()> {
+        let name = self.fdstore_name.take();
         name.map_or(Ok(()), |name| fdstore::withdraw(&name))
     }
 
     fn close(&self) -> Result<()> {
         // The kernel ends a mount once the last descriptor is closed.
         self.file.take();
-        self.withdraw()
+        self.fdstore_remove()
     }
 
     fn resend(&self) -> Result<()> {

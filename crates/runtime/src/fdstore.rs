@@ -169,7 +169,7 @@ pub(crate) fn take_from_manager(name: &str) -> Result<()> {
 ///
 /// # Errors
 /// The error of the system.
-pub fn tell_manager(line: &str) -> Result<()> {
+pub fn notify_manager(line: &str) -> Result<()> {
     notify(line, None)
         .map(drop)
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: sending {line}")))

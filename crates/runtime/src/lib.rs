@@ -46,7 +46,7 @@ pub use crate::confine::confine;
 pub use crate::engine::Engine;
 pub use crate::fd_passing::{PASSED_FDS_MAX, inherit_from, pass_fds};
 pub use crate::fdstore::{
-    INHERITED_MAX, NAME_MAX_BYTES, beat, fdstore_put, inherit, take_all, tell_manager, withdraw,
+    INHERITED_MAX, NAME_MAX_BYTES, beat, fdstore_put, inherit, notify_manager, take_all, withdraw,
 };
 pub use crate::one_shot_keys::give_key;
 pub use crate::signals::{Signals, let_signals_through};

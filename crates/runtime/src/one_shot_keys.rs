@@ -35,51 +35,51 @@ fn all_given() -> MutexGuard<'static, BTreeMap<String, Secret>> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a key or a passphrase from a file, for the device `who`, such as `home/safe`. The device gets this key when
+/// Reads a key or a passphrase from a file, for the device `full_name`, such as `home/safe`. The device gets this key when
 /// it is opened, instead of a passphrase from the terminal.
 ///
 /// # Errors
 /// Errors of reading the file.
-pub fn give_key(who: &str, file: &Path) -> Result<()> {
+pub fn give_key(full_name: &str, file: &Path) -> Result<()> {
     let key = secrets::file(file, &KeySource::File(file.to_owned()), |_| {})?;
-    all_given().insert(who.to_owned(), key);
+    all_given().insert(full_name.to_owned(), key);
     Ok(())
 }
 
-/// Returns a copy of the key that [`give_key`] has read for the device `who`; `None` if there is none.
-pub(crate) fn given(who: &str) -> Result<Option<Secret>> {
-    all_given().get(who).map(|given| Secret::copy_of(given.bytes())).transpose()
+/// Returns a copy of the key that [`give_key`] has read for the device `full_name`; `None` if there is none.
+pub(crate) fn given(full_name: &str) -> Result<Option<Secret>> {
+    all_given().get(full_name).map(|given| Secret::copy_of(given.bytes())).transpose()
 }
 
-/// Stores the key of the open device `who` for the next process, and drops a key that [`give_key`] has read for it.
+/// Stores the key of the open device `full_name` for the next process, and drops a key that [`give_key`] has read for it.
 ///
 /// # Errors
 /// `Unsupported` if the kernel has no `memfd_secret`; errors of the system.
-pub(crate) fn keep(who: &str, key: &Secret) -> Result<()> {
-    if kept(who).is_ok_and(|kept| kept.is_some_and(|kept| kept.bytes() == key.bytes())) {
+pub(crate) fn keep(full_name: &str, key: &Secret) -> Result<()> {
+    if kept(full_name).is_ok_and(|kept| kept.is_some_and(|kept| kept.bytes() == key.bytes())) {
         // A new descriptor at each opening would fill the store of a service manager.
-        all_given().remove(who);
+        all_given().remove(full_name);
         return fdstore_put_again();
     }
-    let memory = secret_memory(who)?;
+    let memory = secret_memory(full_name)?;
     let mut mapping = Mapping::of(memory.as_fd())?;
     let bytes = mapping.bytes_mut();
     bytes[..LENGTH_BYTES].copy_from_slice(&(key.bytes().len() as u32).to_be_bytes());
     bytes[LENGTH_BYTES..][..key.bytes().len()].copy_from_slice(key.bytes());
-    let name = format!("{PREFIX}{who}");
+    let name = format!("{PREFIX}{full_name}");
     fdstore::fdstore_put(&name, memory.as_fd())?;
     while fdstore::take(|left| left.name == name).is_some() {}
     fdstore::leave([(name, memory)]);
-    all_given().remove(who);
+    all_given().remove(full_name);
     Ok(())
 }
 
-/// Returns the key that an earlier process or this process has stored for the device `who`; `None` if there is none.
+/// Returns the key that an earlier process or this process has stored for the device `full_name`; `None` if there is none.
 ///
 /// # Errors
 /// `Corrupt` if the stored memory contains no valid key; errors of the system.
-pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
-    let Some(memory) = fdstore::copy_of(&format!("{PREFIX}{who}"))? else { return Ok(None) };
+pub(crate) fn kept(full_name: &str) -> Result<Option<Secret>> {
+    let Some(memory) = fdstore::copy_of(&format!("{PREFIX}{full_name}"))? else { return Ok(None) };
     let mut mapping = Mapping::of(memory.as_fd())?;
     let bytes = mapping.bytes_mut();
     let (len, bytes) = bytes
@@ -87,7 +87,10 @@ pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
         .expect("the mapping is longer than its length field");
     let len = u32::from_be_bytes(*len) as usize;
     if len > SECRET_BYTES_MAX {
-        return Err(Error::new(ErrorKind::Corrupt, format!("the key stored for {who} is damaged")));
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("the key stored for {full_name} is damaged"),
+        ));
     }
     Secret::copy_of(&bytes[..len]).map(Some)
 }
@@ -115,13 +118,14 @@ pub(crate) fn fdstore_remove() -> Result<()> {
 
 /// Creates memory that is never swapped out, is in no core dump, and cannot be read by other processes or by the
 /// kernel.
-fn secret_memory(who: &str) -> Result<OwnedFd> {
+fn secret_memory(full_name: &str) -> Result<OwnedFd> {
     // SAFETY: no memory is passed; the result is a descriptor, or below zero.
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     if fd < 0 {
         let error = io::Error::last_os_error();
-        let words =
-            format!("the key of {who} cannot be kept for the next process: {error} (memfd_secret)");
+        let words = format!(
+            "the key of {full_name} cannot be kept for the next process: {error} (memfd_secret)"
+        );
         return Err(Error::new(ErrorKind::Unsupported, words).next(
             "start the kernel with secretmem.enable=1, or set the key to file:PATH or \
              credential:NAME",

@@ -492,12 +492,12 @@ impl World for Reactor {
         Box::pin(std::future::ready(keys.get(wanted)))
     }
 
-    fn keep_secret(&self, who: &str, key: &Secret) -> Result<()> {
-        if self.by_hand { Ok(()) } else { one_shot_keys::keep(who, key) }
+    fn keep_secret(&self, full_name: &str, key: &Secret) -> Result<()> {
+        if self.by_hand { Ok(()) } else { one_shot_keys::keep(full_name, key) }
     }
 
-    fn kept_secret(&self, who: &str) -> Result<Option<Secret>> {
-        one_shot_keys::kept(who)
+    fn kept_secret(&self, full_name: &str) -> Result<Option<Secret>> {
+        one_shot_keys::kept(full_name)
     }
 
     fn pool(&self) -> &BufPool {
@@ -541,7 +541,7 @@ impl World for Reactor {
         channel::mount(self.me(), at)
     }
 
-    fn left(&self) -> Vec<String> {
+    fn inherited(&self) -> Vec<String> {
         fdstore::names()
     }
 
@@ -550,7 +550,7 @@ impl World for Reactor {
         fdstore::withdraw(name)
     }
 
-    fn leave(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+    fn fdstore_put(&self, name: &str, bytes: &[u8]) -> Result<bool> {
         memfd_state::leave(name, bytes)
     }
 
@@ -562,7 +562,7 @@ impl World for Reactor {
         socket::take(self.me(), name)
     }
 
-    fn is_kept(&self) -> bool {
+    fn has_supervisor(&self) -> bool {
         fdstore::is_kept()
     }
 

@@ -35,14 +35,14 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn get(&self, wanted: &Wanted) -> Result<Secret> {
         if matches!(wanted.source, KeySource::Ask | KeySource::Fd(_)) {
-            if let Some(given) = one_shot_keys::given(&wanted.who)? {
+            if let Some(given) = one_shot_keys::given(&wanted.full_name)? {
                 return Ok(given);
             }
             if !self.by_hand {
                 let why = format!(
                     "the key of {} (source {}) must be given to cairn apply: this process cannot \
                      read the source",
-                    wanted.who, wanted.source
+                    wanted.full_name, wanted.source
                 );
                 return Err(denied(why).next(
                     "run cairn stop, then cairn apply, which asks for the key; or set the key to \
@@ -194,7 +194,7 @@ fn next_bytes(fd: RawFd, into: &mut [u8], limit: Duration) -> io::Result<usize> 
     const LOOK: Duration = Duration::from_millis(100);
     let begun = Instant::now();
     while !sys::readable(fd, LOOK)? {
-        if sys::told_to_stop() {
+        if sys::has_stop_signal() {
             return Err(io::Error::other("reading the key was interrupted by a stop signal"));
         }
         if begun.elapsed() > limit {

@@ -201,7 +201,7 @@ struct Listening {
     made: Option<(PathBuf, u64, u64)>,
     closed: Cell<bool>,
     // Whether the descriptor store holds it.
-    entrusted: Cell<bool>,
+    fdstore_name: Cell<bool>,
     // Accepts that their waiters gave up: the next waiter takes the connection that they find.
     left: RefCell<Vec<Ticket>>,
     // Whether the user was warned that connections wait for descriptors.
@@ -282,9 +282,9 @@ fn listening(
         None => at.clone(),
     };
     let (file, closed, left) = (Rc::new(file), Cell::new(false), RefCell::default());
-    let entrusted = Cell::new(false);
+    let fdstore_name = Cell::new(false);
     let told = Cell::new(false);
-    let listening = Listening { side, file, address, ours, made, closed, entrusted, left, told };
+    let listening = Listening { side, file, address, ours, made, closed, fdstore_name, left, told };
     Ok(Rc::new(Handle(Rc::new(listening))))
 }
 
@@ -362,7 +362,7 @@ impl Listener for Handle {
     fn fdstore_put(&self) -> Result<()> {
         let listening = &self.0;
         if listening.ours {
-            listening.entrusted.set(fdstore::fdstore_put(LISTENER, listening.file.as_fd())?);
+            listening.fdstore_name.set(fdstore::fdstore_put(LISTENER, listening.file.as_fd())?);
         }
         Ok(())
     }
@@ -379,7 +379,7 @@ impl Listening {
         if self.closed.replace(true) {
             return;
         }
-        if self.entrusted.get() {
+        if self.fdstore_name.get() {
             // This removes all stored listeners: they are closed together. If it fails, the stored one is
             // shut down all the same.
             let _ = fdstore::withdraw(LISTENER);

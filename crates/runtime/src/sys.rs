@@ -273,7 +273,7 @@ pub(crate) fn is_hung_up(fd: RawFd) -> bool {
 const STOPS: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Whether a signal that ends a program (SIGINT, SIGTERM, SIGHUP) is pending and blocked.
-pub(crate) fn told_to_stop() -> bool {
+pub(crate) fn has_stop_signal() -> bool {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the kernel writes the set; when it cannot, the set is empty.
     unsafe {
@@ -430,14 +430,14 @@ pub(crate) fn socket_error(fd: RawFd) -> i32 {
 
 /// Returns the process id and the user id of the peer of a unix socket.
 pub(crate) fn credentials(fd: RawFd) -> io::Result<(i32, u32)> {
-    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    let into = (&raw mut who).cast();
+    let into = (&raw mut peer).cast();
     // SAFETY: room for the structure of that length.
     check(unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, into, &raw mut len)
     })?;
-    Ok((who.pid, who.uid))
+    Ok((peer.pid, peer.uid))
 }
 
 /// Sets or clears status flags of the open file `fd`.

@@ -126,31 +126,31 @@ fn labour<J>(bench: &Bench<J>, run: fn(J)) {
 /// A job of a task on a core for a worker thread, and the cell for its end.
 pub(crate) struct Job {
     run: Box<dyn FnOnce() + Send>,
-    told: Arc<Mutex<Told>>,
+    report: Arc<Mutex<EndReport>>,
 }
 
 #[derive(Default)]
-struct Told {
+struct EndReport {
     ended: Option<bool>,
     waker: Option<Waker>,
 }
 
 /// The future with which a task waits for the end of its job.
-pub(crate) struct Ended(Arc<Mutex<Told>>);
+pub(crate) struct Ended(Arc<Mutex<EndReport>>);
 
 impl Job {
     pub(crate) fn new(run: Box<dyn FnOnce() + Send>) -> (Self, Ended) {
-        let told = Arc::<Mutex<Told>>::default();
-        (Self { run, told: told.clone() }, Ended(told))
+        let report = Arc::<Mutex<EndReport>>::default();
+        (Self { run, report: report.clone() }, Ended(report))
     }
 
     /// Carries out the job, and wakes the task that waits for its end.
     pub(crate) fn run(self) {
         let ran = catch_unwind(AssertUnwindSafe(self.run)).is_ok();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.ended = Some(ran);
-        let waker = told.waker.take();
-        drop(told);
+        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.ended = Some(ran);
+        let waker = report.waker.take();
+        drop(report);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -162,11 +162,11 @@ impl Future for Ended {
     type Output = bool;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match told.ended {
+        let mut report = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match report.ended {
             Some(ran) => Poll::Ready(ran),
             None => {
-                told.waker = Some(cx.waker().clone());
+                report.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
         }

@@ -13,8 +13,8 @@ use runtime::{Config, Core};
 
 fn wanted(source: &str, twice: bool) -> Wanted {
     let source = source.parse::<KeySource>().unwrap();
-    let who = "home/safe".to_owned();
-    Wanted { source, prompt: "passphrase for home/safe".to_owned(), twice, who }
+    let full_name = "home/safe".to_owned();
+    Wanted { source, prompt: "passphrase for home/safe".to_owned(), twice, full_name }
 }
 
 fn get(core: &Core, source: &str) -> Result<Vec<u8>, Error> {
@@ -54,7 +54,7 @@ fn key_from_empty_pipe_is_refused_without_waiting() {
     writer.write_all(b"hunter2").unwrap();
     assert_eq!(get(&core, &source).unwrap(), b"hunter2");
     drop(writer);
-    assert!(get(&core, &source).is_err(), "it is gone with the first who read it");
+    assert!(get(&core, &source).is_err(), "it is gone with the first reader");
 }
 
 /// Runs as a process of its own, with a terminal: see `terminal_prompt_reads_passphrase_without_echo`.

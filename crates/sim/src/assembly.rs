@@ -19,7 +19,7 @@ use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
 use kind::testing::PartId;
 use kind::{
-    Beneath, DeviceConfig, DevicePlan, Fault, Kind, LowerConfig, Maker, Making, Registry,
+    Beneath, DeviceConfig, DevicePlan, Fault, Kind, LowerConfig, Maker, MakerArgs, Registry,
     TablePlan, Value,
 };
 
@@ -246,7 +246,7 @@ impl Assembly {
             }
             Maker::Hooks { plan, make } => {
                 plan(given).map_err(refused)?;
-                let hooks = make(Making::new(given, &self.env))?;
+                let hooks = make(MakerArgs::new(given, &self.env))?;
                 if given.options.contains(&AS_DEVICE) {
                     let carried = Rc::new(Carried::new(hooks, self.engine.lower(nodes[0])));
                     return self.adopt(&name, carried, Needs::children(1), on);
@@ -257,20 +257,20 @@ impl Assembly {
             Maker::Device { plan, make, .. } => {
                 let DevicePlan { needs, .. } = plan(given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
-                let device = make(Making { lowers, ..Making::new(given, &self.env) })?;
+                let device = make(MakerArgs { lowers, ..MakerArgs::new(given, &self.env) })?;
                 self.adopt(&name, device, needs, on)
             }
             Maker::Stateful { plan, make, .. } => {
                 let DevicePlan { needs, .. } = plan(given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
                 let state = self.kept(&name, on);
-                let making = Making { lowers, state, ..Making::new(given, &self.env) };
+                let making = MakerArgs { lowers, state, ..MakerArgs::new(given, &self.env) };
                 let device = self.finished(make(making))??;
                 self.adopt(&name, device, needs, on)
             }
             Maker::Disk { plan, make } => {
                 self.finished(plan(given, &self.env))?.map_err(refused)?;
-                let disk = self.finished(make(Making::new(given, &self.env)))??;
+                let disk = self.finished(make(MakerArgs::new(given, &self.env)))??;
                 self.adopt(&name, disk, Needs::LEAF, &[])
             }
         }

@@ -292,7 +292,7 @@ impl Worker {
         let answer = reply.answer;
         match (answer.result, answer.op) {
             (Ok(()), Op::Status { extents, .. }) => {
-                self.tally.judge(self.model.told(looking, range, &extents));
+                self.tally.judge(self.model.judge_status(looking, range, &extents));
             }
             _ => self.model.look_failed(looking),
         }

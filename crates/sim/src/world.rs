@@ -439,7 +439,7 @@ impl World for Inner {
     fn emit(&self, event: block::Event) {
         self.clock.counters.add(match event.what {
             block::What::ScrubEnded => Count::ScrubEnded,
-            _ => Count::EventTold,
+            _ => Count::EventReported,
         });
     }
 
@@ -521,7 +521,7 @@ impl World for Inner {
         self.network.listen(at)
     }
 
-    fn is_kept(&self) -> bool {
+    fn has_supervisor(&self) -> bool {
         self.memory.is_kept()
     }
 

@@ -67,7 +67,12 @@ fn label_update_completes_before_next_when_first_wait_is_dropped() {
         });
         let found = done.unwrap().unwrap();
         let (label, _) = found.label.as_ref().unwrap().as_ref().unwrap();
-        assert_eq!((label.epoch, found.ills().len()), (4, 0), "cut after {} us", 2 * micros);
+        assert_eq!(
+            (label.epoch, found.faults_of_copies().len()),
+            (4, 0),
+            "cut after {} us",
+            2 * micros
+        );
     }
 }
 

@@ -17,7 +17,7 @@ use crate::held::Held;
 use crate::notify_socket::{Heard, NotifySocket};
 use crate::pace::Pace;
 use crate::worker::Worker;
-use crate::worker_lock::{Sat, WorkerLock};
+use crate::worker_lock::{LockHolder, WorkerLock};
 
 /// Longest time between two messages of a worker. A worker without messages for longer hangs, and is killed.
 pub const WATCHDOG: Duration = Duration::from_secs(15);
@@ -335,8 +335,8 @@ enum Next {
 
 impl Keep {
     async fn run(mut self) {
-        let mut next = match WorkerLock::sat(&self.seat()) {
-            Ok(Sat::By(_)) => Next::Life(Vec::new(), Waiting::default()),
+        let mut next = match WorkerLock::holder(&self.seat()) {
+            Ok(LockHolder::By(_)) => Next::Life(Vec::new(), Waiting::default()),
             _ => Next::Rest(Rest::default()),
         };
         loop {
@@ -500,17 +500,17 @@ impl Keep {
         while let Some(heard) = self.ear.heard() {
             self.obey(heard, &mut life);
         }
-        self.after(life, worker.bury())
+        self.after(life, worker.reap())
     }
 
     /// Returns the running worker of the graph, or starts a new one.
     fn worker(&mut self, words: &[String], life: &mut Life) -> Result<Worker> {
         let failed = |error: std::io::Error| Error::io(&error, "starting a worker process");
-        let sat = WorkerLock::sat(&self.seat())?;
-        if let Sat::By(pid) = sat
+        let sat = WorkerLock::holder(&self.seat())?;
+        if let LockHolder::By(pid) = sat
             && let Some(worker) = Worker::adopt(pid).map_err(failed)?
             // Its process id may have been reused before it was opened.
-            && WorkerLock::sat(&self.seat())? == sat
+            && WorkerLock::holder(&self.seat())? == sat
         {
             life.seated = true;
             self.note(&format!("adopts worker process {pid}"));

@@ -40,4 +40,4 @@ pub use notify_socket::NotifySocket;
 pub use pace::{GIVE_UP_AFTER, PAUSE_MAX, Pace};
 pub use record::{Options, RECORD_MAX_BYTES, Record, Source, VERSION};
 pub use state::{Entry, State, file_in};
-pub use worker_lock::{Sat, WorkerLock};
+pub use worker_lock::{LockHolder, WorkerLock};

@@ -57,7 +57,7 @@ impl Worker {
 
     /// Removes the ended worker from the process table. Returns the exit status if the worker was a child of this
     /// process.
-    pub fn bury(mut self) -> Option<ExitStatus> {
+    pub fn reap(mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut().and_then(|child| child.wait().ok());
         if status.is_none() {
             // It may be a child of this process from before an exec. If not, the call fails without harm.
@@ -93,8 +93,8 @@ mod tests {
         other.signal(Signal::KILL);
         worker.gone().await;
         other.gone().await;
-        assert_eq!(worker.bury().and_then(|status| status.signal()), Some(9));
-        assert_eq!(other.bury(), None);
+        assert_eq!(worker.reap().and_then(|status| status.signal()), Some(9));
+        assert_eq!(other.reap(), None);
         let mut done = Command::new("true").spawn().unwrap();
         done.wait().unwrap();
         assert!(Worker::adopt(done.id()).unwrap().is_none());

@@ -17,7 +17,7 @@ pub struct WorkerLock(#[expect(dead_code, reason = "it is held, not read")] File
 
 /// The holder of the lock of a graph's worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sat {
+pub enum LockHolder {
     /// The lock is free.
     No,
     /// The process with this id holds the lock.
@@ -50,13 +50,13 @@ impl WorkerLock {
     ///
     /// # Errors
     /// Errors of the system; `Corrupt` if the lock is held and its file has no process id.
-    pub fn sat(path: &Path) -> Result<Sat> {
+    pub fn holder(path: &Path) -> Result<LockHolder> {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let mut file = open(path).map_err(|error| failed(&error))?;
         match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(Sat::No),
+            Ok(()) => Ok(LockHolder::No),
             Err(Errno::WOULDBLOCK) => match number(&mut file) {
-                Ok(pid) => Ok(Sat::By(pid)),
+                Ok(pid) => Ok(LockHolder::By(pid)),
                 Err(error) => {
                     let words = format!(
                         "{}: another process holds the lock of the worker: {error}",
@@ -97,12 +97,12 @@ mod tests {
     #[test]
     fn worker_lock_admits_one_worker() {
         let path = std::env::temp_dir().join(format!("cairn-seat-{}", std::process::id()));
-        assert_eq!(WorkerLock::sat(&path).unwrap(), Sat::No);
+        assert_eq!(WorkerLock::holder(&path).unwrap(), LockHolder::No);
         let seat = WorkerLock::take(&path).unwrap();
-        assert_eq!(WorkerLock::sat(&path).unwrap(), Sat::By(std::process::id()));
+        assert_eq!(WorkerLock::holder(&path).unwrap(), LockHolder::By(std::process::id()));
         assert_eq!(WorkerLock::take(&path).err().unwrap().kind(), ErrorKind::InUse);
         drop(seat);
-        assert_eq!(WorkerLock::sat(&path).unwrap(), Sat::No);
+        assert_eq!(WorkerLock::holder(&path).unwrap(), LockHolder::No);
         drop(WorkerLock::take(&path).unwrap());
         std::fs::remove_file(&path).unwrap();
     }

@@ -211,7 +211,7 @@ fn job_stops_while_tasks_close_and_continues_after_dropped_close() {
     let (world, work) = work(4);
     Job::begin(&work);
     {
-        let mut closing = pin!(work.tasks.close(|| Job::go_on(&work)));
+        let mut closing = pin!(work.tasks.close(|| Job::resume_running(&work)));
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(closing.as_mut().poll(&mut cx).is_pending());
         world.run();

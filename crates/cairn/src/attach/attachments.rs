@@ -183,7 +183,7 @@ impl Attachments {
     /// Resumes the devices of an earlier process whose mounts the supervisor holds. A device is removed if its export
     /// does not exist any more, or has changed. Each device is reported in the log.
     pub async fn resume(&self) {
-        let all = self.env.left().into_iter().filter(|text| Kept::is_meant(text));
+        let all = self.env.inherited().into_iter().filter(|text| Kept::is_meant(text));
         for text in all {
             let Ok(kept) = text.parse::<Kept>() else {
                 out::note(&format!(

@@ -141,13 +141,13 @@ impl Behind {
 
     /// Whether the supervisor holds the mount, so that the device outlives this process.
     pub fn is_entrusted(&self) -> bool {
-        matches!(self, Self::Fuse(volume) if volume.channel().entrusted().is_some())
+        matches!(self, Self::Fuse(volume) if volume.channel().fdstore_name().is_some())
     }
 
     /// Passes a mount that the supervisor holds to the present supervisor again.
     pub fn fdstore_put_again(&self) -> Result<()> {
         if let Self::Fuse(volume) = self
-            && let Some(name) = volume.channel().entrusted()
+            && let Some(name) = volume.channel().fdstore_name()
         {
             volume.channel().fdstore_put(&name)?;
         }
@@ -157,7 +157,7 @@ impl Behind {
     /// Removes the mount from the supervisor.
     pub fn withdraw(&self) {
         if let Self::Fuse(volume) = self
-            && let Err(error) = volume.channel().withdraw()
+            && let Err(error) = volume.channel().fdstore_remove()
         {
             out::note(&format!("warning: {error}"));
         }

@@ -186,7 +186,7 @@ impl Graphs {
         let before = known.as_ref().and_then(|_| Record::read(&self.state.file(&name)).ok());
         if let Some(before) = &before {
             let spec = |record: &Record| worker::spec_of(&record.source, &name);
-            let heard = spec(&record).first_words_as(&spec(before), REGISTRY).into_iter();
+            let heard = spec(&record).start_options_as(&spec(before), REGISTRY).into_iter();
             words.extend(heard.flat_map(|name| ["--heard".to_owned(), name]));
         }
         let kept = match self.begin_anew(&record, known.clone()) {

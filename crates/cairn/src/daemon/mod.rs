@@ -126,7 +126,7 @@ impl DaemonArgs {
             tokio::select! {
                 _ = &mut begun, if !is_ready => {
                     is_ready = true;
-                    process::tell_manager("READY=1");
+                    process::notify_manager("READY=1");
                     if self.replace {
                         tokio::spawn(graphs.clone().renew_all());
                     }
@@ -190,7 +190,7 @@ impl Ends {
 
 /// Stops every graph in order, flushed and closed. After a second signal, graphs stop without waiting for the flush.
 async fn end(graphs: &Arc<Graphs>, ends: &mut Ends) -> Exit {
-    process::tell_manager("STOPPING=1");
+    process::notify_manager("STOPPING=1");
     let impatient = Notify::new();
     let again = async {
         loop {
@@ -223,8 +223,8 @@ fn open_socket() -> Result<ControlSocket> {
     })
 }
 
-/// Sends watchdog beats to the service manager while this process makes progress. Workers are not covered: this process
-/// kills and replaces those that hang.
+/// Sends watchdog messages to the service manager while this process makes progress. They do not depend on workers:
+/// this process kills and replaces workers that hang.
 fn watch() {
     let Some(pause) = process::watchdog() else { return };
     tokio::spawn(async move {
@@ -236,7 +236,8 @@ fn watch() {
     });
 }
 
-/// Executes the program at this path again. Meanwhile the workers continue and hold their descriptors.
+/// Executes the program at its path again, with the descriptors `left`. The workers continue meanwhile, and hold
+/// their own descriptors.
 fn anew(left: &Left) -> Failure {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();

@@ -132,7 +132,7 @@ impl Serving {
         if !dry_run {
             *self.spec.borrow_mut() = spec;
             self.remember(known);
-            notes.extend(self.tell_clients().await);
+            notes.extend(self.notify_clients().await);
         }
         Ok(Applied { graph: self.live.now().planned.name.clone(), changes: changes.lines, notes })
     }
@@ -144,7 +144,7 @@ impl Serving {
         change: impl Future<Output = Result<Changes, Unchanged>>,
         notes: &mut Vec<String>,
     ) -> Result<Changes> {
-        let Some(record) = &self.record else { return change.await.map_err(told) };
+        let Some(record) = &self.record else { return change.await.map_err(failure_of) };
         let file = format!("{}.toml", spec.name());
         let (text, variables) = (spec.to_text(), BTreeMap::new());
         record.begin(supervisor::Source::Spec { file, text, variables })?;
@@ -158,7 +158,7 @@ impl Serving {
             out::note(&note);
             notes.push(note);
         }
-        changed.map_err(told)
+        changed.map_err(failure_of)
     }
 
     /// Returns the options for opening disks in a live change. `wipe` names disks that get a label even if they have
@@ -233,7 +233,7 @@ impl Serving {
 
     /// Offers the exports of a changed graph to new clients, closes connections that are not admitted any more, and
     /// adapts attached devices. Returns notes for the operator.
-    async fn tell_clients(&self) -> Vec<String> {
+    async fn notify_clients(&self) -> Vec<String> {
         let now = self.live.now();
         offer(&self.env, &self.engine, &self.live, &self.exports);
         self.server.close_barred();
@@ -272,7 +272,7 @@ pub(super) fn here(directory: &Path, what: &str) -> Result<()> {
 }
 
 /// Returns the failure for a graph that could not be opened or changed.
-pub fn told(unchanged: Unchanged) -> Failure {
+pub fn failure_of(unchanged: Unchanged) -> Failure {
     match unchanged {
         Unchanged::Refused(refusals) => Failure::because(refusals),
         Unchanged::Failed(error) => error.into(),

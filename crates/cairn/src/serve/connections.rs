@@ -22,7 +22,7 @@ impl Serving {
     fn identity(&self) -> u64 {
         // Instructions for the first start do not change the identity.
         let mut spec = self.spec.borrow().clone();
-        spec.forget_first_words(REGISTRY, |_| true);
+        spec.forget_start_options(REGISTRY, |_| true);
         handed::identity(&self.live.now().planned.name, &spec.to_text())
     }
 
@@ -49,14 +49,14 @@ impl Serving {
             socket.fdstore_put(&format!("{SOCKET}{place}"))?;
         }
         let states: Vec<Handed> = all.iter().map(|(state, _)| state.clone()).collect();
-        self.env.leave(STATE, &handed::encode(&states))?;
+        self.env.fdstore_put(STATE, &handed::encode(&states))?;
         Ok(())
     }
 
     /// Takes over the connections of the previous process from the supervisor. A connection whose export has changed
     /// is closed; its client can connect again.
     pub(super) async fn take_connections(&self) {
-        let left = self.env.left();
+        let left = self.env.inherited();
         let is_one = |name: &&String| **name == STATE || name.starts_with(SOCKET);
         if !left.iter().any(|name| is_one(&name)) {
             return;
@@ -72,7 +72,7 @@ impl Serving {
             }
             Err(failure) => closed(failure.to_string()),
         }
-        for name in self.env.left().iter().filter(is_one) {
+        for name in self.env.inherited().iter().filter(is_one) {
             if let Err(error) = self.env.fdstore_remove(name) {
                 out::note(&format!("warning: {error}"));
             }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use api::EventLine;
-use block::{Told, What};
+use block::{RecordedEvent, What};
 use rustix::process::{Pid, Signal, kill_process_group};
 use supervisor::Event;
 use tokio::sync::oneshot;
@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval of the checks whether the program has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-fn line(graph: &str, receiver: Told) -> EventLine {
+fn line(graph: &str, receiver: RecordedEvent) -> EventLine {
     EventLine {
         number: receiver.number,
         at_unix_s: receiver.at.as_secs(),
@@ -48,7 +48,7 @@ impl Serving {
         }
     }
 
-    fn lines(&self, told: Vec<Told>) -> Vec<EventLine> {
+    fn lines(&self, told: Vec<RecordedEvent>) -> Vec<EventLine> {
         let graph = &self.live.now().planned.name;
         told.into_iter().map(|told| line(graph, told)).collect()
     }
@@ -74,7 +74,7 @@ impl Serving {
     /// Runs the program that the spec names, once for each event, one run after the other. Clients do not wait for
     /// it. If events come faster than the runs, the event buffer stores them; when the buffer is full, a warning
     /// reports the lost events.
-    pub fn tell_program(self: &Rc<Self>) {
+    pub fn notify_program(self: &Rc<Self>) {
         let Some(events) = self.env.events() else { return };
         let serving = self.clone();
         self.env.spawn("the program of events", async move {
@@ -136,7 +136,7 @@ fn event_of(program: &Path, line: EventLine) -> std::io::Result<Event> {
 /// calls.
 fn have_run(event: &Event) {
     match event.message() {
-        Some(message) => process::tell_manager(&message),
+        Some(message) => process::notify_manager(&message),
         None => {
             let shown = event.program.display();
             out::note(&format!("warning: an event for {shown} is lost: it is too long"));

@@ -102,7 +102,7 @@ fn health(graph: &Graph, devices: &[DeviceStatus]) -> Health {
 
 /// Returns the request counts of the node `index`.
 fn counts(engine: &Engine, graph: &Graph, index: usize) -> Counts {
-    let all = block::Verb::ALL;
+    let all = block::OpKind::ALL;
     engine.counters(graph.members()[index].counted(), |counters| Counts {
         ops: all.map(|verb| (verb.name().to_owned(), counters.ops(verb))).into(),
         bytes: all.map(|verb| (verb.name().to_owned(), counters.bytes(verb))).into(),

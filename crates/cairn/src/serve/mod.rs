@@ -171,8 +171,9 @@ impl Serving {
         planned: &Planned,
         probe: Option<Probe>,
     ) -> Result<Self> {
-        let live =
-            RunningGraph::open(env, engine, planned.clone(), probe).await.map_err(apply::told)?;
+        let live = RunningGraph::open(env, engine, planned.clone(), probe)
+            .await
+            .map_err(apply::failure_of)?;
         let exports = Rc::<ExportList>::default();
         offer(env, engine, &live, &exports);
         let attachments = Attachments::new(env, &exports);
@@ -206,7 +207,7 @@ impl Serving {
         }
         let mut bound = self.listens.borrow_mut();
         let mut held = Ok(());
-        if self.env.left().iter().any(|name| name == LISTENER) {
+        if self.env.inherited().iter().any(|name| name == LISTENER) {
             // The listener of the previous process is not used here, so no client waits at it.
             held = self.env.fdstore_remove(LISTENER);
         }
@@ -245,7 +246,7 @@ impl Serving {
     /// Whether this process takes over listeners or attached devices of an earlier process. In such a process a
     /// failed new attach does not end the server.
     fn goes_on(&self) -> bool {
-        self.env.left().iter().any(|name| name == LISTENER || Kept::is_meant(name))
+        self.env.inherited().iter().any(|name| name == LISTENER || Kept::is_meant(name))
     }
 
     /// Attaches the exports that the spec marks with `attach`. A failure ends a new server. If the process takes over
@@ -386,12 +387,12 @@ impl ServeOptions {
         // Signals are blocked before any thread is started, because threads inherit the mask.
         let (signals, record) = match kept {
             Some((signals, record)) => (signals, Some(record)),
-            None if env.is_kept() && self.run.is_none() => (core.signals_of_keeper()?, None),
+            None if env.has_supervisor() && self.run.is_none() => (core.signals_of_keeper()?, None),
             None => (core.signals()?, None),
         };
         let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, probe))?;
         let serving = Rc::new(Serving { read_only: self.read_only, record, ..serving });
-        serving.tell_program();
+        serving.notify_program();
         serving.take_out_deleted();
         let goes_on = serving.goes_on();
         // All disks are open, so no request of the previous process is still running.
@@ -405,7 +406,7 @@ impl ServeOptions {
             pidfile.write()?;
         }
         serving.follow_moves();
-        process::tell_manager("READY=1");
+        process::notify_manager("READY=1");
         let ended = self.until_end(&core, &serving, signals, form)?;
         drop((control, pidfile));
         ended.finish(core)

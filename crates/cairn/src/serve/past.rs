@@ -22,7 +22,7 @@ impl Serving {
     pub fn history(&self) -> Result<History> {
         let now = self.live.now();
         let labels = kept(now.labels.as_ref())?;
-        let (change, text) = labels.is_now();
+        let (change, text) = labels.open_spec();
         let read = |text: &str| Spec::parse(text, "label", &|_| None);
         let (mut after, mut text) = (read(text), text);
         let mut past = Vec::new();
@@ -107,7 +107,8 @@ impl Serving {
     /// Returns the present spec and its disks, for a later undo.
     pub fn known(&self) -> Known {
         let now = self.live.now();
-        let disks = now.labels.as_ref().map(|labels| uuids(labels.is_now().1)).unwrap_or_default();
+        let disks =
+            now.labels.as_ref().map(|labels| uuids(labels.open_spec().1)).unwrap_or_default();
         Known { spec: self.spec.borrow().clone(), disks }
     }
 
@@ -121,7 +122,7 @@ impl Serving {
     fn past(&self, to: Option<u64>) -> Result<Past> {
         let now = self.live.now();
         let labels = kept(now.labels.as_ref())?;
-        let (_, text) = labels.is_now();
+        let (_, text) = labels.open_spec();
         let is_it = |past: &&Past| to.map_or(past.spec != text, |change| past.epoch == change);
         if let Some(past) = labels.past().iter().find(is_it) {
             return Ok(past.clone());

@@ -44,8 +44,8 @@ pub fn raise_limits() -> Result<()> {
 }
 
 /// Sends a message to the service manager, if there is one: `READY=1`, `STOPPING=1`.
-pub fn tell_manager(line: &str) {
-    if let Err(error) = runtime::tell_manager(line) {
+pub fn notify_manager(line: &str) {
+    if let Err(error) = runtime::notify_manager(line) {
         crate::out::note(&format!("warning: cannot notify the service manager: {error}"));
     }
 }

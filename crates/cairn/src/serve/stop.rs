@@ -53,7 +53,7 @@ impl Serving {
     pub async fn until_signal(&self, signals: &mut Signals, limit: Duration) -> Ended {
         loop {
             match signals.next().await {
-                Ok(signal) if signal == Signal::USR1.as_raw() => self.tell_again(),
+                Ok(signal) if signal == Signal::USR1.as_raw() => self.notify_again(),
                 Ok(signal) if signal == Signal::USR2.as_raw() => {
                     if let Some(ended) = self.hand_over().await {
                         return ended;
@@ -90,7 +90,7 @@ impl Serving {
         command: Option<Command>,
         code: u8,
     ) -> Ended {
-        process::tell_manager("STOPPING=1");
+        process::notify_manager("STOPPING=1");
         let stop = async {
             if let Some(mut command) = command {
                 command.terminate();

@@ -84,13 +84,13 @@ pub fn main() -> ExitCode {
     let graph = args.file.parent().and_then(Path::file_name).map(OsStr::to_string_lossy);
     log::begin(args.log, graph.as_deref());
     let ended = args.run();
-    let failure = ended.map_or_else(|failure| failure, Failure::told);
+    let failure = ended.map_or_else(|failure| failure, Failure::printed);
     let (code, lasts, why) = (failure.code, failure.lasts, failure.to_string());
     if !why.is_empty() {
         out::note(&format!("error: {why}"));
     }
     let lasting = if lasts { format!("{LASTING}=1\n") } else { String::new() };
-    process::tell_manager(&format!("{lasting}{}", NotifyMessage::last(code, &why)));
+    process::notify_manager(&format!("{lasting}{}", NotifyMessage::last(code, &why)));
     ExitCode::from(code)
 }
 
@@ -115,15 +115,15 @@ impl WorkerArgs {
         let _seat = WorkerLock::take(&self.seat)?;
         process::watch(&core.env());
         for key in &self.key {
-            let (who, path) = key.split_once('=').unwrap_or((key, ""));
-            runtime::give_key(who, Path::new(path))?;
+            let (full_name, path) = key.split_once('=').unwrap_or((key, ""));
+            runtime::give_key(full_name, Path::new(path))?;
         }
         let file = OnFile::read(self.file)?;
         let record = file.record();
         let options = ServeOptions { take: self.take, ..options(&record.options) };
         let mut spec = file.choose(&core, &options, &self.wipe)?;
         let has_heard = |name: &str| !self.first || self.heard.iter().any(|heard| heard == name);
-        spec.forget_first_words(REGISTRY, has_heard);
+        spec.forget_start_options(REGISTRY, has_heard);
         trust(&mut spec, &self.trust)?;
         options.serve_on(
             core,
@@ -274,7 +274,7 @@ async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String])
     let probed = probe.as_ref().map(Probe::facts).unwrap_or_default();
     match (spec.plan_over(REGISTRY, &env, &probed).await, probe) {
         (Err(_), _) => Prospect::Refused,
-        (Ok(planned), Some(probe)) if probe.says(&planned) => Prospect::OnDisks,
+        (Ok(planned), Some(probe)) if probe.hold_spec_of(&planned) => Prospect::OnDisks,
         (Ok(_), _) => Prospect::Opens,
     }
 }
@@ -282,9 +282,9 @@ async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String])
 impl Serving {
     /// Reports this process as ready to a daemon that has replaced another one, and passes all held state to that
     /// daemon.
-    pub(super) fn tell_again(&self) {
+    pub(super) fn notify_again(&self) {
         self.fdstore_put_again();
-        process::tell_manager("READY=1");
+        process::notify_manager("READY=1");
     }
 
     /// Passes all state that a supervisor holds for the next process to the present supervisor again.
@@ -322,7 +322,7 @@ impl Serving {
             Err(why) => {
                 out::note(&format!("the graph is not handed over to a new process: {why}"));
                 let why = serde_json::to_string(&why).expect("a string is JSON");
-                process::tell_manager(&format!("{}={why}", supervisor::FAILURE));
+                process::notify_manager(&format!("{}={why}", supervisor::FAILURE));
                 None
             }
         }
@@ -375,6 +375,6 @@ impl Serving {
 /// Ends a process that has handed its graph over. Listeners and mounts are not closed in order, because that would
 /// also end them in the next process.
 pub fn leave() -> ! {
-    process::tell_manager(&format!("{RENEWED}=1\n{}", NotifyMessage::last(Exit::Ok.code(), "")));
+    process::notify_manager(&format!("{RENEWED}=1\n{}", NotifyMessage::last(Exit::Ok.code(), "")));
     std::process::exit(i32::from(Exit::Ok.code()));
 }

@@ -22,7 +22,7 @@ use crate::registry::REGISTRY;
 use crate::running;
 use crate::serve::ServeOptions;
 use crate::serve::worker::trust;
-use crate::source::{Source, told};
+use crate::source::{Source, failure_of};
 
 /// Arguments of `import`.
 #[derive(Args)]
@@ -125,7 +125,7 @@ impl ImportArgs {
         };
         let graph = found.choose(wanted)?;
         if let Some(faults) = graph.spec(REGISTRY, &Local::default()).faults() {
-            return Err(told(faults));
+            return Err(failure_of(faults));
         }
         let local = self.local(graph, keys)?;
         let mut spec = graph.spec(REGISTRY, &local);

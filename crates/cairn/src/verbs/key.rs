@@ -143,9 +143,9 @@ impl Target {
         if dry_run {
             return print(form, &device, &would);
         }
-        let who = format!("{}/{}", client.get(&routes::GRAPH)?.name, device);
-        let old = Lent::of(&key, format!("passphrase for {who}"), false)?;
-        let new = Lent::of(&new_key, format!("new passphrase for {who}"), true)?;
+        let full_name = format!("{}/{}", client.get(&routes::GRAPH)?.name, device);
+        let old = Lent::of(&key, format!("passphrase for {full_name}"), false)?;
+        let new = Lent::of(&new_key, format!("new passphrase for {full_name}"), true)?;
         let done = ask(&client, &device, change(old.source(), new.source()), false)?;
         print(form, &device, &done)
     }
@@ -175,7 +175,7 @@ impl Lent {
     /// `Denied` with the next step for the operator.
     pub(super) fn of(source: &KeySource, prompt: String, twice: bool) -> Result<Self> {
         let core = core()?;
-        let wanted = Wanted { source: source.clone(), prompt, twice, who: String::new() };
+        let wanted = Wanted { source: source.clone(), prompt, twice, full_name: String::new() };
         let env = core.env();
         let secret = core.block_on(env.secret(&wanted))?;
         let failed = |error: std::io::Error| Failure::io(&error, "passing the key to the server");

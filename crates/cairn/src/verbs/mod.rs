@@ -35,7 +35,7 @@ use runtime::{Config, Core, Engine};
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
-use crate::source::{read_spec, told};
+use crate::source::{failure_of, read_spec};
 
 /// Returns a core for a short command, which reads disks and sockets without a ring.
 fn core() -> Result<Core> {
@@ -62,7 +62,7 @@ fn confirm(yes: bool, question: &str) -> Result<()> {
 
 /// Returns the plan of the spec file at `path`. Prints the faults of the spec.
 fn plan(path: &Path) -> Result<Planned> {
-    planned(&read_spec(path)?)?.map_err(told)
+    planned(&read_spec(path)?)?.map_err(failure_of)
 }
 
 /// Returns the plan of a spec, or the faults of the spec as the inner error.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use api::{Client, DaemonView, DetachRequest, KeptName, Phase, routes};
 use clap::Args;
-use supervisor::{Record, Sat, WorkerLock};
+use supervisor::{LockHolder, Record, WorkerLock};
 
 use super::confirm;
 use crate::exit::{Exit, Failure, Result};
@@ -114,5 +114,5 @@ fn without(name: &str) -> Failure {
 /// replaced.
 fn is_worker(name: &str, pid: u32) -> bool {
     let seat = place::keeper().join(format!("{name}.seat"));
-    seat.exists() && WorkerLock::sat(&seat).is_ok_and(|sat| sat == Sat::By(pid))
+    seat.exists() && WorkerLock::holder(&seat).is_ok_and(|sat| sat == LockHolder::By(pid))
 }

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use api::{Counts, Top, TopRow, routes};
-use block::Verb;
+use block::OpKind;
 use block::units::parse_duration;
 use clap::Args;
 
@@ -74,7 +74,7 @@ impl TopArgs {
 fn table(before: &Top, now: &Top) -> String {
     let seconds = now.clock_us.saturating_sub(before.clock_us).max(1) as f64 / 1e6;
     let mut title = vec!["DEVICE".to_owned(), "KIND".to_owned()];
-    title.extend(Verb::ALL.iter().map(|verb| format!("{verb}/s")));
+    title.extend(OpKind::ALL.iter().map(|verb| format!("{verb}/s")));
     title.extend(["MB/s", "IN FLIGHT", "ERRORS"].map(str::to_owned));
     let mut rows = vec![title];
     for row in &now.rows {
@@ -91,18 +91,18 @@ fn cells(row: &TopRow, was: Option<&Counts>, seconds: f64) -> Vec<String> {
     };
     let mut cells = vec![name, row.kind.clone()];
     let Some(now) = &row.counts else {
-        cells.extend(std::iter::repeat_n("-".to_owned(), Verb::ALL.len() + 3));
+        cells.extend(std::iter::repeat_n("-".to_owned(), OpKind::ALL.len() + 3));
         return cells;
     };
     let none = Counts::default();
     let was = was.unwrap_or(&none);
-    for verb in Verb::ALL {
+    for verb in OpKind::ALL {
         let ops = of(&now.ops, verb).saturating_sub(of(&was.ops, verb));
         cells.push(format!("{:.0}", ops as f64 / seconds));
     }
     // A block status request moves no bytes.
     let moved = |counts: &Counts| -> u64 {
-        let verbs = Verb::ALL.into_iter().filter(|verb| *verb != Verb::Status);
+        let verbs = OpKind::ALL.into_iter().filter(|verb| *verb != OpKind::Status);
         verbs.map(|verb| of(&counts.bytes, verb)).sum()
     };
     let bytes = moved(now).saturating_sub(moved(was));
@@ -112,7 +112,7 @@ fn cells(row: &TopRow, was: Option<&Counts>, seconds: f64) -> Vec<String> {
     cells
 }
 
-fn of(counts: &std::collections::BTreeMap<String, u64>, verb: Verb) -> u64 {
+fn of(counts: &std::collections::BTreeMap<String, u64>, verb: OpKind) -> u64 {
     counts.get(verb.name()).copied().unwrap_or(0)
 }
 

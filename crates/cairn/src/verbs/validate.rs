@@ -12,7 +12,7 @@ use super::{core, planned};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
 use crate::out::{self, Form};
-use crate::source::{read_spec, told};
+use crate::source::{failure_of, read_spec};
 use crate::view;
 
 /// Arguments of `validate`.
@@ -44,7 +44,7 @@ impl ValidateArgs {
         let spec = read_spec(&self.spec)?;
         let plan = planned(&spec)?;
         match (plan, form) {
-            (Err(faults), Form::Text) => Err(told(faults)),
+            (Err(faults), Form::Text) => Err(failure_of(faults)),
             (Err(faults), Form::Json) => {
                 let faults = faults.iter().map(fault).collect();
                 form.print(&Validated { faults, graph: None }, String::new)?;

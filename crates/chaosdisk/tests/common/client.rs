@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use block::{ByteRange, Env, Needs, Op, Result};
 use engine::Engine;
-use kind::{DeviceConfig, Maker, Making, Value};
+use kind::{DeviceConfig, Maker, MakerArgs, Value};
 use runtime::Core;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
@@ -35,7 +35,7 @@ impl Volume {
         let (graph, name) = ("test".to_owned(), "volume".to_owned());
         let given = DeviceConfig { graph, name, options, lowers: Vec::new(), trusted_now: false };
         let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
-        let disk = core.block_on(make(Making::new(&given, &env))).unwrap();
+        let disk = core.block_on(make(MakerArgs::new(&given, &env))).unwrap();
         let engine = Engine::new(env.pool());
         env.spawn("a client's engine", engine.clone().drive());
         let node = engine.add_device("volume", disk, Needs::LEAF, &[]).unwrap();

@@ -243,7 +243,7 @@ impl Inner {
         {
             (self.log)(&format!("{}: {error}", self.export.name()));
             // No messages are taken any more, and no program must wait for a reply.
-            self.tell_failure(self.channel.close());
+            self.log_failure(self.channel.close());
         }
         self.over.set(true);
         if self.has_requests() {
@@ -479,10 +479,10 @@ impl Inner {
     /// flush must fail, and the next process would not know of the failure.
     fn end_with_process(&self) {
         self.mortal.set(true);
-        self.tell_failure(self.channel.withdraw());
+        self.log_failure(self.channel.fdstore_remove());
     }
 
-    fn tell_failure(&self, result: Result<()>) {
+    fn log_failure(&self, result: Result<()>) {
         if let Err(error) = result {
             (self.log)(&format!("{}: {error}", self.export.name()));
         }

@@ -12,12 +12,12 @@ pub struct CancelToken {
 }
 
 impl CancelToken {
-    pub fn shut(&self) {
+    pub fn cancel(&self) {
         self.shut.set(true);
         self.waiting.wake();
     }
 
-    pub fn is_shut(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.shut.get()
     }
 

@@ -32,9 +32,9 @@ pub struct Connection {
     /// Names in the certificate of the connection's client.
     pub names: Vec<String>,
     pub limits: Limits,
-    /// Token that is shut when the connection may begin no more requests.
-    pub gate: Rc<CancelToken>,
-    /// Token that is shut when the client has ended the connection and another client waits to be served.
+    /// Token that is cancelled when the connection may begin no more requests.
+    pub cancel: Rc<CancelToken>,
+    /// Token that is cancelled when the client has ended the connection and another client waits to be served.
     pub gone: CancelToken,
     pub peers: Rc<Peers>,
     pending: RefCell<Tokens<RequestHeader>>,
@@ -85,7 +85,7 @@ impl Peers {
     pub async fn close_gone(&self, env: &Env, limit: Duration) {
         let mut gone = self.all();
         gone.retain(|peer| peer.socket.is_gone() && !seeded::on(Bug::GoneNotClosed));
-        gone.iter().for_each(|peer| peer.gone.shut());
+        gone.iter().for_each(|peer| peer.gone.cancel());
         for peer in gone {
             let ended = peer.waiting.until(|| peer.ended.get());
             if env.within(limit, ended).await.is_none() {
@@ -134,7 +134,7 @@ impl Connection {
         session: Session,
         names: Vec<String>,
         limits: Limits,
-        gate: Rc<CancelToken>,
+        cancel: Rc<CancelToken>,
         peers: Rc<Peers>,
     ) -> Result<Rc<Self>> {
         let outbox = RefCell::new(Outbox::new(export.env.pool())?);
@@ -144,7 +144,7 @@ impl Connection {
             session,
             names,
             limits,
-            gate,
+            cancel,
             gone: CancelToken::default(),
             peers,
             pending: RefCell::default(),
@@ -359,7 +359,7 @@ impl Connection {
         if self.closed.replace(true) {
             return;
         }
-        self.gate.shut();
+        self.cancel.cancel();
         self.socket.shutdown();
         self.writer.wake();
     }
@@ -376,7 +376,7 @@ impl Connection {
     /// take over the connection, unless its socket has state in this process (TLS).
     pub fn leave(&self) {
         self.leaving.set(self.socket.may_outlive());
-        self.gate.shut();
+        self.cancel.cancel();
     }
 
     /// Whether another server must take over the connection.

@@ -58,8 +58,8 @@ impl Server {
         // A client that finishes its handshake now begins no requests.
         let negotiated = inner.waiting.until(|| inner.shaking.get() == 0);
         if inner.env.within(HANDSHAKES, negotiated).await.is_none() {
-            let gates = inner.gates.borrow().clone();
-            gates.iter().filter_map(Weak::upgrade).for_each(|gate| gate.shut());
+            let cancels = inner.cancels.borrow().clone();
+            cancels.iter().filter_map(Weak::upgrade).for_each(|cancel| cancel.cancel());
         }
         if inner.env.within(LINGER, self.all_closed()).await.is_none() {
             inner.peers.all().iter().for_each(|connection| connection.close());
@@ -132,13 +132,13 @@ impl Server {
     }
 
     fn resume(&self, paused: Paused) {
-        let gate = self.count();
+        let cancel = self.count();
         let server = self.clone();
         self.0.env.spawn("an NBD connection", async move {
             let socket = paused.socket.clone();
             let inbox = Inbox::new(server.0.env.pool()).await;
             let ended = match inbox {
-                Ok(inbox) => server.transmit(paused, inbox, gate).await,
+                Ok(inbox) => server.transmit(paused, inbox, cancel).await,
                 Err(error) => Err(error.to_string()),
             };
             server.ended(&*socket, &socket.peer(), ended);

@@ -179,8 +179,8 @@ impl<'a> Reader<'a> {
     /// Begins requests until the client ends the connection.
     async fn run(&mut self) -> Step {
         let style = self.connection.session.style;
-        while !self.connection.gate.is_shut() {
-            if self.connection.gone.is_shut() && !self.is_last {
+        while !self.connection.cancel.is_cancelled() {
+            if self.connection.gone.is_cancelled() && !self.is_last {
                 return Err(End::Gone);
             }
             let parsed = RequestHeader::parse(&self.inbox.bytes(), style);
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
                 None => {
                     if !self.receive().await? {
                         // It left without a disconnect command, so no further piece of a long request begins.
-                        self.connection.gate.shut();
+                        self.connection.cancel.cancel();
                         return Ok(());
                     }
                 }
@@ -273,7 +273,7 @@ impl<'a> Reader<'a> {
 
     /// Starts a receive into `into`, unless the connection may begin no more requests.
     fn recv(&mut self, into: Buf) -> Step<Ticket> {
-        if self.connection.gate.is_shut() {
+        if self.connection.cancel.is_cancelled() {
             return Err(End::Over);
         }
         if !self.early.rest().is_empty() {
@@ -290,7 +290,7 @@ impl<'a> Reader<'a> {
             let limit = self.connection.limits.request;
             let since = *self.since.get_or_insert(env.now());
             let left = limit.saturating_sub(env.now().since(since));
-            match self.connection.gate.unless(env.within(left, &mut ticket)).await {
+            match self.connection.cancel.unless(env.within(left, &mut ticket)).await {
                 Some(None) => {
                     let late = format!(
                         "the client did not complete a request within {limit:?} of its first byte"
@@ -300,7 +300,7 @@ impl<'a> Reader<'a> {
                 waited => waited.flatten(),
             }
         } else {
-            self.connection.gate.unless(&mut ticket).await
+            self.connection.cancel.unless(&mut ticket).await
         };
         match waited {
             Some(outcome) => Ok(outcome.result.map_err(|error| error.to_string())?),
@@ -520,7 +520,7 @@ async fn unless_shut<F: Future>(
     is_last: bool,
     future: F,
 ) -> Step<F::Output> {
-    let done = connection.gate.unless(future);
+    let done = connection.cancel.unless(future);
     let done = match is_last {
         true => done.await,
         false => connection.gone.unless(done).await.ok_or(End::Gone)?,
@@ -531,7 +531,7 @@ async fn unless_shut<F: Future>(
 /// Carries out a trim, a write of zeroes or a cache command in pieces, while the connection is open. If another
 /// server takes over the connection, that server carries out the whole request again.
 async fn carry_out(connection: Rc<Connection>, header: RequestHeader, head: Head, token: u64) {
-    let goes_on = || !connection.gate.is_shut();
+    let goes_on = || !connection.cancel.is_cancelled();
     let export = &*connection.export;
     let whole = range_of(&header);
     let result = match header.command {

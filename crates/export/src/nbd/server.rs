@@ -43,7 +43,7 @@ pub(super) struct Inner {
     log: Log,
     pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
     /// Tokens of all connections, in their handshake or after it. A shut token ends the requests of its connection.
-    pub(super) gates: RefCell<Vec<Weak<CancelToken>>>,
+    pub(super) cancels: RefCell<Vec<Weak<CancelToken>>>,
     pub(super) peers: Rc<Peers>,
     /// Number of open connections, in their handshake or after it.
     connections: Cell<usize>,
@@ -83,7 +83,7 @@ impl Server {
             limits,
             log: Log::new(env, log),
             listeners: RefCell::default(),
-            gates: RefCell::default(),
+            cancels: RefCell::default(),
             peers: Rc::default(),
             connections: Cell::new(0),
             served: Cell::new(0),
@@ -165,7 +165,7 @@ impl Server {
             listener.close();
         }
         let open = self.0.peers.all();
-        self.0.gates.take().iter().filter_map(Weak::upgrade).for_each(|gate| gate.shut());
+        self.0.cancels.take().iter().filter_map(Weak::upgrade).for_each(|cancel| cancel.cancel());
         let answered = self.all_quiet(&open, limit).await;
         if answered && self.0.env.within(LINGER, self.all_closed()).await.is_some() {
             return (open.len(), true);
@@ -197,13 +197,13 @@ impl Server {
             return socket.shutdown();
         }
         let full = inner.connections.get() >= inner.limits.connections;
-        let gate = self.count();
+        let cancel = self.count();
         inner.shaking.set(inner.shaking.get() + 1);
         let server = self.clone();
         inner.env.spawn("an NBD connection", async move {
             let peer = socket.peer();
             let tls = tls.map(|current| current());
-            let ended = server.shake_and_serve(&mut socket, gate, full, tls.as_deref()).await;
+            let ended = server.shake_and_serve(&mut socket, cancel, full, tls.as_deref()).await;
             server.ended(&*socket, &peer, ended);
         });
     }
@@ -212,10 +212,10 @@ impl Server {
     pub(super) fn count(&self) -> Rc<CancelToken> {
         let inner = &self.0;
         inner.connections.set(inner.connections.get() + 1);
-        let gate = Rc::new(CancelToken::default());
-        inner.gates.borrow_mut().retain(|gate| gate.strong_count() > 0);
-        inner.gates.borrow_mut().push(Rc::downgrade(&gate));
-        gate
+        let cancel = Rc::new(CancelToken::default());
+        inner.cancels.borrow_mut().retain(|cancel| cancel.strong_count() > 0);
+        inner.cancels.borrow_mut().push(Rc::downgrade(&cancel));
+        cancel
     }
 
     /// Counts one connection less. A paused connection stays open for the next server; any other is closed.
@@ -244,17 +244,17 @@ impl Server {
     async fn shake_and_serve(
         &self,
         socket: &mut Rc<dyn Socket>,
-        gate: Rc<CancelToken>,
+        cancel: Rc<CancelToken>,
         full: bool,
         tls: Option<&tls::Server>,
     ) -> Result<Option<Paused>, String> {
         let inner = &self.0;
-        let negotiated = self.handshake(socket, &gate, full, tls).await;
+        let negotiated = self.handshake(socket, &cancel, full, tls).await;
         inner.shaking.set(inner.shaking.get() - 1);
         inner.waiting.wake();
         let Some((begin, inbox)) = negotiated? else { return Ok(None) };
-        gate.unless(inner.peers.close_gone(&inner.env, inner.limits.request)).await;
-        self.transmit(begin, inbox, gate).await
+        cancel.unless(inner.peers.close_gone(&inner.env, inner.limits.request)).await;
+        self.transmit(begin, inbox, cancel).await
     }
 
     /// Serves the requests of a connection until the client ends it, or until the server is paused.
@@ -262,7 +262,7 @@ impl Server {
         &self,
         begin: Paused,
         inbox: Inbox,
-        gate: Rc<CancelToken>,
+        cancel: Rc<CancelToken>,
     ) -> Result<Option<Paused>, String> {
         let Paused { export, socket, session, names, unread } = begin;
         let inner = &self.0;
@@ -271,7 +271,7 @@ impl Server {
         }
         let (limits, peers) = (inner.limits, inner.peers.clone());
         let connection =
-            Connection::new(export.clone(), socket, session, names, limits, gate, peers)
+            Connection::new(export.clone(), socket, session, names, limits, cancel, peers)
                 .map_err(|error| error.to_string())?;
         inner.served.set(inner.served.get() + 1);
         inner.peers.add(&connection);
@@ -312,7 +312,7 @@ impl Server {
     async fn handshake(
         &self,
         socket: &mut Rc<dyn Socket>,
-        gate: &CancelToken,
+        cancel: &CancelToken,
         full: bool,
         tls: Option<&tls::Server>,
     ) -> Result<Option<(Paused, Inbox)>, String> {
@@ -334,7 +334,7 @@ impl Server {
             Ok(Some((negotiated, inbox)))
         };
         let limit = inner.limits.handshake;
-        let Some(negotiated) = gate.unless(inner.env.within(limit, shaking)).await else {
+        let Some(negotiated) = cancel.unless(inner.env.within(limit, shaking)).await else {
             return Ok(None);
         };
         match (policy.refusal(), negotiated) {

@@ -14,10 +14,10 @@ use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
 use super::Opening;
 use super::absent::Absent;
-use super::diagnosis::{self, Binding, Bound, DiskContent};
+use super::diagnosis::{self, Binding, Bindings, DiskContent};
 use super::kept::{DiskLabel, LabelStateStore, all};
 use super::probe::{InUse, OpenDisk, Probe, place_of};
-use super::slot::{News, Slot};
+use super::slot::{LabelUpdate, Slot};
 use super::text::{self, Remembered};
 use super::{LostLabel, overwritten};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
@@ -123,7 +123,7 @@ impl Probe {
         let spec = text::write(planned, &remembered);
         let broadcast = self.labels().map(|label| label.broadcast).max().unwrap_or(0);
         let bound = std::mem::take(&mut self.binding.disks);
-        let absent = bound.values().any(|bound| matches!(bound, Bound::Absent(_)));
+        let absent = bound.values().any(|bound| matches!(bound, Binding::Absent(_)));
         let epoch = self.binding.epoch + u64::from(absent || spec != self.binding.spec);
         let past: Rc<[Past]> = self.past(&spec).into();
         let graph = self.binding.graph.unwrap_or_else(|| Uuid::draw(&self.env));
@@ -149,9 +149,9 @@ impl Probe {
         let mut disks = BTreeMap::new();
         for (name, bound) in &bound {
             let disk = match bound {
-                Bound::Absent(known) => Disk::absent(known),
-                Bound::Labelled(n) => self.known(*n, planned, held).map_err(failed)?,
-                Bound::Fresh(n) => {
+                Binding::Absent(known) => Disk::absent(known),
+                Binding::Labelled(n) => self.known(*n, planned, held).map_err(failed)?,
+                Binding::Fresh(n) => {
                     let label = draft(name, &remembered[name]);
                     self.make(*n, label, held).await.map_err(failed)?
                 }
@@ -185,13 +185,13 @@ impl Probe {
     /// Returns the labels of the disks that are matched by their labels.
     pub(super) fn labels(&self) -> impl Iterator<Item = &Label> + Clone {
         self.binding.disks.values().filter_map(|bound| match bound {
-            Bound::Labelled(n) => self.label(*n),
-            Bound::Fresh(_) | Bound::Absent(_) => None,
+            Binding::Labelled(n) => self.label(*n),
+            Binding::Fresh(_) | Binding::Absent(_) => None,
         })
     }
 
     /// Whether the labels of the probed disks contain exactly the spec of `planned`.
-    pub fn says(&self, planned: &Planned) -> bool {
+    pub fn hold_spec_of(&self, planned: &Planned) -> bool {
         self.refusals.is_empty()
             && text::write(planned, &self.remembered(planned)) == self.binding.spec
     }
@@ -203,7 +203,7 @@ impl Probe {
 
     /// Returns the specs before `spec` that the labels must keep from now on.
     fn past(&self, spec: &str) -> Vec<Past> {
-        let Binding { epoch, spec: before, past, .. } = &self.binding;
+        let Bindings { epoch, spec: before, past, .. } = &self.binding;
         let mut past = past.to_vec();
         let is_over = !before.is_empty() && without_sizes(before) != without_sizes(spec);
         // During a migration there is no state to go back to.
@@ -217,15 +217,15 @@ impl Probe {
 
     /// Returns the facts that the labels must record about each disk.
     fn remembered(&self, planned: &Planned) -> BTreeMap<String, Remembered> {
-        let one = |(name, bound): (&String, &Bound)| {
+        let one = |(name, bound): (&String, &Binding)| {
             let known = match bound {
-                Bound::Absent(known) => *known,
-                Bound::Labelled(n) => {
+                Binding::Absent(known) => *known,
+                Binding::Labelled(n) => {
                     let label = self.label(*n).expect("a bound disk has a label");
                     let (data_bytes, block_size) = (self.data_bytes(*n), label.block_size);
                     Remembered { disk: label.disk, data_bytes, block_size }
                 }
-                Bound::Fresh(_) => {
+                Binding::Fresh(_) => {
                     let node = planned.nodes.iter().find(|node| node.name == *name);
                     let info = &node.expect("every disk of the spec is planned").info;
                     let (data_bytes, block_size) = (info.size, info.block_size);
@@ -311,12 +311,12 @@ impl Disk {
     }
 
     /// Returns the disk as the change `failed` leaves it.
-    fn again(&self, failed: Option<&Labels>) -> Self {
+    fn reopened(&self, failed: Option<&Labels>) -> Self {
         let slot = self.slot.as_ref().map(|slot| {
             let failed = failed.and_then(|failed| failed.slot(&slot.store));
             let store = slot.store.clone();
             Rc::new(match failed {
-                Some(failed) => failed.again(store),
+                Some(failed) => failed.reopened(store),
                 None => Slot::held(store),
             })
         });
@@ -377,7 +377,7 @@ impl Labels {
         written.into_iter().reduce(Result::or).unwrap_or(Ok(()))?;
         if !is_known && !undoes.shared.is_empty() {
             // Only the disks that the change adds can keep its graph from coming up.
-            self.tell_not_ours(&undoes.new).await;
+            self.write_foreign_spec(&undoes.new).await;
         }
         // The other disks get it with their next update. The graph stays in any case.
         let _ = self.catch_up().await;
@@ -388,8 +388,8 @@ impl Labels {
     /// Records in the labels of the disks that `before` has and this graph has not that they were removed. A disk that
     /// takes longer than `GONE_WRITTEN_WITHIN` keeps its old label: the disk may be failing, and the labels of this
     /// graph record the removal as well.
-    pub async fn tell_gone(&self, before: &Self) {
-        self.tell_not_ours(&before.without(self)).await;
+    pub async fn record_removal(&self, before: &Self) {
+        self.write_foreign_spec(&before.without(self)).await;
     }
 
     /// Returns the writable disks that do not belong to the graph `other`.
@@ -399,7 +399,7 @@ impl Labels {
     }
 
     /// Records in the labels of `disks` that they do not belong to this graph, within `GONE_WRITTEN_WITHIN`.
-    async fn tell_not_ours(&self, disks: &[Rc<Slot>]) {
+    async fn write_foreign_spec(&self, disks: &[Rc<Slot>]) {
         let written = disks.iter().map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
             update(slot, move |label| {
@@ -419,7 +419,7 @@ impl Labels {
         let disks = self.disks.iter().filter(|(name, _)| which(name));
         let writable = disks.filter_map(|(name, disk)| Some((name, disk, disk.writable()?)));
         let written = writable.map(|(name, disk, slot)| -> LocalFuture<Result<()>> {
-            let news = News {
+            let update = LabelUpdate {
                 holder: self.opening.machine.clone(),
                 name: name.clone(),
                 data_bytes: disk.data_bytes,
@@ -431,7 +431,7 @@ impl Labels {
                 keepers: self.keepers.clone(),
             };
             let slot = slot.clone();
-            Box::pin(async move { slot.write_news(news).await })
+            Box::pin(async move { slot.write_update(update).await })
         });
         all(written.collect()).await
     }
@@ -474,7 +474,7 @@ impl Labels {
     /// # Errors
     /// The error of the first disk that cannot be updated.
     pub async fn made(&self) -> Result<()> {
-        let (broadcast, is_complete) = (self.broadcast, self.tells_all());
+        let (broadcast, is_complete) = (self.broadcast, self.reaches_all_disks());
         let written = self.disks.values().filter(|disk| disk.fresh || is_complete);
         let written = written.filter_map(Disk::writable).map(|slot| {
             update(slot, move |label| {
@@ -488,7 +488,7 @@ impl Labels {
     }
 
     /// Whether a broadcast reaches all present disks.
-    fn tells_all(&self) -> bool {
+    fn reaches_all_disks(&self) -> bool {
         self.disks.values().all(|disk| disk.open.is_none() || disk.writable().is_some())
     }
 
@@ -499,8 +499,8 @@ impl Labels {
 
     /// Returns the labels with which the graph from before a failed change is opened again. Their epoch is above that
     /// of the failed change.
-    pub fn again(&self, failed: Option<&Self>) -> Self {
-        let disks = self.disks.iter().map(|(name, disk)| (name.clone(), disk.again(failed)));
+    pub fn reopened(&self, failed: Option<&Self>) -> Self {
+        let disks = self.disks.iter().map(|(name, disk)| (name.clone(), disk.reopened(failed)));
         let undoes = failed.map(|failed| {
             let has = |disk: &Disk| disk.store().is_some_and(|store| failed.slot(store).is_some());
             let shared = self.disks.iter().filter(|(_, disk)| has(disk));
@@ -534,7 +534,7 @@ impl Labels {
     }
 
     /// Returns the epoch of the open graph, and the spec that its labels contain.
-    pub fn is_now(&self) -> (u64, &str) {
+    pub fn open_spec(&self) -> (u64, &str) {
         (self.epoch, &self.spec)
     }
 
@@ -601,7 +601,7 @@ impl Labels {
     pub async fn close(&self) -> Result<()> {
         let broadcast = self.broadcast + 1;
         self.close_those(|_| true, move |label| label.broadcast = broadcast).await?;
-        if self.tells_all() {
+        if self.reaches_all_disks() {
             // The graph is closed in any case. This helps to recognize a copy of a disk from when it was in use.
             let _ =
                 self.close_those(|_| true, move |label| label.acked_broadcast = broadcast).await;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower, Needs, Reason};
 use engine::{AnyDevice, Engine, NodeId};
-use kind::{DeviceConfig, DiskPlan, Fault, Making, Registry};
+use kind::{DeviceConfig, DiskPlan, Fault, MakerArgs, Registry};
 use meta::{AREA_BYTES, Area, AreaContent, Label, Store};
 
 use super::diagnosis::{
-    self, Binding, Bound, BoundDisks, DiskContent, DiskFacts, Finding, LostLabel,
+    self, Binding, Bindings, BoundDisks, DiskContent, DiskFacts, Finding, LostLabel,
 };
 use super::{Labels, Opening, text};
 use crate::spec::{KnownDisk, LabelledDisk, NOT_FOUND, Spec};
@@ -29,7 +29,7 @@ pub struct Probe {
     pub(super) results: Vec<ProbeResult>,
     /// The facts about the probed disks for the diagnosis, in the same order as `results`.
     pub(super) disks: Vec<DiskFacts>,
-    pub(super) binding: Binding,
+    pub(super) binding: Bindings,
     pub(super) refusals: Vec<Error>,
     /// New number of data bytes of each disk that grows, by the index of the disk in `results`.
     pub(super) grown: BTreeMap<usize, u64>,
@@ -150,7 +150,7 @@ impl Probe {
             opening,
             results: Vec::new(),
             disks: Vec::new(),
-            binding: Binding::default(),
+            binding: Bindings::default(),
             refusals: Vec::new(),
             grown: BTreeMap::new(),
         }
@@ -203,7 +203,7 @@ impl Probe {
     fn growing(&self) -> BTreeMap<usize, u64> {
         let remembered = text::disks(&self.binding.spec).unwrap_or_default();
         let grown = self.binding.disks.iter().filter_map(|(name, bound)| {
-            let Bound::Labelled(n) = bound else { return None };
+            let Binding::Labelled(n) = bound else { return None };
             let (has, label) = (self.results[*n].facts.as_ref()?.info.size, self.label(*n)?);
             let wanted = match self.opening.grow.contains_key(name) {
                 true => meta::data_bytes(has).ok()?,
@@ -365,7 +365,7 @@ impl Probe {
         if read_only {
             given.refuse_writes(disk.kind);
         }
-        self.node(disk, disk.make(Making::new(&given, &self.env)).await?)
+        self.node(disk, disk.make(MakerArgs::new(&given, &self.env)).await?)
     }
 
     /// Opens a disk that is in use once more, with its present size and the options of the spec. `others` are the
@@ -394,8 +394,8 @@ impl Probe {
             };
             Error::new(ErrorKind::Unsupported, words).next(next)
         })?;
-        let making = Making::new(&disk.given, &self.env);
-        self.node(disk, disk.make(Making { before: Some(shared), ..making }).await?)
+        let making = MakerArgs::new(&disk.given, &self.env);
+        self.node(disk, disk.make(MakerArgs { before: Some(shared), ..making }).await?)
     }
 
     fn node(&self, disk: &LabelledDisk, device: Rc<dyn AnyDevice>) -> Result<OpenDisk, Error> {
@@ -408,15 +408,15 @@ impl Probe {
         bound.map(|(name, bound)| (name.clone(), self.probed(bound))).collect()
     }
 
-    fn probed(&self, bound: &Bound) -> KnownDisk {
+    fn probed(&self, bound: &Binding) -> KnownDisk {
         match bound {
-            Bound::Labelled(n) => self.results[*n].probed(self.data_bytes(*n)),
-            Bound::Fresh(n) => {
+            Binding::Labelled(n) => self.results[*n].probed(self.data_bytes(*n)),
+            Binding::Fresh(n) => {
                 let look = &self.results[*n];
                 let size = look.facts.as_ref().map_or(0, |facts| facts.info.size);
                 look.probed(meta::data_bytes(size).expect("the probe found the disk large enough"))
             }
-            Bound::Absent(known) => KnownDisk {
+            Binding::Absent(known) => KnownDisk {
                 info: Info::disk(known.data_bytes, known.block_size),
                 created: false,
                 absent: true,
@@ -440,8 +440,8 @@ impl Probe {
         let refused = self.refusals.iter().find(|refusal| refusal.place() == Some(name));
         let bound = self.binding.disks.get(name);
         let there = match bound {
-            Some(Bound::Labelled(n) | Bound::Fresh(n)) => Some(*n),
-            Some(Bound::Absent(_)) => Some(own).filter(|own| !self.binding.is_bound(*own)),
+            Some(Binding::Labelled(n) | Binding::Fresh(n)) => Some(*n),
+            Some(Binding::Absent(_)) => Some(own).filter(|own| !self.binding.is_bound(*own)),
             None => Some(own),
         };
         let (verb, words) = match (refused, bound) {
@@ -451,18 +451,18 @@ impl Probe {
                 }
                 _ => ("refused", refusal.sentence()),
             },
-            (None, Some(Bound::Labelled(_))) => ("labelled", String::new()),
-            (None, Some(Bound::Absent(_))) => ("missing", String::new()),
+            (None, Some(Binding::Labelled(_))) => ("labelled", String::new()),
+            (None, Some(Binding::Absent(_))) => ("missing", String::new()),
             (None, _) if self.opening.wipe.contains(name) => {
                 ("would label", "regardless of its content".to_owned())
             }
             (None, _) if look.facts.as_ref().is_some_and(|facts| facts.creates) => {
                 ("would label", "created by this start".to_owned())
             }
-            (None, Some(Bound::Fresh(_))) => ("would label", "blank".to_owned()),
+            (None, Some(Binding::Fresh(_))) => ("would label", "blank".to_owned()),
             (None, None) => ("seen", String::new()),
         };
-        let found = there.filter(|_| !matches!(bound, Some(Bound::Absent(_))));
+        let found = there.filter(|_| !matches!(bound, Some(Binding::Absent(_))));
         let size = found.and_then(|n| self.results[n].facts.as_ref()).map(|facts| facts.info.size);
         let place = there.map(|n| self.disks[n].place.clone()).unwrap_or_default();
         DiskPreview { name: name.clone(), place, size, verb, words }
@@ -618,7 +618,7 @@ async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     };
     let mut given: DeviceConfig = disk.given.clone();
     given.options.retain(|(name, _)| *name != "create");
-    match disk.make(Making::new(&given, env)).await {
+    match disk.make(MakerArgs::new(&given, env)).await {
         Err(error) => Err(error),
         Ok(_) => Err(in_words(faults)),
     }

@@ -2,7 +2,7 @@
 
 use block::{Env, Error, ErrorKind, Lower, Result};
 use engine::Engine;
-use kind::{Maker, Making};
+use kind::{Maker, MakerArgs};
 use meta::{AreaContent, Label, Store, Wrong};
 
 use super::probe::OpenDisk;
@@ -25,7 +25,7 @@ pub async fn refuse_labelled(
         let mut given = node.given.clone();
         given.refuse_writes(node.kind);
         // The plan decides whether a disk that is absent or in use is refused.
-        let Ok(device) = make(Making::new(&given, env)).await else { continue };
+        let Ok(device) = make(MakerArgs::new(&given, env)).await else { continue };
         let disk = OpenDisk::new(engine, &node.name, device)?;
         refuse(node, env, &disk.lower).await.map_err(|error| error.at(&node.name))?;
     }

@@ -11,7 +11,7 @@ use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 type Cells = BTreeMap<String, KeptCell>;
 
 /// The content of one update of a label about its disk and its graph.
-pub struct News {
+pub struct LabelUpdate {
     pub holder: Machine,
     pub name: String,
     pub data_bytes: u64,
@@ -27,7 +27,7 @@ pub struct News {
 }
 
 /// The label of a present disk, as the devices of a graph write to it. While a graph is changing, the states of its
-/// devices are held back: they get into the label together with the news of the change, or not at all.
+/// devices are held back: they get into the label together with the update of the change, or not at all.
 pub struct Slot {
     pub store: Rc<Store>,
     /// The states of devices from before a failed change, where the label has others since. Devices that went on during
@@ -36,10 +36,10 @@ pub struct Slot {
     /// States that are held back; `None` if devices write at once.
     held: RefCell<Option<Cells>>,
     release: Rc<Release>,
-    /// The cells of the label from before the news of a change were put into it.
+    /// The cells of the label from before the update of a change were put into it.
     before: RefCell<Option<Cells>>,
-    /// News that are not written yet. They are part of the next update.
-    news: RefCell<Option<Rc<News>>>,
+    /// LabelUpdate that are not written yet. They are part of the next update.
+    update: RefCell<Option<Rc<LabelUpdate>>>,
 }
 
 /// The end of holding back.
@@ -53,9 +53,9 @@ struct Release {
 impl Slot {
     /// Returns the label in `store`, to which devices write their states at once.
     pub fn new(store: Rc<Store>) -> Self {
-        let (undone, held, before, news) = Default::default();
+        let (undone, held, before, update) = Default::default();
         let release = Rc::new(Release { done: Cell::new(true), waiting: Notify::default() });
-        Self { store, undone, held, release, before, news }
+        Self { store, undone, held, release, before, update }
     }
 
     /// Returns the label in `store`, with states of devices held back until [`Slot::release`].
@@ -65,7 +65,7 @@ impl Slot {
 
     /// Returns the label in `store` for the graph from before a failed change. The first update of that label restores
     /// the states that devices had before the change.
-    pub fn again(&self, store: Rc<Store>) -> Self {
+    pub fn reopened(&self, store: Rc<Store>) -> Self {
         let (before, held, label) = (self.before.borrow(), self.held.borrow(), self.store.label());
         let is_held = |device: &String| held.as_ref().is_some_and(|held| held.contains_key(device));
         let before = before.as_ref();
@@ -88,12 +88,12 @@ impl Slot {
         Some(state_of(cell))
     }
 
-    /// Writes `news` into the label, durably.
+    /// Writes `update` into the label, durably.
     ///
     /// # Errors
-    /// The error of the disk. In this case the next update of the label includes `news`.
-    pub async fn write_news(&self, news: News) -> Result<()> {
-        *self.news.borrow_mut() = Some(Rc::new(news));
+    /// The error of the disk. In this case the next update of the label includes `update`.
+    pub async fn write_update(&self, update: LabelUpdate) -> Result<()> {
+        *self.update.borrow_mut() = Some(Rc::new(update));
         self.update(|_| {}).await
     }
 
@@ -104,26 +104,26 @@ impl Slot {
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
         let included = RefCell::new(None);
         let written = self.store.update(|label| {
-            // The news of a later change take precedence.
-            self.news.borrow_mut().take_if(|news| news.epoch < label.epoch);
-            *included.borrow_mut() = self.news.borrow().clone();
-            if let Some(news) = &*included.borrow() {
-                self.put(news, label);
+            // The update of a later change take precedence.
+            self.update.borrow_mut().take_if(|update| update.epoch < label.epoch);
+            *included.borrow_mut() = self.update.borrow().clone();
+            if let Some(update) = &*included.borrow() {
+                self.put(update, label);
             }
             label.cells.extend(self.held.borrow().clone().into_iter().flatten());
             change(label);
         });
         written.await?;
-        let mut news = self.news.borrow_mut();
-        if let (Some(now), Some(included)) = (&*news, &*included.borrow())
+        let mut update = self.update.borrow_mut();
+        if let (Some(now), Some(included)) = (&*update, &*included.borrow())
             && Rc::ptr_eq(now, included)
         {
-            *news = None;
+            *update = None;
         }
         Ok(())
     }
 
-    fn put(&self, news: &News, label: &mut Label) {
+    fn put(&self, update: &LabelUpdate, label: &mut Label) {
         if self.held.borrow().is_some() {
             self.before.borrow_mut().get_or_insert_with(|| label.cells.clone());
         }
@@ -133,14 +133,14 @@ impl Slot {
                 None => drop(label.cells.remove(device)),
             }
         }
-        label.cells.retain(|device, _| news.keepers.contains(device));
-        label.holder = Some(news.holder.clone());
-        label.disk_name.clone_from(&news.name);
-        label.data_bytes = news.data_bytes;
-        label.spec.clone_from(&news.spec);
-        label.past = news.past.clone();
-        (label.epoch, label.broadcast) = (news.epoch, label.broadcast.max(news.broadcast));
-        label.provisioning = news.provisioning;
+        label.cells.retain(|device, _| update.keepers.contains(device));
+        label.holder = Some(update.holder.clone());
+        label.disk_name.clone_from(&update.name);
+        label.data_bytes = update.data_bytes;
+        label.spec.clone_from(&update.spec);
+        label.past = update.past.clone();
+        (label.epoch, label.broadcast) = (update.epoch, label.broadcast.max(update.broadcast));
+        label.provisioning = update.provisioning;
     }
 
     /// Writes the state of a device into its cell in this label, durably; or holds the state back while the graph is

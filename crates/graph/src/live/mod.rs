@@ -171,7 +171,7 @@ impl RunningGraph {
             ));
             let device = device.to_owned();
             let node = planned.nodes.iter_mut().find(|node| node.name == device);
-            node.into_iter().for_each(|node| node.given.forget_first_word(node.kind));
+            node.into_iter().for_each(|node| node.given.forget_start_option(node.kind));
         }
         notes
     }
@@ -271,7 +271,7 @@ impl RunningGraph {
                 before_clients();
                 drop(held);
                 if let (Some(labels), Some(before)) = (&self.now().labels, &old.labels) {
-                    labels.tell_gone(before).await;
+                    labels.record_removal(before).await;
                 }
                 Ok(changes)
             }
@@ -481,7 +481,7 @@ impl RunningGraph {
     /// Reopens the members that were closed for a change that has failed. Clients still wait.
     async fn undo(&self, change: Change<'_>, error: Error) -> Unchanged {
         let Change { old, labels, closed, handovers, .. } = change;
-        let labels = old.labels.as_ref().map(|before| before.again(labels));
+        let labels = old.labels.as_ref().map(|before| before.reopened(labels));
         let unchanged =
             closed.iter().enumerate().map(|(n, closed)| (!closed).then_some(n)).collect();
         let before = Before { graph: &old.graph, planned: &old.planned, unchanged, handovers };

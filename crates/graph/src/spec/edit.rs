@@ -51,7 +51,7 @@ impl Spec {
     /// Removes the options that take effect at one start only, from disks and devices for which `heard` is true.
     /// Afterwards a missing disk is reported and not created again. A device loses its option only if all disks beneath
     /// it have labels: the labels record which bytes count, and the trusted member may miss later writes.
-    pub fn forget_first_words(&mut self, registry: Registry, heard: impl Fn(&str) -> bool) {
+    pub fn forget_start_options(&mut self, registry: Registry, heard: impl Fn(&str) -> bool) {
         let told = |entry: &Entry| {
             let disks = self.beneath(&entry.name.text).into_iter();
             let mut disks = disks.filter_map(|name| self.disk(&name));
@@ -63,17 +63,17 @@ impl Spec {
         let all = self.entries.iter_mut().zip(told);
         for (entry, told) in all.filter(|(entry, _)| heard(&entry.name.text)) {
             let is_disk = entry.section == Section::Disk;
-            if let Some(word) = entry.first_word(registry).filter(|_| is_disk || told) {
+            if let Some(word) = entry.start_option(registry).filter(|_| is_disk || told) {
                 entry.fields.retain(|field| field.key.text != word.name);
             }
         }
     }
 
     /// Returns the disks and devices whose option for one start only has the same value in the spec `before`.
-    pub fn first_words_as(&self, before: &Self, registry: Registry) -> Vec<String> {
+    pub fn start_options_as(&self, before: &Self, registry: Registry) -> Vec<String> {
         let shown = |entry: &Entry, key: &str| entry.field(key).map(|item| item.raw.show());
         let is_heard = |entry: &&Entry| {
-            let word = entry.first_word(registry).filter(|word| entry.field(word.name).is_some());
+            let word = entry.start_option(registry).filter(|word| entry.field(word.name).is_some());
             let Some(word) = word else { return false };
             let place = entry.kind(registry).and_then(Kind::place);
             let mut before =
@@ -189,8 +189,8 @@ impl Entry {
     }
 
     /// Returns the option that counts at one start only.
-    fn first_word(&self, registry: Registry) -> Option<&'static OptionSpec> {
-        self.kind(registry).and_then(Kind::first_word)
+    fn start_option(&self, registry: Registry) -> Option<&'static OptionSpec> {
+        self.kind(registry).and_then(Kind::start_option)
     }
 
     /// Removes the options that count only when a disk is made.
@@ -243,7 +243,7 @@ vol = { on = "half" }
         };
         let forgotten = |text: &str| {
             let mut spec = Spec::parse(text, "g.toml", &|_| None);
-            spec.forget_first_words(REGISTRY, |_| true);
+            spec.forget_start_options(REGISTRY, |_| true);
             shown(&spec)
         };
         let now = forgotten(&text("label = true"));
@@ -256,7 +256,7 @@ vol = { on = "half" }
         let spec =
             Spec::parse(&text("label = true").replace("b.img", "c.img"), "g.toml", &|_| None);
         let parse = |text: &str| Spec::parse(text, "g.toml", &|_| None);
-        let before = |text: &str| spec.first_words_as(&parse(text), REGISTRY);
+        let before = |text: &str| spec.start_options_as(&parse(text), REGISTRY);
         assert_eq!(before(&text("label = true")), ["a", "pair"]);
         assert_eq!(before(TEXT), ["a"]);
     }

@@ -30,14 +30,14 @@ pub(super) fn order(drafts: &[Draft<'_>], log: &mut Log) -> Vec<usize> {
             }
         }
     }
-    tell_cycles(drafts, &waits, log);
-    tell_depth(drafts, &order, log);
+    report_cycles(drafts, &waits, log);
+    report_depth(drafts, &order, log);
     order
 }
 
 /// Reports each cycle once. Drafts that still wait are in a cycle or above one, and each waits for another one that
 /// waits. So the walk down from each comes to a cycle.
-fn tell_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
+fn report_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
     let mut walked = BTreeSet::new();
     for start in 0..drafts.len() {
         let mut path = Vec::new();
@@ -45,7 +45,7 @@ fn tell_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
         let mut next = (waits[start] > 0).then_some(start);
         while let Some(index) = next.filter(|index| !walked.contains(index)) {
             if let Some(first) = at.insert(index, path.len()) {
-                tell_cycle(drafts, &path[first..], log);
+                report_cycle(drafts, &path[first..], log);
                 break;
             }
             path.push(index);
@@ -55,7 +55,7 @@ fn tell_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
     }
 }
 
-fn tell_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
+fn report_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
     let name = |index: &usize| drafts[*index].entry.name.text.as_str();
     // Reported at the device that comes first in the file.
     let first = (0..cycle.len()).min_by_key(|at| cycle[*at]).unwrap_or(0);
@@ -68,7 +68,7 @@ fn tell_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
 }
 
 /// Reports only the first device that is too high, not those above it.
-fn tell_depth(drafts: &[Draft<'_>], order: &[usize], log: &mut Log) {
+fn report_depth(drafts: &[Draft<'_>], order: &[usize], log: &mut Log) {
     let mut depths = vec![0; drafts.len()];
     for index in order {
         let draft = &drafts[*index];

@@ -135,7 +135,7 @@ mod tests {
         User { at: Position { line, column: 1 }, name: name.to_owned() }
     }
 
-    fn told(uses: &Uses, size: u64) -> String {
+    fn describe(uses: &Uses, size: u64) -> String {
         let mut log = Log::new("t");
         uses.check("d", size, &mut log);
         log.finish().map_or_else(|faults| faults.to_string(), |_| "nothing".to_owned())
@@ -165,12 +165,13 @@ mod tests {
         claimed(&mut uses, 1, &[(512, 0, 1024), (512, 1, 2048), (512, 0, 0)]);
         claimed(&mut uses, 2, &[(512, 0, 512)]);
         claimed(&mut uses, 4, &[(512, 1, 0)]);
-        assert_eq!((told(&uses, 4096).as_str(), uses.next_free()), ("nothing", 1536));
+        assert_eq!((describe(&uses, 4096).as_str(), uses.next_free()), ("nothing", 1536));
         claimed(&mut uses, 5, &[(512, 0, 2048)]);
-        assert_eq!(told(&uses, 4096), "nothing", "t1 reaches that byte of another port");
+        assert_eq!(describe(&uses, 4096), "nothing", "t1 reaches that byte of another port");
         claimed(&mut uses, 3, &[(1, 0, 1023)]);
         assert!(
-            told(&uses, 4096).starts_with("t:3:1  error  bytes 1023 B to 1 KiB of \"d\" belong")
+            describe(&uses, 4096)
+                .starts_with("t:3:1  error  bytes 1023 B to 1 KiB of \"d\" belong")
         );
     }
 
@@ -181,7 +182,7 @@ mod tests {
         uses.claim_all(4096, user(3, "all"));
         let expected = "t:7:1  error  bytes 0 B to 512 B of \"d\" belong to \"all\" (line 3) already; \
                         move one of the two\n1 fault, nothing done.";
-        assert_eq!(told(&uses, 4096), expected);
+        assert_eq!(describe(&uses, 4096), expected);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use block::{Env, Info, Needs, Port, Table, TableError};
 use engine::Reserve;
 use kind::{
     self, AnyDevice, Beneath, Bytes, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker,
-    Making, Registry, TablePlan, Value,
+    MakerArgs, Registry, TablePlan, Value,
 };
 
 use super::draft::{Draft, ExportDraft, Names};
@@ -172,7 +172,10 @@ impl LabelledDisk {
     }
 
     /// Calls the kind of the disk to open it.
-    pub(crate) fn make(&self, making: Making<'_>) -> LocalFuture<block::Result<Rc<dyn AnyDevice>>> {
+    pub(crate) fn make(
+        &self,
+        making: MakerArgs<'_>,
+    ) -> LocalFuture<block::Result<Rc<dyn AnyDevice>>> {
         let Maker::Disk { make, .. } = self.kind.maker else {
             unreachable!("only disks have labels: the draft checked that")
         };

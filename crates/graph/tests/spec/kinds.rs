@@ -12,7 +12,7 @@ use engine::AnyDevice;
 use graph::spec::{Faults, Planned, Spec};
 use kind::{
     Bytes, Capabilities, DeviceConfig, DevicePlan, DiskPlan, Effect, Fault, Kind, Lowers, Maker,
-    Making, OptionSpec, Plan, Registry, Scope, TablePlan, ValueType, at_once,
+    MakerArgs, OptionSpec, Plan, Registry, Scope, TablePlan, ValueType, at_once,
 };
 
 const MADE: &str = "a plan makes nothing";
@@ -156,15 +156,15 @@ const fn device(
     kind(name, lowers, options, Maker::Device { bytes: Bytes::Private, plan, make: make_device })
 }
 
-fn make_disk(_: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+fn make_disk(_: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     unreachable!("{MADE}")
 }
 
-fn make_hooks(_: Making<'_>) -> Result<Rc<dyn Hooks>> {
+fn make_hooks(_: MakerArgs<'_>) -> Result<Rc<dyn Hooks>> {
     unreachable!("{MADE}")
 }
 
-fn make_device(_: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
+fn make_device(_: MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>> {
     unreachable!("{MADE}")
 }
 

@@ -14,12 +14,12 @@ use super::verbs::{self, KeyChange, KeyRequest, KeySlot, source};
 pub struct Keys {
     pub env: Env,
     /// Name of the graph and of the device, for messages.
-    pub who: String,
+    pub full_name: String,
     pub kept: Rc<dyn StateStore>,
     pub volume: RefCell<KeySlots>,
     /// Cost of the key derivation for a new key slot.
     pub cost: Cost,
-    /// Lock of the change in progress: the next change begins with the result of this one.
+    /// KeyOpener of the change in progress: the next change begins with the result of this one.
     pub turn: Mutex,
     /// The lock `turn`, held for ever once the device is closed.
     pub closed: Cell<Option<Locked>>,
@@ -114,7 +114,7 @@ impl Keys {
         if volume.slots.iter().all(Option::is_none) {
             let why = format!(
                 "key slot {number} is the last in use; without a key slot {} could never be opened again",
-                self.who
+                self.full_name
             );
             return Err(Error::new(ErrorKind::InUse, why)
                 .next("add another key slot with cairn key add first"));
@@ -141,8 +141,8 @@ impl Keys {
             );
             return Err(Error::new(ErrorKind::Invalid, why));
         }
-        let prompt = format!("passphrase for {}", self.who);
-        passphrase(&self.env, source, &self.who, prompt, false).await
+        let prompt = format!("passphrase for {}", self.full_name);
+        passphrase(&self.env, source, &self.full_name, prompt, false).await
     }
 
     async fn put(&self, number: usize, key: Secret, new: &KeySource, label: String) -> Result<()> {

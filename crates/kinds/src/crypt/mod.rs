@@ -35,12 +35,12 @@ use block::{
 };
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
-    Making, OptionSpec, Plan, Scope, ValueType,
+    MakerArgs, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Crypt, Parts};
 use keys::Keys;
-use open::Lock;
+use open::KeyOpener;
 use slots::{Cost, MEMORY_KIB_MAX, MEMORY_KIB_MIN, PASSES_MAX};
 use xts::Cipher;
 
@@ -192,8 +192,8 @@ fn info(given: &DeviceConfig, lower: &Info) -> Info {
     }
 }
 
-fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
-    let Making { config: given, env, lowers, state, .. } = making;
+fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let MakerArgs { config: given, env, lowers, state, .. } = making;
     let (given, env) = (given.clone(), env.clone());
     Box::pin(async move {
         let device = open(&given, &env, lowers, state).await?;
@@ -217,11 +217,11 @@ fn prepare(
     })
 }
 
-fn lock(given: &DeviceConfig, env: &Env) -> Lock {
+fn lock(given: &DeviceConfig, env: &Env) -> KeyOpener {
     let source = given.text(&KEY).unwrap_or_default().parse();
-    Lock {
+    KeyOpener {
         env: env.clone(),
-        who: format!("{}/{}", given.graph, given.name),
+        full_name: format!("{}/{}", given.graph, given.name),
         source: source.expect("the plan parsed the key source"),
         cost: cost(given),
     }
@@ -246,9 +246,9 @@ async fn open(
     } else {
         let (volume, key) = lock.open(&*kept, unit, !info.read_only).await?;
         unit = made_with(volume.unit, &info)?;
-        let Lock { env, who, cost, .. } = lock;
+        let KeyOpener { env, full_name, cost, .. } = lock;
         let (volume, turn, closed) = (RefCell::new(volume), Mutex::new(), Cell::new(None));
-        (key, Some(Rc::new(Keys { env, who, kept, volume, cost, turn, closed })))
+        (key, Some(Rc::new(Keys { env, full_name, kept, volume, cost, turn, closed })))
     };
     let discards = given.switch(&DISCARDS);
     let cipher = {

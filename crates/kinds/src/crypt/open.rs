@@ -16,16 +16,16 @@ use super::xts::KEY_BYTES;
 const TRIES: usize = 3;
 
 /// The key source of an encrypted device that is being opened.
-pub struct Lock {
+pub struct KeyOpener {
     pub env: Env,
     /// Name of the graph and of the device: `home/safe`.
-    pub who: String,
+    pub full_name: String,
     pub source: KeySource,
     /// Cost of the key derivation for a new key slot.
     pub cost: Cost,
 }
 
-impl Lock {
+impl KeyOpener {
     /// Reads the volume key of a device without key slots: the source holds the raw key.
     ///
     /// # Errors
@@ -34,8 +34,8 @@ impl Lock {
         if let Some(key) = self.left()?.filter(|key| key.bytes().len() == KEY_BYTES) {
             return Ok(key);
         }
-        let (source, prompt) = (self.source.clone(), format!("key for {}", self.who));
-        let wanted = Wanted { source, prompt, twice: false, who: self.who.clone() };
+        let (source, prompt) = (self.source.clone(), format!("key for {}", self.full_name));
+        let wanted = Wanted { source, prompt, twice: false, full_name: self.full_name.clone() };
         let key = self.env.secret(&wanted).await?;
         match key.bytes().len() {
             KEY_BYTES => {
@@ -105,11 +105,11 @@ impl Lock {
         }
     }
 
-    /// Does the slow part of opening a device, and changes nothing. [`Lock::open`] gets the result as the handed-over
+    /// Does the slow part of opening a device, and changes nothing. [`KeyOpener::open`] gets the result as the handed-over
     /// state.
     ///
     /// # Errors
-    /// As [`Lock::open`].
+    /// As [`KeyOpener::open`].
     pub async fn prepare(&self, kept: &dyn StateStore, unit: u32) -> Result<Handover> {
         let found = kept.found(0);
         match &found.state {
@@ -150,7 +150,7 @@ impl Lock {
     }
 
     fn emit(&self, words: String) {
-        let device = self.who.rsplit('/').next().unwrap_or_default().to_owned();
+        let device = self.full_name.rsplit('/').next().unwrap_or_default().to_owned();
         self.env.emit(Event { what: What::LabelUnwritable, device, member: None, words });
     }
 
@@ -161,31 +161,35 @@ impl Lock {
 
     /// Returns the key that the process before this one has left, if any.
     fn left(&self) -> Result<Option<Secret>> {
-        if self.is_by_hand() { self.env.kept_secret(&self.who) } else { Ok(None) }
+        if self.is_by_hand() { self.env.kept_secret(&self.full_name) } else { Ok(None) }
     }
 
     /// Leaves the key to the next process, if the source cannot supply it again.
     fn leave(&self, key: &Secret) -> Result<()> {
-        if self.is_by_hand() { self.env.keep_secret(&self.who, key) } else { Ok(()) }
+        if self.is_by_hand() { self.env.keep_secret(&self.full_name, key) } else { Ok(()) }
     }
 
     async fn unlock(&self, volume: KeySlots) -> Result<(KeySlots, Secret)> {
         let tries = if self.source == KeySource::Ask { TRIES } else { 1 };
-        let mut prompt = format!("passphrase for {}", self.who);
+        let mut prompt = format!("passphrase for {}", self.full_name);
         for _ in 0..tries {
-            let passphrase = passphrase(&self.env, &self.source, &self.who, prompt, false).await?;
+            let passphrase =
+                passphrase(&self.env, &self.source, &self.full_name, prompt, false).await?;
             if let Some((key, _)) = unwrap(&self.env, &volume, passphrase).await? {
                 return Ok((volume, key));
             }
-            prompt = format!("no key slot opens with that passphrase; passphrase for {}", self.who);
+            prompt = format!(
+                "no key slot opens with that passphrase; passphrase for {}",
+                self.full_name
+            );
         }
         Err(wrong(&volume))
     }
 
     /// Creates a volume with a random key and one slot.
     async fn new_volume(&self, unit: u32) -> Result<New> {
-        let prompt = format!("new passphrase for {}", self.who);
-        let passphrase = passphrase(&self.env, &self.source, &self.who, prompt, true).await?;
+        let prompt = format!("new passphrase for {}", self.full_name);
+        let passphrase = passphrase(&self.env, &self.source, &self.full_name, prompt, true).await?;
         let mut key = Secret::zeroed(KEY_BYTES)?;
         self.env.random_secret(key.bytes_mut());
         let mut volume_id = [0; 16];
@@ -205,7 +209,7 @@ struct New {
     key: Rc<Secret>,
 }
 
-/// Returns the new volume that [`Lock::prepare`] has made.
+/// Returns the new volume that [`KeyOpener::prepare`] has made.
 fn prepared(kept: &dyn StateStore) -> Option<New> {
     let new = kept.handed_over()?.downcast::<New>().ok()?;
     Some((*new).clone())
@@ -251,11 +255,11 @@ pub async fn keep(kept: &dyn StateStore, volume: &KeySlots) -> Result<()> {
 pub async fn passphrase(
     env: &Env,
     source: &KeySource,
-    who: &str,
+    full_name: &str,
     prompt: String,
     twice: bool,
 ) -> Result<Secret> {
-    let wanted = Wanted { source: source.clone(), prompt, twice, who: who.to_owned() };
+    let wanted = Wanted { source: source.clone(), prompt, twice, full_name: full_name.to_owned() };
     let secret = env.secret(&wanted).await?.without_newline();
     if secret.bytes().is_empty() {
         let why = format!("key {source}: the passphrase is empty");

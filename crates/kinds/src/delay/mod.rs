@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::control::Resolved;
-use block::{ByteRange, Device, Env, Info, Lower, Needs, Report, Request, Result, Verb};
+use block::{ByteRange, Device, Env, Info, Lower, Needs, OpKind, Report, Request, Result};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
-    Making, OptionSpec, Plan, Scope, ValueType,
+    MakerArgs, OptionSpec, Plan, Scope, ValueType,
 };
 
 /// The kind `delay`: a device that delays requests before they are passed to the lower device.
@@ -85,12 +85,12 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     Ok(DevicePlan { info: given.lowers[0].info.clone(), needs: Needs::children(1) })
 }
 
-fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
-    let Making { config: given, env, lowers, .. } = making;
+fn make(making: MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>> {
+    let MakerArgs { config: given, env, lowers, .. } = making;
     let lower = lowers.into_iter().next().expect("the plan checked that the device has one lower");
     Ok(Rc::new(Delay {
         info: lower.info().clone(),
-        times: Verb::ALL.map(|verb| time(given, verb)),
+        times: OpKind::ALL.map(|verb| time(given, verb)),
         jitter_ns: given.duration(&JITTER).unwrap_or_default().as_nanos() as u64,
         lower,
         env: env.clone(),
@@ -98,11 +98,11 @@ fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
     }))
 }
 
-fn time(given: &DeviceConfig, verb: Verb) -> Duration {
+fn time(given: &DeviceConfig, verb: OpKind) -> Duration {
     let option = match verb {
-        Verb::Read | Verb::Status => &READ,
-        Verb::Write | Verb::WriteZeroes | Verb::Discard => &WRITE,
-        Verb::Flush => &FLUSH,
+        OpKind::Read | OpKind::Status => &READ,
+        OpKind::Write | OpKind::WriteZeroes | OpKind::Discard => &WRITE,
+        OpKind::Flush => &FLUSH,
     };
     given.duration(option).or(given.duration(&TIME)).unwrap_or_default()
 }
@@ -112,13 +112,13 @@ struct Delay {
     lower: Lower,
     env: Env,
     /// The delay of each verb, by its number.
-    times: [Duration; Verb::ALL.len()],
+    times: [Duration; OpKind::ALL.len()],
     jitter_ns: u64,
     delayed: Cell<u64>,
 }
 
 impl Delay {
-    fn wait_of(&self, verb: Verb) -> Duration {
+    fn wait_of(&self, verb: OpKind) -> Duration {
         let jitter = match self.jitter_ns {
             0 => 0,
             most => self.env.random("delay") % (most + 1),

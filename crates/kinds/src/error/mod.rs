@@ -13,10 +13,10 @@ use std::rc::Rc;
 
 use block::units::format_exact;
 use block::{
-    ByteRange, Env, Error, ErrorKind, Health, Hooks, Op, Push, Report, Request, Result, Verb,
+    ByteRange, Env, Error, ErrorKind, Health, Hooks, Op, OpKind, Push, Report, Request, Result,
 };
 use kind::{
-    Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making, OptionSpec, Plan,
+    Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, MakerArgs, OptionSpec, Plan,
     Scope, ValueType,
 };
 
@@ -117,7 +117,8 @@ const WHEN: OptionSpec = OptionSpec {
 };
 
 /// Operations that fail if the spec names none.
-const VERBS_DEFAULT: [Verb; 4] = [Verb::Read, Verb::Write, Verb::WriteZeroes, Verb::Discard];
+const VERBS_DEFAULT: [OpKind; 4] =
+    [OpKind::Read, OpKind::Write, OpKind::WriteZeroes, OpKind::Discard];
 
 /// Bits of a random draw: as many as the mantissa of an `f64` has, for the share is one.
 const DRAW_BITS: u32 = 53;
@@ -144,8 +145,8 @@ fn plan(given: &DeviceConfig) -> Plan<()> {
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-fn make(making: Making<'_>) -> Result<Rc<dyn Hooks>> {
-    let Making { config: given, env, .. } = making;
+fn make(making: MakerArgs<'_>) -> Result<Rc<dyn Hooks>> {
+    let MakerArgs { config: given, env, .. } = making;
     let error = |kind, words: &str| Error::new(kind, words).at(&given.name);
     Ok(Rc::new(Injector {
         verbs: verbs(given.list(&OP)),
@@ -172,11 +173,11 @@ fn make(making: Making<'_>) -> Result<Rc<dyn Hooks>> {
 
 /// Returns the set of the verbs that `words` name, one bit for each.
 fn verbs(words: &[String]) -> u8 {
-    let chosen = |verb: &Verb| match words {
+    let chosen = |verb: &OpKind| match words {
         [] => VERBS_DEFAULT.contains(verb),
         words => words.iter().any(|word| word == verb.name()),
     };
-    Verb::ALL.into_iter().filter(chosen).fold(0, |set, verb| set | 1 << verb as u8)
+    OpKind::ALL.into_iter().filter(chosen).fold(0, |set, verb| set | 1 << verb as u8)
 }
 
 fn range(given: &DeviceConfig) -> ByteRange {

@@ -15,7 +15,7 @@ use block::{
     push_extent,
 };
 use kind::{
-    AnyDevice, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, Making,
+    AnyDevice, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, MakerArgs,
     OptionSpec, Plan, Scope, ValueType, at_once,
 };
 
@@ -223,8 +223,8 @@ impl Opened {
 
 /// Opens the disk. If an earlier disk has the same file open, takes that over instead, with its present size and the
 /// new options.
-fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
-    let Making { config: given, env, before, .. } = making;
+fn make(making: MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>> {
+    let MakerArgs { config: given, env, before, .. } = making;
     let open = open_of(given);
     let there = Open { create: None, ..open.clone() };
     let read_only = open.read_only;

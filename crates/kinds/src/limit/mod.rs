@@ -21,7 +21,7 @@ use block::control::Resolved;
 use block::{ByteRange, Device, Env, Info, Lower, Mutex, Needs, Op, Report, Request, Result};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
-    Making, OptionSpec, Plan, Scope, ValueType,
+    MakerArgs, OptionSpec, Plan, Scope, ValueType,
 };
 
 use throttle::{Bucket, Throttle};
@@ -110,8 +110,8 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     Err(vec![fault])
 }
 
-fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
-    let Making { config: given, env, lowers, .. } = making;
+fn make(making: MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>> {
+    let MakerArgs { config: given, env, lowers, .. } = making;
     let lower = lowers.into_iter().next().expect("the plan checked that the device has one lower");
     let burst = given.duration(&BURST).unwrap_or(BURST_DEFAULT);
     let gate = |[requests, bytes]: [OptionSpec; 2]| {

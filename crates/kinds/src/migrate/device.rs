@@ -244,7 +244,7 @@ impl Device for Migrate {
         let inner = self.inner.clone();
         Box::pin(async move {
             // If the close is abandoned, the migration goes on.
-            inner.tasks.close(|| Job::go_on(&inner)).await.done();
+            inner.tasks.close(|| Job::resume_running(&inner)).await.done();
             None
         })
     }

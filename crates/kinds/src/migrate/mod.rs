@@ -28,7 +28,7 @@ use block::units::format_exact;
 use block::{Env, Error, ErrorKind, Info, Lower, Needs, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
-    Making, Moving, OptionSpec, Plan, Scope, ValueType,
+    MakerArgs, Moving, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Migrate, Parts};
@@ -116,8 +116,8 @@ fn info(from: &Info, to: &Info) -> Info {
     }
 }
 
-fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
-    let Making { config: given, env, lowers, state, .. } = making;
+fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let MakerArgs { config: given, env, lowers, state, .. } = making;
     let made = open(given, env, lowers, state);
     Box::pin(std::future::ready(made.map(|device| Rc::new(device) as Rc<dyn AnyDevice>)))
 }

@@ -172,7 +172,7 @@ impl Member {
     }
 
     /// Returns the counter of late requests of the member, for the task that waits for one of them.
-    pub fn back(&self) -> Rc<Cell<u32>> {
+    pub fn late_counter(&self) -> Rc<Cell<u32>> {
         self.late.clone()
     }
 

@@ -41,7 +41,7 @@ use block::{
 };
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, LowerConfig,
-    Lowers, Maker, Making, OptionSpec, Plan, Scope, ValueType,
+    Lowers, Maker, MakerArgs, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Mirror, Parts};
@@ -220,8 +220,8 @@ fn info<'a>(lowers: impl Iterator<Item = &'a Info> + Clone) -> Info {
     }
 }
 
-fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
-    let Making { config: given, env, lowers, state, .. } = making;
+fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let MakerArgs { config: given, env, lowers, state, .. } = making;
     let (given, env) = (given.clone(), env.clone());
     Box::pin(async move { open(&given, &env, lowers, state).await })
 }

@@ -371,7 +371,7 @@ impl Inner {
     /// Waits in the background for a request of member `index` past its deadline, to count it as returned. Keeps the
     /// lock `kept` of the byte range until then.
     pub fn wait_for_late(&self, index: usize, child: Child, kept: Option<Locked>) {
-        let back = self.members[index].back();
+        let back = self.members[index].late_counter();
         self.tasks.spawn("a mirror's late request", async move {
             let _ = child.await;
             drop(kept);

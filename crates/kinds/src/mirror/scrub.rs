@@ -64,7 +64,7 @@ impl Scrubbing {
     }
 
     /// Returns the state of the mirror's scrubs to record in labels.
-    pub fn told(&self) -> Scrubbed {
+    pub fn recorded(&self) -> Scrubbed {
         let ended_unix_s = self.ended.get().map(|ended| ended.as_secs());
         Scrubbed { ended_unix_s, at: self.at.get() }
     }
@@ -126,7 +126,7 @@ impl Inner {
                     return;
                 }
                 mirror.scrubbing.at.set(Some(part.end()));
-                mirror.tell_of_scrub(part).await;
+                mirror.report_scrub(part).await;
                 let env = mirror.env.clone();
                 drop(mirror);
                 env.give_way().await;
@@ -140,7 +140,7 @@ impl Inner {
         ByteRange::between(at, end)
     }
 
-    async fn tell_of_scrub(&self, part: ByteRange) {
+    async fn report_scrub(&self, part: ByteRange) {
         let share = (self.regions.size() / TOLD_SHARE).max(1);
         if part.start() / share != part.end() / share
             && let Some(writer) = &self.writer

@@ -197,7 +197,7 @@ impl Inner {
         let version = writer.version(&self.members);
         let takes = |n: &usize| self.members[*n].takes_writes();
         let ports: Vec<usize> = (0..self.members.len()).filter(takes).collect();
-        let record = writer.next(&self.members, &ports, self.scrubbing.told());
+        let record = writer.next(&self.members, &ports, self.scrubbing.recorded());
         writer.states.set(writer.states.get() + 1);
         let (mut kept, is_committed) = (false, writer.kept.is_committed());
         let mut result = Ok(());

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block::{Hooks, Push, Report, Request, Result};
-use kind::{Capabilities, DeviceConfig, Kind, Lowers, Maker, Making, Plan};
+use kind::{Capabilities, DeviceConfig, Kind, Lowers, Maker, MakerArgs, Plan};
 
 /// The kind `pass`: a hook that counts requests and changes nothing.
 pub const KIND: Kind = Kind {
@@ -34,7 +34,7 @@ fn plan(_: &DeviceConfig) -> Plan<()> {
     Ok(())
 }
 
-fn make(_: Making<'_>) -> Result<Rc<dyn Hooks>> {
+fn make(_: MakerArgs<'_>) -> Result<Rc<dyn Hooks>> {
     Ok(Rc::new(Pass::default()))
 }
 

@@ -1,7 +1,7 @@
 //! Blocks: looks them up, places them, and frees their places.
 
 use block::{Buf, ByteRange, Error, ErrorKind, Mode, Mono, Op, Result};
-use meta::alloc::{Places, Spot};
+use meta::alloc::{Mapping, Places};
 use meta::vault::{Data, Transaction};
 
 use super::device::Inner;
@@ -17,11 +17,11 @@ const TOUCHED_MAX: usize = BATCH_BLOCKS as usize + 1;
 pub const WINDOW: usize = 8;
 
 /// The mappings of all blocks of a byte range, as looked up in the map.
-pub struct Looked {
+pub struct Lookup {
     pub range: ByteRange,
     /// Number of the block in which the byte range begins.
     pub first: u64,
-    spots: [Spot; TOUCHED_MAX],
+    spots: [Mapping; TOUCHED_MAX],
     count: usize,
 }
 
@@ -29,16 +29,16 @@ pub struct Looked {
 pub struct Piece {
     /// The bytes of the part, as addresses that clients see.
     pub range: ByteRange,
-    /// Mapping of the first block; [`Spot::At`] holds the number of the first data block on the lower.
-    pub spot: Spot,
+    /// Mapping of the first block; [`Mapping::At`] holds the number of the first data block on the lower.
+    pub spot: Mapping,
 }
 
 /// Children of one request, a few at a time.
 type Window = block::Window<WINDOW>;
 
-impl Looked {
+impl Lookup {
     /// Returns the blocks of the byte range, each with its mapping and with the part of the byte range that lies in it.
-    pub fn blocks(&self, inner: &Inner) -> impl Iterator<Item = (u64, Spot, ByteRange)> {
+    pub fn blocks(&self, inner: &Inner) -> impl Iterator<Item = (u64, Mapping, ByteRange)> {
         let spots = (self.first..).zip(&self.spots[..self.count]);
         spots.map(|(block, spot)| {
             let whole = inner.layout.range(block, 1);
@@ -64,19 +64,19 @@ impl Looked {
 
     /// Whether a write would have to place a block, or to rewrite a lost one.
     fn is_to_be_placed(&self) -> bool {
-        self.spots[..self.count].iter().any(|spot| !matches!(spot, Spot::At(_)))
+        self.spots[..self.count].iter().any(|spot| !matches!(spot, Mapping::At(_)))
     }
 }
 
-fn next_of(spot: Spot) -> Spot {
+fn next_of(spot: Mapping) -> Mapping {
     match spot {
-        Spot::At(place) => Spot::At(place + 1),
+        Mapping::At(place) => Mapping::At(place + 1),
         other => other,
     }
 }
 
-fn follows(before: Spot, spot: Spot) -> bool {
-    !matches!(spot, Spot::Lost(_)) && next_of(before) == spot
+fn follows(before: Mapping, spot: Mapping) -> bool {
+    !matches!(spot, Mapping::Lost(_)) && next_of(before) == spot
 }
 
 /// Returns the checksum of a block: `part`, with `head` zeros before it and `tail` zeros behind it.
@@ -91,10 +91,10 @@ fn checksum(zeros: &Buf, head: usize, part: &Buf, tail: usize) -> u64 {
 
 impl Inner {
     /// Looks up the mappings of all blocks of `range`, which covers at most [`BATCH_BLOCKS`] blocks.
-    pub async fn look(&self, map: &Map, range: ByteRange) -> Result<Looked> {
+    pub async fn look(&self, map: &Map, range: ByteRange) -> Result<Lookup> {
         let first = self.layout.block_of(range.start());
         let count = (self.layout.block_of(range.end() - 1) - first + 1) as usize;
-        let mut looked = Looked { range, first, spots: [Spot::Nowhere; TOUCHED_MAX], count };
+        let mut looked = Lookup { range, first, spots: [Mapping::Nowhere; TOUCHED_MAX], count };
         map.blocks.spots(first, &mut looked.spots[..count]).await?;
         Ok(looked)
     }
@@ -136,7 +136,7 @@ impl Inner {
         let looked = self.look(map, range).await?;
         let mut pieces = looked.pieces(self);
         let first = pieces.next().expect("a range has a piece");
-        if let (Spot::At(place), true) = (first.spot, first.range == range) {
+        if let (Mapping::At(place), true) = (first.spot, first.range == range) {
             op.set_range(self.below(place, range));
             let read = self.data.forward(op).await;
             op.set_range(range);
@@ -149,9 +149,9 @@ impl Inner {
                 unreachable!("a part of a read is a read")
             };
             match piece.spot {
-                Spot::Nowhere => into.write().fill(0),
-                Spot::Lost(_) => result = Err(self.lost(piece.range)),
-                Spot::At(place) => {
+                Mapping::Nowhere => into.write().fill(0),
+                Mapping::Lost(_) => result = Err(self.lost(piece.range)),
+                Mapping::At(place) => {
                     let range = self.below(place, piece.range);
                     window.room().await;
                     window.start(&self.data, Op::Read { range, into, avoid });
@@ -187,7 +187,7 @@ impl Inner {
         written.and(window.drain().await)?;
         map.vault.commit(transaction).await?;
         let new = runs.iter().map(|(block, places)| match looked.spot(*block) {
-            Spot::Lost(_) => 0,
+            Mapping::Lost(_) => 0,
             _ => places.count,
         });
         self.taken.set(self.taken.get() + new.sum::<u64>());
@@ -195,21 +195,21 @@ impl Inner {
     }
 
     /// Checks that the write covers all of every lost block.
-    fn check_whole(&self, looked: &Looked) -> Result<()> {
-        let is_bad = |(_, spot, part): &(u64, Spot, ByteRange)| {
-            matches!(spot, Spot::Lost(_)) && part.len() < self.layout.block_bytes
+    fn check_whole(&self, looked: &Lookup) -> Result<()> {
+        let is_bad = |(_, spot, part): &(u64, Mapping, ByteRange)| {
+            matches!(spot, Mapping::Lost(_)) && part.len() < self.layout.block_bytes
         };
         let bad = looked.blocks(self).find(is_bad);
         bad.map_or(Ok(()), |(_, _, part)| Err(self.lost(part)))
     }
 
-    async fn write_in_place(&self, map: &Map, looked: &Looked, op: &mut Op) -> Result<()> {
+    async fn write_in_place(&self, map: &Map, looked: &Lookup, op: &mut Op) -> Result<()> {
         let mut window = Window::default();
         let mut result = Ok(());
         for piece in looked.pieces(self) {
-            let Spot::At(place) = piece.spot else { continue };
+            let Mapping::At(place) = piece.spot else { continue };
             let below = self.below(place, piece.range);
-            result = map.vault.let_go(below).await;
+            result = map.vault.wait_unproven(below).await;
             if result.is_err() {
                 break;
             }
@@ -226,7 +226,7 @@ impl Inner {
     async fn take_places(
         &self,
         map: &Map,
-        looked: &Looked,
+        looked: &Lookup,
     ) -> Result<(Transaction, Vec<(u64, Places)>)> {
         let (begun, mut turn) = (self.env.now(), None);
         loop {
@@ -237,7 +237,7 @@ impl Inner {
                     drop(transaction);
                     if turn.take().is_none() {
                         // The places that this attempt had taken may be enough for another write.
-                        self.tell_of_room();
+                        self.report_free_space();
                         frees += 1;
                     }
                     if !self.waits_for_room(begun, frees).await {
@@ -251,7 +251,7 @@ impl Inner {
         }
     }
 
-    fn tell_of_room(&self) {
+    fn report_free_space(&self) {
         self.frees.set(self.frees.get() + 1);
         self.tasks.changed().wake();
     }
@@ -259,20 +259,20 @@ impl Inner {
     async fn try_places(
         &self,
         map: &Map,
-        looked: &Looked,
+        looked: &Lookup,
         transaction: &mut Transaction,
     ) -> Result<Vec<(u64, Places)>> {
         let mut runs = Vec::new();
         let (mut block, end) = (looked.first, looked.first + looked.count as u64);
         while block < end {
             let places = match looked.spot(block) {
-                Spot::At(_) => {
+                Mapping::At(_) => {
                     block += 1;
                     continue;
                 }
-                Spot::Lost(place) => Places { first: place, count: 1 },
-                Spot::Nowhere => {
-                    let nowhere = |block: &u64| looked.spot(*block) == Spot::Nowhere;
+                Mapping::Lost(place) => Places { first: place, count: 1 },
+                Mapping::Nowhere => {
+                    let nowhere = |block: &u64| looked.spot(*block) == Mapping::Nowhere;
                     let wanted = (block..end).take_while(nowhere).count() as u64;
                     map.blocks.take(transaction, wanted).await?
                 }
@@ -359,7 +359,7 @@ impl Inner {
 
     /// Unmaps all whole blocks in `range`, and frees their data blocks. The rest of `range` is zeroed if `zero`, and
     /// otherwise stays as it is.
-    pub async fn give_back(
+    pub async fn free_range(
         &self,
         map: &Map,
         range: ByteRange,
@@ -370,7 +370,7 @@ impl Inner {
             let _alone = self.lock.lock(self.widened(batch), Mode::Exclusive).await;
             let looked = self.look(map, batch).await?;
             let mut transaction = map.vault.begin();
-            let freed = self.give_back_whole(map, &looked, &mut transaction)?;
+            let freed = self.free_blocks(map, &looked, &mut transaction)?;
             // Discard the places only when it is durable that they are free, and before they are used again.
             let held: Vec<_> = freed.iter().map(|places| map.blocks.hold(*places)).collect();
             map.vault.commit(transaction).await?;
@@ -399,15 +399,15 @@ impl Inner {
     }
 
     /// Frees the places of the whole blocks in a range. Returns them, with adjacent places joined.
-    fn give_back_whole(
+    fn free_blocks(
         &self,
         map: &Map,
-        looked: &Looked,
+        looked: &Lookup,
         transaction: &mut Transaction,
     ) -> Result<Vec<Places>> {
         let mut freed: Vec<Places> = Vec::new();
         for (block, spot, part) in looked.blocks(self) {
-            let (Spot::At(place) | Spot::Lost(place)) = spot else { continue };
+            let (Mapping::At(place) | Mapping::Lost(place)) = spot else { continue };
             if part.len() == self.layout.block_bytes {
                 map.blocks.put(transaction, block, None)?;
                 map.blocks.free(transaction, Places { first: place, count: 1 })?;
@@ -421,15 +421,15 @@ impl Inner {
     }
 
     /// Writes zeros to the partly covered blocks: the first and the last one.
-    async fn zero_parts(&self, map: &Map, looked: &Looked, fua: bool) -> Result<()> {
+    async fn zero_parts(&self, map: &Map, looked: &Lookup, fua: bool) -> Result<()> {
         for (_, spot, part) in looked.blocks(self) {
             match spot {
                 _ if part.len() == self.layout.block_bytes => {}
-                Spot::Nowhere => {}
-                Spot::Lost(_) => return Err(self.lost(part)),
-                Spot::At(place) => {
+                Mapping::Nowhere => {}
+                Mapping::Lost(_) => return Err(self.lost(part)),
+                Mapping::At(place) => {
                     let range = self.below(place, part);
-                    map.vault.let_go(range).await?;
+                    map.vault.wait_unproven(range).await?;
                     let data = self.zeros.slice(0..part.len() as usize);
                     self.data.call(Op::Write { range, data, fua }).await.result?;
                 }
@@ -442,14 +442,14 @@ impl Inner {
     fn have_freed(&self, count: u64) {
         if count > 0 {
             self.taken.set(self.taken.get() - count);
-            self.tell_of_room();
+            self.report_free_space();
         }
     }
 }
 
-impl Looked {
+impl Lookup {
     /// Returns the mapping of a block of the byte range.
-    pub fn spot(&self, block: u64) -> Spot {
+    pub fn spot(&self, block: u64) -> Mapping {
         self.spots[(block - self.first) as usize]
     }
 }

@@ -12,7 +12,7 @@ use block::{
     Notify, Op, RangeLock, Report, Request, Result, Room, State, TaskGroup, Throttle, first,
     push_extent,
 };
-use meta::alloc::Spot;
+use meta::alloc::Mapping;
 
 use super::layout::Layout;
 use super::opening::{Access, Map, Opening};
@@ -195,7 +195,7 @@ impl Inner {
         let asked = ByteRange::between(range.start(), end).expect("a status request has bytes");
         for batch in self.batches(asked) {
             for (_, spot, part) in self.look(map, batch).await?.blocks(self) {
-                let state = if spot == Spot::Nowhere { State::Hole } else { State::Data };
+                let state = if spot == Mapping::Nowhere { State::Hole } else { State::Data };
                 push_extent(&mut extents, part.len(), state);
             }
             if extents.len() >= EXTENTS_MAX {
@@ -238,8 +238,8 @@ impl Device for Remap {
         match &mut request.op {
             Op::Read { .. } => inner.read(map, &mut request.op).await,
             Op::Write { .. } => inner.write(map, &mut request.op).await,
-            Op::WriteZeroes { range, fua, .. } => inner.give_back(map, *range, true, *fua).await,
-            Op::Discard { range, fua } => inner.give_back(map, *range, false, *fua).await,
+            Op::WriteZeroes { range, fua, .. } => inner.free_range(map, *range, true, *fua).await,
+            Op::Discard { range, fua } => inner.free_range(map, *range, false, *fua).await,
             Op::Flush => inner.flush().await,
             Op::Status { range, extents } => {
                 *extents = inner.status(map, *range).await?;
@@ -257,7 +257,7 @@ impl Device for Remap {
             let part = inner.layout.range(block, 1).intersect(range);
             let part = part.expect("the block is one of the range");
             upto = part.end();
-            let (Spot::At(place) | Spot::Lost(place)) = map.blocks.spot(block).await? else {
+            let (Mapping::At(place) | Mapping::Lost(place)) = map.blocks.spot(block).await? else {
                 continue;
             };
             let range = inner.below(place, part);

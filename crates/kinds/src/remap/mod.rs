@@ -37,7 +37,7 @@ use block::units::write_size;
 use block::{Env, Error, ErrorKind, Info, Lower, Needs, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
-    Making, OptionSpec, Plan, Scope, ValueType,
+    MakerArgs, OptionSpec, Plan, Scope, ValueType,
 };
 use meta::alloc::Policy;
 
@@ -272,8 +272,8 @@ fn info(layout: &Layout, data: &Info, meta: &Info) -> Info {
     }
 }
 
-fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
-    let Making { config: given, env, lowers, state, .. } = making;
+fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let MakerArgs { config: given, env, lowers, state, .. } = making;
     let (given, env) = (given.clone(), env.clone());
     Box::pin(async move {
         let device = open(&given, &env, &lowers, state).await?;

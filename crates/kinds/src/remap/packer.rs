@@ -9,7 +9,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::job::{Cancel, Job, Outcome, Steps, Work};
 use block::{ByteRange, Error, ErrorKind, Mode, Progress, Result, TaskGroup};
-use meta::alloc::{Places, Spot};
+use meta::alloc::{Mapping, Places};
 use meta::vault::Data;
 
 use super::blocks::BATCH_BLOCKS;
@@ -69,7 +69,7 @@ impl Work for Inner {
         }
         let count = BATCH_BLOCKS.min(self.layout.blocks - next.get());
         let looked = self.look(map, self.layout.range(next.get(), count)).await?;
-        let is_behind = |spot| matches!(spot, Spot::At(place) if place >= self.taken.get());
+        let is_behind = |spot| matches!(spot, Mapping::At(place) if place >= self.taken.get());
         let behind = looked.blocks(self).find(|(_, spot, _)| is_behind(*spot));
         next.set(behind.map_or(next.get() + count, |(block, ..)| block));
         if let Some((block, ..)) = behind {
@@ -112,7 +112,7 @@ impl Inner {
     /// Begins to pack the blocks of the device, if it has the option `pack` and the job is not paused.
     pub fn begin_packing(self: &Rc<Self>) {
         if self.pack {
-            Job::go_on(self);
+            Job::resume_running(self);
         }
     }
 
@@ -140,7 +140,7 @@ impl Inner {
         let mut transaction = map.vault.begin();
         let mut moved = 0;
         for (block, spot, _) in looked.blocks(self) {
-            let Spot::At(old) = spot else { continue };
+            let Mapping::At(old) = spot else { continue };
             if old < self.taken.get() {
                 continue;
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use block::control::Nothing;
 use block::control::job::{Action, Course, Steer, Wait};
-use block::{ByteRange, ErrorKind, JobState, Op, Report, Result, State, Verb};
+use block::{ByteRange, ErrorKind, JobState, Op, OpKind, Report, Result, State};
 use kind::Value;
 use meta::vault::{Array, Options, Shape, Spec, Vault};
 use sim::draw::Stream;
@@ -321,7 +321,7 @@ fn remap_discards_freed_blocks_on_lower() {
     let discards = || {
         let disk = life.graph.node(0);
         let look = |counters: &engine::Counters| {
-            (counters.ops(Verb::Discard), counters.bytes(Verb::Discard))
+            (counters.ops(OpKind::Discard), counters.bytes(OpKind::Discard))
         };
         life.graph.engine.counters(disk, look)
     };
@@ -447,7 +447,7 @@ fn first_write_costs_one_flush_and_overwrite_no_flush() {
     let life = bench.start();
     bench.pass(Duration::from_secs(5));
     let disk = life.graph.node(0);
-    let flushes = || life.graph.engine.counters(disk, |counters| counters.ops(Verb::Flush));
+    let flushes = || life.graph.engine.counters(disk, |counters| counters.ops(OpKind::Flush));
     let before = flushes();
     bench.write(&life, 0, 4 * BLOCK, 0x11).unwrap();
     assert_eq!(flushes() - before, 1);

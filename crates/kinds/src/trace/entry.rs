@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use block::{ByteRange, Verb};
+use block::{ByteRange, OpKind};
 
 /// Bytes of a slot of a trace file, which holds the header or one entry.
 pub const SLOT_BYTES: usize = 64;
@@ -51,7 +51,7 @@ pub struct Record {
     /// Number of the request in the graph. Numbers grow in the order in which requests went down.
     pub id: u64,
     /// Operation of the request.
-    pub verb: Verb,
+    pub verb: OpKind,
     /// Bytes that the request covers; `None` for a flush.
     pub range: Option<ByteRange>,
     /// Whether the request had the FUA flag: it had to be durable when it was acknowledged.
@@ -149,19 +149,19 @@ impl Record {
 
     fn parse(slot: &Slot) -> Result<Self, Malformed> {
         let number = usize::from(slot[1]).wrapping_sub(1);
-        let verb = *Verb::ALL.get(number).ok_or_else(|| unknown("verb", slot[1]))?;
+        let verb = *OpKind::ALL.get(number).ok_or_else(|| unknown("verb", slot[1]))?;
         let known = match verb {
-            Verb::Write | Verb::Discard => FUA,
-            Verb::WriteZeroes => FUA | UNMAP,
-            Verb::Read | Verb::Flush | Verb::Status => 0,
+            OpKind::Write | OpKind::Discard => FUA,
+            OpKind::WriteZeroes => FUA | UNMAP,
+            OpKind::Read | OpKind::Flush | OpKind::Status => 0,
         };
         if slot[2] & !known != 0 {
             return Err(unknown("flags", slot[2]));
         }
         let (offset, len) = (u64_at(slot, 32), u64_at(slot, 40));
         let range = ByteRange::new(offset, len);
-        if range.is_none() && (verb, offset, len) != (Verb::Flush, 0, 0)
-            || range.is_some() && verb == Verb::Flush
+        if range.is_none() && (verb, offset, len) != (OpKind::Flush, 0, 0)
+            || range.is_some() && verb == OpKind::Flush
         {
             return Err(Malformed(format!("invalid range of a {verb}: {len} bytes at {offset}")));
         }

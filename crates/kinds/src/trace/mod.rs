@@ -26,7 +26,7 @@ use std::rc::Rc;
 use block::env::{CacheMode, Open};
 use block::{Env, Error, ErrorKind, Hooks, Mono, Op, Push, Report, Request, Result};
 use kind::{
-    Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, Making, OptionSpec, Plan, Scope,
+    Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, MakerArgs, OptionSpec, Plan, Scope,
     ValueType,
 };
 
@@ -84,8 +84,8 @@ fn plan(_: &DeviceConfig) -> Plan<()> {
     Ok(())
 }
 
-fn make(making: Making<'_>) -> Result<Rc<dyn Hooks>> {
-    let Making { config: given, env, .. } = making;
+fn make(making: MakerArgs<'_>) -> Result<Rc<dyn Hooks>> {
+    let MakerArgs { config: given, env, .. } = making;
     let path = given.text(&FILE).unwrap_or_default();
     let size = given.size(&SIZE).unwrap_or(SIZE_DEFAULT);
     let storage = env.open(&Open {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Op, Result, Verb};
+use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Op, OpKind, Result};
 
 use super::entry::Record;
 
@@ -80,16 +80,16 @@ impl Flights {
         let Some(range) = record.range else { return Ok(Op::Flush) };
         let &Record { fua, unmap, id, .. } = record;
         Ok(match record.verb {
-            Verb::Read => Op::read(range, self.buf(range, env).await?),
-            Verb::Write => {
+            OpKind::Read => Op::read(range, self.buf(range, env).await?),
+            OpKind::Write => {
                 let data = self.buf(range, env).await?;
                 fill(&mut data.write(), range, id);
                 Op::Write { range, data, fua }
             }
-            Verb::WriteZeroes => Op::WriteZeroes { range, unmap, fua },
-            Verb::Discard => Op::Discard { range, fua },
-            Verb::Status => Op::Status { range, extents: Vec::new() },
-            Verb::Flush => Op::Flush,
+            OpKind::WriteZeroes => Op::WriteZeroes { range, unmap, fua },
+            OpKind::Discard => Op::Discard { range, fua },
+            OpKind::Status => Op::Status { range, extents: Vec::new() },
+            OpKind::Flush => Op::Flush,
         })
     }
 

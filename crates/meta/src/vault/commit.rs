@@ -16,7 +16,7 @@ use block::{ByteRange, Error, ErrorKind, Mono, Mutex, OneShot, Result};
 use super::geometry::PageNumber;
 use super::record::{self, Change, Head, RECORD_HEADER_BYTES, Verb};
 use super::superblock::Position;
-use super::transaction::{Plans, TRANSACTION_PAGES_MAX};
+use super::transaction::{DirectoryReservations, TRANSACTION_PAGES_MAX};
 use super::{Counters, Inner, Transaction, Vault};
 
 /// Time within which advisory changes reach the disks, plus the duration of a flush.
@@ -60,7 +60,7 @@ pub(super) struct Pending {
     pub changes: Vec<u8>,
     pub count: u32,
     pub pages: Pages,
-    pub plans: Plans,
+    pub plans: DirectoryReservations,
     /// Byte ranges of the data outside of the vault that the transaction makes reachable.
     pub named: Vec<ByteRange>,
     pub kept: Vec<Box<dyn Any>>,

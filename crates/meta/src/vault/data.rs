@@ -10,7 +10,7 @@ use super::commit::Pending;
 use super::page::checksum;
 use super::record::{self, Change, Verb};
 use super::replay::Found;
-use super::transaction::Plans;
+use super::transaction::DirectoryReservations;
 use super::{Inner, Transaction, Vault};
 
 /// Flag in a stored number of 8 bytes: the data outside of the vault that the number made reachable are lost.
@@ -73,7 +73,7 @@ impl Vault {
     ///
     /// # Errors
     /// As [`Vault::commit`].
-    pub async fn let_go(&self, range: ByteRange) -> Result<()> {
+    pub async fn wait_unproven(&self, range: ByteRange) -> Result<()> {
         let inner = &self.0;
         let Some(place) = inner.data.as_ref().filter(|place| place.is_named(range)) else {
             return Ok(());
@@ -84,7 +84,7 @@ impl Vault {
         inner.check_writable()?;
         let mut changes = Vec::new();
         Change { object: 0, from: 0, verb: Verb::LetGo }.encode(&mut changes);
-        let plans = Plans::none(inner);
+        let plans = DirectoryReservations::none(inner);
         let (pages, named, kept) = (inner.no_pages(), Vec::new(), Vec::new());
         inner
             .queued(|answer| Pending { changes, count: 1, pages, plans, named, kept, answer })

@@ -185,7 +185,7 @@ impl Directory {
     }
 
     /// Ends [`Self::hold`] of the object `number`, when the transaction is committed or dropped.
-    pub fn let_go(&mut self, number: u64) {
+    pub fn release(&mut self, number: u64) {
         self.held_objects.remove(&number);
         self.going.remove(&number);
     }
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(directory.plan_new(&spec(9, 40), 1).unwrap_err().kind(), ErrorKind::NoSpace);
         let (slot, _) = directory.hold(2).unwrap();
         directory.put(slot, Slot::Gone(2)).unwrap();
-        directory.let_go(2);
+        directory.release(2);
         assert_eq!(directory.free_pages(), 59);
         let scattered = made(&mut directory, 7, 50);
         assert_eq!(scattered, 4);

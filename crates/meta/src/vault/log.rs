@@ -8,7 +8,7 @@ use block::{Error, ErrorKind, Mutex, Result};
 use super::entry::{Entry, ObjectKind};
 use super::record::Verb;
 use super::superblock::COUNT_MAX;
-use super::transaction::Turn;
+use super::transaction::LockedObject;
 use super::{ObjectId, Spec, Transaction, Vault};
 
 /// Bytes of the header of a log object, before its entries: the offsets of the first and the next entry.
@@ -174,7 +174,7 @@ impl Log {
                 let (first, next) = then.get();
                 ends.set(Ends { first, next });
             });
-            transaction.turns.push(Turn { object: self.id.0, alone, planned, on_the_way });
+            transaction.turns.push(LockedObject { object: self.id.0, alone, planned, on_the_way });
         }
         let (first, next) = self.planned(transaction).get();
         Ends { first, next }

@@ -131,8 +131,8 @@ impl Vault {
     }
 
     /// Returns the state of a copy of the vault, and the error for which this process left it behind, if it did.
-    pub fn standing(&self, copy: usize) -> (CopyState, Option<Error>) {
-        (self.0.replicas.standing(copy), self.0.replicas.fault(copy))
+    pub fn copy_state(&self, copy: usize) -> (CopyState, Option<Error>) {
+        (self.0.replicas.copy_state(copy), self.0.replicas.fault(copy))
     }
 
     /// Returns the number of copies of the vault, present or not.

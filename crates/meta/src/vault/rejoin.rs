@@ -22,15 +22,15 @@ impl Vault {
         let inner = &self.0;
         inner.check_writable()?;
         let lower = (copy < self.copies()).then(|| inner.replicas.lower(copy)).flatten();
-        let behind = lower.filter(|_| inner.replicas.standing(copy) == CopyState::Behind);
+        let behind = lower.filter(|_| inner.replicas.copy_state(copy) == CopyState::Behind);
         let lower = behind.cloned().ok_or_else(|| {
             let words = format!("copy {copy} of the vault is missing, or was not left behind");
             Error::new(ErrorKind::Invalid, words)
         })?;
         inner.blank(copy, &lower).await?;
         let joined = inner.join(copy, &lower).await;
-        if joined.is_err() && inner.replicas.standing(copy) == CopyState::Joining {
-            inner.replicas.set_standing(copy, CopyState::Behind);
+        if joined.is_err() && inner.replicas.copy_state(copy) == CopyState::Joining {
+            inner.replicas.set_copy_state(copy, CopyState::Behind);
         }
         joined
     }
@@ -60,7 +60,7 @@ impl Inner {
     async fn join(&self, copy: usize, lower: &Lower) -> Result<()> {
         {
             let _no_record = self.commits.logging.lock().await;
-            self.replicas.set_standing(copy, CopyState::Joining);
+            self.replicas.set_copy_state(copy, CopyState::Joining);
         }
         // The log after this checkpoint is on the copy as well.
         self.checkpoint(true).await?;
@@ -74,16 +74,16 @@ impl Inner {
         self.commits.head.set(Position { epoch, ..self.commits.head.get() });
         self.replicas.flush().await;
         self.check_joining(copy)?;
-        self.replicas.set_standing(copy, CopyState::Current);
+        self.replicas.set_copy_state(copy, CopyState::Current);
         self.checkpoint_alone(true).await?;
-        match self.replicas.standing(copy) {
+        match self.replicas.copy_state(copy) {
             CopyState::Current => Ok(()),
             _ => self.check_joining(copy),
         }
     }
 
     fn check_joining(&self, copy: usize) -> Result<()> {
-        match self.replicas.standing(copy) {
+        match self.replicas.copy_state(copy) {
             CopyState::Joining => Ok(()),
             _ => Err(self.replicas.fault(copy).unwrap_or_else(|| {
                 let words = format!("copy {copy} of the vault failed again during its resync");

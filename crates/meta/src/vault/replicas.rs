@@ -96,11 +96,11 @@ impl Replicas {
         self.members.len()
     }
 
-    pub fn standing(&self, copy: usize) -> CopyState {
+    pub fn copy_state(&self, copy: usize) -> CopyState {
         self.members[copy].standing.get()
     }
 
-    pub fn set_standing(&self, copy: usize, standing: CopyState) {
+    pub fn set_copy_state(&self, copy: usize, standing: CopyState) {
         self.members[copy].standing.set(standing);
     }
 
@@ -133,13 +133,13 @@ impl Replicas {
 
     /// Returns the indices of the copies that take part in writes.
     pub fn writing(&self) -> Vec<usize> {
-        let writes = |n: &usize| self.standing(*n) != CopyState::Behind;
+        let writes = |n: &usize| self.copy_state(*n) != CopyState::Behind;
         (0..self.members.len()).filter(writes).collect()
     }
 
     /// Returns the indices of the copies that have all committed records.
     pub fn current(&self) -> Vec<usize> {
-        let current = |n: &usize| self.standing(*n) == CopyState::Current;
+        let current = |n: &usize| self.copy_state(*n) == CopyState::Current;
         (0..self.members.len()).filter(current).collect()
     }
 

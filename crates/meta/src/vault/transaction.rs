@@ -27,10 +27,10 @@ pub struct Transaction {
     /// Pages that it touches: object, first and last index.
     touched: Vec<(u64, u64, u64)>,
     /// Changes of the transaction to the directory.
-    pub(super) plans: Plans,
+    pub(super) plans: DirectoryReservations,
     /// Objects that the transaction has locked, with the changes to their state in memory that take effect when the
     /// commit is in progress.
-    pub(super) turns: Vec<Turn>,
+    pub(super) turns: Vec<LockedObject>,
     /// Byte ranges of the data outside of the vault that the transaction makes reachable.
     pub(super) named: Vec<ByteRange>,
     /// Values that are dropped when the transaction is committed or dropped.
@@ -39,7 +39,7 @@ pub struct Transaction {
 
 /// Changes to the directory that are reserved for a transaction. Dropping releases the reservations. The transaction
 /// waits in the queue of the vault, so the reference to the vault is weak.
-pub(super) struct Plans {
+pub(super) struct DirectoryReservations {
     vault: Weak<Inner>,
     made: Vec<Planned>,
     /// Objects that it deletes.
@@ -47,7 +47,7 @@ pub(super) struct Plans {
 }
 
 /// An object that a transaction has locked until its commit is in progress, and the action at that moment.
-pub(super) struct Turn {
+pub(super) struct LockedObject {
     pub object: u64,
     pub alone: Locked,
     /// Offsets of the first and the next entry that a log will have.
@@ -55,16 +55,16 @@ pub(super) struct Turn {
     pub on_the_way: Box<dyn FnOnce()>,
 }
 
-impl Drop for Plans {
+impl Drop for DirectoryReservations {
     fn drop(&mut self) {
         let Some(vault) = self.vault.upgrade() else { return };
         let mut directory = vault.directory.borrow_mut();
         self.made.iter().for_each(|planned| directory.unplan(planned));
-        self.gone.iter().for_each(|number| directory.let_go(*number));
+        self.gone.iter().for_each(|number| directory.release(*number));
     }
 }
 
-impl Plans {
+impl DirectoryReservations {
     /// Returns no reservations, for a transaction that does not change the directory.
     pub fn none(vault: &Inner) -> Self {
         Self { vault: vault.me.clone(), made: Vec::new(), gone: Vec::new() }
@@ -75,7 +75,7 @@ impl Plans {
         let Some(vault) = self.vault.upgrade() else { return };
         let mut directory = vault.directory.borrow_mut();
         self.made.drain(..).for_each(|planned| directory.settle(&planned));
-        self.gone.drain(..).for_each(|number| directory.let_go(number));
+        self.gone.drain(..).for_each(|number| directory.release(number));
     }
 }
 
@@ -87,7 +87,7 @@ impl Vault {
             changes: Vec::new(),
             count: 0,
             touched: Vec::new(),
-            plans: Plans::none(&self.0),
+            plans: DirectoryReservations::none(&self.0),
             turns: Vec::new(),
             named: Vec::new(),
             kept: Vec::new(),

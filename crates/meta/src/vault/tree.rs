@@ -140,7 +140,7 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Tree::ensure`].
-    pub async fn mend(&self, from: &Replicas, most: usize) -> Result<()> {
+    pub async fn rewrite_damaged(&self, from: &Replicas, most: usize) -> Result<()> {
         for _ in 0..most {
             let Some(number) = self.mend.borrow_mut().pop_first() else { break };
             self.ensure(from, number).await?;

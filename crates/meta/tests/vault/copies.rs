@@ -55,15 +55,15 @@ fn vault_records_failed_copy_durably_before_acknowledging_commit() {
             let (vault, disks, trace) = begin_large(&env, 2).await;
             disks[1].fails.set(fails);
             scene::run(&vault, &trace, 4, 4).await.unwrap();
-            assert_eq!(vault.standing(1).0, CopyState::Behind);
-            assert!(vault.standing(1).1.is_some(), "it is known why");
+            assert_eq!(vault.copy_state(1).0, CopyState::Behind);
+            assert!(vault.copy_state(1).1.is_some(), "it is known why");
             // Nothing more is needed: the process may end here.
             drop(vault);
             disks[1].fails.set(Fails::default());
             let stale = Vault::open(&env, vec![None, Some(disks[1].lower())], &SMALL).await;
             assert_eq!(stale.err().unwrap().kind(), ErrorKind::Degraded, "case {number}");
             let vault = Vault::open(&env, some(&disks), &SMALL).await.unwrap();
-            assert_eq!(vault.standing(1).0, CopyState::Behind, "the other one knows");
+            assert_eq!(vault.copy_state(1).0, CopyState::Behind, "the other one knows");
             assert_eq!(scene::shown(&vault).await.unwrap(), 4);
         });
     }
@@ -79,12 +79,12 @@ fn vault_marks_copy_stale_that_fails_during_checkpoint() {
             disks[0].fails.set(Fails { writes_left: Some(writes), ..Fails::default() });
             vault.flush().await.unwrap();
             scene::run(&vault, &trace, 4, 9).await.unwrap();
-            assert_eq!(vault.standing(0).0, CopyState::Behind, "after {writes} writes");
+            assert_eq!(vault.copy_state(0).0, CopyState::Behind, "after {writes} writes");
             drop(vault);
             disks[0].fails.set(Fails::default());
             let vault = Vault::open(&env, some(&disks), &SMALL).await.unwrap();
             assert_eq!(scene::shown(&vault).await.unwrap(), 9);
-            assert_eq!(vault.standing(0).0, CopyState::Behind);
+            assert_eq!(vault.copy_state(0).0, CopyState::Behind);
         });
     }
 }
@@ -121,7 +121,7 @@ fn vault_opens_with_all_commits_from_resynced_copy_alone() {
         assert_eq!(vault.rejoin(1).await.unwrap_err().kind(), ErrorKind::Io, "it still fails");
         disks[1].fails.set(Fails::default());
         vault.rejoin(1).await.unwrap();
-        assert_eq!(vault.standing(1).0, CopyState::Current);
+        assert_eq!(vault.copy_state(1).0, CopyState::Current);
         scene::run(&vault, &trace, 31, 33).await.unwrap();
         drop(vault);
         let alone = vec![None, Some(disks[1].lower())];

@@ -269,7 +269,7 @@ impl Run {
         let lowers = self.lowers().into_iter().map(Some).collect();
         let looks = Options { read_only: true, ..DEGRADED };
         let vault = Vault::open(&self.world.env(), lowers, &looks).await.ok()?;
-        (0..vault.copies()).find(|copy| vault.standing(*copy).0 == CopyState::Behind)
+        (0..vault.copies()).find(|copy| vault.copy_state(*copy).0 == CopyState::Behind)
     }
 
     async fn continue_alone(&self, copy: usize) -> Result<()> {
@@ -288,7 +288,7 @@ impl Run {
             let vault = self.open().await;
             self.check(&vault, what).await;
             for copy in 0..vault.copies() {
-                if vault.standing(copy).0 == CopyState::Behind {
+                if vault.copy_state(copy).0 == CopyState::Behind {
                     vault.rejoin(copy).await.unwrap();
                     self.rejoins.set(self.rejoins.get() + 1);
                 }

@@ -117,7 +117,7 @@ impl From<Error> for Refusal {
 }
 
 impl Refusal {
-    fn told(self) -> Error {
+    fn into_error(self) -> Error {
         match self {
             Self::Now(error) => error,
             Self::Ever(words) => Error::new(ErrorKind::Io, words),
@@ -134,7 +134,7 @@ struct Before {
 /// Makes the log of a disk. If a supervisor keeps memory for this process, the log outlives the process. It begins with
 /// the changes that an earlier process has left in it.
 fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, Option<Before>)> {
-    if log_bytes == 0 || !env.is_kept() {
+    if log_bytes == 0 || !env.has_supervisor() {
         return Ok((Unflushed::new(log_bytes, env.pool()), None));
     }
     let name = format!("{RING}{}", target.name);
@@ -172,7 +172,8 @@ impl Link {
         let tls_bytes = if target.tls.is_some() { tls::CONNECTION_BYTES } else { 0 };
         let bytes = target.connections * (CONNECTION_BYTES + tls_bytes);
         let bytes = if target.hold.is_zero() { 0 } else { bytes };
-        let reserve = env.pool().standing(bytes).map_err(|error| error.at(&target.name))?;
+        let reserve =
+            env.pool().reserve_until_drop(bytes).map_err(|error| error.at(&target.name))?;
         let (log, before) =
             log_of(env, &target, log_bytes).map_err(|error| error.at(&target.name))?;
         let link = Rc::new_cyclic(|me| Self {
@@ -197,7 +198,7 @@ impl Link {
         });
         if let Some(before) = before {
             let gone_on = link.go_on(before, &clients.0).await;
-            gone_on.map_err(|refusal| refusal.told().at(&link.target.name))?;
+            gone_on.map_err(|refusal| refusal.into_error().at(&link.target.name))?;
         }
         let clients = clients.keep();
         link.watch(&clients);
@@ -310,7 +311,7 @@ impl Link {
     }
 
     /// Returns whether the disk serves, and a description of its state. Returns `None` in normal operation.
-    pub fn story(&self) -> Option<(bool, String)> {
+    pub fn state_summary(&self) -> Option<(bool, String)> {
         let ago = |since: Mono| self.env.now().since(since).as_secs();
         let away = self.outage.get().map_or(0, ago);
         let hold = self.target.hold.as_secs_f64();

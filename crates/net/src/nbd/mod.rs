@@ -220,7 +220,7 @@ fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info>
         // A payload that is kept has a buffer of its own. Any other may be used where it arrived.
         buf_align: if keeps { 512 } else { 1 },
         // If this process and the server die, unflushed changes survive in the memory that the supervisor keeps.
-        survives_process: env.is_kept() && (keeps || has(TransmissionFlags::READ_ONLY)),
+        survives_process: env.has_supervisor() && (keeps || has(TransmissionFlags::READ_ONLY)),
         fenced: !over_tcp || given.switch(&UNSAFE_REPLICA),
         ..Info::disk(size, block_size)
     })

@@ -273,7 +273,7 @@ impl Device for Remote {
 
     fn report(&self) -> Report {
         let link = &self.0.link;
-        let (health, summary) = match (link.story(), link.flush_fault.error()) {
+        let (health, summary) = match (link.state_summary(), link.flush_fault.error()) {
             (Some((false, words)), _) => (Health::Failed, words),
             (_, Some(error)) => (Health::Failed, error.message().to_owned()),
             (Some((true, words)), None) => (Health::Degraded, words),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use block::{Buf, ByteRange, Env, Error, Extent, Info, Needs, Op, Report, Result};
 use engine::{AnyDevice, Engine};
-use kind::{DeviceConfig, Maker, Making, Value};
+use kind::{DeviceConfig, Maker, MakerArgs, Value};
 use runtime::{Config, Core};
 use sim::Client;
 
@@ -48,7 +48,7 @@ impl Volume {
         let core = Core::new(Config::default()).unwrap();
         let env = core.env();
         let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
-        let disk = core.block_on(make(Making::new(&given(uri, options), &env)))?;
+        let disk = core.block_on(make(MakerArgs::new(&given(uri, options), &env)))?;
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let node = engine.add_device("far", disk.clone(), Needs::LEAF, &[]).unwrap();

@@ -253,7 +253,12 @@ impl Model {
     ///
     /// # Errors
     /// The rule that the reply breaks.
-    pub fn told(&self, looking: Looking, range: ByteRange, told: &[Extent]) -> Result<(), Wrong> {
+    pub fn judge_status(
+        &self,
+        looking: Looking,
+        range: ByteRange,
+        told: &[Extent],
+    ) -> Result<(), Wrong> {
         let end = self.tick();
         self.looks.borrow_mut().remove(&looking.0);
         let wrong = |words: String| Wrong { rule: Rule::Status, words };

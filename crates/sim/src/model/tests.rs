@@ -229,11 +229,12 @@ fn model_rejects_block_status_zeros_over_data() {
     let model = Model::new(1, 1024);
     let range = ByteRange::new(0, 1024).unwrap();
     let extent = |len, state| Extent { len, state };
-    model.told(model.look(), range, &[extent(512, State::Hole)]).unwrap();
-    model.told(model.look(), range, &[extent(1024, State::Data)]).unwrap();
+    model.judge_status(model.look(), range, &[extent(512, State::Hole)]).unwrap();
+    model.judge_status(model.look(), range, &[extent(1024, State::Data)]).unwrap();
     let changing = model.begin(ByteRange::new(512, 512).unwrap(), Change::Write, false);
     model.end(changing, true);
-    let told = |extents: &[Extent]| model.told(model.look(), range, extents).map_err(|w| w.rule);
+    let told =
+        |extents: &[Extent]| model.judge_status(model.look(), range, extents).map_err(|w| w.rule);
     assert_eq!(told(&[extent(1024, State::Zero)]), Err(Rule::Status));
     assert_eq!(told(&[extent(1536, State::Data)]), Err(Rule::Status));
     assert_eq!(told(&[]), Err(Rule::Status));

@@ -7,7 +7,7 @@ use block::{Device, EXTENTS_MAX, Env, Info, Needs, Op, Request, Result};
 use engine::{AnyDevice, Engine};
 use export::ExportList;
 use export::nbd::{Export, Limits, Server};
-use kind::{DeviceConfig, Maker, Making, Value};
+use kind::{DeviceConfig, Maker, MakerArgs, Value};
 use sim::{DiskConfig, Profile, SimDisk, SimWorld};
 
 /// Bytes of the disk.
@@ -98,5 +98,5 @@ pub async fn disk(env: &Env, connections: u64, replay: u64) -> Result<Rc<dyn Any
         trusted_now: false,
     };
     let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
-    make(Making::new(&given, env)).await
+    make(MakerArgs::new(&given, env)).await
 }

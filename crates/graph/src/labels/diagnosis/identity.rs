@@ -15,7 +15,7 @@ use crate::labels::text::{self, Remembered};
 
 /// The disk that is matched to a disk name of the spec. The numbers are indices into the list of disk facts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Bound {
+pub enum Binding {
     /// The disk with this number, matched by its label.
     Labelled(usize),
     /// The disk with this number, which gets a new label.
@@ -26,9 +26,9 @@ pub enum Bound {
 
 /// The graph that the labels of disks describe, and the disk that is matched to each disk name of the spec.
 #[derive(Clone, Debug, Default)]
-pub struct Binding {
+pub struct Bindings {
     /// The matched disks, by their names in the spec; empty if the disks cannot be matched.
-    pub(crate) disks: BTreeMap<String, Bound>,
+    pub(crate) disks: BTreeMap<String, Binding>,
     /// Uuid of the graph; `None` if no disk has a label of the graph.
     pub(crate) graph: Option<Uuid>,
     /// Epoch in the newest label of the graph.
@@ -41,23 +41,23 @@ pub struct Binding {
     pub(crate) notices: Vec<String>,
 }
 
-impl Binding {
+impl Bindings {
     /// Whether the disk with number `n` is matched by its label, perhaps under another name than the spec has.
     pub(crate) fn is_bound(&self, n: usize) -> bool {
-        self.disks.values().any(|bound| *bound == Bound::Labelled(n))
+        self.disks.values().any(|bound| *bound == Binding::Labelled(n))
     }
 }
 
 /// Matches the disks that the spec of `graph` names to their labels, and returns the reasons why disks cannot be
 /// matched.
-pub fn identify(graph: &str, disks: &[DiskFacts], asked: &Opening) -> (Binding, Vec<Finding>) {
+pub fn identify(graph: &str, disks: &[DiskFacts], asked: &Opening) -> (Bindings, Vec<Finding>) {
     let mut it = Identity {
         graph,
         disks,
         asked,
         findings: Vec::new(),
         stops: false,
-        binding: Binding::default(),
+        binding: Bindings::default(),
     };
     it.each();
     let labels = it.labels();
@@ -69,7 +69,7 @@ pub fn identify(graph: &str, disks: &[DiskFacts], asked: &Opening) -> (Binding, 
         None => {}
     }
     if it.stops {
-        it.binding = Binding::default();
+        it.binding = Bindings::default();
     }
     let Identity { binding, mut findings, .. } = it;
     findings.extend(service::truncated(disks, &binding, &findings, asked));
@@ -89,7 +89,7 @@ struct Identity<'i> {
     findings: Vec<Finding>,
     /// Whether disks cannot be matched because of a finding.
     stops: bool,
-    binding: Binding,
+    binding: Bindings,
 }
 
 impl<'i> Identity<'i> {
@@ -279,7 +279,7 @@ impl<'i> Identity<'i> {
                 format!("note: {place} is disk {name} by its label; the spec has {sought}");
             self.binding.notices.push(notice);
         }
-        self.binding.disks.insert(name.to_owned(), Bound::Labelled(n));
+        self.binding.disks.insert(name.to_owned(), Binding::Labelled(n));
     }
 
     /// Whether a new label may be written there, as far as the content is concerned.
@@ -315,9 +315,9 @@ impl<'i> Identity<'i> {
                     if blank {
                         self.replaced(name, place);
                     }
-                    Bound::Absent(*known)
+                    Binding::Absent(*known)
                 }
-                (None, _) if blank => Bound::Fresh(n),
+                (None, _) if blank => Binding::Fresh(n),
                 (None, _) if is_judged(&self.findings, name) => continue,
                 (None, _) => {
                     let words = format!("{place} has the label of another disk of this graph");

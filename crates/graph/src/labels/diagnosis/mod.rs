@@ -19,8 +19,8 @@ use meta::{AreaContent, ForeignContent, Inspection, Label, Machine, Uuid, Wrong}
 use super::{Opening, text};
 use crate::spec::Planned;
 
-pub use identity::Binding;
-pub(super) use identity::{Bound, identify};
+pub use identity::Bindings;
+pub(super) use identity::{Binding, identify};
 pub(super) use service::{BoundDisks, objections_of, serve, truncated};
 
 /// The inputs of a diagnosis of the labels of a graph.

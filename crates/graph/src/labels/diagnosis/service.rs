@@ -7,7 +7,7 @@ use block::{Error, ErrorKind, Reason};
 use meta::{Area, Label};
 
 use super::identity::is_judged;
-use super::{Binding, Bound, Case, DiskFacts, Finding, LostLabel, Waiver, older};
+use super::{Binding, Bindings, Case, DiskFacts, Finding, LostLabel, Waiver, older};
 use crate::labels::{Opening, objections, objections_without_bytes, text};
 use crate::spec::{Planned, Spec};
 
@@ -15,7 +15,7 @@ use crate::spec::{Planned, Spec};
 #[derive(Clone, Copy)]
 pub struct BoundDisks<'b> {
     pub disks: &'b [DiskFacts],
-    pub binding: &'b Binding,
+    pub binding: &'b Bindings,
 }
 
 /// Returns all findings that concern serving `planned` from the disks, except the objections of its devices.
@@ -35,7 +35,7 @@ pub fn serve(disks: BoundDisks<'_>, planned: &Planned, asked: &Opening) -> Vec<F
 /// a new label.
 pub fn objections_of(disks: BoundDisks<'_>, planned: &Planned) -> Vec<Finding> {
     let bound = &disks.binding.disks;
-    if bound.values().any(|bound| matches!(bound, Bound::Fresh(_))) {
+    if bound.values().any(|bound| matches!(bound, Binding::Fresh(_))) {
         return Vec::new();
     }
     let objections = objections(planned, |disk| Some((disks.label(disk)?, true))).into_iter();
@@ -49,7 +49,7 @@ pub fn objections_of(disks: BoundDisks<'_>, planned: &Planned) -> Vec<Finding> {
 /// other graphs, get no second finding.
 pub fn truncated(
     disks: &[DiskFacts],
-    binding: &Binding,
+    binding: &Bindings,
     findings: &[Finding],
     asked: &Opening,
 ) -> Vec<Finding> {
@@ -95,8 +95,8 @@ impl<'b> BoundDisks<'b> {
     /// Returns the facts about a disk that is bound by its label.
     fn labelled(self, name: &str) -> Option<&'b DiskFacts> {
         match self.binding.disks.get(name)? {
-            Bound::Labelled(n) => Some(&self.disks[*n]),
-            Bound::Fresh(_) | Bound::Absent(_) => None,
+            Binding::Labelled(n) => Some(&self.disks[*n]),
+            Binding::Fresh(_) | Binding::Absent(_) => None,
         }
     }
 
@@ -105,14 +105,14 @@ impl<'b> BoundDisks<'b> {
     }
 
     /// Returns the names of the disks that `is_it` selects by their binding.
-    fn names(self, is_it: impl Fn(&Bound) -> bool) -> Vec<&'b str> {
+    fn names(self, is_it: impl Fn(&Binding) -> bool) -> Vec<&'b str> {
         let bound = self.binding.disks.iter().filter(|(_, bound)| is_it(bound));
         bound.map(|(name, _)| name.as_str()).collect()
     }
 
     /// Finds absent disks without which something cannot be served, or only by an explicit decision.
     fn missing(self, planned: &Planned) -> Option<Finding> {
-        let missing = self.names(|bound| matches!(bound, Bound::Absent(_)));
+        let missing = self.names(|bound| matches!(bound, Binding::Absent(_)));
         if missing.is_empty() {
             return None;
         }
@@ -168,7 +168,7 @@ impl<'b> BoundDisks<'b> {
         let objecting: BTreeSet<String> =
             objections.into_iter().flat_map(|(device, _)| planned.beneath(device)).collect();
         let is_refused =
-            |name: &str| objecting.contains(name) || self.is_nowhere_else(planned, name, &names);
+            |name: &str| objecting.contains(name) || self.is_only_copy(planned, name, &names);
         let finding = |name: &&str| {
             let error = overwritten(self.labelled(name)?)?;
             Some(match is_refused(name) {
@@ -180,8 +180,8 @@ impl<'b> BoundDisks<'b> {
     }
 
     /// Whether some bytes of a disk are on no other disk, apart from those that are new, absent or `overwritten`.
-    fn is_nowhere_else(self, planned: &Planned, name: &str, overwritten: &BTreeSet<&str>) -> bool {
-        let mut without = self.names(|bound| !matches!(bound, Bound::Labelled(_)));
+    fn is_only_copy(self, planned: &Planned, name: &str, overwritten: &BTreeSet<&str>) -> bool {
+        let mut without = self.names(|bound| !matches!(bound, Binding::Labelled(_)));
         without.extend(overwritten);
         let others: Vec<&str> = without.iter().copied().filter(|other| *other != name).collect();
         let anyway = planned.only_on(&others);
@@ -279,8 +279,8 @@ impl<'b> BoundDisks<'b> {
     /// Finds disks that need a label and may not be written.
     fn unwritable(self) -> Vec<Finding> {
         let fresh = self.binding.disks.iter().filter_map(|(name, bound)| match bound {
-            Bound::Fresh(n) => Some((name, &self.disks[*n])),
-            Bound::Labelled(_) | Bound::Absent(_) => None,
+            Binding::Fresh(n) => Some((name, &self.disks[*n])),
+            Binding::Labelled(_) | Binding::Absent(_) => None,
         });
         let read_only = fresh.filter(|(_, disk)| disk.read_only);
         let finding = |(name, disk): (&String, &DiskFacts)| {

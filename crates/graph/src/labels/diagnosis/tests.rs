@@ -40,7 +40,7 @@ fn label(n: u8, provisioning: bool, epoch: u64, disks: &[u8]) -> DiskContent {
     DiskContent::Label(label, 0)
 }
 
-fn seen(sights: Vec<DiskContent>) -> Result<BTreeMap<String, Bound>, Vec<Case>> {
+fn seen(sights: Vec<DiskContent>) -> Result<BTreeMap<String, Binding>, Vec<Case>> {
     let facts = |(n, content)| DiskFacts {
         name: format!("d{n}"),
         place: format!("/{n}"),
@@ -67,7 +67,7 @@ fn seen(sights: Vec<DiskContent>) -> Result<BTreeMap<String, Bound>, Vec<Case>> 
     }
 }
 
-fn disks(bounds: Vec<Bound>) -> BTreeMap<String, Bound> {
+fn disks(bounds: Vec<Binding>) -> BTreeMap<String, Binding> {
     bounds.into_iter().enumerate().map(|(n, bound)| (format!("d{n}"), bound)).collect()
 }
 
@@ -75,23 +75,23 @@ fn disks(bounds: Vec<Bound>) -> BTreeMap<String, Bound> {
 fn diagnosis_binds_provisioning_disk_named_by_another_label() {
     let all = &[0, 1];
     let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all)]);
-    assert_eq!(found, Ok(disks(vec![Bound::Labelled(0), Bound::Labelled(1)])));
+    assert_eq!(found, Ok(disks(vec![Binding::Labelled(0), Binding::Labelled(1)])));
 }
 
 #[test]
 fn diagnosis_treats_unnamed_provisioning_disk_as_fresh() {
     let found = seen(vec![label(0, false, 1, &[0]), label(1, true, 2, &[0, 1])]);
-    assert_eq!(found, Ok(disks(vec![Bound::Labelled(0), Bound::Fresh(1)])));
+    assert_eq!(found, Ok(disks(vec![Binding::Labelled(0), Binding::Fresh(1)])));
     let all = &[0, 1];
     let found = seen(vec![label(0, true, 1, all), label(1, true, 1, all)]);
-    assert_eq!(found, Ok(disks(vec![Bound::Fresh(0), Bound::Fresh(1)])));
+    assert_eq!(found, Ok(disks(vec![Binding::Fresh(0), Binding::Fresh(1)])));
 }
 
 #[test]
 fn diagnosis_matches_provisioning_disk_by_label_not_path() {
     let all = &[0, 1];
     let found = seen(vec![label(1, true, 2, all), label(0, false, 2, all)]);
-    assert_eq!(found, Ok(disks(vec![Bound::Labelled(1), Bound::Labelled(0)])));
+    assert_eq!(found, Ok(disks(vec![Binding::Labelled(1), Binding::Labelled(0)])));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests of the codec against its specification, and against garbage.
 
-use block::{ByteRange, Verb};
+use block::{ByteRange, OpKind};
 use proptest::prelude::*;
 
 use crate::trace::{Entry, Header, Reader, Record, SLOT_BYTES};
@@ -10,7 +10,7 @@ fn write() -> Record {
         begin_ns: 0x0102_0304_0506_0708,
         end_ns: 0x1112_1314_1516_1718,
         id: 0x2122_2324_2526_2728,
-        verb: Verb::WriteZeroes,
+        verb: OpKind::WriteZeroes,
         range: ByteRange::new(0x3132_3334_3536_3738, 0x4142_4344_4546_4748),
         fua: true,
         unmap: true,
@@ -21,12 +21,12 @@ fn write() -> Record {
 fn entry() -> impl Strategy<Value = Entry> {
     let range =
         (0..1_u64 << 62, 1..1_u64 << 62).prop_map(|(start, len)| ByteRange::new(start, len));
-    let verb = (0..Verb::ALL.len()).prop_map(|n| Verb::ALL[n]);
+    let verb = (0..OpKind::ALL.len()).prop_map(|n| OpKind::ALL[n]);
     let rest = (any::<u64>(), any::<u64>(), any::<bool>(), any::<bool>(), any::<u32>());
     let request = (verb, range, any::<u64>(), rest).prop_map(|(verb, range, id, rest)| {
         let (one, other, fua, unmap, errno) = rest;
-        let range = range.filter(|_| verb != Verb::Flush);
-        let (fua, unmap) = (fua && verb.writes(), unmap && verb == Verb::WriteZeroes);
+        let range = range.filter(|_| verb != OpKind::Flush);
+        let (fua, unmap) = (fua && verb.writes(), unmap && verb == OpKind::WriteZeroes);
         let (begin_ns, end_ns) = (one.min(other), one.max(other));
         Entry::Request(Record { begin_ns, end_ns, id, verb, range, fua, unmap, errno })
     });
@@ -55,10 +55,10 @@ fn trace_encoding_matches_specification() {
 #[test]
 fn trace_verb_numbers_match_specification() {
     let number = |verb| {
-        let range = write().range.filter(|_| verb != Verb::Flush);
+        let range = write().range.filter(|_| verb != OpKind::Flush);
         Entry::Request(Record { verb, range, ..write() }).encode()[1]
     };
-    assert_eq!(Verb::ALL.map(number), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(OpKind::ALL.map(number), [1, 2, 3, 4, 5, 6]);
 }
 
 #[test]
@@ -66,10 +66,10 @@ fn trace_entry_text_matches_specification() {
     let (fua, unmap) = (true, false);
     let (begin_ns, end_ns) = (1_000_000, 1_085_000);
     let range = ByteRange::new(4096, 8192);
-    let verb = Verb::Write;
+    let verb = OpKind::Write;
     let written = Record { begin_ns, end_ns, id: 17, verb, range, fua, unmap, errno: 0 };
     let (begin_ns, end_ns) = (2_000_000, 2_020_000);
-    let (verb, range, fua) = (Verb::Flush, None, false);
+    let (verb, range, fua) = (OpKind::Flush, None, false);
     let flush = Record { begin_ns, end_ns, id: 18, verb, range, fua, unmap, errno: 5 };
     let entries = [
         Entry::Start { wall_ns: 1_700_000_000_000_000_000 },

@@ -5,7 +5,7 @@ mod entry;
 use std::time::Duration;
 
 use crate::trace::{Entry, Reader, Record, Replayed, SLOT_BYTES, replay};
-use block::{Op, Verb};
+use block::{Op, OpKind};
 
 use crate::tests::world::{Running, World, range};
 
@@ -84,7 +84,10 @@ fn trace_records_failed_requests() {
     world.block_on(running.send(running.write(512, 512, 1))).1.unwrap_err();
     world.sleep(SECOND);
     let [record] = records(&world)[..] else { panic!("one request was sent") };
-    assert_eq!((record.verb, record.range, record.errno), (Verb::Write, Some(range(512, 512)), 28));
+    assert_eq!(
+        (record.verb, record.range, record.errno),
+        (OpKind::Write, Some(range(512, 512)), 28)
+    );
 }
 
 #[test]
@@ -204,7 +207,7 @@ fn trace_stops_on_full_disk_without_failing_requests() {
 }
 
 /// Returns all fields but the number of a request, which differs in another graph.
-fn shape(record: &Record) -> (u64, u64, Verb, Option<block::ByteRange>, bool, bool) {
+fn shape(record: &Record) -> (u64, u64, OpKind, Option<block::ByteRange>, bool, bool) {
     let Record { begin_ns, end_ns, verb, range, fua, unmap, .. } = *record;
     (begin_ns, end_ns, verb, range, fua, unmap)
 }
@@ -276,9 +279,9 @@ fn replayed_write_payload_contains_sector_address() {
     };
     // The last one is past the end of the disk: it fails, and is counted.
     let records = [
-        record(1, Verb::Write, range(512, 1024)),
-        record(2, Verb::Write, range(1024, 512)),
-        record(3, Verb::Write, range(1 << 20, 512)),
+        record(1, OpKind::Write, range(512, 1024)),
+        record(2, OpKind::Write, range(1024, 512)),
+        record(3, OpKind::Write, range(1 << 20, 512)),
     ];
     let running = world.graph("", "d");
     let sent = world.block_on(replay(&records, &running.top(), &world.env())).unwrap();
@@ -299,7 +302,7 @@ fn replay_limits_concurrent_requests_and_buffers() {
         begin_ns: 0,
         end_ns: 1,
         id,
-        verb: Verb::Read,
+        verb: OpKind::Read,
         range: Some(range(0, 1 << 20)),
         fua: false,
         unmap: false,

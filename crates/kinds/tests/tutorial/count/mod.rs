@@ -7,7 +7,7 @@ use block::{Request, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Fault, Kind, LowerConfig, Lowers,
 };
-use kind::{Maker, Making, Plan, Summary};
+use kind::{Maker, MakerArgs, Plan, Summary};
 
 /// `count`: counts the writes to it, over restarts.
 pub const KIND: Kind = Kind {
@@ -52,8 +52,8 @@ fn decode(bytes: &[u8]) -> std::result::Result<u64, String> {
 }
 
 /// Begins with the number in the labels. Disks that are in use and have none may belong to another device.
-fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
-    let Making { mut lowers, state, .. } = making;
+fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let MakerArgs { mut lowers, state, .. } = making;
     Box::pin(async move {
         let begun = match &state.found(0).state {
             Some(found) => {

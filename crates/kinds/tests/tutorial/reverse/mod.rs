@@ -3,7 +3,7 @@ use std::rc::Rc;
 use block::control::Resolved;
 use block::{Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Kind, Lowers, Maker, Making, Plan,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Kind, Lowers, Maker, MakerArgs, Plan,
 };
 
 /// `reverse`: every 512 bytes back to front. Of no use but to show a device that changes bytes.
@@ -30,7 +30,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     Ok(DevicePlan { info: given.lowers[0].info.clone(), needs })
 }
 
-fn make(mut making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
+fn make(mut making: MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>> {
     let lower = making.lowers.remove(0);
     Ok(Rc::new(Reverse { info: lower.info().clone(), env: making.env.clone(), lower }))
 }

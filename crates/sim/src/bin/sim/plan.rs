@@ -59,7 +59,7 @@ pub enum End {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// Requests return errors, hang, or find the disk full; replies without an error are correct.
-    Told,
+    Reported,
     /// Flushes fail or are ignored, so that unflushed writes are lost.
     Lost,
     /// Writes are torn in ways that the contract does not permit.
@@ -68,7 +68,7 @@ enum Class {
     Silent,
 }
 
-const CLASSES: [Class; 4] = [Class::Told, Class::Lost, Class::Torn, Class::Silent];
+const CLASSES: [Class; 4] = [Class::Reported, Class::Lost, Class::Torn, Class::Silent];
 
 impl Plan {
     /// Returns the random plan of a seed.
@@ -82,12 +82,12 @@ impl Plan {
             Some(Class::Lost) => Promise::Lossy,
             Some(Class::Torn) => Promise::Damage,
             Some(Class::Silent) => Promise::Nothing,
-            Some(Class::Told) | None => Promise::Full,
+            Some(Class::Reported) | None => Promise::Full,
         };
         Self {
             disks,
             promise,
-            may_fail: matches!(class, Some(Class::Told | Class::Lost)),
+            may_fail: matches!(class, Some(Class::Reported | Class::Lost)),
             within_budget: class.is_none(),
             patience: Duration::from_secs(if hasty { 2 } else { 8 }),
             relapses: hasty && class.is_none() && Stream::new(seed, "relapses", 0).below(2) == 0,
@@ -175,15 +175,15 @@ fn disk(draw: &Stream, class: Option<Class>, hasty: bool) -> DiskConfig {
     let profile = match class {
         Some(Class::Lost) if !has(Class::Lost) => Profile::Liar,
         Some(Class::Torn) => draw.pick(&[Profile::Emulated512, Profile::NotAtomic]),
-        Some(Class::Told) if draw.below(2) == 0 => Profile::Thin(size / 4 / 4096 * 4096),
+        Some(Class::Reported) if draw.below(2) == 0 => Profile::Thin(size / 4 / 4096 * 4096),
         _ => draw.pick(&honest),
     };
     let rate = |on: bool| if on { draw.within(10_000, 120_000) as u32 } else { 0 };
     let faults = Faults {
         stall: rate(draw.below(3) == 0 && !hasty),
-        read_error: rate(has(Class::Told)),
-        write_error: rate(class == Some(Class::Told)),
-        hang: rate(has(Class::Told)) / 2,
+        read_error: rate(has(Class::Reported)),
+        write_error: rate(class == Some(Class::Reported)),
+        hang: rate(has(Class::Reported)) / 2,
         // One failed flush per disk is enough, but it must come before the power cut.
         flush_error: 3 * rate(class == Some(Class::Lost)),
         rot: rate(has(Class::Silent)),

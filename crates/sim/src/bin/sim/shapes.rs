@@ -1,4 +1,4 @@
-//! Random graphs. Each kind adds its devices by its [`kind::testing::Shape`].
+//! Random graphs. Each kind adds its devices with its [`kind::testing::Shape`].
 
 use std::time::Duration;
 
@@ -8,64 +8,64 @@ use kind::{Kind, Value};
 use sim::draw::Stream;
 use sim::{AS_DEVICE, Assembly, PartId};
 
-/// Of two mirrors above each other, the upper one waits so many times longer.
+/// Factor between the times that two mirrors above each other wait for a member; the upper one waits longer.
 const PATIENCE: u32 = 4;
 
-/// One device of a graph, so that the same graph can be built again after a restart.
+/// A device of a random graph, from which the graph can be built again after a restart.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Its kind.
+    /// The kind of the device.
     pub kind: &'static str,
     options: Options,
     on: Vec<PartId>,
 }
 
-/// A graph that was drawn.
+/// A random graph.
 pub struct Drawn {
-    /// The device to which clients send requests.
+    /// Number of the device to which clients send requests.
     pub top: PartId,
-    /// The steps to build it again.
+    /// The devices of the graph, from the bottom up.
     pub steps: Vec<Step>,
-    /// Its mirrors, lower ones first.
+    /// The mirrors of the graph, lower ones first.
     pub mirrors: Vec<Mirror>,
-    /// Whether requests may fail on purpose.
+    /// Whether a device in the graph may fail requests on purpose.
     pub may_fail: bool,
-    /// Whether blank bytes of the disks may be others above.
+    /// Whether blank bytes of the disks may read as other bytes at the top of the graph.
     pub scrambles: bool,
 }
 
-/// A mirror of a drawn graph.
+/// A mirror of a random graph.
 pub struct Mirror {
-    /// Its device number.
+    /// Number of the mirror's device.
     pub part: PartId,
-    /// Its members.
+    /// The members of the mirror.
     pub members: Vec<Member>,
-    /// The member that may fail; no other member may.
+    /// Index of the member that may fail; `None` if no member may.
     pub victim: Option<usize>,
-    /// Whether it is itself part of a member that may fail: then all of its members may fail.
+    /// Whether the mirror is a part of a member that may fail. Then all of its own members may fail.
     pub is_spare: bool,
 }
 
-/// A member of a drawn mirror.
+/// A member of a mirror in a random graph.
 pub struct Member {
-    /// Its device number.
+    /// Number of the member's topmost device.
     pub part: PartId,
-    /// The disks below.
+    /// Numbers of the disks below the member.
     pub disks: Vec<usize>,
-    /// Whether it is a single disk.
+    /// Whether the member is a single disk.
     pub is_disk: bool,
-    /// Whether a device in it fails on purpose.
+    /// Whether a device in the member fails on purpose.
     pub fails: bool,
 }
 
-/// The failures that are allowed at a place of the graph.
+/// The failures that are permitted at a place of a random graph.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// No mirror is above: failures are reported to clients.
+    /// No mirror is above the place: clients get the errors of failures.
     Open,
-    /// A mirror above depends on it.
+    /// A mirror above the place needs the devices there, so these must not fail.
     Needed,
-    /// A mirror above must survive its failure.
+    /// A mirror above the place must survive failures of the devices there.
     Spare,
 }
 

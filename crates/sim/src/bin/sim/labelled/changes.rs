@@ -111,7 +111,7 @@ impl Trial {
         let named = labels::disks(&newest.spec).map_err(|error| wrong(error.to_string()))?;
         let is_it = |shape: &Shape| shape.names().iter().eq(named.keys());
         if is_it(&after) {
-            self.world.counters().add(Count::ChangeTold);
+            self.world.counters().add(Count::ChangeRecorded);
             self.refused_now("a start with the spec from before a live change", &[])?;
             self.in_sync.retain(|n| after.members.contains(n));
             self.shape = after;
@@ -123,7 +123,7 @@ impl Trial {
                  {named:?}"
             )));
         }
-        self.world.counters().add(Count::ChangeNotTold);
+        self.world.counters().add(Count::ChangeUnrecorded);
         if self.shape.members.iter().any(|n| !after.members.contains(n)) {
             let is_new = |n: &usize| !self.shape.members.contains(n);
             let new: Vec<_> = after.members.iter().copied().filter(is_new).collect();

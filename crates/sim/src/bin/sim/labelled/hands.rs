@@ -179,8 +179,8 @@ impl Trial {
         }
     }
 
-    /// Overwrites the front of a member, as another program would. The whole member must be copied anew. If no
-    /// other member has every write for certain, the start may be refused.
+    /// Overwrites the front of a member, as another program might do. The member must be copied completely. If no
+    /// other member certainly has every write, the start may be refused.
     fn overwrite(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         let any = self.any_member();

@@ -7,7 +7,7 @@ use block::{Env, Needs, Reason};
 use doctor::{Doctor, Finding};
 use engine::Engine;
 use graph::labels::Opening;
-use kind::{DeviceConfig, Maker, Making, Value};
+use kind::{DeviceConfig, Maker, MakerArgs, Value};
 use meta::{Inspection, Machine};
 use sim::{SimDisk, SimWorld};
 
@@ -130,8 +130,12 @@ async fn inspect(env: &Env, path: &Path) -> block::Result<Inspection> {
     };
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
-    let node =
-        engine.add_device(&given.name, make(Making::new(&given, env)).await?, Needs::LEAF, &[])?;
+    let node = engine.add_device(
+        &given.name,
+        make(MakerArgs::new(&given, env)).await?,
+        Needs::LEAF,
+        &[],
+    )?;
     let found = meta::inspect(env, &engine.lower(node)).await;
     engine.forget(node);
     found
