@@ -63,8 +63,8 @@ impl Device {
         }
     }
 
-    /// Opens the block device exclusively. Returns `None` if the device or one of its partitions is mounted, or is part
-    /// of another block device.
+    /// Opens the block device exclusively. Returns `None` if the device or a partition of it is mounted, or another
+    /// device is built on it.
     pub(crate) fn open_exclusive(self) -> Result<Option<File>> {
         let opened = File::options().read(true).custom_flags(libc::O_EXCL).open(self.path());
         match opened {
@@ -113,8 +113,7 @@ impl Device {
         }
     }
 
-    /// Waits, for at most `limit`, until the block device is no longer connected for the export attached under `name`.
-    /// Returns whether it is disconnected.
+    /// Waits until the block device is no longer connected for `name`, for at most `limit`. Returns whether this is so.
     pub(crate) fn wait_disconnected(self, name: &Name, limit: Duration) -> bool {
         let begun = Instant::now();
         while self.is_of(name) {

@@ -193,7 +193,7 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     let link = name.link();
     let begun = Instant::now();
     let alone = loop {
-        // While the device is open exclusively, it cannot be mounted, nor become part of another device.
+        // Opened exclusively, it can neither be mounted nor be part of another device.
         let alone = device.open_exclusive()?;
         let users = Users::of(device, &link);
         let limit = match alone {
@@ -269,7 +269,7 @@ fn is_ours(link: &Path) -> bool {
 pub fn clear(name: &Name) -> Result<()> {
     for device in Device::all_of(name) {
         device.let_go()?;
-        // Processes that have the device mounted can use it until they unmount it.
+        // Processes that still have it mounted keep it until they unmount it.
         device.wait_disconnected(name, LOOK);
     }
     remove(name)

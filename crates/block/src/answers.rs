@@ -1,31 +1,32 @@
-//! Answers of a graph that its control socket passes on as they are.
+//! Answers of a running graph to questions of the operator, which the control socket passes on unchanged.
 
 use serde::{Deserialize, Serialize};
 
-/// A step on the way of a byte down to the disks.
+/// A step on the way of one byte from an export down to the disks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
-    /// Name of the device.
+    /// Name of the device at this step.
     pub name: String,
-    /// Kind of the device.
+    /// Kind of the device at this step.
     pub kind: String,
-    /// Offset of the byte.
+    /// Offset of the byte in the device's address space, in bytes.
     pub offset_bytes: u64,
-    /// Bytes of label before the data of a labelled disk. The offset on the raw disk is larger by this number.
+    /// Length of the label before the data of a labelled disk, in bytes. The offset on the raw disk is larger by this
+    /// number.
     pub label_bytes: u64,
-    /// Transformation of the bytes on the way here, in a word; may be empty.
+    /// Transformation of the byte on the way from the device above to this device, in a word; may be empty.
     pub how: String,
-    /// The places of the byte below: several if it is kept in copies.
+    /// Places of the byte in the lowers of this device: several if the device keeps copies.
     pub below: Vec<Place>,
 }
 
-/// The effect of a change on a disk, a device or an export.
+/// The effect of a live change of a graph on one disk, device or export.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ChangeLine {
-    /// `add`, `remove`, `change`, or `reopen`: unchanged itself, on top of something that changes.
+    /// `add`, `remove`, `change`, or `reopen`: the same options, but on top of a device that changes.
     pub verb: String,
-    /// Name of the disk, device or export.
+    /// Name of the disk, device or export in the spec.
     pub name: String,
-    /// Description of the effect.
+    /// Description of the effect for the operator.
     pub words: String,
 }

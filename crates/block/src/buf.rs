@@ -1,11 +1,11 @@
-//! The buffer pool: aligned memory, counted handles, a bound.
+//! The buffer pool: aligned memory in blocks, handles to the blocks, and a limit on the bytes in use.
 //!
 //! A [`Buf`] is a handle to a run of bytes in a block of the pool. Handles are cheap to clone and to slice. The block
-//! returns to the pool when its last handle is dropped. So a request that the kernel still works on keeps its bytes,
-//! even if its caller has stopped waiting.
+//! returns to the pool when its last handle is dropped. So the buffer of a request in the kernel stays valid even if
+//! the caller of the request has stopped waiting.
 //!
-//! One of the named places of unsafe code: it turns the pool's raw memory into slices. The rule that makes this sound
-//! is counted at run time: any number of [`Ref`]s or one [`RefMut`] per block.
+//! One of the few modules with unsafe code: it turns the pool's raw memory into slices. The rule that makes this
+//! sound is checked at run time: a block has any number of [`Ref`]s, or one [`RefMut`].
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -21,7 +21,8 @@ use crate::{Error, ErrorKind, Notify, Result};
 /// Alignment in bytes of every block of the buffer pool: enough for O_DIRECT on any disk.
 pub const BUF_ALIGN: usize = 4096;
 
-/// Bytes of the longest buffer, and so of the longest single read or write. NBD clients may assume this limit.
+/// Length of the longest buffer, and so of the longest single read or write, in bytes. NBD clients may assume this
+/// limit.
 pub const BUF_MAX_BYTES: usize = 32 << 20;
 
 const CLASSES: usize = (BUF_MAX_BYTES / BUF_ALIGN).ilog2() as usize + 1;
@@ -56,8 +57,8 @@ pub struct Buf {
     len: u32,
 }
 
-/// A reserve of bytes in the buffer pool that lasts longer than one request. It is for a component that must be able to
-/// write while requests that wait for the component hold all other buffers.
+/// A reserve of bytes in the buffer pool that lasts longer than one request. Its owner can take buffers for its
+/// writes even while all other buffers belong to requests that wait for the owner.
 pub struct Reservation {
     pool: BufPool,
     bytes: usize,
@@ -69,10 +70,11 @@ impl Drop for Reservation {
     }
 }
 
-/// The part of the buffer pool from which an object that outlives requests, such as a connection, takes its buffers.
+/// The part of the buffer pool from which an object takes its buffers. The object outlives requests, such as a
+/// connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
-    /// The buffers come from the unreserved part of the pool.
+    /// The buffers come from the unreserved part of the pool, and the object waits until that part has room.
     Free,
     /// The buffers come from a reserve in the pool ([`BufPool::reserve`]) that the creator of the object has made.
     Reserved,
@@ -92,8 +94,8 @@ impl Memory {
 }
 
 impl BufPool {
-    /// Creates a buffer pool with at most `limit_bytes` in use at once. The pool caches up to `keep_bytes` of returned
-    /// blocks for later requests, and gives the others back to the system.
+    /// Creates a buffer pool with at most `limit_bytes` in use at once. The pool keeps up to `keep_bytes` of returned
+    /// blocks for later requests, and returns the other blocks to the system.
     pub fn new(limit_bytes: usize, keep_bytes: usize) -> Self {
         Self(Rc::new(Pool {
             limit_bytes,
@@ -107,7 +109,7 @@ impl BufPool {
     }
 
     /// Returns a buffer of `len` bytes from the unreserved part of the pool. The buffer holds bytes of an earlier
-    /// request of this process, or zeros. The caller must fill it before passing it on.
+    /// request of this process, or zeros. The caller must fill the buffer before it passes the buffer on.
     ///
     /// # Errors
     /// `Limit` if the pool is exhausted, `Invalid` if `len` is zero or above [`BUF_MAX_BYTES`].
@@ -123,7 +125,7 @@ impl BufPool {
         self.give(len, self.0.reserved_bytes.get())
     }
 
-    /// Takes a block for `len` bytes, if `kept` bytes remain free afterwards.
+    /// Returns a buffer of `len` bytes, if `kept` bytes of the pool remain free besides the buffer.
     fn give(&self, len: usize, kept: usize) -> Result<Buf> {
         let class = class_of(len);
         let bytes = class_bytes(class);
@@ -157,7 +159,7 @@ impl BufPool {
     }
 
     /// Returns a buffer for the work of a device on an admitted request. The buffer comes from the reserve of that
-    /// request, so that the device need not wait for requests that wait for this one.
+    /// request. So the device does not wait for other requests, which may themselves wait for this request.
     ///
     /// # Errors
     /// As [`BufPool::wait_for`].
@@ -182,12 +184,13 @@ impl BufPool {
         }
     }
 
-    /// Registers the task of `cx` to be woken when buffers return to the pool.
+    /// Registers the task of `cx`, which is woken when a buffer or a reserve returns to the pool.
     pub fn wake_later(&self, cx: &Context<'_>) {
         self.0.waiting.wake_later(cx);
     }
 
-    /// Reserves `bytes` of the pool for [`BufPool::scratch`] if they are free. Returns whether they were reserved.
+    /// Reserves `bytes` of the pool for [`BufPool::scratch`]. Returns `false`, and reserves nothing, if they are not
+    /// free.
     pub fn reserve(&self, bytes: usize) -> bool {
         let free =
             self.0.used_bytes.get() + self.0.reserved_bytes.get() + bytes <= self.0.limit_bytes;
@@ -197,7 +200,7 @@ impl BufPool {
         free
     }
 
-    /// Gives back `bytes` of the pool that [`BufPool::reserve`] reserved.
+    /// Returns `bytes` that [`BufPool::reserve`] reserved to the unreserved part of the pool.
     pub fn unreserve(&self, bytes: usize) {
         self.0.reserved_bytes.set(self.0.reserved_bytes.get() - bytes);
         self.0.waiting.wake();
@@ -217,7 +220,7 @@ impl BufPool {
         Err(Error::new(ErrorKind::Limit, words))
     }
 
-    /// Returns the number of bytes in the pool's buffers that are in use now.
+    /// Returns the number of bytes in the pool's blocks that are in use now.
     pub fn used_bytes(&self) -> usize {
         self.0.used_bytes.get()
     }
@@ -305,7 +308,7 @@ impl Buf {
         Ref(self)
     }
 
-    /// Returns the bytes of the buffer for writing. Only the creator of the buffer may call this: a payload is
+    /// Returns the bytes of the buffer for writing. Only the creator of the buffer may call this method: a payload is
     /// immutable below the export.
     ///
     /// # Panics
@@ -330,8 +333,8 @@ impl Buf {
         self.as_ptr() == other.as_ptr() && self.len == other.len
     }
 
-    /// Returns the address of the buffer's first byte, for the kernel. The address stays valid as long as a handle
-    /// exists.
+    /// Returns the address of the buffer's first byte, for the kernel. The address stays valid as long as a handle to
+    /// the block exists.
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` lies inside the block: `take` and `slice` ensure that.
         unsafe { self.block().memory.as_ptr().add(self.start as usize) }
@@ -416,7 +419,8 @@ impl Drop for RefMut<'_> {
     }
 }
 
-/// Whether all `bytes` are zero. Checks the ends first, which finds most data in a few steps.
+/// Whether all `bytes` are zero. Checks the first and the last byte before the others, because that is enough for
+/// most data.
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (first, last) = (bytes.first(), bytes.last());
     first.is_none_or(|b| *b == 0)

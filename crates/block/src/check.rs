@@ -1,9 +1,10 @@
-//! The check of every request, made once before a device sees it.
+//! The check of every request, made once before the first device gets the request.
 
 use crate::{Error, ErrorKind, Info, Op, Result};
 
-/// Checks that a device with `info` may receive `op`. The device may then rely on this: ranges are inside the device
-/// and aligned, buffers have the range's length, and writes are permitted.
+/// Checks that a device with the facts `info` may get the operation `op`. The device may then rely on this: the range
+/// is inside the device and aligned, the buffer has the length of the range, and the operation is permitted.
+///
 /// # Errors
 /// `OutOfRange`, `Invalid` or `ReadOnly`, with the value and the limit.
 #[inline]

@@ -1,7 +1,7 @@
 //! Deadlines for many waits at once, without a timer for each.
 //!
-//! A wait is noted with its start time. One watcher task checks all waits while there are any, and ends when there
-//! are none. So a request costs a few stores, and an idle device causes no wake-up.
+//! Each wait is recorded with its start time. One watcher task checks all waits, and ends when there are none. So a
+//! request costs a few stores, and an idle device causes no wake-up.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use crate::{Env, Mono, Waiter};
 
-/// The watcher checks this many times within the limit. So a wait ends late by at most one such part.
+/// Number of times that the watcher task checks the waits within the time limit. So a wait ends late by at most the
+/// limit divided by this number.
 const LOOKS: u32 = 8;
 
-/// A limit on the time that a wait for a future may last.
+/// A time limit for waits. Each wait for a future has the same limit.
 #[derive(Clone)]
 pub struct Deadline(Rc<Watch>);
 
@@ -35,7 +36,7 @@ struct Wait {
 }
 
 impl Deadline {
-    /// Creates a deadline that ends waits after `limit`.
+    /// Creates a deadline that ends each wait after the time `limit`.
     pub fn new(env: &Env, limit: Duration) -> Self {
         Self(Rc::new(Watch {
             env: env.clone(),
@@ -47,13 +48,13 @@ impl Deadline {
         }))
     }
 
-    /// Returns the longest time that a wait may last.
+    /// Returns the time limit of each wait.
     pub fn limit(&self) -> Duration {
         self.0.limit
     }
 
-    /// Returns a future with the answer of `future`. After the limit its answer is `future` itself, which may be
-    /// awaited elsewhere. Dropping `future` only ends the wait for a request below; the request goes on.
+    /// Returns a future with the output of `future`. After the time limit it returns `future` itself, which the
+    /// caller may await elsewhere. Dropping a child request only ends the wait for it; the request runs to its end.
     pub fn guard<F: Future + Unpin>(&self, future: F) -> Guard<F> {
         let watch = self.0.clone();
         let free = watch.free.borrow_mut().pop();
@@ -96,7 +97,7 @@ impl Watch {
     }
 }
 
-/// A wait for a future, with a limit. After the limit its answer is `Err` with the future.
+/// A wait for a future with a time limit. After the limit the wait returns the future itself, as `Err`.
 pub struct Guard<F> {
     future: Option<F>,
     watch: Rc<Watch>,

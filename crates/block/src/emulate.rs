@@ -1,5 +1,5 @@
-//! Features that the device below lacks, emulated in one place: zeros written as data, a discard that does nothing,
-//! blocks smaller than its own.
+//! Features that a lower lacks, emulated by a device above: zeros written as data, a discard that does nothing,
+//! blocks smaller than those of the lower.
 
 use crate::control::Resolved;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     Request, Result, clip_extents,
 };
 
-/// Length of the buffer of zeros.
+/// Length of the emulating device's buffer of zeros, in bytes.
 const ZEROS_BYTES: usize = 256 << 10;
 
 /// A device that emulates features which its lower lacks, such as smaller blocks.
@@ -20,14 +20,15 @@ pub struct Emulate {
 }
 
 impl Emulate {
-    /// The most that one request needs in an emulating device.
+    /// Resources that one request needs in an emulating device.
     pub const NEEDS: Needs = Needs { children: 1, scratch_copies: 2 };
 
-    /// Creates an emulating device over `lower`, with blocks of `block_size` bytes: the size of the lower's blocks, or
-    /// a smaller power of two from 512.
+    /// Creates an emulating device over `lower` with blocks of `block_size` bytes: a power of two from 512 up to the
+    /// block size of the lower.
     ///
     /// # Errors
-    /// `Limit` if the pool has no room for a buffer of zeros, or the lower takes no request of three of its blocks.
+    /// `Limit` if the pool has no room for the buffer of zeros, or if the lower takes no request of three of its
+    /// blocks.
     pub fn new(env: &Env, lower: Lower, block_size: u32) -> Result<Self> {
         let zeros = env.buf(ZEROS_BYTES)?;
         zeros.write().fill(0);
@@ -55,7 +56,8 @@ impl Emulate {
         !info.read_only && (!info.native_zeroes || !info.discard) || block_size < info.block_size
     }
 
-    /// Returns the whole blocks below that hold `range`, if `range` does not consist of whole blocks.
+    /// Returns the smallest range of whole blocks of the lower that holds `range`; `None` if `range` consists of such
+    /// blocks.
     fn widened(&self, range: ByteRange) -> Option<ByteRange> {
         let block = self.lower.info().block_size;
         if range.is_aligned(block) {
@@ -75,7 +77,8 @@ impl Emulate {
         Ok(())
     }
 
-    /// Writes the data. Writes that share a block below run one after the other, so that none undoes another.
+    /// Writes `data` to `range`. Writes that share a block of the lower run one after the other, because each writes
+    /// the whole block.
     async fn write(&self, range: ByteRange, data: Buf, fua: bool) -> Result<()> {
         let Some(wide) = self.widened(range) else {
             let _shared = self.lock.lock(range, Mode::Shared).await;
@@ -106,7 +109,8 @@ impl Emulate {
         Ok(())
     }
 
-    /// Discards whole blocks only. The edges keep their bytes, which the contract allows.
+    /// Discards the whole blocks of the lower in `range`. The bytes at the edges keep their content, which the
+    /// contract of a discard allows.
     async fn discard(&self, range: ByteRange, fua: bool) -> Result<()> {
         let block = u64::from(self.lower.info().block_size);
         let whole = ByteRange::between(

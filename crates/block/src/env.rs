@@ -1,8 +1,9 @@
-//! Access to the world: disks, network, clock and timers, randomness. No other part of Cairn may touch time, threads,
-//! files or sockets. `runtime` implements the real world, `sim` the seeded simulation.
+//! Access to the world: disks, network, clock and timers, randomness. No other part of Cairn may use time, threads,
+//! files or sockets. `runtime` implements access to the real world, `sim` the seeded simulation.
 //!
-//! Some methods hand state over to the next process. The *supervisor* is the process that outlives this one and keeps
-//! descriptors, memory and keys for it: Cairn's own, or a service manager.
+//! Some methods hand state over to the next process. In this module the *supervisor* is the process that outlives
+//! this process and holds descriptors, memory and keys for the next one: Cairn's own supervisor, or a service
+//! manager.
 
 use std::fmt;
 use std::future::Future;
@@ -23,41 +24,43 @@ mod ticket;
 pub use storage::{CacheMode, DiskIo, Open, Place, Storage, StorageFacts, StorageNow};
 pub use ticket::{Outcome, Ticket, Tickets};
 
-/// A boxed future of one core, for work that is done once and not for each request.
+/// A boxed future on one core, for work that is not done for each request.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// A handle to the environment of a core: its disks, network, clock, timers and randomness. Cheap to clone.
 #[derive(Clone)]
 pub struct Env(Rc<dyn World>);
 
-/// A point on the monotonic clock: the time since some fixed past.
+/// A point in time on the monotonic clock, as the time since a fixed point in the past.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Mono(pub Duration);
 
 impl Mono {
-    /// Returns the time from `earlier` to this point; zero if it is not later.
+    /// Returns the time from `earlier` to this point; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the point in time that is `delay` later than this one.
+    /// Returns the point in time that is `delay` later than this point.
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(delay))
     }
 }
 
-/// An implementation of the environment of a core: its disks, network, clock, timers and randomness. There are two.
+/// An implementation of the environment of a core: disks, network, clock, timers and randomness. `runtime` has one,
+/// and `sim` has one.
 pub trait World {
-    /// Returns the present monotonic time, read once per turn of the core.
+    /// Returns the present monotonic time, which the core reads once in each turn of its event loop.
     fn now(&self) -> Mono;
-    /// Returns the present monotonic time, read anew. It is for measuring work that may be over within a turn.
+    /// Returns the present monotonic time, read from the clock at this call. It is for measuring work that may end
+    /// within one turn of the event loop.
     fn clock(&self) -> Mono {
         self.now()
     }
-    /// Returns the time of the wall clock since 1970: for labels and messages, never for decisions.
+    /// Returns the time of the wall clock since 1970. It may be used in labels and messages, never for decisions.
     fn wall(&self) -> Duration;
-    /// Sets a timer that wakes `waker` at `at` or soon after.
+    /// Sets a timer that wakes `waker` at the time `at`, or soon after.
     fn set_timer(&self, at: Mono, waker: &Waker) -> TimerId;
     /// Clears a timer that [`World::set_timer`] has set.
     fn clear_timer(&self, timer: TimerId);
@@ -65,9 +68,10 @@ pub trait World {
     fn random(&self, stream: &'static str) -> u64;
     /// Runs `task` on this core until the task ends. `name` is for traces.
     fn spawn(&self, name: &'static str, task: LocalFuture<()>);
-    /// Runs `job`, which may occupy a core for long, on another thread. The future resolves when the job has run.
+    /// Runs `job` on another thread, because the job may use a core for long. The future resolves when the job has
+    /// ended.
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
-    /// Fills `into` with random bytes that are good for keys, and keeps no copy of them.
+    /// Fills `into` with random bytes that can serve as a key, and stores no copy of them.
     fn random_secret(&self, into: &mut [u8]) {
         for word in into.chunks_mut(8) {
             let random = self.random("secret").to_le_bytes();
@@ -75,41 +79,43 @@ pub trait World {
         }
     }
     /// Returns the key or passphrase that `wanted` describes, unchanged: 1 to [`crate::SECRET_BYTES_MAX`] bytes. May
-    /// block the core while a person types.
+    /// block the core while the operator types a passphrase.
     ///
     /// # Errors
-    /// `Denied`, with the next step, for every failure that a person can correct; `Unsupported` in a world without
-    /// secrets.
+    /// `Denied`, with the next step, for every failure that the operator can correct; `Unsupported` in an environment
+    /// without secrets.
     fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
         let why = format!("{}: this environment has no keys", wanted.prompt);
         Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, why))))
     }
-    /// Gives the key of the open device `full_name` to the supervisor, for the next process, so that no person must type the
-    /// key again. Does nothing if there is no supervisor, or if the next process can read the key from its source.
+    /// Passes the key of the open device `full_name` to the supervisor, so that the next process can open the device
+    /// without a passphrase from the operator. Does nothing if there is no supervisor, or if the next process can
+    /// read the key from its source.
     ///
     /// # Errors
-    /// `Unsupported` where memory for it is not available; errors of the system.
+    /// `Unsupported` if the system has no memory that can be passed to the supervisor; errors of the system.
     fn keep_secret(&self, _who: &str, _key: &Secret) -> Result<()> {
         Ok(())
     }
-    /// Returns the key that an earlier process gave to the supervisor for the device `full_name`, if there is one.
+    /// Returns the key that an earlier process passed to the supervisor for the device `full_name`; `None` if there is no
+    /// such key.
     ///
     /// # Errors
-    /// `Corrupt` if the supervisor holds no valid key for the device; errors of the system.
+    /// `Corrupt` if the supervisor holds an invalid key for the device; errors of the system.
     fn kept_secret(&self, _who: &str) -> Result<Option<Secret>> {
         Ok(None)
     }
     /// Returns the buffer pool of this core.
     fn pool(&self) -> &BufPool;
-    /// Returns the facts about a disk that [`World::open`] would find, without changes and without a lock.
+    /// Returns the facts about the disk that [`World::open`] would open, without changing or locking the disk.
     ///
     /// # Errors
-    /// `NotFound` (not for a file that would be created), `Denied`, `Unsupported`.
+    /// `NotFound` (not for a file that an opening would create), `Denied`, `Unsupported`.
     fn probe(&self, open: &Open) -> Result<StorageFacts>;
-    /// Opens the disk that `open` names.
+    /// Opens and locks the disk that `open` describes.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `InUse` with the holder if it can be known, `Unsupported`.
+    /// `NotFound`, `Denied`, `InUse` with the process that has the disk if it is known, `Unsupported`.
     fn open(&self, open: &Open) -> Result<Rc<dyn Storage>>;
     /// Listens for connections at the address `at`.
     ///
@@ -121,97 +127,102 @@ pub trait World {
     /// # Errors
     /// `NotFound`, `Denied`, and other errors of the kernel.
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>>;
-    /// Mounts a FUSE file system on the directory `at`. Requests of the kernel come as messages through the channel.
-    /// After the channel has ended the mount is dead, and remains until it is unmounted.
+    /// Mounts a FUSE file system on the directory `at`, and returns the channel to the kernel. The kernel's requests
+    /// come as messages through the channel. After the channel has ended, the mount returns errors until it is
+    /// unmounted.
     ///
     /// # Errors
-    /// `Denied` without the right to mount; `NotFound`, and other errors of the kernel; `Unsupported` where there are
-    /// no mounts.
+    /// `Denied` without the right to mount; `NotFound`, and other errors of the kernel; `Unsupported` in an
+    /// environment without mounts.
     fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
         let why = format!("{}: this environment cannot mount a volume", at.display());
         Err(Error::new(ErrorKind::Unsupported, why))
     }
-    /// Returns the names of all state (channels, connections, bytes) that an earlier process gave to the supervisor and
-    /// that was not taken over yet.
+    /// Returns the names of all state (channels, connections, bytes) that an earlier process passed to the
+    /// supervisor, and that this process has not taken over yet.
     fn inherited(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Makes the supervisor close the state that it keeps under `name`.
+    /// Makes the supervisor close the state that it holds under the name `name`.
     ///
     /// # Errors
     /// Errors of the system.
     fn fdstore_remove(&self, _name: &str) -> Result<()> {
         Ok(())
     }
-    /// Gives `bytes` to the supervisor under `name`, for the next process. Returns whether there is a supervisor.
+    /// Passes `bytes` to the supervisor under the name `name`, for the next process. Returns whether there is a
+    /// supervisor.
     ///
     /// # Errors
     /// Errors of the system.
     fn fdstore_put(&self, _name: &str, _bytes: &[u8]) -> Result<bool> {
         Ok(false)
     }
-    /// Takes the bytes that an earlier process gave to the supervisor under `name`. The bytes cannot be taken a second
-    /// time, even if this process dies.
+    /// Takes over the bytes that an earlier process passed to the supervisor under `name`. The bytes can be taken
+    /// only once, even if this process dies.
     ///
     /// # Errors
-    /// `NotFound` if the supervisor has no bytes under `name`; `Limit` if it has more than `most`; errors of the
-    /// system.
+    /// `NotFound` if the supervisor holds no bytes under `name`; `Limit` if there are more than `most` bytes; errors
+    /// of the system.
     fn take_bytes(&self, name: &str, _most: usize) -> Result<Vec<u8>> {
         Err(nothing_left(name))
     }
-    /// Takes over the connection that the supervisor keeps under `name` ([`Socket::fdstore_put`]).
+    /// Takes over the connection that an earlier process passed to the supervisor under `name`
+    /// ([`Socket::fdstore_put`]).
     ///
     /// # Errors
-    /// `NotFound` if the supervisor has nothing under `name`; errors of the system.
+    /// `NotFound` if the supervisor holds no connection under `name`; errors of the system.
     fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
         Err(nothing_left(name))
     }
-    /// Whether a supervisor outlives this process, and keeps its state for the next process.
+    /// Whether a supervisor outlives this process, and holds state for the next process.
     fn has_supervisor(&self) -> bool {
         false
     }
-    /// Returns the memory named `name`, which outlives this process: the memory that an earlier process left, of
-    /// whatever size; otherwise `bytes` of zeros. Within one process a name always stands for the same memory. Only one
-    /// user may have the memory at a time, until it drops the memory.
+    /// Returns the memory called `name`, which outlives this process. If an earlier process left the memory, it has
+    /// the size and the bytes of that memory; otherwise it has `bytes` zeros. Only one user of this process may have
+    /// the memory at a time, until the user drops it.
     ///
     /// # Errors
-    /// `Unsupported` without a supervisor; `InUse` if the memory has a user; errors of the system.
+    /// `Unsupported` without a supervisor; `InUse` if another user has the memory; errors of the system.
     fn persistent_memory(&self, name: &str, _bytes: u64) -> Result<PersistentMemory> {
         let words = format!("{name}: no supervisor keeps memory across restarts of this process");
         Err(Error::new(ErrorKind::Unsupported, words))
     }
-    /// Gives all persistent memory and the keys of open devices to the present supervisor once more.
+    /// Passes all persistent memory and the keys of open devices to the present supervisor again.
     ///
     /// # Errors
     /// Errors of the system.
     fn fdstore_put_memory(&self) -> Result<()> {
         Ok(())
     }
-    /// Takes all persistent memory and the keys of open devices back from the supervisor: they end with this process.
+    /// Removes all persistent memory and the keys of open devices from the supervisor, so that they end with this
+    /// process.
     ///
     /// # Errors
     /// Errors of the system.
     fn fdstore_remove_memory(&self) -> Result<()> {
         Ok(())
     }
-    /// Takes over the channel of a mount that the supervisor keeps under `name`. Unanswered requests come again only
-    /// after [`Channel::resend`]. `at` is the mount point. `counts` is the file with the counts of
-    /// [`Channel::came_again`]; without it nothing is counted.
+    /// Takes over the channel of the mount at `at` that an earlier process passed to the supervisor under `name`. The
+    /// kernel sends unanswered requests again only after [`Channel::resend`]. `counts` is the path of the file in
+    /// which [`Channel::came_again`] counts repeated requests.
     ///
     /// # Errors
-    /// `NotFound` if the supervisor has nothing under `name`.
+    /// `NotFound` if the supervisor holds no channel under `name`.
     fn take_over(&self, name: &str, _at: &Path, _counts: &Path) -> Result<Rc<dyn Channel>> {
         Err(nothing_left(name))
     }
 
-    /// Records an event of a device for monitoring. The event need not reach a reader.
+    /// Records an event of a device for monitoring programs. The event may be lost.
     fn emit(&self, _event: Event) {}
-    /// Returns the recent events of the process's devices, if the environment keeps them.
+    /// Returns the recent events of this process's devices; `None` if the environment stores no events.
     fn events(&self) -> Option<Rc<Events>> {
         None
     }
 
-    /// Reads the whole file at `path`, such as a certificate. An environment without files refuses every path.
+    /// Reads the whole file at `path`, such as a certificate. An environment without files returns an error for every
+    /// path.
     ///
     /// # Errors
     /// `NotFound`, `Denied`; `Limit` if the file is longer than `most` bytes.
@@ -219,7 +230,7 @@ pub trait World {
         Err(no_files(path))
     }
 
-    /// Reads a small file, such as the key of a certificate, into locked memory, as [`World::read_file`] reads one.
+    /// Reads the whole small file at `path` into locked memory, such as the key of a certificate.
     ///
     /// # Errors
     /// As [`World::read_file`].
@@ -228,7 +239,7 @@ pub trait World {
     }
 }
 
-/// Returns the error for state under `name` that no earlier process has given to the supervisor.
+/// Returns the error for state under the name `name` that no earlier process has passed to the supervisor.
 pub fn nothing_left(name: &str) -> Error {
     Error::new(
         ErrorKind::NotFound,
@@ -287,12 +298,12 @@ impl Env {
         Self(world)
     }
 
-    /// Runs a task as [`World::spawn`] does.
+    /// Runs `task` as [`World::spawn`] does.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
         self.0.spawn(name, Box::pin(task));
     }
 
-    /// Runs a job as [`World::work`] does.
+    /// Runs `job` as [`World::work`] does.
     pub fn work(&self, job: impl FnOnce() + Send + 'static) -> LocalFuture<()> {
         self.0.work(Box::new(job))
     }
@@ -315,7 +326,7 @@ impl Env {
         Sleep { env: self.clone(), at, timer: None }
     }
 
-    /// Lets all other ready tasks run first. Background passes call it between their steps.
+    /// Lets all other ready tasks of the core run first. Background work calls it between two steps.
     pub async fn give_way(&self) {
         let mut gave = false;
         std::future::poll_fn(|cx| {
@@ -328,8 +339,8 @@ impl Env {
         .await;
     }
 
-    /// Returns the output of `future`; `None` if it takes longer than `limit`. Requests below that the future has
-    /// started go on: only the wait ends.
+    /// Returns the output of `future`; `None` if `future` takes longer than `limit`. Requests that `future` has
+    /// started on lowers run to their end: only the wait ends.
     pub async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         first(future, self.sleep(limit)).await.ok()
     }
@@ -381,7 +392,7 @@ impl Drop for Sleep {
 /// Address of a socket, for listening or connecting.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Address {
-    /// Path of a unix socket, made with mode 0600.
+    /// Path of a unix socket, which is created with mode 0600.
     Unix(PathBuf),
     /// Host and TCP port.
     Tcp(String, u16),
@@ -397,23 +408,23 @@ impl fmt::Display for Address {
     }
 }
 
-/// Name under which the supervisor keeps listeners for the next process.
+/// Name under which the supervisor holds listeners for the next process.
 pub const LISTENER: &str = "listener";
 
 /// An open socket that listens for connections.
 pub trait Listener {
     /// Waits for the next connection of a client.
     fn accept(&self) -> LocalFuture<Result<Rc<dyn Socket>>>;
-    /// Returns the address on which the listener listens, with the port that the kernel chose if it did.
+    /// Returns the address on which the listener listens. If the kernel chose the port, the address has that port.
     fn address(&self) -> Address;
     /// Closes the listener; a waiting accept returns `Stopped`.
     fn close(&self);
-    /// Cancels the waiting accept: it returns a connection that has already arrived, or an error. Later connections
-    /// wait for the next accept.
+    /// Cancels the waiting accept: the accept returns a connection that has already arrived, or an error. Later
+    /// connections wait for the next accept.
     fn call_off(&self);
-    /// Gives the listener to the supervisor as [`LISTENER`], if there is one. Until the listener is closed, connections
-    /// that arrive while no process runs wait for the next process. A listener that this process received under another
-    /// name stays with its owner.
+    /// Passes the listener to the supervisor as [`LISTENER`], if there is a supervisor. Then connections that arrive
+    /// while no process runs wait for the next process, until the listener is closed. A listener that this process
+    /// got under another name from a service manager stays with the service manager.
     ///
     /// # Errors
     /// Errors of the system.
@@ -422,30 +433,33 @@ pub trait Listener {
     }
 }
 
-/// A connection: bytes both ways, with at most one receive and one send in flight.
+/// A connection: a stream of bytes in each direction, with at most one receive and one send in flight.
 pub trait Socket {
-    /// Receives bytes of the stream, up to the length of `into`. A count of 0 in the outcome is the end of the stream.
+    /// Receives bytes of the stream, up to the length of `into`. At the end of the stream the outcome has the count
+    /// 0.
     fn recv(&self, into: Buf) -> Ticket;
-    /// Sends the bytes of `parts` in order. The count in the outcome may be less than all.
+    /// Sends the bytes of `parts` in order. The outcome has the number of bytes that were sent, which may be less
+    /// than all.
     fn send(&self, parts: Vec<Buf>) -> Ticket;
     /// Ends both directions of the connection. Operations in flight complete with an error or a short count.
     fn shutdown(&self);
     /// Returns a description of the connection's peer in words.
     fn peer(&self) -> String;
-    /// Cancels the receive in flight: it returns the bytes that have already arrived, or an error. No byte of the
-    /// stream is lost.
+    /// Cancels the receive in flight: the receive returns the bytes that have already arrived, or an error. No byte
+    /// of the stream is lost.
     fn call_off(&self);
-    /// Whether the peer of the connection sends no more bytes: it is closed, or closed for sending. Bytes that it sent
-    /// before may still be unreceived. `false` where this is not known.
+    /// Whether the connection's peer can send no more bytes: the peer has closed the connection, or its sending
+    /// direction. Bytes that the peer sent before may not be received yet. `false` if the environment cannot detect
+    /// this.
     fn is_gone(&self) -> bool {
         false
     }
-    /// Whether another process could continue the connection: bytes on the wire are its only state.
+    /// Whether another process could continue the connection: the connection has no state besides its socket.
     fn may_outlive(&self) -> bool {
         false
     }
-    /// Gives the connection to the supervisor under `name`. The name has at most 255 characters of ASCII, and no colon.
-    /// Returns whether there is a supervisor.
+    /// Passes the connection to the supervisor under `name`. The name has at most 255 characters of ASCII, and no
+    /// colon. Returns whether there is a supervisor.
     ///
     /// # Errors
     /// Errors of the system.
@@ -454,57 +468,62 @@ pub trait Socket {
     }
 }
 
-/// A channel of messages to the kernel. Each message is received as a whole or not at all, and sent as a whole.
-/// Receiving and sending are immediate; only [`Channel::ready`] waits.
+/// A channel of messages between this process and the kernel. Each message is received and sent completely or not at
+/// all. Receiving and sending never wait; only [`Channel::ready`] waits.
 pub trait Channel {
-    /// Takes the next message of the channel, into `head` and then into `rest`. Returns its length; `None` if there is
-    /// no message now.
+    /// Receives the next message of the channel: its first bytes into `head`, the others into `rest`. Returns the
+    /// length of the message; `None` if there is no message now.
     ///
     /// # Errors
     /// `Stopped` at the end of the channel, and other errors of the kernel.
     fn recv(&self, head: &Buf, rest: &Buf) -> Result<Option<usize>>;
-    /// Resolves when the channel may have a message, or is at its end.
+    /// Resolves when the channel may have a message, or has ended.
     fn ready(&self) -> Ticket;
-    /// Sends one message: `head`, and then `rest`.
+    /// Sends one message: the bytes of `head`, then those of `rest`.
     ///
     /// # Errors
-    /// `NotFound` if the message is an answer that is not awaited any more, and other errors of the kernel.
+    /// `NotFound` if the message is a reply for which the kernel does not wait any more, and other errors of the
+    /// kernel.
     fn send(&self, head: &[u8], rest: Option<&Buf>) -> Result<()>;
-    /// Locks the buffer's memory, so that a message is moved even if this process dies meanwhile.
+    /// Locks the memory of `buf`, so that the kernel can complete a message in the buffer even if this process dies
+    /// meanwhile.
     ///
     /// # Errors
     /// `Limit` if more memory may not be locked.
     fn pin(&self, buf: &Buf) -> Result<()>;
-    /// Returns a description of the useful features that the kernel did not grant to the channel, if there are any.
+    /// Returns a description of the useful features that the kernel does not support on the channel; `None` if it
+    /// supports all.
     fn lacks(&self) -> Option<&str>;
-    /// Gives the channel to the supervisor under `name`: it then pauses at the end of this process instead of ending.
-    /// The name has at most 255 characters of ASCII, and no colon. Returns whether there is a supervisor.
+    /// Passes the channel to the supervisor under `name`. Then the channel pauses when this process ends, instead of
+    /// ending too. The name has at most 255 characters of ASCII, and no colon. Returns whether there is a supervisor.
     ///
     /// # Errors
     /// Errors of the system.
     fn fdstore_put(&self, _name: &str) -> Result<bool> {
         Ok(false)
     }
-    /// Returns the name under which the supervisor keeps the channel, if it keeps it.
+    /// Returns the name under which the supervisor holds the channel; `None` if the supervisor does not hold it.
     fn fdstore_name(&self) -> Option<String> {
         None
     }
-    /// Takes the channel back from the supervisor: it then ends with this process.
+    /// Removes the channel from the supervisor, so that the channel ends with this process.
     ///
     /// # Errors
     /// Errors of the system.
     fn fdstore_remove(&self) -> Result<()> {
         Ok(())
     }
-    /// Ends the channel at once: callers that wait for an answer get an error, and no process continues the channel.
+    /// Ends the channel at once: programs that wait for a reply get an error, and no process can continue the
+    /// channel.
     ///
     /// # Errors
     /// Errors of [`Channel::withdraw`]; the channel has ended all the same.
     fn close(&self) -> Result<()> {
         Ok(())
     }
-    /// Makes all requests come again that earlier processes have received and not answered. It may be called once after
-    /// a takeover, before the first message is taken, and when no other process works on any of them.
+    /// Makes the kernel send again all requests that earlier processes received and did not answer. It may be called
+    /// once after the channel was taken over, before the first message is received, and while no other process
+    /// carries out such a request.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -514,17 +533,17 @@ pub trait Channel {
             "this FUSE channel cannot request unanswered requests again",
         ))
     }
-    /// Counts one more start of the repeated request with number `number`. Returns how often that request has come
-    /// again, over all processes. The count is written before this returns.
+    /// Counts one more start of the resent request `number`. Returns how often that request was resent, to all
+    /// processes together. The count is stored before the method returns.
     ///
     /// # Errors
-    /// Errors of the file that holds the counts.
+    /// Errors of the file with the counts.
     fn came_again(&self, _number: u64) -> Result<u64> {
         Ok(1)
     }
 }
 
-/// Returns the error for every call to a core that is going down.
+/// Returns the error for every call to a core that is stopping.
 pub fn stopped() -> Error {
     Error::new(ErrorKind::Stopped, "the graph is stopping")
 }

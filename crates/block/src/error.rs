@@ -1,5 +1,5 @@
-//! Errors: a kind, a reason, a place, a message and a next step, each a field. Callers match on the kind and the
-//! reason. The message names the value and the limit.
+//! Errors: a kind, a reason, a place, a message and a next step, each a field of the error. Callers match on the kind
+//! and the reason. The message names the wrong value and the limit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub enum ErrorKind {
     Unsupported,
     /// A write to a read-only device or file.
     ReadOnly,
-    /// No room: the disk below is full.
+    /// A device or the file system below it has no free space, or a write ends past the end of the device.
     NoSpace,
     /// A disk returned an error to a request.
     Io,
@@ -29,17 +29,18 @@ pub enum ErrorKind {
     Corrupt,
     /// The device failed earlier. It may have lost writes, so it refuses every request.
     Faulted,
-    /// A request got no answer within a deadline that the message names.
+    /// A request was not answered within the deadline that the message names.
     TimedOut,
-    /// A needed part is missing, such as a member. The operation may go on without the part after an explicit decision.
+    /// A needed part of a graph is missing, such as a member. The operation may run without the part after an
+    /// explicit decision of the operator.
     Degraded,
     /// The named file, device or export does not exist.
     NotFound,
-    /// The disk, address or name is held by another user.
+    /// The disk, address or name is in use by another process, machine or client.
     InUse,
-    /// The permission or the key for the operation is missing.
+    /// The caller lacks the permission or the key for the operation.
     Denied,
-    /// The graph is going down.
+    /// The graph is stopping.
     Stopped,
     /// The operation would pass a limit that the message names.
     Limit,
@@ -79,24 +80,24 @@ struct Inner {
 }
 
 impl Error {
-    /// Creates an error with a kind and a message: one sentence that names the value and the limit.
+    /// Creates an error from a kind and a message: one sentence that names the wrong value and the limit.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Self(Arc::new(Inner { kind, reason: None, message, next: None, place: None, os: None }))
     }
 
-    /// Creates an error with a reason, and with the kind of that reason.
+    /// Creates an error from a reason and a message; the kind is that of the reason.
     pub fn because(reason: Reason, message: impl Into<String>) -> Self {
         Self::new(reason.kind(), message).with(|inner| inner.reason = Some(reason))
     }
 
-    /// Adds to the error the next step for a person: an imperative without a full stop.
+    /// Adds the next step for the operator to the error: an imperative without a full stop.
     pub fn next(self, step: impl Into<String>) -> Self {
         let step = step.into();
         self.with(|inner| inner.next = Some(step))
     }
 
-    /// Creates an error from an errno of the kernel and a description of the attempt.
+    /// Creates an error from an errno of the kernel and a description of the operation that failed.
     pub fn os(errno: i32, tried: impl fmt::Display) -> Self {
         let kind = match errno {
             2 | 6 | 19 => ErrorKind::NotFound, // ENOENT, ENXIO, ENODEV
@@ -115,7 +116,8 @@ impl Error {
         Self::new(kind, format!("{tried}: {cause}")).with(|inner| inner.os = Some(errno))
     }
 
-    /// Creates an error from a standard I/O error and a description of the attempt, as [`Error::os`] does.
+    /// Creates an error from a standard I/O error and a description of the operation that failed, as [`Error::os`]
+    /// does.
     pub fn io(error: &std::io::Error, tried: impl fmt::Display) -> Self {
         match error.raw_os_error() {
             Some(errno) => Self::os(errno, tried),
@@ -133,7 +135,8 @@ impl Error {
             .next("choose a smaller size, or a file on another file system")
     }
 
-    /// Sets the place of the error (the name of a device, or a path) to `place`, unless it has a place already.
+    /// Sets the place of the error (the name of a device, or a path) to `place`, unless the error has a place
+    /// already.
     pub fn at(self, place: impl fmt::Display) -> Self {
         if self.0.place.is_some() {
             return self;
@@ -141,7 +144,8 @@ impl Error {
         self.with(|inner| inner.place = Some(place.to_string()))
     }
 
-    /// Sets the place of the error to `place`. Another place that the error had becomes part of its message.
+    /// Sets the place of the error to `place`. If the error had another place, that place is added to the front of
+    /// the message.
     pub fn within(self, place: &str) -> Self {
         self.with(|inner| {
             if let Some(inside) = inner.place.replace(place.to_owned())
@@ -152,7 +156,7 @@ impl Error {
         })
     }
 
-    /// Removes the place of the error: it becomes part of the message, behind `before`.
+    /// Removes the place of the error, and adds `before` and the place to the front of the message.
     pub fn message_after(self, before: &str) -> Self {
         self.within(before).with(|inner| {
             inner.place = None;
@@ -160,7 +164,7 @@ impl Error {
         })
     }
 
-    /// Removes the place of the error, for a text that names the place already.
+    /// Removes the place of the error, for a text that already contains the place.
     pub fn without_place(self) -> Self {
         self.with(|inner| inner.place = None)
     }
@@ -184,17 +188,17 @@ impl Error {
         }
     }
 
-    /// Returns the reason of the error, if it has one beyond its kind.
+    /// Returns the reason of the error; `None` if the error has only a kind.
     pub fn reason(&self) -> Option<Reason> {
         self.0.reason
     }
 
-    /// Returns the place of the error: the name of a device or a path.
+    /// Returns the place of the error: the name of a device, or a path; `None` if the error has no place.
     pub fn place(&self) -> Option<&str> {
         self.0.place.as_deref()
     }
 
-    /// Returns the next step for a person that the error names, if it names one.
+    /// Returns the next step for the operator; `None` if the error names none.
     pub fn next_step(&self) -> Option<&str> {
         self.0.next.as_deref()
     }
@@ -204,12 +208,12 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the errno of the kernel, if the error came from the kernel.
+    /// Returns the errno of the kernel from which the error was created; `None` for other errors.
     pub fn os_code(&self) -> Option<i32> {
         self.0.os
     }
 
-    /// Returns the errno that a client gets for the error.
+    /// Returns the errno in the reply to a client for the error.
     pub fn errno(&self) -> i32 {
         self.0.kind.errno()
     }

@@ -1,4 +1,4 @@
-//! Events of devices, for monitoring.
+//! Events of devices that the operator or a monitoring program reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use crate::Notify;
 
-/// Most events of a process that are kept for later readers; the oldest are dropped first.
+/// Most events that a process keeps for later readers; the oldest ones are dropped first.
 pub const EVENTS_MAX: usize = 1024;
 
-/// An event of a device that a person or a program may want to know at once.
+/// An event of a device that the operator or a monitoring program may need at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
     /// Type of the event.
     pub what: What,
     /// Name of the device in the spec.
     pub device: String,
-    /// Member of the device that the event concerns, if the device has several.
+    /// Name of the member that the event concerns, if the device has several.
     pub member: Option<String>,
-    /// Details of the event for people; may be empty.
+    /// Details of the event for the operator; may be empty.
     pub words: String,
 }
 
@@ -31,7 +31,7 @@ pub enum What {
     ResyncBegun,
     /// The resync of a member has ended: it is in sync.
     ResyncEnded,
-    /// A range that a member could not read was rewritten.
+    /// A range that a member could not read was rewritten with the bytes of another member.
     RangeRewritten,
     /// A scrub of a redundant device has begun.
     ScrubBegun,
@@ -39,9 +39,9 @@ pub enum What {
     ScrubEnded,
     /// A spare has replaced a failed member.
     SpareTaken,
-    /// A disk did not answer in time.
+    /// A disk did not answer a request in time.
     DiskLate,
-    /// A label of a disk could not be written.
+    /// The label of a disk could not be written.
     LabelUnwritable,
     /// The file of a disk was truncated by another program.
     DiskCut,
@@ -71,10 +71,10 @@ impl What {
     }
 }
 
-/// An event of a device that was recorded, with its number and time.
+/// An event of a device, with its number and time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordedEvent {
-    /// Number of the event among those of the process; the first one is 1.
+    /// Number of the event among the events of the process, from 1.
     pub number: u64,
     /// Time of the event, by the wall clock since 1970.
     pub at: Duration,
@@ -82,7 +82,7 @@ pub struct RecordedEvent {
     pub event: Event,
 }
 
-/// The latest events of one process. A reader that is too slow misses some, and detects that by their numbers.
+/// Buffer of the latest events of one process. A slow reader misses events, and detects this by their numbers.
 #[derive(Default)]
 pub struct Events {
     kept: RefCell<VecDeque<RecordedEvent>>,
@@ -104,12 +104,12 @@ impl Events {
         self.waiters.wake();
     }
 
-    /// Returns the events with numbers above `number` that are still kept.
+    /// Returns the events with numbers above `number` that the buffer still has.
     pub fn after(&self, number: u64) -> Vec<RecordedEvent> {
         self.kept.borrow().iter().filter(|told| told.number > number).cloned().collect()
     }
 
-    /// Waits for an event with a number above `number`, and returns all such events that are kept.
+    /// Waits until there is an event with a number above `number`, and returns all such events that the buffer has.
     pub async fn next_after(&self, number: u64) -> Vec<RecordedEvent> {
         self.waiters.until(|| self.last.get() > number).await;
         self.after(number)

@@ -1,26 +1,26 @@
-//! A set of futures that are awaited together, each with a deadline of its own if it has one.
+//! A set of futures that one task awaits together, each with a deadline of its own if it has one.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Futures that are awaited together and answered in any order. The caller provides the memory: a fan allocates
-/// nothing.
+/// Futures that one task awaits together, and that end in any order. The caller provides the memory; a fan allocates
+/// none.
 ///
-/// A child with a deadline is a [`Guard`](crate::Guard). After the limit its answer is the child itself, and the
-/// caller can await it elsewhere. So a late request keeps its buffers.
+/// A child request with a deadline is a [`Guard`](crate::Guard). If the deadline passes, the guard returns the child
+/// request itself, and the caller can await it elsewhere. So a late request keeps its buffers.
 pub struct Fan<'r, F>(&'r mut [Option<F>]);
 
 impl<'r, F: Future + Unpin> Fan<'r, F> {
-    /// Creates a fan of the futures in `room`, and of those that [`Fan::add`] puts into its empty elements.
+    /// Creates a fan of the futures in `room`. [`Fan::add`] puts further futures into empty elements of `room`.
     pub fn new(room: &'r mut [Option<F>]) -> Self {
         Self(room)
     }
 
-    /// Adds a future to the fan under the number `index`.
+    /// Adds a future to the fan as number `index`.
     ///
     /// # Panics
-    /// If the fan already has a future with that number, or no room for it.
+    /// If the fan already has a future with this number, or `room` has no such element.
     pub fn add(&mut self, index: usize, future: F) {
         assert!(
             self.0[index].replace(future).is_none(),
@@ -28,8 +28,8 @@ impl<'r, F: Future + Unpin> Fan<'r, F> {
         );
     }
 
-    /// Waits for the next answer of any future in the fan, and returns it with the future's number; `None` if the fan
-    /// is empty.
+    /// Waits until any future of the fan has ended, and returns its output with the number of the future; `None` if
+    /// the fan is empty.
     pub async fn next(&mut self) -> Option<(usize, F::Output)> {
         poll_fn(|cx| {
             let mut is_empty = true;
@@ -47,7 +47,7 @@ impl<'r, F: Future + Unpin> Fan<'r, F> {
     }
 }
 
-/// Waits for all futures at once, and returns their answers in the order of the futures.
+/// Waits for all `futures` at the same time, and returns their outputs in the order of the futures.
 pub async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     let mut room: Vec<_> = futures.into_iter().map(Some).collect();
     let mut answers: Vec<_> = room.iter().map(|_| None).collect();

@@ -1,26 +1,27 @@
-//! Memory of a failed flush: later flushes fail too.
+//! The first failed flush of a device, kept so that later flushes of the device fail too.
 
 use std::cell::{Cell, RefCell};
 
 use crate::seeded::{self, Bug};
 use crate::{Error, ErrorKind, Mutex, Result};
 
-/// The first failed flush of a device, if one has failed. The lost writes are unknown after it, so no later flush can
-/// make them durable, even if the device below reports success.
+/// The first failed flush of a device, if any flush has failed. After the failure it is unknown which writes were
+/// lost. So no later flush can make them durable, even if the lower reports success.
 #[derive(Default)]
 pub struct FlushFault {
     first: RefCell<Option<Error>>,
-    /// Lock held by the running flush.
+    /// Lock that the running flush of the device holds.
     turn: Mutex,
-    /// Number of flushes that were started.
+    /// Number of flushes of the device that were started.
     begun: Cell<u64>,
-    /// Number of the last flush that has succeeded, from 1.
+    /// Number of the last flush of the device that has succeeded, from 1; 0 if no flush has.
     succeeded: Cell<u64>,
 }
 
 impl FlushFault {
-    /// Carries out `flush` of the device `name`, one at a time. The kernel reports a lost write to only one of several
-    /// concurrent flushes, and the others succeed. Flushes that wait for the lock share the next one.
+    /// Runs `flush`, a flush of the device `name`; flushes of one device run one at a time. The kernel reports a lost
+    /// write to only one of several concurrent flushes, and the others succeed. All flushes that wait for the same
+    /// running flush share the next one.
     ///
     /// # Errors
     /// The error of this flush; `Faulted` if an earlier flush of the device has failed.
@@ -42,15 +43,15 @@ impl FlushFault {
         Ok(())
     }
 
-    /// Checks that no flush of the device has failed, so that later flushes may still succeed.
+    /// Checks that no flush of the device has failed so far.
     ///
     /// # Errors
-    /// `Faulted`, with the message of the failed flush.
+    /// `Faulted`, with the message of the flush that failed.
     pub fn check(&self) -> Result<()> {
         self.first.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Records the first failed flush of the device `name`; a later failure changes nothing.
+    /// Records `error` as the failed flush of the device `name`, if no flush has failed before.
     pub fn note(&self, error: &Error, name: &str) {
         let mut first = self.first.borrow_mut();
         if first.is_none() {
@@ -66,7 +67,7 @@ impl FlushFault {
         }
     }
 
-    /// Returns the error of all later flushes, if a flush of the device has failed.
+    /// Returns the error that all later flushes return; `None` if no flush of the device has failed.
     pub fn error(&self) -> Option<Error> {
         self.first.borrow().clone()
     }

@@ -2,8 +2,8 @@
 
 use crate::BUF_MAX_BYTES;
 
-/// Size, block size and abilities of a device. It is a value and not a trait per ability: a device above copies the
-/// value and narrows a field.
+/// Size, block size and abilities of a device. All abilities are in one value, not in a trait for each: a device
+/// above copies the value and narrows a field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Info {
     /// Size of the device in bytes, a multiple of `block_size`.
@@ -19,11 +19,11 @@ pub struct Info {
     pub buf_align: u32,
     /// Whether the device refuses writes.
     pub read_only: bool,
-    /// Whether a completed write to the device may be lost with power until a flush.
+    /// Whether a completed write to the device may be lost at a power cut, until a flush.
     pub volatile_cache: bool,
     /// Whether a write with FUA costs less than a write and a flush.
     pub native_fua: bool,
-    /// Whether the device can write zeros without being sent them.
+    /// Whether the device can zero a range without receiving zeros as data.
     pub native_zeroes: bool,
     /// Whether the device carries out a discard; otherwise it ignores one.
     pub discard: bool,
@@ -31,13 +31,13 @@ pub struct Info {
     pub discard_zeroes: bool,
     /// Whether acknowledged writes to the device survive the end of this process (not a loss of power).
     pub survives_process: bool,
-    /// Whether a request to the device that was given up can no longer write. A network may delay a write, which then
-    /// lands on newer bytes. A device without a fence cannot be a member of a redundant device.
+    /// Whether a request to the device that its upper stopped waiting for can no longer write. A network may delay a
+    /// write, which then lands on newer bytes. A device without a fence cannot be a member of a redundant device.
     pub fenced: bool,
 }
 
 impl Info {
-    /// Returns the info of a plain disk of `size` bytes with all abilities that NBD can use.
+    /// Returns the facts about a plain disk of `size` bytes with all abilities that NBD can use.
     pub const fn disk(size: u64, block_size: u32) -> Self {
         Self {
             size,
@@ -56,9 +56,9 @@ impl Info {
         }
     }
 
-    /// Combines the info of two lowers for a device over both: the larger block size, the weaker promise. If one lower
-    /// transfers less at once than a block of the other, the longest transfer becomes 0. The size stays; the device
-    /// above computes its own.
+    /// Combines the facts about two lowers for a device over both: the larger block size, the weaker abilities. If
+    /// the longest transfer of one lower is shorter than a block of the other, `max_transfer` becomes 0. The size is
+    /// that of `self`; the device above computes its own.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let block_size = self.block_size.max(other.block_size);
@@ -80,7 +80,8 @@ impl Info {
         }
     }
 
-    /// Combines the info of all `lowers` for a device over them, as [`Info::and`]; `None` if there are none.
+    /// Combines the facts about all `lowers` for a device over them, as [`Info::and`] does; `None` if there are no
+    /// lowers.
     pub fn over<'a>(lowers: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
         lowers.into_iter().fold(None, |all: Option<Self>, one| {
             Some(all.map_or_else(|| one.clone(), |all| all.and(one)))
@@ -88,12 +89,12 @@ impl Info {
     }
 }
 
-/// Resources that one request may need in a device, so that the graph can reserve them.
+/// Resources that one request to a device may need, so that the graph can reserve them before the request begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
-    /// Most children of one request in flight at once.
+    /// Most requests to lowers that one request has in flight at the same time.
     pub children: u32,
-    /// Most buffer bytes that one request needs beyond its own, as a multiple of its length.
+    /// Most buffer bytes that one request needs beyond its own buffer, as a multiple of the request's length.
     pub scratch_copies: u32,
 }
 
@@ -101,7 +102,8 @@ impl Needs {
     /// The needs of a device without lowers.
     pub const LEAF: Self = Self { children: 0, scratch_copies: 0 };
 
-    /// Returns the needs of a device whose requests have up to `children` in flight, and no buffers beyond their own.
+    /// Returns the needs of a device whose requests have up to `children` requests to lowers in flight, and no
+    /// buffers beyond their own.
     pub const fn children(children: u32) -> Self {
         Self { children, scratch_copies: 0 }
     }

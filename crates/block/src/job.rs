@@ -1,7 +1,8 @@
-//! Jobs: long work in the background, one step after the other.
+//! Jobs: long background work of a device, in steps that run one after the other.
 //!
-//! A job paces, retries, pauses, cancels and reports. It never decides when state is durable: a step returns its guard, and
-//! the job drops the guard only after a record that covers the step has been written ([`Steps::settle_by`]).
+//! A [`Job`] decides when the next step runs: it retries, pauses, cancels and reports. It does not decide when state
+//! is durable. A step returns a guard, and the job drops the guard only after a durable record that covers the step
+//! has been written ([`Steps::settle_by`]).
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -21,24 +22,24 @@ pub trait Work: Sized + 'static {
     /// Guard that a step holds until a durable record covers the step, such as the lock of the bytes that it has
     /// moved.
     type Guard: 'static;
-    /// State of one run of the job, from its start until the job rests.
+    /// State of one run of the job: from its start until it pauses, stops or is done.
     type Run: 'static;
     /// Name of the task that runs the job, for traces.
     const TASK: &'static str;
-    /// Message with which every command is refused once the job is done; `None` if the job may then be resumed.
+    /// Message with which every command to a finished job is refused; `None` if a finished job may be resumed.
     const WHEN_DONE: Option<&'static str> = None;
 
     /// Returns the job that carries out the work.
     fn job(&self) -> &Job;
-    /// Returns the task group of the device, in which the job runs.
+    /// Returns the task group of the device; the job runs in it.
     fn tasks(&self) -> &TaskGroup;
-    /// Returns the name of the device, for errors of the job.
+    /// Returns the name of the device, for error messages of the job.
     fn name(&self) -> &str;
-    /// Waits until the change that created the device is committed: no step may begin before.
+    /// Waits until the live change that created the device is committed. No step may begin earlier.
     fn committed(&self) -> LocalFuture<()>;
-    /// Begins a run of the job, in the same poll as the call. Returns the state of the run.
+    /// Begins a run of the job at once, before the caller waits for anything, and returns the state of the run.
     fn begin(&self) -> Self::Run;
-    /// Whether the job must take its next step before it may pause, because requests wait for that step.
+    /// Whether the job must carry out its next step even if it should pause, because requests wait for that step.
     fn is_urgent(&self) -> bool {
         false
     }
@@ -50,58 +51,61 @@ pub trait Work: Sized + 'static {
         &self,
         steps: &mut Steps<'_, Self>,
     ) -> impl Future<Output = Result<Outcome<Self::Guard>>>;
-    /// Makes the progress of the job durable, and whether the job is paused ([`Job::is_pausing`]).
+    /// Makes the progress of the job durable, and with it whether the job is paused ([`Job::is_pausing`]).
     ///
     /// # Errors
     /// Errors that stop the job.
     fn record(&self) -> impl Future<Output = Result<()>>;
-    /// Notes that the job stops while no durable record covers the steps of these guards. The guards are dropped next.
+    /// Notifies the work that the job stops after an error. No durable record covers the steps of the guards
+    /// `unsettled`, which are dropped next.
     fn stopped(&self, _unsettled: &[Self::Guard]) {}
-    /// Returns the time after which a job that has stopped with this error retries by itself; `None` if it does not
-    /// retry.
+    /// Returns the time after which a job that has stopped with this error runs again by itself; `None` if only a
+    /// command resumes the job.
     fn retry_after(&self, _error: &Error) -> Option<Duration> {
         None
     }
-    /// Decides whether a cancelled job reverts its steps or ends as it is.
+    /// Decides whether a cancelled job reverts its steps or ends without reverting them.
     ///
     /// # Errors
-    /// A refusal: `InUse`.
+    /// `InUse` if the job cannot be cancelled now.
     fn cancel(&self) -> Result<Cancel>;
     /// Reverses the direction of the work, between two steps, after [`Work::cancel`] returned [`Cancel::Back`].
     fn turn(&self) {}
-    /// Whether the job reverts its earlier steps.
+    /// Whether the job reverts the steps that it carried out before a cancel.
     fn is_reversed(&self) -> bool {
         false
     }
-    /// Returns a description of the job, in words that follow the device's name, and the progress of the job.
+    /// Returns a description of the job, in words that are printed after the device's name, and the progress of the
+    /// job.
     fn progress(&self) -> (String, Progress);
 }
 
 /// The result of a step of a job.
 pub enum Outcome<G> {
-    /// The step has changed something; its guard is held until a durable record covers the step.
+    /// The step has changed bytes or state. The job holds the guard of the step until a durable record covers the
+    /// step.
     Moved(G),
     /// The step has changed nothing that a durable record must cover.
     Unchanged,
-    /// The job has no work left.
+    /// The job has no work left, and is done.
     Done,
 }
 
-/// The two ways of cancelling a job.
+/// The two ways in which a cancelled job ends.
 pub enum Cancel {
     /// The job reverts the steps that it has carried out.
     Back,
-    /// The job ends, and keeps the steps that it has carried out.
+    /// The job ends, and does not revert the steps that it has carried out.
     End,
 }
 
-/// State of a background job of a device. A device has one job, and a job one run at a time.
+/// The state of a background job of a device. A device has one job, and a job has one run at a time.
 pub struct Job {
     state: RefCell<State>,
     is_pausing: Cell<bool>,
     is_turning: Cell<bool>,
     is_cancelled: Cell<bool>,
-    /// Whether a task carries it out. There must never be two.
+    /// Whether a task carries out the job. A job must never have two tasks.
     is_run: Cell<bool>,
     failed: Cell<u64>,
 }
@@ -114,7 +118,7 @@ enum State {
 }
 
 impl Job {
-    /// Creates a job that has not begun; `is_paused` if it must not run before it is resumed.
+    /// Creates a job that has not begun. If `is_paused`, the job must not run before a command resumes it.
     pub fn new(is_paused: bool) -> Self {
         Self {
             state: RefCell::new(if is_paused { State::Paused } else { State::Running }),
@@ -136,17 +140,17 @@ impl Job {
         matches!(*self.state.borrow(), State::Done)
     }
 
-    /// Whether the job carries out steps, or is about to.
+    /// Whether the job carries out steps, or is about to begin.
     pub fn is_running(&self) -> bool {
         matches!(*self.state.borrow(), State::Running)
     }
 
-    /// Whether the job is paused, or pauses after the step that is under way.
+    /// Whether the job is paused, or pauses after the step that runs now.
     pub fn is_pausing(&self) -> bool {
         self.is_pausing.get()
     }
 
-    /// Whether the job reverses its direction after the step that is under way.
+    /// Whether the job reverses its direction after the step that runs now.
     pub fn is_turning(&self) -> bool {
         self.is_turning.get()
     }
@@ -172,7 +176,7 @@ impl Job {
         crate::Job { what, is_reversed: work.is_reversed(), state, detail, progress }
     }
 
-    /// Begins a run of the job, or leaves the job at rest if it is paused.
+    /// Begins a run of the job. A paused job stays paused, unless it is urgent ([`Work::is_urgent`]).
     pub fn begin<W: Work>(work: &Rc<W>) {
         let job = work.job();
         if job.is_pausing.get() && !work.is_urgent() {
@@ -187,7 +191,7 @@ impl Job {
         work.tasks().spawn(W::TASK, carry_out(weak, run, committed));
     }
 
-    /// Begins a run of the job if it was running when the tasks of its device were closed.
+    /// Begins a run of the job if the job was running when its device closed the task group.
     pub fn resume_running<W: Work>(work: &Rc<W>) {
         if work.job().is_running() {
             Self::begin(work);
@@ -197,7 +201,7 @@ impl Job {
     /// Pauses, resumes or cancels the job.
     ///
     /// # Errors
-    /// `InUse` if the action makes no sense in the present state of the job.
+    /// `InUse` if the job cannot carry out the action in its present state.
     pub fn steer<W: Work>(work: &Rc<W>, action: Action) -> Result<()> {
         let job = work.job();
         let refuse = |words: &str| Err(Error::new(ErrorKind::InUse, words).at(work.name()));
@@ -238,11 +242,11 @@ impl Job {
         Ok(())
     }
 
-    /// Verbs that a device with a job knows.
+    /// Verbs of the commands that a device with a job must know.
     pub const VERBS: [&VerbInfo; 2] = [Steer::INFO, Wait::INFO];
 
-    /// Carries out a command of one of [`Job::VERBS`]. [`Wait`] is answered once the job is done or its tasks are
-    /// closed.
+    /// Carries out a command with one of [`Job::VERBS`]. [`Wait`] is answered when the job is done, or when its
+    /// device closes the task group.
     pub fn control<W: Work>(work: &Rc<W>, command: &Command) -> LocalFuture<Result<Reply>> {
         if let Some(course) = command.args::<Steer>() {
             return command.done(Self::steer(work, course.action));
@@ -265,7 +269,8 @@ impl Job {
     }
 }
 
-/// Carries out a run, and waits for the retry if it has stopped.
+/// Carries out a run of a job. If the run stops after an error, waits until the job may run again, and begins another
+/// run.
 async fn carry_out<W: Work>(weak: Weak<W>, run: W::Run, committed: LocalFuture<()>) {
     let Some(work) = weak.upgrade() else { return };
     let closing = work.tasks().changed().until(|| work.tasks().is_closing());
@@ -289,7 +294,7 @@ async fn carry_out<W: Work>(weak: Weak<W>, run: W::Run, committed: LocalFuture<(
     }
 }
 
-/// Takes step after step, until the job rests, stops or is done.
+/// Carries out the steps of a run, until the job pauses, stops or is done.
 async fn all_steps<W: Work>(weak: &Weak<W>, mut run: W::Run) {
     let mut unsettled = Vec::new();
     while let Some(work) = weak.upgrade() {
@@ -307,7 +312,7 @@ async fn all_steps<W: Work>(weak: &Weak<W>, mut run: W::Run) {
     }
 }
 
-/// The steps of one run of a job, with the guards of the steps that no durable record covers yet.
+/// The steps of one run of a job, with the guards of those steps that no durable record covers yet.
 pub struct Steps<'s, W: Work> {
     work: &'s W,
     unsettled: &'s mut Vec<W::Guard>,
@@ -316,7 +321,7 @@ pub struct Steps<'s, W: Work> {
 }
 
 impl<W: Work> Steps<'_, W> {
-    /// Takes the next step, or rests. Returns whether there may be more.
+    /// Carries out the next step, or pauses or ends the run. Returns whether the run may have another step.
     async fn next(mut self) -> Result<bool> {
         let (work, job) = (self.work, self.work.job());
         if job.is_turning.take() {
@@ -349,7 +354,7 @@ impl<W: Work> Steps<'_, W> {
         }
     }
 
-    /// Whether a step of the run is not covered by a durable record yet.
+    /// Whether the run has a step that no durable record covers yet.
     pub fn is_unsettled(&self) -> bool {
         !self.unsettled.is_empty()
     }
@@ -357,7 +362,7 @@ impl<W: Work> Steps<'_, W> {
     /// Writes the durable record ([`Work::record`]), then drops the guards of all steps that the record covers.
     ///
     /// # Errors
-    /// Errors of the record. Then the guards are kept.
+    /// Errors of the record. The guards are not dropped then.
     pub async fn settle(&mut self) -> Result<()> {
         let work = self.work;
         self.settle_by(work.record()).await
@@ -366,7 +371,7 @@ impl<W: Work> Steps<'_, W> {
     /// Waits for `record`, which covers all earlier steps of the run, then drops the guards of these steps.
     ///
     /// # Errors
-    /// Errors of the record. Then the guards are kept.
+    /// Errors of the record. The guards are not dropped then.
     pub async fn settle_by(&mut self, record: impl Future<Output = Result<()>>) -> Result<()> {
         if seeded::on(Bug::MoveReleasedEarly) {
             self.unsettled.clear();
@@ -380,8 +385,8 @@ impl<W: Work> Steps<'_, W> {
         if self.is_unsettled() { self.settle().await } else { Ok(()) }
     }
 
-    /// Waits for `future`. If its answer is not immediate, the earlier steps are settled first: `future` may wait for
-    /// tasks that themselves wait for the guards of these steps.
+    /// Waits for `future`. If `future` is not ready at once, the earlier steps are first covered by a durable record
+    /// and their guards are dropped, because `future` may depend on tasks that wait for these guards.
     ///
     /// # Errors
     /// Errors of the record.
@@ -394,8 +399,8 @@ impl<W: Work> Steps<'_, W> {
         Ok(future.await)
     }
 
-    /// Waits for the throttle as [`Steps::wait`] does. Returns `None` if the job must rest or turn back before the
-    /// step.
+    /// Waits until the throttle permits `step`, as [`Steps::wait`] does. Returns `None` if the job must pause, end or
+    /// reverse before the step.
     ///
     /// # Errors
     /// Errors of the record.

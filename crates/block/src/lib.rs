@@ -1,4 +1,5 @@
-//! The vocabulary of Cairn and the contract of a device. No I/O, no clock, no runtime.
+//! The vocabulary of Cairn and the contract of a device. This crate performs no I/O, reads no clock and needs no
+//! runtime.
 //!
 //! A [`Device`] answers [`Request`]s on one address space of bytes. It reaches the devices below through [`Lower`],
 //! and the world through [`Env`]. The guarantees of each operation are described at [`Device`].

@@ -1,4 +1,4 @@
-//! A device's handle to the device below, on which it starts requests.
+//! The handle of a device to one of its lowers, on which the device starts requests.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -10,17 +10,17 @@ use crate::env::LocalFuture;
 use crate::seeded::{self, Bug};
 use crate::{Buf, ByteRange, Info, Op, Result};
 
-/// The executor of requests as a device sees it: one lower of the device, and the requests started there. A device has
-/// no other access to its lowers.
+/// The access of a device to one lower: the requests that the device has started on the lower. The engine implements
+/// it. A device has no other access to its lowers.
 pub trait Core {
-    /// Starts `op` on the lower. The request runs to its first wait, or to its end. While it runs, `op` is a
-    /// placeholder: a flush that is not carried out.
+    /// Starts `op` on the lower. The request runs until it waits for the first time, or until it ends. While the
+    /// request runs, `op` is a placeholder: a flush that is not carried out.
     fn start(&self, op: &mut Op) -> Started;
-    /// Returns the answer to the request `child`, once.
+    /// Returns the finished request `child`, with its operation and result. It is returned once.
     fn poll(&self, child: ChildId, cx: &mut Context<'_>) -> Poll<Done>;
-    /// Ends the wait for the request `child`. The request goes on, and its answer is dropped.
+    /// Ends the wait for the request `child`. The request runs to its end, and its result is dropped.
     fn abandon(&self, child: ChildId);
-    /// Carries out a command on the lower.
+    /// Carries out a command on the lower, or on the devices below it that hold the command's range.
     fn control(&self, command: Command) -> LocalFuture<Result<Reply>> {
         Box::pin(ready(Err(command.unknown_to("the device below"))))
     }
@@ -28,20 +28,20 @@ pub trait Core {
 
 /// State of a child request after its start.
 pub enum Started {
-    /// The request has ended with this result; its operation is back in place.
+    /// The request has ended with this result, and the caller's `op` has its operation again.
     Done(Result<()>),
-    /// The request waits; its answer can be polled under this number.
+    /// The request waits; [`Core::poll`] returns it under this number when it has ended.
     Running(ChildId),
 }
 
-/// Number of a child request, which a device has started on a lower.
+/// Number of a child request: a request that a device has started on a lower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChildId(pub u64);
 
 /// A finished child request: its operation with the buffers, and its result.
 #[derive(Debug)]
 pub struct Done {
-    /// Operation of the request. That of a read has the buffer with the bytes.
+    /// Operation of the request. For a read, its buffer has the bytes.
     pub op: Op,
     /// Result of the child request.
     pub result: Result<()>,
@@ -65,7 +65,7 @@ impl Done {
     }
 }
 
-/// A handle of a device to one of its lowers. A clone is a second handle to the same lower.
+/// A handle of a device to one of its lowers. A clone refers to the same lower.
 #[derive(Clone)]
 pub struct Lower {
     core: Rc<dyn Core>,
@@ -75,7 +75,7 @@ pub struct Lower {
 }
 
 impl Lower {
-    /// Creates a handle to the lower at `node`; only the graph calls it.
+    /// Creates a handle to the lower that is node `node` of the graph. Only the engine calls it.
     pub fn new(core: Rc<dyn Core>, node: usize, info: Info, name: Rc<str>) -> Self {
         Self { core, node, info: Rc::new(info), name }
     }
@@ -103,13 +103,13 @@ impl Lower {
         }
     }
 
-    /// Carries out `op` on the lower, and returns it with the result.
+    /// Carries out `op` on the lower, and returns the operation with its result.
     pub async fn call(&self, op: Op) -> Done {
         self.start(op).await
     }
 
-    /// Passes the request `op` on to the lower unchanged; its answer is in `op` afterwards. An answer in `op` that
-    /// another lower gave and that was rejected is removed first.
+    /// Carries out `op` on the lower, unchanged. Afterwards `op` has the bytes that were read or the block status. If
+    /// `op` has a block status from another lower, it is removed first.
     ///
     /// # Errors
     /// Errors of the lower.
@@ -130,16 +130,16 @@ impl Lower {
         }
     }
 
-    /// Carries out a command on the lower, or on the devices further down that hold the command's range.
+    /// Carries out a command on the lower, or on the devices below it that hold the command's range.
     ///
     /// # Errors
-    /// `Unsupported` if a device on the way neither knows the command nor can resolve its range; otherwise the
-    /// device's own errors.
+    /// `Unsupported` if a device on the path neither knows the command nor can resolve the command's range; otherwise
+    /// the errors of the devices that carry out the command.
     pub async fn control<V: Verb>(&self, command: Command) -> Result<V::Answer> {
         self.core.control(command).await?.answer::<V>()
     }
 
-    /// Reads `range` of the lower, and returns the buffer with the bytes: `into`, or another one.
+    /// Reads `range` of the lower, and returns the buffer with the bytes: `into`, or another buffer from the lower.
     ///
     /// # Errors
     /// Errors of the lower.
@@ -155,7 +155,7 @@ impl Lower {
         self.call(Op::write(range, data)).await.result
     }
 
-    /// Makes all writes to the lower durable that completed before.
+    /// Makes all writes durable that the lower completed before.
     ///
     /// # Errors
     /// Errors of the lower.
@@ -164,7 +164,8 @@ impl Lower {
     }
 }
 
-/// A request in flight on a lower. Awaiting it gives the answer. Dropping it drops the answer; the request goes on.
+/// A request in flight on a lower. Awaiting it returns the finished request. Dropping it ends only the wait; the
+/// request runs to its end.
 #[must_use = "the answer of a child request reports whether the request succeeded"]
 pub struct Child(State);
 

@@ -1,9 +1,9 @@
-//! The mutex: one holder at a time, in the order of asking.
+//! The mutex: one holder at a time, in the order of the calls.
 
 use crate::{ByteRange, Locked, Locking, Mode, RangeLock};
 
-/// A lock with one holder at a time, for tasks of one core. It is fair: a task that asks later waits for those before
-/// it. A clone is a second handle to the same lock.
+/// A lock with one holder at a time, for tasks of one core. It is fair: a task gets the lock after all tasks that
+/// called [`Mutex::lock`] before it. A clone refers to the same lock.
 #[derive(Clone, Default)]
 pub struct Mutex(RangeLock);
 
@@ -13,13 +13,13 @@ impl Mutex {
         Self::default()
     }
 
-    /// Queues for the mutex, which is held until the awaited guard is dropped. This call takes the place in the queue,
-    /// not the first poll.
+    /// Queues for the mutex, and returns a future that waits for it. The mutex is held until the guard from the
+    /// future is dropped. The position in the queue is that of this call, not of the future's first poll.
     pub fn lock(&self) -> Locking {
         self.0.lock(Self::all(), Mode::Exclusive)
     }
 
-    /// Takes the mutex if no other task holds it or waits for it.
+    /// Takes the mutex if no other task holds it or waits for it; returns `None` otherwise.
     pub fn try_lock(&self) -> Option<Locked> {
         self.0.try_lock(Self::all(), Mode::Exclusive)
     }

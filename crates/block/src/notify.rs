@@ -1,4 +1,4 @@
-//! Waiting of tasks of one core for a condition.
+//! Waiting of the tasks of one core for a condition.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Returns the output of `one`, or as an error the output of `other` if that ends first. The future that has not
-/// ended is dropped.
+/// Returns the output of `one`, or as an error the output of `other` if `other` ends first. The other future is
+/// dropped.
 pub async fn first<T, U>(
     one: impl Future<Output = T>,
     other: impl Future<Output = U>,
@@ -20,22 +20,23 @@ pub async fn first<T, U>(
     .await
 }
 
-/// List of tasks that wait for a condition. All of them are woken at once, and each checks its own condition.
+/// List of tasks that wait for a condition. All of them are woken at the same time, and each checks its own
+/// condition.
 ///
-/// A task is listed once however often it is polled, and the list keeps its memory: waiting allocates nothing in the
-/// steady state.
+/// A task is in the list once, even if it is polled often. The list reuses its memory, so that waiting allocates no
+/// memory in the steady state.
 #[derive(Default)]
 pub struct Notify {
     wakers: RefCell<Vec<Waker>>,
 }
 
 impl Notify {
-    /// Waits until `over` returns true. `over` is called at once, and after each [`Notify::wake`].
+    /// Waits until `over` returns true. `over` is called at once, and again after each [`Notify::wake`].
     pub async fn until(&self, over: impl Fn() -> bool) {
         self.until_some(|| over().then_some(())).await;
     }
 
-    /// Waits until `look` returns a value, and returns that value. `look` is called at once, and after each
+    /// Waits until `look` returns a value, and returns that value. `look` is called at once, and again after each
     /// [`Notify::wake`].
     pub async fn until_some<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         poll_fn(|cx| match look() {
@@ -48,7 +49,8 @@ impl Notify {
         .await
     }
 
-    /// Registers the task of `cx` for the next [`Notify::wake`], for a future that checks its condition itself.
+    /// Adds the task of `cx` to the list, until the next [`Notify::wake`]. It is for a future that checks its
+    /// condition itself.
     pub fn wake_later(&self, cx: &Context<'_>) {
         let mut wakers = self.wakers.borrow_mut();
         if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
@@ -56,12 +58,12 @@ impl Notify {
         }
     }
 
-    /// Whether a task waits for the next [`Notify::wake`]. The task may have ended its wait since.
+    /// Whether the list has a task. That task may have stopped waiting since.
     pub fn is_awaited(&self) -> bool {
         !self.wakers.borrow().is_empty()
     }
 
-    /// Wakes all tasks that wait for the condition.
+    /// Wakes all tasks of the list, and removes them from it.
     #[inline]
     pub fn wake(&self) {
         if self.is_awaited() {
@@ -79,14 +81,14 @@ impl Notify {
     }
 }
 
-/// The one task that waits for an answer. A task that waits later takes its place.
+/// The one task that waits for an event. If a second task waits, it replaces the first.
 ///
-/// It has room for one task and never allocates; [`Notify`] has room for several.
+/// A waiter has room for one task and allocates no memory; [`Notify`] has room for several tasks.
 #[derive(Default)]
 pub struct Waiter(Cell<Option<Waker>>);
 
 impl Waiter {
-    /// Registers the task of `cx` for the next [`Waiter::wake`], in place of an earlier one.
+    /// Registers the task of `cx`, in place of an earlier task, until the next [`Waiter::wake`].
     #[inline]
     pub fn wake_later(&self, cx: &Context<'_>) {
         self.0.set(Some(cx.waker().clone()));
@@ -107,7 +109,7 @@ impl Waiter {
     }
 }
 
-/// A cell that passes one answer from one task to another.
+/// A cell that passes one value from one task to another.
 pub struct OneShot<T> {
     answer: Cell<Option<T>>,
     waiter: Waiter,
@@ -120,13 +122,13 @@ impl<T> Default for OneShot<T> {
 }
 
 impl<T> OneShot<T> {
-    /// Puts the answer into the cell, and wakes the task that waits for it.
+    /// Puts the value `answer` into the cell, and wakes the task that waits for it.
     pub fn set(&self, answer: T) {
         self.answer.set(Some(answer));
         self.waiter.wake();
     }
 
-    /// Waits for the answer, and takes it from the cell.
+    /// Waits until the cell has a value, and takes the value out of the cell.
     pub async fn wait(&self) -> T {
         poll_fn(|cx| {
             let answer = self.answer.take();
@@ -139,7 +141,7 @@ impl<T> OneShot<T> {
     }
 }
 
-/// Counter of the background tasks of a device, so that other tasks can wait until none of these is left.
+/// Counter of the background tasks of a device. Other tasks can wait until the count is zero.
 #[derive(Clone, Default)]
 pub struct TaskTracker(Rc<Background>);
 
@@ -149,11 +151,11 @@ struct Background {
     waiting: Notify,
 }
 
-/// Guard of one background task of a device; the task counts until the guard is dropped.
+/// Guard of one background task of a device. The task is counted until the guard is dropped.
 pub struct TrackedTask(Rc<Background>);
 
 /// Guard that calls a function when it is dropped, unless [`ScopeGuard::done`] was called before. It is for futures
-/// that may be dropped halfway.
+/// that may be dropped before their end.
 pub struct ScopeGuard<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> ScopeGuard<F> {
@@ -177,13 +179,13 @@ impl<F: FnOnce()> Drop for ScopeGuard<F> {
 }
 
 impl TaskTracker {
-    /// Counts one more background task, until the returned guard is dropped.
+    /// Adds a background task to the count, until the returned guard is dropped.
     pub fn begin(&self) -> TrackedTask {
         self.0.count.set(self.0.count.get() + 1);
         TrackedTask(self.0.clone())
     }
 
-    /// Waits until no counted task is left.
+    /// Waits until the count of background tasks is zero.
     pub async fn ended(&self) {
         self.0.waiting.until(|| self.0.count.get() == 0).await;
     }

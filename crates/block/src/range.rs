@@ -4,8 +4,8 @@ use std::fmt;
 
 /// A non-empty run of bytes in one address space.
 ///
-/// Invariant: `len > 0` and `start + len` does not overflow. So an end can always be computed, and no code below
-/// needs to check for an empty range.
+/// Invariant: `len > 0` and `start + len` does not overflow. So the end of a range can always be computed, and no
+/// code that receives a range needs to check whether the range is empty.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteRange {
     start: u64,

@@ -1,7 +1,7 @@
 //! The range lock: overlapping requests run one after the other, in the order of arrival.
 //!
-//! A device with copies, derived data or a move in progress takes it around every write. Without it two members could
-//! carry out overlapping writes in different orders, both legal, and a mirror would differ permanently.
+//! A device with copies, derived data or moving bytes locks the range of every write. Without the lock two members
+//! could carry out overlapping writes in different orders, both permitted, and the members would differ permanently.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -14,13 +14,14 @@ use crate::{ByteRange, Waiter};
 /// Mode of a lock on a byte range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Other tasks may hold the range at the same time, if theirs is shared too.
+    /// Other tasks may hold bytes of the range at the same time, if their locks are shared too.
     Shared,
     /// No other task may hold a byte of the range.
     Exclusive,
 }
 
-/// A lock over the bytes of one device. It is fair: a later request that overlaps an earlier one waits.
+/// A lock over the byte ranges of one device. It is fair: a request that overlaps an earlier one waits for the
+/// earlier one.
 #[derive(Clone, Default)]
 pub struct RangeLock(Rc<RefCell<Queue>>);
 
@@ -60,7 +61,8 @@ impl RangeLock {
         Self::default()
     }
 
-    /// Queues for a lock on `range`. This call takes the position in the queue, not the first poll.
+    /// Adds a lock on `range` to the queue, and returns a future that waits for the lock. The position in the queue
+    /// is that of this call, not of the future's first poll.
     pub fn lock(&self, range: ByteRange, mode: Mode) -> Locking {
         let mut queue = self.0.borrow_mut();
         let ticket = queue.next;
@@ -69,8 +71,8 @@ impl RangeLock {
         Locking(Some(Locked { lock: self.0.clone(), ticket }))
     }
 
-    /// Locks `range` unless a conflicting task holds or awaits a part of it. A task that holds another range must use
-    /// this method: a wait for both ranges could be a deadlock.
+    /// Locks `range` if no other task holds or awaits a conflicting lock on a part of it; returns `None` otherwise. A
+    /// task that holds another range must use this method: a wait for both ranges could be a deadlock.
     pub fn try_lock(&self, range: ByteRange, mode: Mode) -> Option<Locked> {
         let locked = self.lock(range, mode).0.take()?;
         let queue = self.0.borrow();
@@ -79,17 +81,17 @@ impl RangeLock {
         (!blocked).then_some(locked)
     }
 
-    /// Whether a task holds a byte of `range`, or waits for one.
+    /// Whether a task holds or awaits a lock on a byte of `range`.
     pub fn is_wanted(&self, range: ByteRange) -> bool {
         self.0.borrow().entries.iter().any(|entry| entry.range.overlaps(range))
     }
 
-    /// Returns the number of locked ranges and of those that tasks wait for.
+    /// Returns the number of locks that tasks hold or await.
     pub fn len(&self) -> usize {
         self.0.borrow().entries.len()
     }
 
-    /// Whether no task holds a range or waits for one.
+    /// Whether no task holds or awaits a lock.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -99,7 +101,7 @@ impl RangeLock {
 #[must_use = "a range lock is held only after the wait for it"]
 pub struct Locking(Option<Locked>);
 
-/// A lock on a byte range, released when dropped.
+/// A lock on a byte range, held until it is dropped.
 #[must_use = "the range is unlocked when the guard is dropped"]
 pub struct Locked {
     lock: Rc<RefCell<Queue>>,

@@ -1,4 +1,4 @@
-//! Reasons: stable codes for failures that programs and tests distinguish. The words may change, the codes do not.
+//! Reasons: stable codes for failures that programs and tests distinguish. The texts may change, the codes do not.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::ErrorKind;
 /// Declares the registry: the variant, its kind, its code, and one sentence for people.
 macro_rules! reasons {
     ($($name:ident, $kind:ident, $code:literal, $text:literal;)*) => {
-        /// The reason of an error, where its kind alone is not enough.
+        /// The reason of an error, where the kind of the error is too general.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
         pub enum Reason {
@@ -32,7 +32,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// Returns one sentence that explains the reason.
+            /// Returns the sentence that explains the reason to the operator.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -92,7 +92,7 @@ reasons! {
 }
 
 impl Reason {
-    /// Returns the reason of errors with that code, if this version knows it.
+    /// Returns the reason with the given `code`; `None` if this version of Cairn has no such reason.
     pub fn find(code: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|reason| reason.code() == code)
     }

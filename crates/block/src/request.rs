@@ -1,32 +1,35 @@
-//! Requests: the data operations, a closed set.
+//! Data requests, and their operations: a closed set of types.
 
 use std::fmt;
 
 use crate::{Buf, ByteRange};
 
-/// A data request on its way down. After completion the same value returns upwards, with the bytes that were read.
+/// A data request to a device. After completion the same value is returned to the upper, with the bytes that were
+/// read.
 #[derive(Debug)]
 pub struct Request {
     /// Operation of the request, with its operands.
     pub op: Op,
-    /// Number of the request, the same in all devices of the graph, for traces.
+    /// Number of the request, for traces. It is the same in all devices that the request passes.
     pub id: u64,
 }
 
-/// The operation of a data request. A new variant breaks the build of every kind until its author has handled it.
+/// The operation of a data request. A new variant must be handled by every kind, or the kind does not compile.
 #[derive(Debug)]
 pub enum Op {
-    /// Reads `range` into `into`, which has the same length. A device may replace `into` with another buffer. After the
-    /// answer only the reader uses the buffer, and may change it: a device that keeps the bytes must copy them.
+    /// Reads `range` into `into`, which has the same length. A device may replace `into` with another buffer. After
+    /// completion the buffer belongs to the reader alone, which may change it: a device that needs the bytes later
+    /// must copy them.
     Read {
         /// Bytes of the device to read.
         range: ByteRange,
-        /// Buffer for the bytes; after completion, the buffer that holds them.
+        /// Buffer for the bytes; after completion, the buffer with the bytes.
         into: Buf,
-        /// Copies of a redundant device from which it should not read, if it has another.
+        /// Copies that a redundant device should not read, if it has another copy.
         avoid: Copies,
     },
-    /// Writes `data` to `range`, which has the same length. The buffer must not change any more.
+    /// Writes `data` to `range`, which has the same length. The buffer must not change after the request is
+    /// submitted.
     Write {
         /// Bytes of the device to write.
         range: ByteRange,
@@ -39,12 +42,12 @@ pub enum Op {
     WriteZeroes {
         /// Bytes of the device to zero.
         range: ByteRange,
-        /// Whether the space of the range may be given back.
+        /// Whether the space of the range may be freed.
         unmap: bool,
         /// Whether the zeros must be durable at completion.
         fua: bool,
     },
-    /// Gives up the bytes of `range`. Later reads of them are stable: zeros, or the old bytes.
+    /// Gives up the bytes of `range`. All later reads return the same bytes: zeros, or the bytes before the discard.
     Discard {
         /// Bytes of the device to discard.
         range: ByteRange,
@@ -53,12 +56,12 @@ pub enum Op {
     },
     /// Makes every write durable that completed before this flush was submitted.
     Flush,
-    /// Reports which parts of a range hold data, are allocated zeros, or are holes.
+    /// Reports which parts of `range` are data, allocated zeros, or holes.
     Status {
-        /// Bytes of the device whose block status is asked for.
+        /// Bytes of the device whose block status is requested.
         range: ByteRange,
-        /// The answer: the beginning of the range at least, in order and without gaps. Empty when the request is
-        /// submitted. After an error its content is undefined.
+        /// Block status of the range: at least of its beginning, in order and without gaps. Empty when the request is
+        /// submitted. After an error the content is undefined.
         extents: Vec<Extent>,
     },
 }
@@ -74,7 +77,7 @@ impl Op {
         Self::Write { range, data, fua: false }
     }
 
-    /// Returns the bytes that the operation concerns; `None` for a flush, which concerns all.
+    /// Returns the byte range of the operation; `None` for a flush, which concerns the whole device.
     pub fn range(&self) -> Option<ByteRange> {
         match self {
             Self::Read { range, .. }
@@ -86,7 +89,7 @@ impl Op {
         }
     }
 
-    /// Replaces the range of the operation with `to`, a range of the device below; a flush is left as it is.
+    /// Replaces the range of the operation with `to`, a range of a lower. A flush has no range and does not change.
     pub fn set_range(&mut self, to: ByteRange) {
         match self {
             Self::Read { range, .. }
@@ -125,7 +128,7 @@ impl Op {
         self.verb().writes()
     }
 
-    /// Returns the operation for `part`, a range inside the operation's own, with slices of the same buffers.
+    /// Returns the operation for the bytes `part` of its range, with slices of the same buffers.
     ///
     /// # Panics
     /// If `part` is not inside the operation's range, or for a flush.
@@ -198,7 +201,7 @@ impl fmt::Display for OpKind {
     }
 }
 
-/// A set of copies of a redundant device, by number; at most 32.
+/// A set of copies of a redundant device, as bits: bit `n` for copy `n`. It can have copies 0 to 31.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Copies(pub u32);
 
@@ -218,7 +221,7 @@ impl Copies {
     }
 }
 
-/// A run of bytes in one state, in the answer to a block status request.
+/// A run of bytes in one state, in the block status that a device reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Length of the run in bytes.
@@ -239,17 +242,17 @@ pub enum State {
 }
 
 impl State {
-    /// Whether bytes in this state are known to read as zeros.
+    /// Whether bytes in this state read as zeros for certain.
     pub const fn is_zero(self) -> bool {
         !matches!(self, Self::Data)
     }
 }
 
-/// Most extents in the answer to one block status request; the client asks again for the rest.
+/// Most extents in the reply to one block status request. The client requests the rest with another request.
 pub const EXTENTS_MAX: usize = 4096;
 
-/// Returns the block status of `len` bytes from a lower's answer `told`, which begins `skip` bytes before them. Bytes
-/// that the answer does not cover count as data.
+/// Returns the block status of `len` bytes from `told`, the block status of a lower, which begins `skip` bytes before
+/// these bytes. If `told` covers none of the bytes, they count as data.
 pub fn clip_extents(told: &[Extent], mut skip: u64, len: u64) -> Vec<Extent> {
     let (mut all, mut left) = (Vec::new(), len);
     for extent in told.iter().take(EXTENTS_MAX) {
@@ -267,7 +270,8 @@ pub fn clip_extents(told: &[Extent], mut skip: u64, len: u64) -> Vec<Extent> {
     all
 }
 
-/// Appends a run of `len` bytes to a block status, merged with the last extent if both have the same state.
+/// Appends a run of `len` bytes to the block status `extents`. The run is merged with the last extent if both have
+/// the same state.
 pub fn push_extent(extents: &mut Vec<Extent>, len: u64, state: State) {
     match extents.last_mut() {
         // A server may report any length.

@@ -1,7 +1,8 @@
-//! Keys and passphrases in memory that is locked, left out of core dumps and wiped; and the words of a spec for their
-//! sources.
+//! Keys and passphrases, in memory that is locked, left out of core dumps, and wiped when it is dropped; and the
+//! words of a spec that name the source of a key.
 //!
-//! One of the named places of unsafe code: each secret has a mapping of its own, with advice to the kernel about it.
+//! One of the few modules with unsafe code: each secret has a memory mapping of its own, which the kernel must lock
+//! and leave out of core dumps.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -15,13 +16,13 @@ use zeroize::Zeroize;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Longest key or passphrase, in bytes. A longer file was probably named by mistake.
+/// Length of the longest key or passphrase, in bytes. A longer file was probably named by mistake.
 pub const SECRET_BYTES_MAX: usize = 4096;
 
 const PAGE: usize = 4096;
 
-/// Secret bytes: never swapped, in no core dump, wiped when they are dropped. They begin at a multiple of 4096 bytes
-/// and do not move.
+/// Secret bytes: never swapped out, in no core dump, and wiped when they are dropped. Their address is a multiple of
+/// 4096 and does not change.
 pub struct Secret {
     memory: NonNull<u8>,
     len: usize,
@@ -62,7 +63,7 @@ impl Secret {
         }
     }
 
-    /// Copies `bytes` into a secret. The caller must wipe the original.
+    /// Creates a secret with a copy of `bytes`. The caller must wipe the original.
     ///
     /// # Errors
     /// As [`Secret::zeroed`].
@@ -84,14 +85,14 @@ impl Secret {
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
     }
 
-    /// Keeps the first `len` bytes of the secret and wipes the rest.
+    /// Shortens the secret to its first `len` bytes, and wipes the others.
     pub fn truncate(&mut self, len: usize) {
         let len = len.min(self.len);
         self.bytes_mut()[len..].zeroize();
         self.len = len;
     }
 
-    /// Removes the newline at the end of the secret, if it has one: editors and `echo` add it.
+    /// Removes the newline at the end of the secret, if there is one: editors and `echo` add a newline to a file.
     #[must_use]
     pub fn without_newline(mut self) -> Self {
         if self.bytes().ends_with(b"\n") {
@@ -100,7 +101,7 @@ impl Secret {
         self
     }
 
-    /// Whether both secrets hold the same bytes. The time of the comparison depends only on their lengths.
+    /// Whether both secrets have the same bytes. The duration of the comparison depends only on their lengths.
     pub fn same(&self, other: &Self) -> bool {
         let differ = |all: u8, (one, two): (&u8, &u8)| black_box(all | (one ^ two));
         self.len == other.len && self.bytes().iter().zip(other.bytes()).fold(0, differ) == 0
@@ -110,15 +111,15 @@ impl Secret {
 /// Bytes of locked memory that must remain available for keys when other memory is locked.
 const LEFT_FOR_KEYS: usize = 256 << 10;
 
-/// Pages that are left out of core dumps, and locked if the limit allows.
+/// Memory pages that are left out of core dumps, and locked if the limit of locked memory allows it.
 struct Hidden {
     start: *mut libc::c_void,
     len: usize,
 }
 
-/// Runs `work` on memory from which secrets could be derived. Meanwhile the memory is left out of core dumps, and is
-/// locked if the limit of locked memory allows it. Pages that `memory` shares with other data are excluded. The
-/// caller must erase the memory.
+/// Runs `work` on `memory`, from which secrets could be derived. While `work` runs, the memory is left out of core
+/// dumps, and is locked if the limit of locked memory allows it. Pages that `memory` shares with other data are
+/// neither. The caller must erase the memory.
 pub fn while_hidden<T, R>(memory: &mut [T], work: impl FnOnce(&mut [T]) -> R) -> R {
     let (from, bytes) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
     let skipped = from.align_offset(PAGE).min(bytes);
@@ -177,16 +178,16 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Source of a key or passphrase: `file:PATH`, `fd:N`, `credential:NAME`, `ask`.
+/// Source of a key or passphrase, as a spec names it: `file:PATH`, `fd:N`, `credential:NAME`, `ask`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeySource {
     /// The path of a file that holds the key.
     File(PathBuf),
-    /// A descriptor with which the process was started. It is read to its end, once.
+    /// The number of a file descriptor that the process got at its start. The descriptor is read to its end, once.
     Fd(i32),
-    /// A credential of the service manager: a file in `$CREDENTIALS_DIRECTORY`.
+    /// The name of a credential of the service manager: a file in `$CREDENTIALS_DIRECTORY`.
     Credential(String),
-    /// A person, full_name types the passphrase at the terminal.
+    /// The operator, full_name types the passphrase at the terminal.
     Ask,
 }
 
@@ -235,16 +236,16 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// A request for a key or passphrase.
+/// A description of a key or passphrase that a device needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// Source of the key or passphrase.
     pub source: KeySource,
-    /// Prompt for a person: `passphrase for home/safe`.
+    /// Prompt for the operator: `passphrase for home/safe`.
     pub prompt: String,
-    /// Whether a person must type the passphrase twice, because it is new.
+    /// Whether the operator must type the passphrase twice, because the passphrase is new.
     pub twice: bool,
-    /// Device to which the key or passphrase belongs: `home/safe`.
+    /// Device that needs the key or passphrase, with the name of its graph: `home/safe`.
     pub full_name: String,
 }
 

@@ -175,17 +175,18 @@ bugs! {
 mod switch {
     use super::Bug;
 
-    /// Whether the bug is switched on.
+    /// Whether `bug` is switched on: never in this build.
     #[inline(always)]
     pub const fn on(_: Bug) -> bool {
         false
     }
 
-    /// Marks an object, by its address, for a bug that depends on it.
+    /// Marks the object at an address, for a bug that depends on an earlier event of the object. Does nothing in this
+    /// build.
     #[inline(always)]
     pub const fn note(_: usize) {}
 
-    /// Whether the object was marked since the last call.
+    /// Returns whether the object at an address was marked, and removes the mark. `false` in this build.
     #[inline(always)]
     pub const fn take_note(_: usize) -> bool {
         false
@@ -206,7 +207,7 @@ mod switch {
         static NOTED: RefCell<BTreeSet<usize>> = const { RefCell::new(BTreeSet::new()) };
     }
 
-    /// Whether the bug is switched on.
+    /// Whether `bug` is the bug that `CAIRN_SEEDED_BUG` selects.
     ///
     /// # Panics
     /// If no bug has the selected number.
@@ -226,12 +227,12 @@ mod switch {
         )
     }
 
-    /// Marks an object, by its address, for a bug that depends on it.
+    /// Marks the object at address `thing`, for a bug that depends on an earlier event of the object.
     pub fn note(thing: usize) {
         NOTED.with_borrow_mut(|noted| noted.insert(thing));
     }
 
-    /// Whether the object was marked since the last call.
+    /// Returns whether the object at address `thing` was marked, and removes the mark.
     pub fn take_note(thing: usize) -> bool {
         NOTED.with_borrow_mut(|noted| noted.remove(&thing))
     }

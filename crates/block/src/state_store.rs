@@ -1,99 +1,102 @@
-//! Small persistent state of a device, kept in the labels of the disks beneath it.
+//! Small persistent state of a device, stored in the labels of the disks beneath the device.
 
 use std::rc::Rc;
 
 use crate::env::LocalFuture;
 use crate::{Deadline, Error, ErrorKind, Handover, Result};
 
-/// Most bytes of the state that one device may keep in labels.
+/// Largest state that one device may store in labels, in bytes.
 pub const STATE_BYTES_MAX: usize = 4096;
 
-/// Callback for a failed write of a device's state: the port beneath which a disk failed, and the error.
+/// Callback for a failed write of a device's state: its arguments are the port beneath which a disk failed, and the
+/// error.
 pub type OnFailure = Rc<dyn Fn(usize, &Error)>;
 
-/// The state of a device on the labelled disks beneath it, as the device sees it. Its ports are the device's lowers,
-/// in order. The framework knows which labels lie beneath which port, numbers the writes, and returns the newest
-/// state.
+/// The storage for the state of one device, in the labels of the disks beneath the device. Its ports are the numbers
+/// of the device's lowers. The graph knows which labels lie beneath which port, numbers the writes of the state, and
+/// returns the newest state.
 ///
-/// No method has a default: an implementation between a device and its labels must pass on all of them.
+/// No method has a default, so that a wrapper between a device and its labels must pass on all methods.
 pub trait StateStore {
-    /// Returns the state of the device that was found beneath `port` when the graph was opened. It does not change
-    /// afterwards.
+    /// Returns the labels of the disks beneath `port`, as they were found when the graph was opened, with the newest
+    /// state of the device in them. Later writes do not change the result.
     fn found(&self, port: usize) -> &Found;
 
-    /// Whether the operator permits a device to open without all of its needed parts (`--degraded`).
+    /// Whether the operator permits a device to open while needed lowers are missing (`--degraded`).
     fn may_degrade(&self) -> bool;
 
-    /// Returns the state that the device's predecessor handed over ([`crate::Device::close`]): `None` if there was no
-    /// predecessor, or it handed over nothing.
+    /// Returns the state that the previous device of the same name handed over when it was closed
+    /// ([`crate::Device::close`]); `None` if there was no such device, or it handed over no state.
     fn handed_over(&self) -> Handover;
 
-    /// Waits until the change that creates the device is committed; a start commits at once. A change may be undone,
-    /// and a mirror below that it creates cannot durably mark dirty regions yet. So a device must not write below
-    /// before the commit.
+    /// Waits until the live change that creates the device is committed; at a start of the graph there is nothing to
+    /// wait for. Before the commit the change may be undone, and a mirror below that the same change creates cannot
+    /// mark dirty regions durably yet. So a device must not write to its lowers before the commit.
     fn committed(&self) -> LocalFuture<()>;
 
-    /// Whether the change that creates the device is committed already. Before the commit, written states reach the
-    /// disks only together with the change, so no device may rely on them.
+    /// Whether the live change that creates the device is committed. Before the commit, written states reach the
+    /// disks only together with the change, so the device may not rely on them.
     fn is_committed(&self) -> bool;
 
-    /// Sets a callback that is called at once when a state write beneath a port fails; the result of [`Self::write`]
-    /// comes only when all ports have one. A disk with a failed flush may already show older bytes. A disk that is not
-    /// written by the `deadline` counts as failed too: `TimedOut`. Its write may still arrive, but before any later
-    /// one.
+    /// Sets a callback for failed writes of the state. The callback is called as soon as the write beneath a port
+    /// fails; the result of [`Self::write`] comes only when all ports have a result. A disk with a failed flush may
+    /// already show older bytes. A disk that is not written by the `deadline` has failed too: `TimedOut`. The late
+    /// write may still reach the disk, but before any later write.
     fn on_failure(&self, deadline: Deadline, told: OnFailure);
 
-    /// Writes `state` into the label of every present disk beneath `ports`, and flushes it. `Ok` for a port means
-    /// that each of its disks has the state durably, and will show it as newer than all states that were there
-    /// before. Only one write runs at a time for each device; a second one waits.
+    /// Writes `state` into the label of every present disk beneath `ports`, and flushes the labels. `Ok` for a port
+    /// means that each of these disks has the state durably, as the newest state of the device. Only one write of a
+    /// device runs at a time; a second write waits.
     ///
-    /// The results come in the order of the ports. `Unsupported` where a disk beneath has no label, or none is
-    /// present; otherwise the error of the first disk that failed. A port that failed may have either state.
+    /// The results are in the order of the ports. A port fails with `Unsupported` if a disk beneath it has no label,
+    /// or if no disk beneath it is present; otherwise with the error of the first disk that failed. The disks of a
+    /// failed port may have the old or the new state.
     ///
     /// # Panics
     /// If `state` is longer than [`STATE_BYTES_MAX`].
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>>;
 }
 
-/// Labels of the disks beneath a port of a device, as found when the graph was opened.
+/// The labels of the disks beneath a port of a device, as they were found when the graph was opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
-    /// Whether every disk beneath the port has a label: otherwise no state can be kept there.
+    /// Whether every disk beneath the port has a label. If not, no state can be stored beneath the port.
     pub labelled: bool,
-    /// Whether every disk beneath the port is present. A missing disk only returns errors.
+    /// Whether every disk beneath the port is present. A missing disk returns only errors.
     pub present: bool,
-    /// Whether no disk beneath the port has served data yet: this start labelled it, or an earlier start that was
-    /// interrupted.
+    /// Whether no disk beneath the port has served data yet: its label was written by this start, or by an earlier
+    /// start that was interrupted.
     pub fresh: bool,
-    /// Whether every disk beneath the port was closed in order: all acknowledged writes had been flushed.
+    /// Whether every disk beneath the port was closed in order, with all acknowledged writes flushed.
     pub clean: bool,
-    /// Newest state of the device on the disks beneath the port, if any has one.
+    /// Newest state of the device on the disks beneath the port; `None` if no disk has a state.
     pub state: Option<StoredState>,
-    /// Whether every present disk beneath the port has the newest state of the device. A disk that was absent during
-    /// the write, or was labelled since, does not have it.
+    /// Whether every present disk beneath the port has the newest state of the device. A disk that was absent when
+    /// the state was written, or that got its label later, does not have the newest state.
     pub everywhere: bool,
-    /// Oldest state of the device on the present disks beneath the port; `None` if one of them has no state.
+    /// Oldest state of the device on the present disks beneath the port; `None` if a present disk has no state.
     pub oldest: Option<StoredState>,
 }
 
-/// A state that a device wrote into labels earlier.
+/// A state that a device wrote into labels before the graph was opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredState {
-    /// Number of the state among the device's writes to the same disks; a later write has a larger number.
+    /// Number of the state among the states that the device wrote to the same disks; a later state has a higher
+    /// number.
     pub sequence: u64,
     /// Encoded state of the device.
     pub bytes: Vec<u8>,
 }
 
-/// The state store of a device on disks without labels: it keeps no state.
+/// The state store of a device on disks without labels. It stores no state.
 pub struct NoStateStore {
     found: Found,
-    /// State that the device's predecessor handed over.
+    /// State that the previous device of the same name handed over when it was closed.
     pub handover: Handover,
 }
 
 impl NoStateStore {
-    /// Creates a store over disks that have all been created by this start (`fresh`), or not.
+    /// Creates a store over disks without labels. `fresh` is whether this start has created all of the disks.
     pub fn new(fresh: bool) -> Self {
         Self { found: Found { present: true, fresh, ..Found::default() }, handover: None }
     }

@@ -1,12 +1,12 @@
-//! The tasks of one owner, which end with it.
+//! The background tasks of one owner, such as a device. They end when the owner is dropped.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::{Env, Notify, ScopeGuard, TaskTracker, TrackedTask, first};
 
-/// The background tasks of one owner, such as a device. A group is not cloned: when the owner is dropped, the group is
-/// dropped with it, and its tasks are not polled any more.
+/// The background tasks of one owner, such as a device. A group cannot be cloned, so it is dropped with its owner.
+/// After that its tasks are not polled any more.
 pub struct TaskGroup {
     env: Env,
     running: TaskTracker,
@@ -26,7 +26,7 @@ impl TaskGroup {
         Self { env: env.clone(), running: TaskTracker::default(), shared: Rc::default() }
     }
 
-    /// Runs `task` in the group until it ends or the group is dropped. `name` is for traces.
+    /// Runs `task` in the group, until the task ends or the group is dropped. `name` is for traces.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
         let (one, shared) = (self.enter(), self.shared.clone());
         self.env.spawn(name, async move {
@@ -35,7 +35,7 @@ impl TaskGroup {
         });
     }
 
-    /// Counts work that is not a task of its own as a task of the group, until the returned guard is dropped.
+    /// Counts work outside of a task as a task of the group, until the returned guard is dropped.
     pub fn enter(&self) -> TrackedTask {
         self.running.begin()
     }
@@ -45,19 +45,19 @@ impl TaskGroup {
         &self.env
     }
 
-    /// Whether the tasks of the group are asked to end.
+    /// Whether the group is closing, so that its tasks must end.
     pub fn is_closing(&self) -> bool {
         self.shared.is_closing.get()
     }
 
-    /// Returns the list of tasks that wait for a change of the group's owner, or for the group to close. The owner
-    /// wakes them at each change.
+    /// Returns the list of tasks that wait for a change of the owner's state, or for the group to close. The owner
+    /// wakes them at each change of its state.
     pub fn changed(&self) -> &Notify {
         &self.shared.changed
     }
 
-    /// Asks the tasks of the group to end, and waits until they have. If the future or the returned guard is dropped
-    /// before [`ScopeGuard::done`], the group is open again, and `reopen` is called.
+    /// Makes the tasks of the group end, and waits until they have ended. If the future or the returned guard is
+    /// dropped before [`ScopeGuard::done`], the group is open again, and `reopen` is called.
     pub async fn close(&self, reopen: impl FnOnce()) -> ScopeGuard<impl FnOnce()> {
         self.shared.is_closing.set(true);
         self.shared.changed.wake();

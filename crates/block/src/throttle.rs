@@ -1,7 +1,7 @@
-//! Pacing of background work: clients hardly notice it, and it still makes progress.
+//! Rate control of background work, so that it hardly slows the requests of clients, and makes progress all the same.
 //!
-//! While clients are quiet, it runs at full speed. While they are busy, it takes a share of the rate of the idle
-//! disks, in short steps. It needs a timer only while it waits itself.
+//! While clients are quiet, background work runs at full speed. While clients are busy, it gets a share of the rate
+//! of the idle disks, in short steps. The throttle needs a timer only while background work waits for it.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
@@ -10,68 +10,71 @@ use std::time::Duration;
 
 use crate::{Env, Mono};
 
-/// Share of an idle disk's rate for background work while clients are busy: one part in this many. The documented
-/// share is a tenth; beside clients a disk never reaches its full rate.
+/// Divisor of the rate of idle disks: background work gets the quotient while clients are busy. The documented share
+/// is a tenth, because a disk with requests of clients does not reach the rate of an idle disk.
 pub const BUSY_SHARE: u64 = 6;
 
-/// Share of an idle disk's rate, one part in this many, down to which rests may slow the steps beside clients. A rest
-/// lasts at most as long as its step. The documented share is a tenth.
+/// Divisor of the rate of idle disks: the rests between steps beside clients slow background work down to the
+/// quotient at most. A rest lasts at most as long as the step before it. The documented share is a tenth.
 const KEPT_SHARE: u64 = 7;
 
-/// The rest after a step lasts at least this part of the step's time, whatever the share.
+/// Divisor of the duration of a step beside clients: the rest after the step is at least as long as the quotient.
 const REST_PART: u32 = 4;
 
-/// Lowest rate of background work while clients are busy, in bytes a second, however slow the disk is.
+/// Lowest rate of background work while clients are busy, in bytes a second. It applies to disks of any speed.
 pub const LEAST_BYTES_PER_S: u64 = 1 << 20;
 
-/// Bytes of the longest step of background work.
+/// Length of the longest step of background work, in bytes.
 pub const STEP_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes of the shortest step of background work while clients are busy: below it, calls cost more than bytes.
+/// Length of the shortest step of background work while clients are busy, in bytes. In shorter steps the cost of a
+/// request exceeds that of its bytes.
 pub const STEP_BYTES_MIN: u64 = 64 << 10;
 
-/// Target duration of a step while clients are busy: a request that arrives at its beginning waits that long.
+/// Target duration of a step while clients are busy. A client's request that arrives at the beginning of a step waits
+/// as long.
 const BUSY_STEP: Duration = Duration::from_millis(1);
 
-/// Time without a request or a waiting client after which clients count as quiet.
+/// Time without a request, a reply or a waiting client after which clients count as quiet.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Weight of one measured step: one part in this many, because single steps vary.
+/// Divisor of the weight of one measured step in an average. A single step may be unusually fast or slow.
 const SMOOTHING: u64 = 8;
 
-/// Percentile of the steps beside clients that stands for a step on idle disks, if none was measured.
+/// Percentile of the durations of steps beside clients that is taken for the duration of a step on idle disks, if no
+/// step on idle disks was measured.
 const FASTEST_PERCENT: u64 = 10;
 
 const MIB: u64 = 1 << 20;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Rate control for all background work of one device or one graph. A clone is a second handle to it; all handles
-/// share the rate.
+/// Rate control for all background work of one device or one graph. A clone refers to the same throttle.
 #[derive(Clone)]
 pub struct Throttle(Rc<Shared>);
 
 struct Shared {
     env: Env,
-    /// Count of requests and replies of clients. Wraps around.
+    /// Number of requests and replies of clients so far. It wraps around.
     clients: Cell<u64>,
-    /// Number of unanswered requests of clients.
+    /// Number of requests of clients that are not answered yet.
     waiting: Cell<u64>,
     gait: Cell<ThrottleState>,
 }
 
-/// The data that decide when the next step begins, and how long it is.
+/// The measurements from which a throttle computes the start and the length of the next step.
 #[derive(Clone, Copy)]
 struct ThrottleState {
-    /// Highest rate in bytes a second, whether or not clients are busy.
+    /// Highest rate of background work in bytes a second, also while clients are quiet.
     most: u64,
-    /// Known time of a MiB on idle disks; 0 before the first step there.
+    /// Time that background work takes for a MiB on idle disks, in nanoseconds; 0 before the first step on idle
+    /// disks.
     idle_ns: u64,
-    /// Recent time of a MiB; 0 before the first step.
+    /// Average time for a MiB in recent steps, in nanoseconds; 0 before the first step.
     recent_ns: u64,
-    /// Time of a MiB in the fastest steps beside clients; 0 before the first of them.
+    /// Time for a MiB in the fastest steps beside clients, in nanoseconds; 0 before the first such step.
     fastest_ns: u64,
-    /// Count of clients at the last check.
+    /// Value of [`Shared::clients`] at the last check.
     clients: u64,
     /// Time until which clients count as busy.
     busy_until: Mono,
@@ -80,15 +83,15 @@ struct ThrottleState {
 }
 
 impl Throttle {
-    /// Creates a throttle for background work, with at most `most` bytes a second if given.
+    /// Creates a throttle for background work. If `most` is given, the rate is at most `most` bytes a second.
     pub fn new(env: &Env, most: Option<u64>) -> Self {
         let gait = Cell::new(ThrottleState::new(env.now(), most));
         let (clients, waiting) = (Cell::new(0), Cell::new(0));
         Self(Rc::new(Shared { env: env.clone(), clients, waiting, gait }))
     }
 
-    /// Notes a request of a client, until the returned guard is dropped. It must be called for each request of a
-    /// client; it costs a few additions.
+    /// Counts a request of a client, which is unanswered until the returned guard is dropped. The caller must call
+    /// this method for each request of a client; it costs a few additions.
     #[inline]
     pub fn client(&self) -> ClientGuard<'_> {
         self.0.count();
@@ -96,19 +99,19 @@ impl Throttle {
         ClientGuard(&self.0)
     }
 
-    /// Waits until the next step of background work may begin, and returns the step. Other users of the throttle wait
-    /// until the time of this step is over.
+    /// Waits until the next step of background work may begin, and returns the step. Other background work on the
+    /// throttle waits for the time that the throttle allots to this step.
     pub async fn step(&self) -> Step {
         self.begin(0..=STEP_BYTES_MAX).await
     }
 
-    /// Waits until the next step of background work may begin, with at most `most` bytes.
+    /// Waits until the next step of background work may begin, and returns the step, which has at most `most` bytes.
     pub async fn step_of(&self, most: u64) -> Step {
         self.begin(0..=most).await
     }
 
-    /// Waits until a step of exactly `bytes` may begin, whether or not clients are busy: for work with a high cost per
-    /// step, apart from its bytes.
+    /// Waits until a step of exactly `bytes` may begin, whether or not clients are busy. It is for work that has a
+    /// high cost for each step besides its bytes.
     pub async fn whole_step(&self, bytes: u64) -> Step {
         self.begin(bytes..=bytes).await
     }
@@ -137,7 +140,8 @@ impl Shared {
         self.clients.set(self.clients.get().wrapping_add(1));
     }
 
-    /// Returns the count of clients. While a client waits, each call returns another one.
+    /// Returns the number of requests and replies of clients. While a client waits for a reply, each call returns
+    /// another number.
     fn look(&self) -> u64 {
         if self.waiting.get() > 0 {
             self.count();
@@ -146,7 +150,7 @@ impl Shared {
     }
 }
 
-/// Guard of a request of a client, held until the request is answered.
+/// Guard of a request of a client. The caller must drop it when the request is answered.
 #[must_use = "background work yields to the client while the guard is kept"]
 pub struct ClientGuard<'p>(&'p Shared);
 
@@ -157,7 +161,7 @@ impl Drop for ClientGuard<'_> {
     }
 }
 
-/// A step of background work that may begin.
+/// A step of background work that may begin now.
 #[must_use = "the throttle learns the duration of a step when the step is dropped"]
 pub struct Step {
     pace: Throttle,
@@ -167,14 +171,14 @@ pub struct Step {
 }
 
 impl Step {
-    /// Returns the most bytes of the step: the requested ones, or a power of two from [`STEP_BYTES_MIN`] to
-    /// [`STEP_BYTES_MAX`].
+    /// Returns the length in bytes that the step may have: the requested length, or a power of two from
+    /// [`STEP_BYTES_MIN`] to [`STEP_BYTES_MAX`].
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Reports the end of the step, with `bytes` done. A failed step, which is not reported, counts as if it had
-    /// taken no time.
+    /// Reports to the throttle that the step has ended after `bytes`. The time of a step that is dropped without this
+    /// call, because it failed, is not measured.
     pub fn done(self, bytes: u64) {
         let shared = &self.pace.0;
         let now = shared.env.clock();
@@ -191,7 +195,8 @@ impl ThrottleState {
         Self { most, idle_ns: 0, recent_ns: 0, fastest_ns: 0, clients: 0, busy_until, next: now }
     }
 
-    /// Begins a step of some bytes within `of`, or returns the time when it may be asked again.
+    /// Begins a step with a length within `of`, and returns the length; or returns the time at which a step may
+    /// begin.
     fn begin(&mut self, now: Mono, clients: u64, of: &RangeInclusive<u64>) -> Result<u64, Mono> {
         if clients != self.clients {
             (self.clients, self.busy_until) = (clients, now.after(QUIET));
@@ -207,7 +212,8 @@ impl ThrottleState {
         Ok(bytes)
     }
 
-    /// Notes the end of a step. `disturbed`: clients have sent requests meanwhile.
+    /// Records the end of a step that took the time `took`. `disturbed` is whether clients sent requests during the
+    /// step.
     fn end(&mut self, now: Mono, took: Duration, bytes: u64, disturbed: bool) {
         let took_ns =
             u128::from(took.as_nanos() as u64) * u128::from(MIB) / u128::from(bytes.max(1));
@@ -224,15 +230,15 @@ impl ThrottleState {
         }
     }
 
-    /// Returns the rest after a step beside clients. Where seeks cost more than bytes, the share of the rate could
-    /// otherwise use all of the time.
+    /// Returns the pause after a step beside clients. On disks where a seek costs more than the bytes of a step,
+    /// steps at the permitted rate could otherwise take all of the time.
     fn rest(&self, took: Duration, bytes: u64) -> Duration {
         let kept = time_of(bytes, (self.idle_rate() / KEPT_SHARE).max(1)).saturating_sub(took);
         kept.clamp(took / REST_PART, took)
     }
 
-    /// Updates the estimates after a step beside clients. It only gives an upper bound of the time on an idle disk.
-    /// The steps that waited least for clients give the best one.
+    /// Updates the measurements after a step beside clients. Such a step is an upper bound of the time on an idle
+    /// disk. The steps that waited least for clients are the best bound.
     fn beside_clients(&mut self, took_ns: u64) {
         let step = self.fastest_ns / SMOOTHING;
         self.fastest_ns = match self.fastest_ns {
@@ -246,7 +252,7 @@ impl ThrottleState {
         }
     }
 
-    /// Returns the rate of consecutive steps on idle disks, in bytes a second.
+    /// Returns the rate of consecutive steps on idle disks, in bytes a second; 0 if it is not known.
     fn idle_rate(&self) -> u64 {
         let known_ns = if self.idle_ns > 0 { self.idle_ns } else { self.fastest_ns };
         (MIB * NS_PER_S).checked_div(known_ns).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Sizes, times and shares in text for people.
+//! Sizes, times and shares as text: parsed from specs and arguments, and printed for specs and people.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ const TIMES: [(&str, u64); 7] = [
     ("ns", 1),
 ];
 
-/// Most digits after a point. 18 digits and the largest unit fit into 128 bits.
+/// Most digits after the decimal point of a parsed number. 18 digits and the largest unit fit into 128 bits.
 const DIGITS_MAX: usize = 18;
 
 /// Parses a size in bytes from text such as `4096`, `64KiB`, `10G` or `1.5 GiB`. `K M G T` and `KiB MiB GiB TiB` are
 /// powers of 1024.
 ///
 /// # Errors
-/// A description of the fault, in words that follow the value: `GB is ambiguous here; write GiB (2^30)`.
+/// A description of the fault, in words that are printed after the value: `GB is ambiguous here; write GiB (2^30)`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let bytes = if unit.is_empty() { 1 } else { size_unit(unit)? };
@@ -59,7 +59,7 @@ fn size_unit(unit: &str) -> Result<u64, String> {
 /// Parses a time from text such as `100us`, `5ms`, `1.5s`, `1min` or `2h`.
 ///
 /// # Errors
-/// A description of the fault, in words that follow the value.
+/// A description of the fault, in words that are printed after the value.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let needed = "a time is needed with its unit, such as \"100us\", \"5ms\", \"2s\" or \"1min\"";
@@ -83,7 +83,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// Parses a share from 0 to 1 from text such as `0.01` or `1%`; the result is a fraction of 1.
 ///
 /// # Errors
-/// A description of the fault, in words that follow the value.
+/// A description of the fault, in words that are printed after the value.
 pub fn parse_share(text: &str) -> Result<f64, String> {
     let (number, whole) = match text.trim().strip_suffix('%') {
         Some(percent) => (percent.trim_end(), 100.0),
@@ -95,7 +95,7 @@ pub fn parse_share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a share from 0 to 1 is needed, such as 0.01 or \"1%\"".to_owned())
 }
 
-/// Splits text into the number and the unit after it.
+/// Splits `text` into a number and the unit after the number.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let unit = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
@@ -109,7 +109,7 @@ enum Problem {
     TooLarge,
 }
 
-/// Multiplies a decimal number with a unit, exactly.
+/// Multiplies the decimal `number` with `unit`, without rounding.
 fn scale(number: &str, unit: u64) -> Result<u64, Problem> {
     if let Some(positive) = number.strip_prefix('-') {
         return Err(scale(positive, unit).err().unwrap_or(Problem::Negative));

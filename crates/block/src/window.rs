@@ -1,11 +1,12 @@
-//! A window of requests below: in order, without a deadline, and without an allocation.
+//! A group of requests to lowers that are in flight together. It has no deadline, and allocates no memory.
 
 use crate::{Buf, Child, Done, Error, Lower, Op, Result};
 
-/// Requests to lowers that belong together, with at most `N` in flight, answered in the order of their start.
+/// Requests of one device to its lowers, with at most `N` in flight. The window waits for them in the order of their
+/// start.
 ///
-/// A read that a lower answers in another buffer is copied to the buffer that it was started with. The first error in
-/// the order of start is kept until [`Window::drain`].
+/// A lower may answer a read with another buffer than the window passed to it. The window then copies the bytes into
+/// the passed buffer. It keeps the error of the first failed request, in the order of start, until [`Window::drain`].
 pub struct Window<const N: usize> {
     begun: [Option<(Child, Option<Buf>)>; N],
     /// Index of the oldest request.
@@ -26,7 +27,7 @@ impl<const N: usize> Window<N> {
         Self { begun: [const { None }; N], first: 0, len: 0, failed: None }
     }
 
-    /// Waits until the window can take one more request. Returns whether all requests answered so far have succeeded.
+    /// Waits until the window can take one more request. Returns whether no request of the window has failed so far.
     pub async fn room(&mut self) -> bool {
         if self.len == N {
             self.answer().await;
@@ -48,7 +49,7 @@ impl<const N: usize> Window<N> {
         self.len += 1;
     }
 
-    /// Waits for the oldest request.
+    /// Waits until the oldest request has completed, and removes it from the window.
     async fn answer(&mut self) {
         let (child, into) = self.begun[self.first].take().expect("the window holds a request");
         self.first = (self.first + 1) % N;
@@ -65,7 +66,7 @@ impl<const N: usize> Window<N> {
         }
     }
 
-    /// Waits for all requests of the window, whether or not one has failed.
+    /// Waits until all requests of the window have completed, even if one has failed.
     ///
     /// # Errors
     /// The error of the first failed request of the window, in the order of start.

@@ -1,4 +1,4 @@
-//! The certificate files of TLS. They are read when a spec is checked, and at each handshake.
+//! The certificate files of TLS. They are read when a spec is checked, and again for each handshake.
 
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use tls::{Authorities, Identity, Pem, PemKey, Revoked, Server};
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
-/// Adds the faults of the TLS files to the spec that names them.
+/// Adds to the spec the faults of the certificate files that the spec names.
 pub fn check(env: &Env, spec: &mut Spec) {
     let Some(paths) = spec.tls().cloned() else { return };
     if let Err(errors) = Files::read(env, &paths).and_then(|files| files.server(env).map(drop)) {
@@ -24,10 +24,10 @@ pub fn check(env: &Env, spec: &mut Spec) {
     }
 }
 
-/// Returns the server side of TLS, if one of the addresses has it.
+/// Returns the server's side of TLS; `None` if no address in `listens` has TLS.
 ///
 /// # Errors
-/// `Usage` without certificates; the first fault of the files.
+/// `Usage` if the spec names no certificate; the first fault of the certificate files.
 pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option<CurrentTls>> {
     let Some(at) = listens.iter().find(|at| at.tls) else { return Ok(None) };
     let Some(paths) = &planned.tls else {
@@ -50,10 +50,10 @@ pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option
     Ok(Some(Rc::new(move || current.borrow_mut().renewed(&env, &paths))))
 }
 
-/// The faults of the files, at least one.
+/// The faults of the certificate files, at least one.
 type Errors = Vec<block::Error>;
 
-/// The content of the files.
+/// The content of the certificate files.
 struct Files {
     cert: Pem,
     key: PemKey,
@@ -61,16 +61,17 @@ struct Files {
     revoked: Option<Pem>,
 }
 
-/// The files in use.
+/// The certificate files that new connections use.
 struct Current {
     files: Files,
     server: Rc<Server>,
-    /// The reason why the present files on disk are not used.
+    /// The reason why the present files on disk are not used; `None` if they are.
     failed: Option<String>,
 }
 
 impl Current {
-    /// Returns the server for the present files. Files that cannot be used change nothing, and are reported once.
+    /// Returns the server's side of TLS with the present files on disk. If these files have a fault, the fault is
+    /// logged once, and the files in use remain.
     fn renewed(&mut self, env: &Env, paths: &TlsPaths) -> Rc<Server> {
         match Files::read(env, paths) {
             Ok(files) if files == self.files => self.failed = None,
@@ -148,7 +149,7 @@ fn read(env: &Env, path: &Path) -> block::Result<Pem> {
     Ok(Pem { path: path.display().to_string(), bytes })
 }
 
-/// Warns if other users can read the private key: it lets its reader act as the server.
+/// Prints a warning if other users can read the private key, because any program with the key can act as the server.
 fn warn_of_readers(key: &Path) {
     if std::fs::metadata(key).is_ok_and(|found| found.mode() & 0o077 != 0) {
         let shown = key.display();

@@ -1,38 +1,38 @@
-//! The end of the command: its exit code, and for a failure the message that explains it.
+//! The end of the `cairn` command: its exit code and, after a failure, the message that explains it.
 
 use std::fmt;
 
 use block::{Error, ErrorKind, Reason};
 
-/// The exit code. `docs/exit-codes.md` explains each.
+/// The exit code of the `cairn` command. `docs/exit-codes.md` explains each code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Exit {
-    /// Success.
+    /// The command succeeded.
     Ok = 0,
-    /// A failure without a code of its own.
+    /// The command failed, and no other code fits.
     Other = 1,
     /// The command line cannot be carried out in any state of the system.
     Usage = 2,
     /// The spec has faults.
     Spec = 3,
-    /// There is no such file, device, export or running graph.
+    /// A file, device, export or running graph does not exist.
     NotFound = 4,
-    /// Another process has it in use.
+    /// Another process uses the file, disk, address or graph.
     InUse = 5,
-    /// No space.
+    /// A disk or a file system has no free space.
     NoSpace = 6,
     /// A key or a permission is missing.
     Denied = 7,
     /// A disk or a connection failed.
     Io = 8,
-    /// Not supported here.
+    /// This version, this kernel or this disk does not support the operation.
     Unsupported = 9,
-    /// Degraded, or damaged and repairable.
+    /// A graph is degraded, or its labels are damaged and can be repaired.
     Degraded = 10,
-    /// Damaged.
+    /// A label or data are damaged and cannot be repaired.
     Damaged = 11,
-    /// Stopped before everything was flushed.
+    /// The graph stopped before all writes were flushed.
     Unflushed = 12,
 }
 
@@ -62,7 +62,7 @@ impl Exit {
         }
     }
 
-    /// Returns the number.
+    /// Returns the exit code as a number.
     pub fn code(self) -> u8 {
         self as u8
     }
@@ -71,15 +71,15 @@ impl Exit {
 /// The failure of a command: its exit code and its causes.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code.
+    /// The exit code of the command.
     pub code: u8,
-    /// The causes. Empty if everything has been printed already.
+    /// The errors that caused the failure. Empty if all of them have been printed.
     pub causes: Vec<Error>,
-    /// Whether another try would fail in the same way, until the operator changes something.
+    /// Whether a second try would fail in the same way, until the operator changes something.
     pub lasts: bool,
 }
 
-/// The result of a verb.
+/// The result of a verb of the command line.
 pub type Result<T = Exit, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
@@ -88,7 +88,7 @@ impl Failure {
         Self::of(exit.code(), message)
     }
 
-    /// Returns a failure with one cause, and an exit code that another process has chosen.
+    /// Returns a failure with one cause, and with the exit code `code` from another process.
     pub fn of(code: u8, message: impl Into<String>) -> Self {
         let message = message.into();
         let cause = Some(message).filter(|message| !message.is_empty());
@@ -103,17 +103,17 @@ impl Failure {
         Self { code, causes, lasts: false }
     }
 
-    /// Returns a failure without a message, because it has been printed already.
+    /// Returns a failure whose message has been printed already.
     pub fn printed(exit: Exit) -> Self {
         Self::new(exit, "")
     }
 
-    /// Returns the failure of an operation (`tried`) with the error of the operating system.
+    /// Returns the failure of the operation that `tried` describes, with an error of the operating system.
     pub fn io(error: &std::io::Error, tried: impl fmt::Display) -> Self {
         Error::io(error, tried).into()
     }
 
-    /// Adds the next step for the user.
+    /// Adds to the last cause the next step for the operator.
     pub fn next(mut self, step: impl Into<String>) -> Self {
         if let Some(last) = self.causes.pop() {
             self.causes.push(last.next(step));
@@ -121,7 +121,7 @@ impl Failure {
         self
     }
 
-    /// Replaces the message. The new one may include the old one.
+    /// Replaces the causes by the one cause `message`, with the same exit code.
     pub fn reworded(self, message: impl Into<String>) -> Self {
         Self { lasts: self.lasts, ..Self::of(self.code, message) }
     }
@@ -148,7 +148,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Returns the next step for an error of the operating system.
+/// Returns the next step for the operator after an error of the operating system.
 fn next_step(errno: i32) -> Option<&'static str> {
     use rustix::io::Errno;
     Some(match Errno::from_raw_os_error(errno) {

@@ -1,4 +1,4 @@
-//! Log lines of a server on its standard error: text, or one JSON object each.
+//! The log of a server on its standard error: lines of text, or one JSON object for each line.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ pub enum LogForm {
 /// The format of this process's log.
 struct Log {
     form: LogForm,
-    /// The graph that the lines are about, if there is only one.
+    /// Name of the graph that all lines are about; `None` for the log of a process with several graphs.
     graph: Option<String>,
 }
 
@@ -39,18 +39,18 @@ struct Line<'l> {
     message: &'l str,
 }
 
-/// Sets the format of the log. Only the first call has an effect.
+/// Sets the format of this process's log. Only the first call has an effect.
 pub fn begin(form: LogForm, graph: Option<&str>) {
     let _ = LOG.set(Log { form, graph: graph.map(str::to_owned) });
 }
 
-/// Returns the format of the log.
+/// Returns the form of this process's log lines.
 pub fn form() -> LogForm {
     LOG.get().map_or(LogForm::Text, |log| log.form)
 }
 
 impl LogForm {
-    /// Returns the form's name on the command line.
+    /// Returns the word for this form on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -59,7 +59,7 @@ impl LogForm {
     }
 }
 
-/// Writes a line to the log, or a warning of a command.
+/// Writes a line to the log of a server, or prints a warning of a command.
 pub fn note(line: &str) {
     let text = match LOG.get() {
         Some(Log { form: LogForm::Json, graph }) => json(line, graph.as_deref(), now_ms()),

@@ -1,4 +1,4 @@
-//! The one binary of Cairn: the command line, and the servers that it starts.
+//! The one binary of Cairn: the command line, and the servers and helper processes that the command line starts.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks that all arguments are UTF-8: each may end up in a spec, a label or an answer.
+/// Checks that all arguments are UTF-8, because each may be written into a spec, a label or a reply.
 fn said() -> Result<()> {
     std::env::args_os().skip(1).try_for_each(|word| place::text(&word).map(drop))
 }

@@ -1,26 +1,26 @@
 //! Names of exports, devices, members and jobs: `vol`, `home/vol`, `pair/b`, `home/pair/b`.
 //!
-//! A thing has a path: the names of its graph and its device, and its own name. A word names a thing if it consists of
-//! the thing's own name and, before it, any of the other names, in their order, separated by slashes. So `GRAPH/NAME`
-//! and `DEVICE/MEMBER` need no rules of their own. A name never has a slash. A word that names several things is
-//! refused.
+//! An export, device, member or job has a path: the name of its graph, that of its device if it is a member or job,
+//! and its own name. A word on the command line names an object if it ends with the object's own name, and any names
+//! before it are from the object's path, in order, separated by slashes. So `GRAPH/NAME` and `DEVICE/MEMBER` need no
+//! rules of their own. A name contains no slash. A word that names several objects is an error.
 
 use crate::exit::{Exit, Failure};
 
-/// The path of a thing: the graph first.
+/// The path of an export, device, member or job: the name of its graph first, its own name last.
 pub type Path = Vec<String>;
 
-/// The reason why a word does not name exactly one thing.
+/// The reason why a word does not name exactly one object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unresolved {
-    /// It names nothing.
+    /// No object has a path with this word.
     Unknown,
-    /// It names all of these.
+    /// Several objects have a path with this word; these are their paths.
     Ambiguous(Vec<String>),
 }
 
 impl Unresolved {
-    /// Returns the refusal of `word`. `unknown` lists the things of this sort that there are.
+    /// Returns the failure for `word`. `unknown` returns the message for a word that names no object.
     pub fn refuse(self, word: &str, unknown: impl FnOnce() -> String) -> Failure {
         match self {
             Self::Unknown => Failure::new(Exit::NotFound, unknown()),
@@ -32,10 +32,10 @@ impl Unresolved {
     }
 }
 
-/// Returns the thing that `word` names.
+/// Returns the object that `word` names.
 ///
 /// # Errors
-/// `Unresolved` if it names none, or several.
+/// `Unresolved` if `word` names no object, or several.
 pub fn resolve<T>(
     word: &str,
     things: impl IntoIterator<Item = (Path, T)>,
@@ -43,8 +43,8 @@ pub fn resolve<T>(
     only(things.into_iter().filter(|(path, _)| is_named(word, path)))
 }
 
-/// Returns the thing that `word` names, as [`resolve`] does. The name of a graph alone also stands for the only thing
-/// in it.
+/// Returns the object that `word` names, as [`resolve`] does. If `word` names none, but is the name of a graph with
+/// only one object, returns that object.
 ///
 /// # Errors
 /// As [`resolve`].
@@ -57,7 +57,7 @@ pub fn resolve_or_only<T>(word: &str, things: Vec<(Path, T)>) -> Result<T, Unres
     only(others.into_iter().filter(|(path, _)| path[0] == word))
 }
 
-/// Returns a list of names after `some`, or `none` if there are none.
+/// Returns the text `some` with the `names` after it; `none` if there are no names.
 pub fn listed<'n>(names: impl Iterator<Item = &'n str>, none: &str, some: &str) -> String {
     match &names.collect::<Vec<_>>()[..] {
         [] => none.to_owned(),

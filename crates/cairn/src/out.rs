@@ -22,7 +22,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Prints `value` as JSON, or its text. A verb that does no more returns the result.
+    /// Prints `value` as JSON, or the output of `text`. Returns success as the result of a verb.
     pub fn print<T: Serialize>(self, value: &T, text: impl FnOnce() -> String) -> Result {
         match self {
             Self::Text => print(&text())?,
@@ -37,8 +37,8 @@ impl Form {
     }
 }
 
-/// Escapes characters that a terminal would act upon, because any text may include names and words from disks and
-/// peers. The escapes are those of JSON, so that escaped JSON is still the same value.
+/// Escapes characters that a terminal would interpret, because the text may include names and words from disks and
+/// other machines. The escapes are those of JSON, so that escaped JSON has the same value.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);
@@ -59,12 +59,12 @@ fn is_unsafe(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Prints text, with escapes for characters that a terminal would act upon.
+/// Prints text, with escapes for characters that a terminal would interpret.
 pub fn print(text: &str) -> Result<()> {
     print_raw(&escaped(text))
 }
 
-/// Prints text as it is. A reader that is gone (`| head`) is no failure.
+/// Prints text without escapes. A closed pipe (`| head`) is no failure.
 pub fn print_raw(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -75,7 +75,7 @@ pub fn print_raw(text: &str) -> Result<()> {
     }
 }
 
-/// Returns the time since then, in whole seconds; zero for a time in the future.
+/// Returns the time from `unix_s`, in seconds since 1970, until now; zero if `unix_s` is in the future.
 pub fn since(unix_s: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Duration::from_secs(now.as_secs().saturating_sub(unix_s))
@@ -87,7 +87,8 @@ pub fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{s}")
 }
 
-/// Returns the name of a graph. If several have that name, it includes the first part of the uuid.
+/// Returns the name of a graph for people. If several graphs have this name, the result includes the first part of
+/// the uuid.
 pub fn title(graph: &str, uuid: &str, is_one_of_many: bool) -> String {
     match is_one_of_many {
         true => format!("{graph} ({uuid:.8})"),
@@ -95,7 +96,8 @@ pub fn title(graph: &str, uuid: &str, is_one_of_many: bool) -> String {
     }
 }
 
-/// Returns a table with columns as wide as their widest cells, two blanks apart. Columns marked `>` are aligned right.
+/// Returns a table as text. Each column is as wide as its widest cell, with two blanks between columns. `marks` has a
+/// character for each column; `>` aligns the column on the right.
 pub fn columns(marks: &str, rows: &[Vec<String>]) -> String {
     let marks: Vec<char> = marks.chars().collect();
     let width = |n: usize| {

@@ -12,7 +12,7 @@ pub fn directory() -> PathBuf {
     directory_of(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
 }
 
-/// Returns the runtime directory of a process with this value of `$XDG_RUNTIME_DIR`.
+/// Returns the runtime directory of a process whose `$XDG_RUNTIME_DIR` has the value `said`.
 pub fn directory_of(said: Option<PathBuf>) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let own = |path: &PathBuf| {
@@ -25,27 +25,27 @@ pub fn directory_of(said: Option<PathBuf>) -> PathBuf {
     }
 }
 
-/// Returns the directory of control sockets.
+/// Returns the directory for the control sockets of graphs.
 pub fn control() -> PathBuf {
     directory().join("control")
 }
 
-/// Returns the control socket of a graph that the process `pid` serves.
+/// Returns the path of the control socket of `graph`, which the process `pid` serves.
 pub fn control_of(graph: &str, pid: u32) -> PathBuf {
     control().join(format!("{graph}-{pid}.sock"))
 }
 
-/// Returns the directory of a daemon's workers and their sockets.
+/// Returns the directory for the sockets and lock files of a daemon's workers.
 pub fn keeper() -> PathBuf {
     directory().join("keeper")
 }
 
-/// Returns the control socket of a daemon.
+/// Returns the path of a daemon's control socket.
 pub fn daemon() -> PathBuf {
     daemon_in(&directory())
 }
 
-/// Returns the control socket of a daemon with this runtime directory.
+/// Returns the path of the control socket of a daemon with this runtime directory.
 pub fn daemon_in(directory: &Path) -> PathBuf {
     directory.join("daemon.sock")
 }
@@ -62,18 +62,18 @@ pub fn state() -> PathBuf {
     base.unwrap_or_else(directory).join("cairn")
 }
 
-/// Returns a path as text. Specs, labels and answers are text, and could not name another path.
+/// Returns a path as text. A path that is not text could not be written into a spec, a label or a reply.
 ///
 /// # Errors
-/// `Usage` if it is not UTF-8.
+/// `Usage` if the path is not UTF-8.
 pub fn text<P: AsRef<OsStr> + ?Sized>(path: &P) -> Result<&str> {
     Ok(doctor::scan::text(Path::new(path))?)
 }
 
-/// Checks that the path is short enough for a control socket. `next` is the next step for the user.
+/// Checks that `path` is short enough for a control socket. `next` is the next step for the operator if it is not.
 ///
 /// # Errors
-/// `Usage` if it is too long.
+/// `Usage` if the path is too long.
 pub fn check_socket(path: &Path, next: &str) -> Result<()> {
     let (bytes, most) = (path.as_os_str().len(), api::SOCKET_PATH_MAX_BYTES);
     if bytes <= most {
@@ -86,7 +86,7 @@ pub fn check_socket(path: &Path, next: &str) -> Result<()> {
     Err(Failure::new(Exit::Usage, why).next(next.to_string()))
 }
 
-/// Returns the directory of this command, in which relative paths of a request begin.
+/// Returns the working directory of this process. Relative paths in a request to another process begin there.
 ///
 /// # Errors
 /// As [`text`]; errors of the system.
@@ -97,7 +97,7 @@ pub fn here() -> Result<PathBuf> {
     Ok(here)
 }
 
-/// Makes [`directory`] and one below it, for this user only.
+/// Creates [`directory`] and `path`, a directory below it, with access for this user only.
 ///
 /// # Errors
 /// As [`check`]; errors of the system.
@@ -112,11 +112,11 @@ pub fn make(path: &Path) -> Result<()> {
     })
 }
 
-/// Checks that no other user can create files there.
+/// Checks that no other user can create files in the directory `path`.
 ///
 /// # Errors
-/// `Denied` if another user owns the directory or may write to it: any user could have made it in `/tmp` earlier. As
-/// [`text`].
+/// `Denied` if another user owns the directory or may write to it, because any user may create directories in `/tmp`.
+/// Also as [`text`].
 pub fn check(path: &Path) -> Result<()> {
     text(path)?;
     let shown = path.display();

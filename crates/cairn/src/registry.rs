@@ -1,4 +1,4 @@
-//! All kinds of devices that this binary has.
+//! The kinds of devices that this binary can build.
 
 use kind::{Kind, Registry};
 
@@ -14,7 +14,7 @@ const KINDS: [Kind; COUNT] = {
     all
 };
 
-/// The kinds of crate `kinds`, and those that reach other machines.
+/// All kinds of the crate `kinds`, and the NBD disk of the crate `net`.
 pub const REGISTRY: Registry = Registry(&KINDS);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The facts of an export of any NBD server.
+//! The facts about an export of any NBD server, for `cairn info`.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use wire::nbd::{ClientConfig, ClientHandshake, ClientProgress, ReplyStyle, Sessi
 
 use crate::exit::{Exit, Failure, Result};
 
-/// Longest wait for the server's answers. A slower server is unfit to serve from.
+/// Longest wait for all replies of the server. A slower server is too slow for a disk.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Size of the receive buffer.
+/// Length of the receive buffer in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// An export of an NBD server.
+/// The facts about an export of an NBD server.
 #[derive(Serialize)]
 pub struct RemoteView {
     uri: String,
@@ -34,7 +34,7 @@ pub struct RemoteView {
     contexts: Vec<String>,
 }
 
-/// Connects to the server, reads the facts of the export, and disconnects.
+/// Connects to the NBD server at the URI `text`, reads the facts about the export, and disconnects.
 pub async fn facts(env: &Env, text: &str) -> Result<RemoteView> {
     let target = Target::of(text).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let tls = target.client(env)?;

@@ -1,4 +1,4 @@
-//! The running graphs of this user, and the choice of one of them.
+//! The running graphs of this user, and the choice of one of them for a live verb.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::names::{self, Path as Names, Unresolved};
 use crate::place;
 
-/// A function that finds the thing that a word names.
+/// A function that finds the object that a word names.
 type Resolve = fn(&str, Vec<(Names, (Client, String))>) -> Result<(Client, String), Unresolved>;
 
 /// Choice of the running graph for a live verb.
@@ -21,29 +21,29 @@ pub struct At {
 }
 
 impl At {
-    /// Chooses the graph of that name, or the graph at that socket.
+    /// Returns the choice of the graph of that name, or of the graph at that control socket.
     pub fn of(at: PathBuf) -> Self {
         Self { at: Some(at) }
     }
 
-    /// Whether no graph is chosen.
+    /// Whether `--at` is not given, so that any graph of this user may be meant.
     pub fn is_any(&self) -> bool {
         self.at.is_none()
     }
 
-    /// Returns the chosen graph, or the only one.
+    /// Returns a client of the graph that `--at` chooses; without `--at`, of the only running graph.
     ///
     /// # Errors
-    /// `NotFound` if no graph runs, `Usage` with the list if several run.
+    /// `NotFound` if no graph runs; `Usage` with the list of graphs if several run.
     pub fn one(&self) -> Result<Client> {
         only(self.all()?, "are running")
     }
 
-    /// Returns the only running graph; of several, the one for which `is_it` is true. `what` describes that condition
-    /// for messages: `has an export vol`.
+    /// Returns a client of the only running graph; if several run, of the graph for which `is_it` is true. `what`
+    /// describes this condition for messages: `has an export vol`.
     ///
     /// # Errors
-    /// `NotFound` if no graph runs, or none of several matches; `Usage` with the list if several match.
+    /// `NotFound` if no graph runs, or none of several meets the condition; `Usage` with a list if several meet it.
     pub fn one_that(&self, what: &str, is_it: impl Fn(&Client) -> bool) -> Result<Client> {
         let all = self.all()?;
         if all.len() == 1 {
@@ -57,13 +57,13 @@ impl At {
         only(found, &format!("match: each {what}"))
     }
 
-    /// Returns the graph with the thing that a word names, and the thing's name there. `things` lists the paths of all
-    /// such things of one graph, below the graph; `sort` is a noun: `a disk`; `resolve` is [`names::resolve`] or
-    /// [`names::resolve_or_only`].
+    /// Returns a client of the graph with the object that `word` names, and the name of the object in the graph.
+    /// `things` lists the paths of all such objects of one graph, without the graph's name; `sort` is a noun: `a
+    /// disk`; `resolve` is [`names::resolve`] or [`names::resolve_or_only`].
     ///
     /// # Errors
-    /// `NotFound` if the word names none, `Usage` if it names several. But if only one graph runs, an unknown word is
-    /// returned as the name below that graph, whose own refusal lists the things that it has.
+    /// `NotFound` if `word` names no object; `Usage` if it names several. But if only one graph runs, an unknown word
+    /// is returned as a name in that graph, whose own error message lists its objects.
     pub fn owner(
         &self,
         sort: &str,
@@ -97,7 +97,7 @@ impl At {
         }
     }
 
-    /// Returns the graph with the export that a word names, and the export's name there.
+    /// Returns a client of the graph with the export that `word` names, and the name of the export in the graph.
     ///
     /// # Errors
     /// As [`At::owner`].
@@ -109,10 +109,11 @@ impl At {
         self.owner("an export", word, names::resolve, exports)
     }
 
-    /// Returns the graph of that name if it runs. If `--at` is given, returns that graph instead, whatever its name.
+    /// Returns a client of the graph called `name`; `None` if it does not run. With `--at`, returns that of the
+    /// chosen graph, of any name.
     ///
     /// # Errors
-    /// `Denied` if other users could have put sockets there; with `--at`, as [`At::all`].
+    /// `Denied` if other users could have created sockets in the directory; with `--at`, as [`At::all`].
     pub fn named(&self, name: &str) -> Result<Option<Client>> {
         match &self.at {
             Some(at) => meant(at).map(Some),
@@ -120,10 +121,10 @@ impl At {
         }
     }
 
-    /// Returns all running graphs, or the chosen one.
+    /// Returns clients of all running graphs; with `--at`, of the chosen graph.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `Damaged` if a daemon keeps the chosen one, and it does not run.
+    /// `NotFound` if no graph runs; `Damaged` if a daemon keeps the chosen graph, and the graph does not run.
     pub fn all(&self) -> Result<Vec<Client>> {
         if let Some(at) = &self.at {
             return Ok(vec![meant(at)?]);
@@ -143,7 +144,7 @@ impl At {
     }
 }
 
-/// Returns the only graph of the list.
+/// Returns the only client of the list. Fails if the list has several.
 fn only(all: Vec<Client>, what: &str) -> Result<Client> {
     if let [client] = &all[..] {
         return Ok(client.clone());
@@ -154,10 +155,10 @@ fn only(all: Vec<Client>, what: &str) -> Result<Client> {
     Err(Failure::new(Exit::Usage, why).next(format!("choose one graph with one of{list}")))
 }
 
-/// Returns the graph that `--at` chooses. A word that is not a file is the name of a graph.
+/// Returns a client of the graph that `--at` chooses. A word that is not a path of a file is the name of a graph.
 ///
 /// # Errors
-/// `Damaged` with the daemon's report if a daemon keeps that graph, and it does not run.
+/// `Damaged` with the daemon's reason, if a daemon keeps that graph and the graph does not run.
 fn meant(at: &Path) -> Result<Client> {
     let name = at.to_str().filter(|name| !name.contains('/') && !at.exists());
     let found = name.and_then(|name| {
@@ -170,7 +171,7 @@ fn meant(at: &Path) -> Result<Client> {
     }
 }
 
-/// Fails if a daemon keeps that graph, which does not answer.
+/// Fails if a daemon keeps the graph called `name`, which has no control socket.
 fn is_not_kept(name: &str) -> Result<()> {
     let kept = daemon().and_then(|daemon| daemon.get(&routes::DAEMON).ok());
     let graphs = kept.into_iter().flat_map(|daemon| daemon.graphs);
@@ -186,15 +187,16 @@ fn is_not_kept(name: &str) -> Result<()> {
     })
 }
 
-/// Whether the graph has that name.
+/// Whether the graph of the client is called `name`.
 pub fn is_called(client: &Client, name: &str) -> bool {
     client.get(&routes::GRAPH).is_ok_and(|graph| graph.name == name)
 }
 
-/// Returns the control sockets that answer, by name. Removes the sockets of processes that are gone.
+/// Returns a client of each control socket that accepts connections, in the order of the paths. Removes the sockets
+/// of processes that have ended.
 ///
 /// # Errors
-/// `Denied` if other users could have put sockets there.
+/// `Denied` if other users could have created sockets in the directory.
 pub fn running() -> Result<Vec<Client>> {
     let Ok(entries) = std::fs::read_dir(place::control()) else { return Ok(Vec::new()) };
     place::check(&place::directory())?;
@@ -218,7 +220,7 @@ pub fn running() -> Result<Vec<Client>> {
     Ok(paths.into_iter().filter_map(lives).collect())
 }
 
-/// Returns the daemon of this user, if one answers.
+/// Returns a client of this user's daemon, if its control socket accepts connections.
 pub fn daemon() -> Option<Client> {
     let client = Client::new(place::daemon());
     place::check(&place::directory()).ok()?;

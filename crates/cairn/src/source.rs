@@ -1,4 +1,4 @@
-//! The source of a graph: a spec, labels, or a raw disk.
+//! The source from which a graph is served: a spec, labels, or a raw disk.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use crate::out;
 use crate::place;
 use crate::registry::REGISTRY;
 
-/// File formats other than raw disks: the first bytes and the name.
+/// Formats of files that contain a disk image: the first bytes of such a file, and the name of the format.
 const FORMATS: [(&[u8], &str); 4] =
     [(b"QFI\xfb", "qcow2"), (b"KDMV", "vmdk"), (b"vhdxfile", "vhdx"), (b"conectix", "vhd")];
 
-/// The source of a graph.
+/// The source from which a graph is served.
 pub enum Source {
     /// A spec file, with a name that ends in `.toml`.
     Spec(PathBuf),
-    /// A raw disk: the kind of the disk, and its path.
+    /// A raw disk to export, without a spec: the kind of the disk, and its path.
     Disk(&'static str, PathBuf),
-    /// A spec from labels.
+    /// A spec that was read from labels of disks.
     Labels(Box<Spec>),
-    /// A spec that a daemon keeps.
+    /// A spec from the record of a daemon.
     Kept(Box<Spec>),
 }
 
 impl Source {
-    /// Returns the source for a path.
+    /// Returns the source that `path` leads to.
     ///
     /// # Errors
     /// `NotFound`; `Usage` for a directory or a pipe; errors of the system.
@@ -58,7 +58,7 @@ impl Source {
         }
     }
 
-    /// Returns the spec of the graph.
+    /// Returns the spec of the graph from this source.
     pub fn spec(&self, read_only: bool, env: &Env) -> Result<Spec> {
         match self {
             Self::Spec(path) => {
@@ -76,7 +76,8 @@ impl Source {
         }
     }
 
-    /// Plans the spec with the facts of labelled disks. Prints the faults of a spec from a file or from labels.
+    /// Returns the plan of the spec, made with the facts about labelled disks in `probed`. Prints the faults of a
+    /// spec from a file or from labels.
     pub async fn plan(
         &self,
         spec: &Spec,
@@ -97,7 +98,7 @@ impl Source {
     }
 }
 
-/// Returns the format of a file: `raw`, or a format that contains a disk.
+/// Returns the format of a file: `raw`, or the format of a file that contains a disk image.
 pub fn format(path: &Path) -> Result<&'static str> {
     use std::io::Read;
     let mut start = Vec::new();
@@ -107,7 +108,7 @@ pub fn format(path: &Path) -> Result<&'static str> {
     Ok(known.map_or("raw", |(_, name)| name))
 }
 
-/// Returns the next step for a file that does not exist.
+/// Returns the next step for the operator if the file at `path` does not exist.
 fn next(path: &Path) -> String {
     let shown = path.display();
     if is_spec(path) {
@@ -117,18 +118,18 @@ fn next(path: &Path) -> String {
     }
 }
 
-/// Whether the file's name is that of a spec.
+/// Whether `path` is that of a spec: it ends in `.toml`.
 pub fn is_spec(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "toml")
 }
 
-/// Reads a spec file, with variables from the environment.
+/// Reads and parses a spec file. Its variables get their values from the environment of this process.
 pub fn read_spec(path: &Path) -> Result<Spec> {
     let text = read_text(path)?;
     Ok(Spec::parse(&text, &path.to_string_lossy(), &|name| std::env::var(name).ok()))
 }
 
-/// Reads the text of a spec.
+/// Reads the text of the spec file at `path`.
 pub fn read_text(path: &Path) -> Result<String> {
     use std::io::Read;
     let shown = path.display();
@@ -141,8 +142,8 @@ pub fn read_text(path: &Path) -> Result<String> {
         .map_err(|error| Failure::new(Exit::Spec, format!("{shown} is not UTF-8: {error}")))
 }
 
-/// Returns a spec of one raw disk. Probes the disk first: an error of the system has an exit code of its own, which a
-/// fault of the spec would hide.
+/// Returns a spec with one raw disk as its export. Probes the disk first: so an error of the system has an exit code
+/// of its own, not that of a spec with faults.
 fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
     let text = place::text(path)?;
     let open = Open {
@@ -163,19 +164,19 @@ fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
     Ok(Spec::of_disk(kind, text, read_only))
 }
 
-/// Returns the failure for a disk without a spec that cannot be served.
+/// Returns the failure for a raw disk whose spec has faults, in words that do not mention a spec.
 fn unusable(faults: Faults) -> Failure {
     let words: Vec<_> = faults.iter().map(|fault| fault.message()).collect();
     Failure::new(Exit::Usage, words.join("; "))
 }
 
-/// Returns the failure for a spec with faults, for a client that is another process.
+/// Returns the failure for a spec with faults, as the reply to a client in another process.
 pub fn faulty(faults: &Faults) -> Failure {
     let faults = faults.to_string();
     Failure::new(Exit::Spec, format!("the spec has faults\n{}", faults.trim_end()))
 }
 
-/// Prints all faults of a spec.
+/// Prints all faults of a spec, and returns the failure.
 pub fn failure_of(faults: Faults) -> Failure {
     out::note(&faults.to_string());
     Failure::printed(Exit::Spec)

@@ -1,4 +1,5 @@
-//! Views of a plan for users: as a graph, and as a spec with all variables and defaults filled in.
+//! Views of a plan for users: as a graph of nodes, and as a spec with all variables replaced and all defaults
+//! included.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,7 +12,7 @@ use graph::spec::write::{self, quoted};
 use graph::spec::{Listen, NOT_FOUND, Planned, PlannedNode, Role, is_loopback};
 use kind::{Lowers, Maker, Value};
 
-/// Returns the view of a graph. `uris` returns the URIs of an export: none for a plan that is not served.
+/// Returns the view of a plan as a graph. `uris` returns the URIs of an export: none for a plan that is not served.
 pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<String>) -> GraphView {
     let node = |node: &PlannedNode| NodeView {
         name: node.name.clone(),
@@ -41,7 +42,7 @@ pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<Str
     }
 }
 
-/// Returns the power of a node.
+/// Returns the power of a node: the most that its kind can do with requests.
 pub fn power(node: &PlannedNode) -> Power {
     match node.kind.maker {
         Maker::Table(_) => Power::Table,
@@ -55,8 +56,8 @@ fn lowers<'a>(planned: &'a Planned, node: &'a PlannedNode) -> impl Iterator<Item
     node.lowers.iter().map(|lower| planned.nodes[*lower].name.as_str())
 }
 
-/// Returns the nodes at which requests are counted: those that exports show, and the lowers of nodes other than tables.
-/// A table with only tables above it is fused with them, and has no count of its own.
+/// Returns the nodes at which requests are counted: those that exports offer, and the lowers of nodes other than
+/// tables. A table with only tables above it is fused with them, and has no counts of its own.
 pub fn entered(planned: &Planned) -> BTreeSet<usize> {
     let is_table = |index: usize| planned.nodes[index].table.is_some();
     let exported = planned.exports.iter().map(|export| export.node);
@@ -67,8 +68,8 @@ pub fn entered(planned: &Planned) -> BTreeSet<usize> {
     exported.chain(below).collect()
 }
 
-/// Returns the tables that are fused with table `index`, from the top down, without itself. Empty if `index` is not a
-/// table.
+/// Returns the names of the tables that are fused with the table of node `index`, from the top down, without that of
+/// the node. Empty if the node is not a table.
 pub fn run_of(planned: &Planned, index: usize) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let mut open = vec![index];
@@ -82,7 +83,7 @@ pub fn run_of(planned: &Planned, index: usize) -> Vec<String> {
     names.split_off(names.len().min(1))
 }
 
-/// Returns the spec of the plan, with variables replaced, names and options checked, and the results of the plan as
+/// Returns the plan as a spec, with variables replaced, names and options checked, and the sizes of nodes as
 /// comments.
 pub fn spec(planned: &Planned) -> SpecText {
     let mut text = format!("name = {}\n", quoted(&planned.name));
@@ -175,7 +176,8 @@ fn facts(node: &PlannedNode) -> String {
     facts.join(", ")
 }
 
-/// Returns a name as a TOML key, quoted if it has a dot: a bare dot would separate two keys.
+/// Returns a name as a TOML key. A name with a dot is quoted, because a dot in a key without quotes separates two
+/// keys.
 fn key(name: &str) -> String {
     if name.contains('.') { quoted(name) } else { name.to_owned() }
 }

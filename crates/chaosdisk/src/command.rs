@@ -1,4 +1,4 @@
-//! The commands, and their text form.
+//! The commands of the control socket, and their text form.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,30 +7,30 @@ use block::OpKind;
 use block::units::{parse_duration, parse_size};
 use sim::{CutPolicy, DiskConfig, Profile};
 
-/// A command of the control socket: one line.
+/// A command of the control socket, which is one line of text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
     /// `powercut [POLICY] [stay]`
     PowerCut {
-        /// The choice of the unflushed writes that are left.
+        /// The choice of the unflushed writes that the disks keep.
         policy: CutPolicy,
-        /// Whether connections outlive it.
+        /// Whether connections to the disks stay open over the power cut.
         stay: bool,
     },
     /// `eio DISK VERB [COUNT]`
     Fail {
         /// Name of the disk.
         disk: String,
-        /// OpKind of the requests.
+        /// Operation of the requests that fail.
         verb: OpKind,
-        /// Number of the next requests that fail.
+        /// Number of requests that fail.
         count: u64,
     },
     /// `stall DISK TIME`
     Stall {
         /// Name of the disk.
         disk: String,
-        /// Duration without replies.
+        /// Time for which the disk sends no replies.
         time: Duration,
     },
     /// `hang DISK`
@@ -56,7 +56,7 @@ pub enum Command {
     Quit,
 }
 
-/// The forms of all commands, for the error message.
+/// The forms of all commands, for error messages.
 pub const FORMS: &str = "powercut [POLICY] [stay] | eio DISK VERB [COUNT] | stall DISK TIME | \
                          hang DISK | release DISK | rot DISK OFFSET | counts | quit";
 
@@ -80,7 +80,7 @@ const PROFILES: [(&str, Profile); 6] = [
     ("liar", Profile::Liar),
 ];
 
-/// Returns the value with that name.
+/// Returns the value that is called `name` in `all`.
 fn named<T: Copy>(all: &[(&str, T)], name: &str) -> Result<T, String> {
     let found = all.iter().find(|(known, _)| *known == name);
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -126,18 +126,18 @@ impl FromStr for Command {
     }
 }
 
-/// A disk to make: `NAME=SIZE` or `NAME=SIZE,PROFILE`.
+/// A disk to create: `NAME=SIZE` or `NAME=SIZE,PROFILE`.
 #[derive(Clone, Debug)]
 pub struct DiskSpec {
-    /// The name of its export.
+    /// The name of the disk and its export.
     pub name: String,
     size: u64,
     profile: Profile,
 }
 
 impl DiskSpec {
-    /// Returns the configuration of the disk. No write reaches the medium by itself: a power cut leaves a
-    /// content that follows from flushes and the policy alone, so that a test knows which writes must be
+    /// Returns the configuration of the disk. The disk moves no write from its cache to the medium by itself. So the
+    /// content after a power cut follows from flushes and the policy alone, and a test knows which writes must be
     /// lost.
     pub(crate) fn config(&self) -> DiskConfig {
         DiskConfig { destage: 0, ..DiskConfig::new(self.size, self.profile) }

@@ -1,4 +1,4 @@
-//! The control socket, both sides: one line as a command, one line as a reply.
+//! The control socket, client and server: a command is one line, and its reply is one line.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,13 +11,13 @@ use block::{Env, Result};
 use crate::command::Command;
 use crate::shelf::Shelf;
 
-/// Longer than any command.
+/// Length in bytes of the receive buffer for a command: more than the longest command.
 const LINE_BYTES: usize = 4096;
 
-/// Sends one command, and waits until it is done.
+/// Sends the command `line`, and waits for its reply.
 ///
 /// # Errors
-/// If there is no listener.
+/// An error if no chaosdisk listens at the socket.
 pub fn ask(socket: &Path, line: &str) -> std::io::Result<std::result::Result<String, String>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.write_all(format!("{line}\n").as_bytes())?;
@@ -30,10 +30,10 @@ pub fn ask(socket: &Path, line: &str) -> std::io::Result<std::result::Result<Str
     })
 }
 
-/// Carries out commands one after the other, up to `quit`.
+/// Carries out the commands of clients, one after the other, up to `quit`.
 ///
 /// # Errors
-/// The error of an accept.
+/// The error of a failed accept.
 pub async fn serve(env: &Env, shelf: &Shelf, listener: Rc<dyn Listener>) -> Result<()> {
     loop {
         let client = listener.accept().await?;
@@ -46,7 +46,7 @@ pub async fn serve(env: &Env, shelf: &Shelf, listener: Rc<dyn Listener>) -> Resu
     }
 }
 
-/// Carries out one command and replies. Returns whether it was the last.
+/// Receives one command, carries it out, and replies. Returns whether the command was `quit`.
 async fn answer(env: &Env, shelf: &Shelf, client: &dyn Socket) -> Result<bool> {
     let buf = env.buf(LINE_BYTES)?;
     let mut have = 0;

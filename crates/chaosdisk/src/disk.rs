@@ -1,4 +1,4 @@
-//! A simulated disk as a block device, and its faults.
+//! A simulated disk as a device, and its faults.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::time::Time;
 
 const EIO: i32 = 5;
 
-/// A disk on the shelf.
+/// A simulated disk, served by a [`crate::Shelf`].
 pub struct Disk {
     info: Info,
     name: String,
@@ -26,14 +26,15 @@ pub struct Disk {
     sim: Rc<SimDisk>,
     storage: Rc<dyn Storage>,
     counts: Counts,
-    /// Number of the next requests that fail, by verb.
+    /// Number of next requests that fail, for each operation.
     to_fail: [Cell<u64>; OpKind::ALL.len()],
     hung: Cell<bool>,
     stalled: Cell<Mono>,
     powered: Cell<bool>,
-    /// Whether requests that a power cut ended get no reply yet. So it is until their connections are lost.
+    /// Whether requests that a power cut has ended are not answered yet. They are answered after their connections
+    /// are closed.
     mute: Cell<bool>,
-    /// Number of power cuts. Requests from before a cut do not reach the disk any more.
+    /// Number of power cuts so far. A request that began before a cut does not reach the disk after it.
     cuts: Cell<u64>,
     held: Notify,
 }
@@ -50,10 +51,10 @@ fn add(cell: &Cell<u64>, more: u64) {
 }
 
 impl Disk {
-    /// Makes a blank disk, the `number`-th of its world.
+    /// Creates a disk without content, which is number `number` in its world.
     ///
     /// # Errors
-    /// If the world has another disk with the same name open.
+    /// An error if the world has another open disk of the same name.
     pub fn new(env: &Env, time: &Rc<Time>, number: u64, spec: &DiskSpec) -> Result<Self> {
         let world = time.world();
         let sim = SimDisk::new(world, number, spec.config());
@@ -89,40 +90,40 @@ impl Disk {
         })
     }
 
-    /// Returns its name.
+    /// Returns the name of the disk.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Makes the next `count` requests of `verb` fail. A failed flush loses the writes that it should have
-    /// kept.
+    /// Makes the next `count` requests of operation `verb` fail. A failed flush loses the writes that it should have
+    /// made durable.
     pub fn fail(&self, verb: OpKind, count: u64) {
         self.to_fail[verb as usize].set(count);
     }
 
-    /// Delays all replies until `time` has passed.
+    /// Delays all replies of the disk until `time` has passed.
     pub fn stall(&self, time: Duration) {
         self.stalled.set(self.env.now().after(time));
     }
 
-    /// Stops all replies until the disk is released. Requests that arrive meanwhile are carried out then.
+    /// Stops all replies of the disk until [`Disk::release`]. Requests that arrive before are carried out then.
     pub fn hang(&self) {
         self.hung.set(true);
     }
 
-    /// Ends [`Disk::hang`].
+    /// Ends the effect of [`Disk::hang`].
     pub fn release(&self) {
         self.hung.set(false);
         self.held.wake();
     }
 
-    /// Flips a bit. Returns `false` if nothing is on the medium there.
+    /// Flips a bit of the byte at `offset`. Returns `false` if the medium has no data there.
     pub fn rot(&self, offset: u64) -> bool {
         offset < self.info.size && self.sim.rot(offset)
     }
 
-    /// Switches the power off: all requests fail, and so do those in flight. If it is `mute`, clients get no
-    /// reply before [`Disk::speak`].
+    /// Switches the power of the disk off: all requests fail, also those in flight. With `mute`, they are answered
+    /// only after [`Disk::speak`].
     pub fn power_off(&self, policy: CutPolicy, mute: bool) {
         self.powered.set(false);
         self.mute.set(mute);
@@ -133,18 +134,19 @@ impl Disk {
         self.release();
     }
 
-    /// Sends the replies to requests that the power cut has ended.
+    /// Sends the replies to the requests that the power cut has ended.
     pub fn speak(&self) {
         self.mute.set(false);
         self.held.wake();
     }
 
-    /// Switches the power on after [`Disk::power_off`]. The disk has the content that the cut has left.
+    /// Switches the power on after [`Disk::power_off`]. The disk has the content that the power cut has left.
     pub fn power_on(&self) {
         self.powered.set(true);
     }
 
-    /// Returns the counts: requests so far by verb, requests with FUA, and requests without a reply.
+    /// Returns the number of requests so far for each operation, of requests with FUA, and of requests that are not
+    /// answered.
     pub fn counts(&self) -> Value {
         let verbs = OpKind::ALL.into_iter().zip(&self.counts.verbs);
         let mut all: Map<String, Value> =
@@ -158,7 +160,7 @@ impl Disk {
         Error::new(ErrorKind::Io, "the power of the simulated disk is cut")
     }
 
-    /// Waits while the disk hangs or stalls.
+    /// Waits until the disk neither hangs nor stalls. Fails if a power cut comes during the wait.
     async fn held(&self) -> Result<()> {
         let cuts = self.cuts.get();
         self.held.until(|| !self.hung.get()).await;
@@ -195,8 +197,8 @@ impl Disk {
         ticket.await
     }
 
-    /// Writes zeros that are durable at once. A flush instead would make other writes durable as well, and
-    /// hide a missing flush of the device above.
+    /// Writes zeros that are durable at completion. A flush instead would make other writes durable too, and hide a
+    /// missing flush of the device above.
     async fn write_zeros(&self, range: ByteRange) -> Result<()> {
         let mut at = range.start();
         while at < range.end() {

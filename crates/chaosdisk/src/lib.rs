@@ -1,14 +1,14 @@
-//! Simulated disks for real programs: the disks of `sim`, with their volatile caches, served over NBD. On
-//! command they lose unflushed writes, fail, hang and rot. A SIGKILL alone cannot reveal a missing flush,
-//! because the kernel keeps the written data. These disks do not keep it.
+//! Simulated disks for real programs: the disks of `sim`, with their volatile caches, served over NBD. On command
+//! they lose unflushed writes, fail, hang and corrupt bits. A SIGKILL alone cannot reveal a missing flush, because
+//! the kernel keeps the written data; these disks do not.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `time.rs` | the clock of the simulated world, tied to the real one |
-//! | `disk.rs` | a simulated disk as a block device, and its faults |
-//! | `shelf.rs` | all disks of a process, their server, and the power of all |
-//! | `command.rs` | the commands, and their text form |
-//! | `control.rs` | the control socket, both sides |
+//! | `time.rs` | the clock of the simulated world, which follows the real clock |
+//! | `disk.rs` | a simulated disk as a device, and its faults |
+//! | `shelf.rs` | all disks of a process, their server, and their common power supply |
+//! | `command.rs` | the commands of the control socket, as text |
+//! | `control.rs` | the control socket: client and server |
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! `chaosdisk`: serves simulated disks, and breaks them on command.
+//! `chaosdisk`: serves simulated disks over NBD, and lets them fail on command.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

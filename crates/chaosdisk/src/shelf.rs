@@ -1,4 +1,4 @@
-//! All disks of a process, their server, and their common power supply.
+//! All simulated disks of a process, their server, and their common power supply.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::command::{Command, DiskSpec};
 use crate::disk::Disk;
 use crate::time::Time;
 
-/// Pause after a power cut before the cut requests end. Their clients are disconnected by then.
+/// Pause after a power cut until the requests that it has ended are answered. Their connections are closed by then.
 const CLOSED: Duration = Duration::from_millis(5);
 
-/// Disks on one power supply, each an export of one server.
+/// Simulated disks with a common power supply, each an export of one server.
 pub struct Shelf {
     env: Env,
     disks: Vec<Rc<Disk>>,
@@ -30,10 +30,10 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// Makes the disks of `specs` in a world with that seed, and serves them on a unix socket at `socket`.
+    /// Creates the disks of `specs` in a world with the seed `seed`, and serves them on a unix socket at `socket`.
     ///
     /// # Errors
-    /// If two disks have the same name, or the socket is in use.
+    /// An error if two disks have the same name, or if the socket is in use.
     pub fn open(env: &Env, seed: u64, specs: &[DiskSpec], socket: PathBuf) -> Result<Rc<Self>> {
         let time = Time::start(env, seed);
         let engine = Engine::new(env.pool());
@@ -51,10 +51,10 @@ impl Shelf {
         Ok(Rc::new(Self { env: env.clone(), disks, exports, address, server }))
     }
 
-    /// Carries out a command. Returns a line as the reply.
+    /// Carries out a command. Returns a line of text as the reply.
     ///
     /// # Errors
-    /// `NotFound` for a disk that does not exist.
+    /// `NotFound` if there is no disk of that name.
     pub async fn carry_out(&self, command: Command) -> Result<String> {
         match command {
             Command::PowerCut { policy, stay } => self.power_cut(policy, stay).await?,
@@ -82,8 +82,8 @@ impl Shelf {
         })
     }
 
-    /// Switches the power of all disks off and on. Unless they `stay`, connections are lost: requests that no
-    /// disk had taken are gone too.
+    /// Switches the power of all disks off and on. Without `stay`, all connections are closed, so that requests which
+    /// no disk has received are lost.
     async fn power_cut(&self, policy: CutPolicy, stay: bool) -> Result<()> {
         self.disks.iter().for_each(|disk| disk.power_off(policy, !stay));
         if !stay {

@@ -1,22 +1,22 @@
-//! The clock of the simulated world, tied to the real one.
+//! The clock of the simulated world, which follows the real clock.
 
 use std::rc::Rc;
 
 use block::{Env, Mono, Notify};
 use sim::SimWorld;
 
-/// A simulated world whose time passes like real time. All its disks share one order of events.
+/// A simulated world whose clock follows the real clock. The events of all its disks have one order.
 pub struct Time {
     world: SimWorld,
     env: Env,
-    /// One moment in real time; the next field is the same moment in simulated time.
+    /// A moment in real time. The next field is the same moment in simulated time.
     outside: Mono,
     inside: Mono,
     changed: Notify,
 }
 
 impl Time {
-    /// Makes a world with that seed. Its events happen in a task of `env`.
+    /// Creates a world with the seed `seed`. A task of `env` runs its events.
     pub fn start(env: &Env, seed: u64) -> Rc<Self> {
         let world = SimWorld::new(seed);
         let (outside, inside) = (env.now(), world.env().now());
@@ -26,18 +26,18 @@ impl Time {
         time
     }
 
-    /// Returns the world.
+    /// Returns the simulated world.
     pub fn world(&self) -> &SimWorld {
         &self.world
     }
 
-    /// Runs the events that are due by now.
+    /// Runs the events of the world that are due now.
     pub fn catch_up(&self) {
         let now = self.inside.after(self.env.now().since(self.outside));
         self.world.run(now).expect("operations of disks end");
     }
 
-    /// Wakes the task after an operation was begun.
+    /// Wakes the task that runs events, after an operation on a disk has begun.
     pub fn begun(&self) {
         self.changed.wake();
     }

@@ -40,7 +40,7 @@ pub struct LockedDisk<'h> {
 }
 
 impl ProbedDisk<'_> {
-    /// Returns a description of each damaged copy of the disk's label.
+    /// Returns the damage of the copies of its label, in words.
     fn faults_of_copies(&self) -> Vec<String> {
         match &self.inspection.label {
             Ok(Some(_)) => self.inspection.faults_of_copies(),
@@ -139,9 +139,9 @@ pub fn cut<'s>(seen: &[ProbedDisk<'_>], named: &'s Named) -> impl Iterator<Item 
     named.iter().filter(move |(_, known)| is_cut(known)).map(|(name, _)| name.as_str())
 }
 
-/// Returns the reason why the disk `name` cannot be copied again from other disks: it may have the only copy, or the
-/// only newest copy, of some bytes. The bytes of the disks `cut`, which include `name`, do not count; the states in
-/// their labels do.
+/// Returns the reason why the disk `name` cannot be copied anew from other disks: it may have the only copy, or the
+/// only newest copy, of some bytes. `cut` are the disks whose bytes must not be used, including `name`; the states in
+/// their labels are used.
 pub fn only_copy_reason(
     planned: &Planned,
     named: &Named,
@@ -417,7 +417,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Adds a note about a disk that was removed from the graph, or whose label the next start updates.
+    /// Adds a note about a disk that has left its graph, or that its next start updates.
     fn note_membership(&mut self, name: &str, place: &str, label: &Label, named: &Named) {
         if named.values().all(|known| known.disk != label.disk) {
             let is = match label.provisioning {

@@ -79,8 +79,8 @@ pub enum Sort {
     NoState,
     /// A device that must resync data after the next start of the graph.
     Resync,
-    /// An object store that was not checked, because a key or another part is missing.
+    /// An object store that was not checked, with the reason.
     Unchecked,
-    /// Damage that was found in the object store of a device.
+    /// Damage in the object store of a device.
     DamagedObjects,
 }

@@ -14,8 +14,7 @@ use crate::directory::by_graph;
 use crate::relabel::{Graph, NamedPlace, PlaceContent, Relabel, check_writable};
 use crate::{Doctor, Found, scan};
 
-/// A path that a disk may have: name of the disk, path, and whether the operator named the path (otherwise a spec has
-/// it).
+/// The name of a disk, its path, and whether the operator named the path (else a spec did).
 pub type NamedPath = (String, String, bool);
 
 /// The labels that a repair would write to disks.
@@ -149,8 +148,7 @@ impl Doctor {
 }
 
 impl Asked<'_> {
-    /// Returns the paths of disks that may have lost their labels: those that the operator named, then those in the
-    /// spec.
+    /// Returns the places of disks that may have lost their labels: the named ones, and then those of the spec.
     fn said(&self, registry: Registry) -> Vec<NamedPath> {
         let by_hand = self.places.iter().map(|(name, place)| (name.clone(), place.clone(), true));
         let mut said: Vec<_> = by_hand.collect();

@@ -52,7 +52,7 @@ pub fn as_text<S: serde::Serializer>(error: &Error, to: S) -> Result<S::Ok, S::E
     to.collect_str(error)
 }
 
-/// Result of a scan: one value for each disk with a label, and the disks that were skipped.
+/// Result of a scan: the findings, and the disks that were skipped.
 pub type Scanned<T> = (Vec<T>, Vec<Skipped>);
 
 impl Doctor {
@@ -60,7 +60,7 @@ impl Doctor {
     /// disks.
     ///
     /// # Errors
-    /// If the directory cannot be read, or has too many possible disks.
+    /// If the directory cannot be read, or there are too many disks.
     pub async fn labels(&self, directory: &Path) -> Result<Scanned<FoundLabel>> {
         let look = async |path: PathBuf, lower: &Lower| match Store::look(&self.env, lower).await? {
             AreaContent::Label(label, _) => Ok(Some(FoundLabel { path, label: *label })),

@@ -9,16 +9,17 @@ use block::env::LocalFuture;
 
 use crate::nbd::Export;
 
-/// The catalogue in which a server finds volumes by name. A volume may have to be opened first, so the answers may take
-/// time.
+/// The catalogue in which a server finds volumes by name. A search or a list may take time, because a volume may have
+/// to be opened first.
 pub trait Catalog {
-    /// Finds the volume called `name`. While a client has the volume, each search returns the same one.
+    /// Finds the volume called `name`. While a client uses the volume, each search returns the same volume.
     ///
     /// # Errors
-    /// The reason why the volume, which exists, cannot be opened.
+    /// The reason why an existing volume cannot be opened.
     fn find(&self, name: &str) -> LocalFuture<Result<Option<Rc<Export>>>>;
 
-    /// Lists up to `most` volumes with names after `after`, in the order of their names. The listing opens no volume.
+    /// Lists up to `most` volumes with names after `after`, in the order of their names. No volume is opened for the
+    /// list.
     ///
     /// # Errors
     /// The reason why the list of volumes cannot be read.
@@ -32,7 +33,7 @@ pub struct Listed {
     pub name: String,
     /// Description of the volume for the operator; may be empty.
     pub description: String,
-    /// Names in certificates whose clients may use the volume; `None` admits every client.
+    /// Names that admit a client: its certificate must have one of them. `None` admits every client.
     pub clients: Option<Vec<String>>,
 }
 
@@ -56,8 +57,8 @@ impl ExportList {
         Rc::new(list)
     }
 
-    /// Replaces the volumes of the catalogue. Connections to a removed volume stay until
-    /// [`crate::nbd::Server::close_barred`].
+    /// Replaces the volumes of the catalogue. Clients of a removed volume stay connected until
+    /// [`crate::nbd::Server::close_barred`] closes their connections.
     pub fn set(&self, exports: impl IntoIterator<Item = Rc<Export>>) {
         let named = exports.into_iter().map(|export| (export.name().to_owned(), export));
         *self.0.borrow_mut() = named.collect();

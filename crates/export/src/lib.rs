@@ -1,4 +1,4 @@
-//! Exports: devices offered to clients. This crate sees devices, not graphs.
+//! Exports: devices that clients use over NBD or as a FUSE mount. This crate sees devices behind portals, not graphs.
 #![forbid(unsafe_code)]
 
 mod catalog;

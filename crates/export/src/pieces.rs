@@ -1,17 +1,17 @@
-//! Long requests, carried out piece by piece.
+//! Long requests of clients, carried out in pieces.
 
 use block::seeded::{self, Bug};
 use block::{ByteRange, Op, Result};
 
 use crate::nbd::Export;
 
-/// Trims, writes of zeroes and discards longer than this are carried out in pieces. A live change waits for one piece,
-/// and not for a request that may take minutes.
+/// Length in bytes above which a trim, a write of zeroes or a discard is carried out in pieces. So a live change
+/// waits for one piece, not for a request that may take minutes.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
-/// Carries out the long request `whole`, one piece after the other. Each piece is admitted like a request of its own.
-/// Returns the first error, without beginning further pieces. Returns `None` if `goes_on` was false between two pieces;
-/// the rest is not begun.
+/// Carries out a long request on the range `whole`, one piece after the other; `op_of` returns the operation of a
+/// piece. Each piece is admitted like a request of its own. After an error no further piece begins, and the error is
+/// returned. Returns `None` if `goes_on` returned false between two pieces; then no further piece begins either.
 pub async fn in_pieces(
     export: &Export,
     whole: ByteRange,

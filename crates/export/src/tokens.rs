@@ -1,8 +1,8 @@
-//! Requests in flight, by token.
+//! The table of requests in flight of one connection or mount.
 
 use block::ByteRange;
 
-/// The requests in flight of a connection or mount, by token, with the facts that are needed at their ends.
+/// The requests in flight of one connection or mount, each under a token, with the facts that its reply needs.
 pub struct Tokens<T> {
     requests: Vec<Option<T>>,
     free: Vec<usize>,
@@ -15,7 +15,7 @@ impl<T> Default for Tokens<T> {
 }
 
 impl<T> Tokens<T> {
-    /// Adds a request that begins, and returns the token for its end.
+    /// Adds a request that begins. Returns the token under which the request is removed at its end.
     pub fn add(&mut self, request: T) -> usize {
         let token = self.free.pop().unwrap_or_else(|| {
             self.requests.push(None);
@@ -25,17 +25,17 @@ impl<T> Tokens<T> {
         token
     }
 
-    /// Removes the request with that token, which has ended, and returns its facts.
+    /// Removes the request with this token, which has ended, and returns its facts.
     ///
     /// # Panics
-    /// If the request was removed before.
+    /// If no request has this token, because it was removed before.
     pub fn take(&mut self, token: usize) -> T {
         self.free.push(token);
         self.requests[token].take().expect("a request is answered only once")
     }
 
-    /// Whether a request in flight changes bytes of `range`, or any bytes for `None`. `changes` returns the bytes that
-    /// a request changes.
+    /// Whether a request in flight changes a byte of `range`, or any byte if `range` is `None`. `changes` returns the
+    /// bytes that a request changes; `None` if it changes no bytes.
     pub fn any_change(
         &self,
         range: Option<ByteRange>,

@@ -35,7 +35,7 @@ pub struct Places {
 /// The mapping of one block of a volume to a data block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mapping {
-    /// The block is not mapped to any data block.
+    /// The block is not mapped.
     #[default]
     Nowhere,
     /// The block is mapped to the data block with this number.

@@ -123,8 +123,8 @@ impl Inspection {
         was_there && is_lost(&of(true))
     }
 
-    /// Returns a description of each damaged copy of the newest label. The other label area has an intact copy of the
-    /// same number.
+    /// Describes the faults of the copies of the newest label. Each such copy has an intact twin in the other label
+    /// area.
     pub fn faults_of_copies(&self) -> Vec<String> {
         let Ok(Some((label, number))) = &self.label else { return Vec::new() };
         let copies = self.copies.iter().filter(|copy| copy.number == *number);

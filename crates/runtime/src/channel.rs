@@ -1,9 +1,9 @@
-//! The channel of a FUSE mount: one read of `/dev/fuse` is one request, one write is one reply.
+//! The channel of a FUSE mount: a read of `/dev/fuse` returns a request of the kernel, and a write sends a reply.
 //!
-//! Messages are moved by plain system calls on the core's own thread: they copy, and never wait. The ring
-//! only waits for the next message. The descriptor is never cloned and nothing is spliced, so that another
-//! process can take it over with all unanswered requests: requests received through a clone would end with
-//! the clone.
+//! Messages are received and sent by plain system calls on the core's own thread, which copy and never wait. The ring
+//! only waits for the next message. The descriptor is never cloned, and no pages are spliced. So another process can
+//! take over the descriptor with all requests without a reply; requests that were received through a clone would end
+//! with the clone.
 
 use std::cell::RefCell;
 use std::io::{IoSlice, IoSliceMut};
@@ -23,8 +23,8 @@ use crate::sys;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// Returns the notification that asks the kernel to send unanswered requests again: its length, the number of
-/// the notification, and no request. Since Linux 6.9.
+/// Returns the notification that makes the kernel send requests without a reply again (since Linux 6.9): the length,
+/// the number of the notification, and no request number.
 fn resend() -> [u8; 16] {
     const NOTIFY_RESEND: u32 = 7;
     let mut message = [0; 16];
@@ -35,13 +35,13 @@ fn resend() -> [u8; 16] {
 
 struct Fuse {
     side: Rc<Reactor>,
-    /// `None` once the channel is closed.
+    /// The descriptor of the channel; `None` after the channel was closed.
     file: RefCell<Option<Rc<OwnedFd>>>,
     name: Rc<str>,
     lacks: Option<String>,
-    /// Name in the descriptor store, while it is held there for the next process.
+    /// Name under which the descriptor store has the channel for the next process; `None` if it does not.
     fdstore_name: RefCell<Option<String>>,
-    /// Replay counts of a channel that was taken over.
+    /// Counts of resent requests, in a channel that was taken over.
     again: Option<RefCell<Again>>,
 }
 
@@ -61,8 +61,8 @@ pub(crate) fn mount(side: Rc<Reactor>, at: &Path) -> Result<Rc<dyn Channel>> {
     Ok(Rc::new(Fuse::new(side, file, at)))
 }
 
-/// Takes over the channel of a mount that another process has served. The channel goes on without counts if they cannot
-/// be kept: a request that kills every process that begins it is by far the less likely case.
+/// Takes over the channel of a mount that another process has served. If the file with the counts of resent requests
+/// cannot be opened, the channel works without counts: a request that kills every process which begins it is rare.
 pub(crate) fn take_over(
     side: Rc<Reactor>,
     name: &str,
@@ -100,8 +100,8 @@ impl Fuse {
         self.file.borrow().clone().ok_or_else(stopped)
     }
 
-    /// Handles the first moment without a message: all requests that other processes left unanswered have
-    /// come again. If the file cannot be rewritten, the numbers that it keeps do not come again.
+    /// Reduces the file of counts at the first time without a message. The kernel has then sent again all requests that
+    /// other processes left without a reply, and only these need counts. A failure is logged.
     fn settle(&self) {
         let Some(again) = &self.again else { return };
         let mut again = again.borrow_mut();

@@ -1,13 +1,13 @@
-//! A system call filter that refuses calls which no graph needs, so that an attacker inside of a worker can
-//! do less.
+//! A filter of system calls that refuses calls which no graph needs, so that an attacker in a worker can do
+//! less.
 
 use std::collections::BTreeMap;
 
 use block::{Error, ErrorKind, Result};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-/// Calls that fail with EPERM. A graph opens disks and sockets, mounts FUSE, drives loop devices and starts
-/// this very program. It never changes its user, its namespaces or the kernel, and inspects no other process.
+/// System calls that fail with EPERM. A graph opens disks and sockets, mounts FUSE, controls loop devices, and starts
+/// this program again. It never changes its user, its namespaces or the kernel, and inspects no other process.
 const REFUSED: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -68,8 +68,8 @@ const REFUSED: &[i64] = &[
     libc::SYS_vhangup,
 ];
 
-/// Makes the kernel refuse the calls in [`REFUSED`] to this thread and to all threads and programs that it starts.
-/// Executed programs cannot gain privileges.
+/// Makes the kernel refuse the calls in [`REFUSED`] in this thread, and in all threads and programs that this thread
+/// starts. Programs that it executes cannot gain privileges.
 ///
 /// # Errors
 /// `Unsupported` if the kernel has no system call filters.

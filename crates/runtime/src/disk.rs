@@ -1,4 +1,4 @@
-//! An open disk: its facts, its operations, and the meaning of the kernel's results.
+//! Operations on an open disk: their system calls, and the meaning of the kernel's results.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -19,42 +19,42 @@ pub(crate) const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_WRITE_BYTES: u64 = 1 << 20;
 
-/// State of an open disk, shared by the disk's operations.
+/// The state of an open disk, which the disk's operations share.
 pub(crate) struct Disk {
     path: String,
     facts: StorageFacts,
-    /// Present size in bytes: a disk may have grown since it was opened.
+    /// Present size of the disk in bytes. The disk may have grown since it was opened.
     size: Cell<u64>,
-    /// Whether O_DIRECT is in force now. The next field is the block size that it needs.
+    /// Whether O_DIRECT is set now. The next field is the block size that it needs.
     direct: Cell<bool>,
     block_size: Cell<u32>,
     read_only: bool,
     inline: bool,
-    /// Whether another process serves the file system; it may be slow or stopped.
+    /// Whether another process serves the disk's file system. A system call may then wait for that process.
     foreign: bool,
     punch: Cell<bool>,
     zero_range: Cell<bool>,
     fault: RefCell<Option<Error>>,
 }
 
-/// The handle that [`block::env::World::open`] returns.
+/// The handle of an open disk that [`block::env::World::open`] returns.
 pub(crate) struct OpenDisk {
     side: Rc<Reactor>,
     disk: Rc<Disk>,
     file: Rc<OwnedFd>,
     // A file description of its own, so that a search for extents moves no other file position.
     seeker: Option<OwnedFd>,
-    /// Whether it is a regular file. Other programs cannot cut a block device short.
+    /// Whether the disk is a regular file. Other programs can truncate a file, but not a block device.
     is_file: bool,
 }
 
-/// The next step of an operation on a disk after a result of the kernel.
+/// The next step of an operation on a disk, after a result of the kernel.
 pub(crate) enum Step {
     Again,
     Done(Result<usize>),
 }
 
-/// Opens the disk that `open` names, for the core of `side`.
+/// Opens the disk that `open` describes, for the core of `side`.
 pub(crate) fn open(side: Rc<Reactor>, open: &Open) -> Result<OpenDisk> {
     let Opened { file, seeker, facts, inline, foreign, punch, zero_range } = opening::open(open)?;
     let disk = Disk {
@@ -187,7 +187,7 @@ fn extents(fd: RawFd, range: ByteRange, max: usize) -> std::io::Result<Vec<Exten
     Ok(found)
 }
 
-/// Returns a buffer of zeros to write over `range`.
+/// Returns a buffer of zeros for writes to `range`.
 fn zeros(pool: &BufPool, range: ByteRange) -> Result<Buf> {
     let buf = pool.take(range.len().min(ZERO_WRITE_BYTES) as usize)?;
     buf.write().fill(0);
@@ -218,12 +218,12 @@ impl Disk {
         )
     }
 
-    /// Whether the kernel may sleep while it accepts a call on the disk's file.
+    /// Whether the kernel may sleep when it accepts a system call on the disk's file.
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign
     }
 
-    /// Checks that `op` can be carried out at all.
+    /// Checks that the disk can carry out `op`.
     fn admit(&self, op: Op, buf: Option<&Buf>) -> Result<()> {
         let buf_range = |offset| {
             let len = buf.map_or(0, |buf| buf.len() as u64);
@@ -268,7 +268,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Decides the next step of a disk operation after the result `res` of its last call.
+    /// Returns the next step of a disk operation, after the result `res` of its last system call.
     pub(crate) fn settle(&self, slot: &mut Slot, res: i32, pool: &BufPool) -> Step {
         let held = slot.held.as_mut().expect("an operation in flight is held");
         if res == -libc::EINTR || res == -libc::EAGAIN {

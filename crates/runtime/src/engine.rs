@@ -1,4 +1,4 @@
-//! The engine that carries out the calls: a ring if the kernel allows one, else threads.
+//! The mechanism by which a core makes its system calls: a ring if the kernel permits one, else threads.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::ring::Ring;
 use crate::sys::Call;
 use crate::threads::{DISK_THREADS, Threads};
 
-/// The id of an operation and the result of its call: a number of bytes, or an errno below zero.
+/// The id of an operation and the result of its system call: a number of bytes, or a negative errno.
 pub(crate) type Answer = (u64, i32);
 
-/// How long a turn of the core may wait for the first completion.
+/// The longest wait of a turn for the first completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     No,
@@ -39,7 +39,7 @@ pub(crate) enum Running {
     Threads(Threads),
 }
 
-/// Starts the mechanism for a core's system calls. Returns it with a line for the log.
+/// Starts the mechanism for a core's system calls. Returns the mechanism, and a line for the log about it.
 pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, String)> {
     let threads = |why: &str| {
         let words = format!("{why}; {DISK_THREADS} threads do the I/O of disks");
@@ -64,7 +64,7 @@ pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, Stri
     }
 }
 
-/// Returns the reason if the error means that no ring can be had at all.
+/// Returns the reason if `error` means that this process cannot have a ring; `None` for other errors.
 fn refusal(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::EPERM => Some("this process may not use io_uring (EPERM)"),
@@ -75,12 +75,12 @@ fn refusal(error: &io::Error) -> Option<&'static str> {
 }
 
 impl Running {
-    /// Whether sockets must be nonblocking for this engine.
+    /// Whether sockets must be nonblocking for this mechanism.
     pub(crate) fn nonblocking(&self) -> bool {
         matches!(self, Self::Threads(_))
     }
 
-    /// Begins the call of the operation `id`. A later turn returns its result.
+    /// Submits a system call of the operation `id`. A later turn returns the result.
     pub(crate) fn submit(&mut self, id: u64, call: Call) {
         match self {
             Self::Ring(ring) => ring.submit(id, call),
@@ -88,7 +88,7 @@ impl Running {
         }
     }
 
-    /// Cancels the operation `id`, which waits for others. It is completed in any case.
+    /// Cancels the operation `id`, which waits for another process. The operation is completed in any case.
     pub(crate) fn cancel(&mut self, id: u64) {
         match self {
             Self::Ring(ring) => ring.cancel(id),
@@ -96,7 +96,7 @@ impl Running {
         }
     }
 
-    /// Submits the queued calls, without waiting.
+    /// Submits the queued system calls to the kernel, without waiting.
     pub(crate) fn flush(&mut self) {
         match self {
             Self::Ring(ring) => ring.flush(),
@@ -105,7 +105,7 @@ impl Running {
         }
     }
 
-    /// Whether a turn of the core would find completions at once.
+    /// Whether a turn would return results without waiting.
     pub(crate) fn ready(&mut self) -> bool {
         match self {
             Self::Ring(ring) => ring.ready(),
@@ -113,7 +113,7 @@ impl Running {
         }
     }
 
-    /// Submits the queued calls, waits for completions, and adds them to `answers`.
+    /// Submits the queued system calls, waits for results as `wait` permits, and adds the results to `answers`.
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         match self {
             Self::Ring(ring) => ring.turn(wait, answers),

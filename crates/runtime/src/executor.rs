@@ -1,9 +1,10 @@
-//! The executor: tasks in first-in-first-out order, and wakers for any thread.
+//! The executor of a core: tasks in the order in which they became ready, and wakers for every thread.
 //!
-//! A waker on this core's thread pushes onto a queue without a lock. A waker on another thread pushes onto a
-//! locked list and, if the core sleeps, rings its bell: an eventfd that the core reads.
+//! A waker on the core's own thread adds its task to a queue without a lock. A waker on another thread adds the task
+//! to a locked list; if the core sleeps, the waker also writes to the core's bell, an eventfd on which the core
+//! waits.
 //!
-//! One of the listed places of unsafe code: the queue that only the core's thread touches.
+//! One of the few modules with unsafe code: only the core's thread may use the queue without a lock.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -24,17 +25,17 @@ thread_local! {
     static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The number of a task's slot, and a generation that counts the tasks in that slot.
+/// The id of a task: the number of its slot, and the number of tasks that had the slot before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskId {
     index: u32,
     generation: u32,
 }
 
-/// The id that stands for the future of `block_on` in the queue of ready tasks.
+/// The id of the future of [`crate::Core::block_on`] in the queue of ready tasks.
 pub(crate) const MAIN: TaskId = TaskId { index: u32::MAX, generation: 0 };
 
-/// The queue of a core's ready tasks, reached by wakers from every thread.
+/// The queue of a core's ready tasks. Wakers of every thread add tasks to it.
 pub(crate) struct Queue {
     owner: u64,
     local: UnsafeCell<VecDeque<TaskId>>,
@@ -77,7 +78,8 @@ impl Queue {
         self.wake_core();
     }
 
-    /// Rings the bell of the core if it sleeps. Must be called after the change that the core should see.
+    /// Writes to the core's bell if the core sleeps. The caller must make its change before, so that the core finds
+    /// the change.
     pub(crate) fn wake_core(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             sys::ring_bell(self.bell.as_raw_fd());
@@ -94,25 +96,25 @@ impl Queue {
         self.local(|local| local.len()).unwrap_or(0)
     }
 
-    /// Whether other threads have pushed tasks that are not in the queue yet.
+    /// Whether other threads have added tasks to the locked list.
     pub(crate) fn has_injected(&self) -> bool {
         !self.injected.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Moves the tasks that other threads have pushed to the queue.
+    /// Moves the tasks from the locked list to the queue.
     pub(crate) fn take_injected(&self) {
         let mut injected = self.injected.lock().unwrap_or_else(PoisonError::into_inner);
         self.local(|local| local.extend(injected.drain(..)));
     }
 
-    /// Marks the core as asleep or awake. While it is asleep, other threads ring the bell. A look at the
-    /// queues after this call sees all earlier pushes.
+    /// Marks the core as asleep or awake. While the core is asleep, other threads write to its bell. A caller that
+    /// checks the queues after this call finds all tasks that were added without writing to the bell.
     pub(crate) fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
     }
 }
 
-/// The waker of one task. A clone counts up, and allocates nothing.
+/// The waker of one task. Cloning the waker allocates no memory.
 pub(crate) struct TaskWaker {
     task: TaskId,
     scheduled: AtomicBool,
@@ -124,7 +126,7 @@ impl TaskWaker {
         Arc::new(Self { task, scheduled: AtomicBool::new(false), queue })
     }
 
-    /// Marks the task as running: a wake from now on schedules the task again.
+    /// Marks the task as running: a wake after this call makes the task ready again.
     pub(crate) fn running(&self) {
         self.scheduled.store(false, Ordering::SeqCst);
     }
@@ -142,7 +144,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// The tasks of one core.
+/// The tasks of one core that have not ended.
 #[derive(Default)]
 pub(crate) struct Tasks {
     places: Vec<Place>,
@@ -155,7 +157,7 @@ struct Place {
     task: Option<Task>,
 }
 
-/// A task that has not ended.
+/// A task of a core, with its future.
 pub(crate) struct Task {
     id: TaskId,
     name: &'static str,
@@ -173,7 +175,7 @@ impl Task {
     }
 }
 
-/// Prints the name of a task that panics.
+/// Guard that prints the name of a task if the task panics.
 struct Named(&'static str);
 
 impl Drop for Named {
@@ -185,7 +187,7 @@ impl Drop for Named {
 }
 
 impl Tasks {
-    /// Adds a task to the core and schedules it.
+    /// Adds a task to the core, and makes it ready.
     pub(crate) fn add(&mut self, name: &'static str, future: LocalFuture<()>, queue: &Arc<Queue>) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place { generation: 0, task: None });
@@ -199,7 +201,7 @@ impl Tasks {
         place.task = Some(Task { id, name, future, waker, state });
     }
 
-    /// Takes a task out of the list to run it. Returns `None` if the task has ended.
+    /// Takes a task out of the list, to poll it. Returns `None` if the task has ended.
     pub(crate) fn take(&mut self, id: TaskId) -> Option<Task> {
         let place = self.places.get_mut(id.index as usize)?;
         if place.generation != id.generation {
@@ -208,7 +210,7 @@ impl Tasks {
         place.task.take()
     }
 
-    /// Puts a task that has not ended back into the list.
+    /// Puts a polled task that has not ended back into the list.
     pub(crate) fn put(&mut self, task: Task) {
         let index = task.id.index as usize;
         self.places[index].task = Some(task);
@@ -225,7 +227,7 @@ impl Tasks {
         self.free.push(index);
     }
 
-    /// Takes every task that has not ended out of the list, so that the caller can drop them.
+    /// Takes every task out of the list, so that the caller can drop them.
     pub(crate) fn clear(&mut self) -> Vec<Task> {
         let left: Vec<Task> =
             self.places.iter_mut().filter_map(|place| place.task.take()).collect();

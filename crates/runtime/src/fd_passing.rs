@@ -1,9 +1,8 @@
-//! Descriptors for a program that is about to be started. The program finds them in a socket, which is its
-//! standard input.
+//! Descriptors for a program that is started next. The program receives them from a socket, which is its standard
+//! input.
 //!
-//! All data are in the socket before the program starts: names, each with a line end after it, and
-//! descriptors in the same order. So nothing has to be done between `fork` and `exec`, and neither side waits
-//! for the other.
+//! All data are in the socket before the program starts: the names, each with a line end, and the descriptors in the
+//! same order. So the parent has no work between `fork` and `exec`, and neither process waits for the other.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,17 +16,17 @@ use rustix::net::{
 
 use crate::fdstore;
 
-/// Most descriptors that are passed to one program at its start: more than a graph has devices, listeners and, during a
-/// hand-over, connections.
+/// Most descriptors that are passed to one program: more than a graph has for devices, listeners and, in a hand-over,
+/// connections.
 pub const PASSED_FDS_MAX: usize = 512;
 
-/// Descriptors in one message; the kernel takes up to 253.
+/// Most descriptors in one message. The kernel's limit is 253.
 const AT_ONCE: usize = 64;
 
-/// Bytes received at once.
+/// Length in bytes of one receive.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Returns a socket that holds the descriptors `all` with their names, for a program that is about to be started.
+/// Returns a socket from which a program that is started next can receive the descriptors `all` with their names.
 ///
 /// # Errors
 /// `Limit` for more than [`PASSED_FDS_MAX`] descriptors; errors of the system.
@@ -60,7 +59,7 @@ pub fn pass_fds<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) ->
     Ok(theirs)
 }
 
-/// Takes the descriptors that [`pass_fds`] has put into the socket, and adds them to those that an earlier process has
+/// Receives the descriptors that [`pass_fds`] has put into the socket, and adds them to those that earlier processes
 /// left (`World::left`).
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! Descriptors that outlive this process: the descriptor store of the service manager that started it.
 //!
-//! This process sends datagrams to `$NOTIFY_SOCKET`, and gets stored descriptors back as `$LISTEN_FDS`.
-//! systemd speaks this protocol, and so does a supervisor. A stored descriptor stays open when this process
-//! ends: new connections wait, and a mount only pauses.
+//! This process sends datagrams to `$NOTIFY_SOCKET`, and gets stored descriptors back at its start as `$LISTEN_FDS`.
+//! Both systemd and Cairn's supervisor use this protocol. A stored descriptor stays open when this process ends: so
+//! new connections wait, and a mount only pauses.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice};
@@ -19,16 +19,16 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use crate::sys;
 
-/// Most descriptors that this process takes over at its start: more than any server has devices and listeners.
+/// Most descriptors that a process takes over at its start: more than any server has for devices and listeners.
 pub const INHERITED_MAX: usize = 1024;
 
-/// Bytes of the longest name of a descriptor in the descriptor store (`sd_pid_notify_with_fds(3)`).
+/// Length in bytes of the longest name in the descriptor store (`sd_pid_notify_with_fds(3)`).
 pub const NAME_MAX_BYTES: usize = 255;
 
-/// Time for a busy service manager to take a message.
+/// Longest wait until a busy service manager takes a message.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The first passed descriptor (`sd_listen_fds(3)`).
+/// The number of the first descriptor that a service manager passes (`sd_listen_fds(3)`).
 const FIRST: usize = 3;
 
 const PROCESS: &str = "LISTEN_PID";
@@ -36,21 +36,21 @@ const COUNT: &str = "LISTEN_FDS";
 const NAMES: &str = "LISTEN_FDNAMES";
 const MANAGER: &str = "NOTIFY_SOCKET";
 
-/// A descriptor that an earlier process has left for this one, with its name.
+/// A descriptor that an earlier process left for this process in the descriptor store, with its name.
 pub(crate) struct Left {
     pub(crate) name: String,
     pub(crate) file: OwnedFd,
 }
 
-/// They belong to the process, not to one of its cores.
+/// The descriptors that earlier processes left. They belong to the process, not to a core.
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
 fn left() -> MutexGuard<'static, Vec<Left>> {
     LEFT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes over the descriptors that the service manager passed to this process, if any. A program must call this before
-/// it starts threads and before it opens anything.
+/// Takes over the descriptors that the service manager passed to this process, if there are any. A program must call
+/// this function before it starts a thread or opens a file.
 pub fn inherit() {
     let variable = |name| std::env::var(name).unwrap_or_default();
     // Children inherit the variables of their parents, but these are meant for one process.
@@ -69,25 +69,25 @@ pub fn inherit() {
     }
 }
 
-/// Adds descriptors to those that an earlier process has left for this one.
+/// Adds descriptors to those that earlier processes left for this process.
 pub(crate) fn leave(all: impl IntoIterator<Item = (String, OwnedFd)>) {
     left().extend(all.into_iter().map(|(name, file)| Left { name, file }));
 }
 
-/// Takes all descriptors that an earlier process has left for this one, with their names.
+/// Takes all descriptors that earlier processes left for this process, with their names.
 pub fn take_all() -> Vec<(String, OwnedFd)> {
     left().drain(..).map(|left| (left.name, left.file)).collect()
 }
 
-/// Returns a duplicate of the descriptor that an earlier process has left under `name`; the original stays.
+/// Returns a duplicate of the descriptor that an earlier process left under `name`. The original is not taken.
 pub(crate) fn copy_of(name: &str) -> Result<Option<OwnedFd>> {
     let left = left();
     let found = left.iter().find(|one| one.name == name).map(|one| one.file.try_clone());
     found.transpose().map_err(|error| Error::io(&error, name))
 }
 
-/// Calls `each` for every descriptor that an earlier process has left under a name that begins with `prefix`, even
-/// after an error. The descriptors stay.
+/// Calls `each` for every descriptor that an earlier process left under a name with this `prefix`, even after an
+/// error. The descriptors are not taken.
 ///
 /// # Errors
 /// The first error of `each`.
@@ -101,36 +101,36 @@ pub(crate) fn each_left(
     told.into_iter().collect()
 }
 
-/// Returns the names of the descriptors that an earlier process has left and that are not taken yet.
+/// Returns the names of the descriptors that earlier processes left and that are not taken yet.
 pub(crate) fn names() -> Vec<String> {
     left().iter().map(|one| one.name.clone()).collect()
 }
 
-/// Takes the first descriptor left by an earlier process that satisfies `is_it`.
+/// Takes the first descriptor left by an earlier process for which `is_it` is true.
 pub(crate) fn take(is_it: impl Fn(&Left) -> bool) -> Option<Left> {
     let mut left = left();
     let found = left.iter().position(is_it)?;
     Some(left.remove(found))
 }
 
-/// Takes the descriptor that an earlier process has left under `name`.
+/// Takes the descriptor that an earlier process left under `name`.
 ///
 /// # Errors
-/// `NotFound` if there is no descriptor with that name.
+/// `NotFound` if no earlier process left a descriptor under `name`.
 pub(crate) fn take_named(name: &str) -> Result<Left> {
     take(|left| left.name == name).ok_or_else(|| nothing_left(name))
 }
 
-/// Whether there is a service manager that could hold descriptors for the next process.
+/// Whether a service manager could hold descriptors of this process for the next process.
 pub(crate) fn is_kept() -> bool {
     std::env::var_os(MANAGER).is_some()
 }
 
-/// Puts a descriptor into the service manager's descriptor store under `name`. Returns whether there is a service
+/// Passes a descriptor to the service manager's descriptor store under `name`. Returns whether there is a service
 /// manager.
 ///
 /// # Errors
-/// The error of the system. The service manager itself does not reply.
+/// The error of the system. The service manager does not reply.
 pub fn fdstore_put(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
     debug_assert!(name.len() <= NAME_MAX_BYTES && !name.contains([':', '\n']), "{name}");
     notify(&format!("FDSTORE=1\nFDNAME={name}"), Some(file)).map_err(|error| {
@@ -138,7 +138,7 @@ pub fn fdstore_put(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
     })
 }
 
-/// Removes the descriptors called `name` from the service manager's descriptor store; it closes them.
+/// Makes the service manager remove the descriptors called `name` from its descriptor store, and close them.
 ///
 /// # Errors
 /// The error of the system.
@@ -148,12 +148,12 @@ pub fn withdraw(name: &str) -> Result<()> {
     })
 }
 
-/// Removes the descriptor `name` of a socket or state that this process takes over from the service manager's store. It
-/// is no error if the service manager does not listen any more: a supervisor that is being replaced ends soon, and its
-/// descriptors with it.
+/// Makes the service manager remove the descriptor `name`, which this process takes over, from its descriptor store.
+/// A service manager that does not listen any more is no error: it is a supervisor that another one replaces, and its
+/// descriptors end with it.
 ///
 /// # Errors
-/// Any other error of the system.
+/// Other errors of the system.
 pub(crate) fn take_from_manager(name: &str) -> Result<()> {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     match notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None) {
@@ -175,11 +175,11 @@ pub fn notify_manager(line: &str) -> Result<()> {
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: sending {line}")))
 }
 
-/// Sends the watchdog message of this process to the service manager, if there is one. Does not wait for a manager
-/// whose queue is full, and ignores one that is gone.
+/// Sends a watchdog message to the service manager, if there is one. Does not wait for a manager with a full queue,
+/// and ignores a manager that has ended.
 ///
 /// # Errors
-/// Any other error of the system.
+/// Other errors of the system.
 pub fn beat() -> Result<()> {
     const ALIVE: &str = "WATCHDOG=1";
     let Some(manager) = std::env::var_os(MANAGER) else { return Ok(()) };
@@ -197,7 +197,8 @@ fn notify(words: &str, file: Option<BorrowedFd<'_>>) -> io::Result<bool> {
     send(&manager, words, file, Some(PATIENCE)).map(|()| true)
 }
 
-/// Sends one message, and waits at most `patience` for room: a hanging manager must not block a core.
+/// Sends one message, and waits at most `patience` until the manager takes it: a manager that hangs must not block a
+/// core.
 fn send(
     manager: &OsStr,
     words: &str,

@@ -1,8 +1,8 @@
-//! The real implementation of [`block::Env`]. A core is one thread with one ring, and has its own tasks,
-//! timers, disks and sockets.
+//! The implementation of [`block::Env`] on a real machine. A core is one thread with one ring (io_uring), and has its
+//! own tasks, timers, disks and sockets.
 //!
-//! Each turn runs the ready tasks, submits all operations begun meanwhile in one system call, and waits in
-//! the same call for the first completion or the next timer. An idle core makes no wake-up.
+//! In each turn of its event loop a core runs the ready tasks and submits all new operations with one system call,
+//! which also waits for the first completion or the next timer. An idle core makes no wake-up.
 #![allow(
     clippy::disallowed_methods,
     reason = "this crate is the real side of Env: time, threads, files and sockets live here"
@@ -51,25 +51,26 @@ pub use crate::fdstore::{
 pub use crate::one_shot_keys::give_key;
 pub use crate::signals::{Signals, let_signals_through};
 
-/// Settings of a core: one thread with its tasks, timers, disks and sockets.
+/// Settings of a core.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The mechanism by which the core makes system calls.
     pub engine: Engine,
-    /// Most bytes of the core's buffers that may be in use at once.
+    /// Most bytes of the core's buffers that may be in use at the same time.
     pub pool_limit_bytes: usize,
-    /// Most bytes of returned buffers that the core keeps for later requests.
+    /// Most bytes of returned buffers that the core stores for later requests.
     pub pool_keep_bytes: usize,
-    /// Time in microseconds that a turn of the core spins for a completion before it sleeps, while waits are short. A
-    /// machine with one processor never spins.
+    /// Time in microseconds that a turn spins for a completion before the core sleeps, while completions come soon.
+    /// On a machine with one processor a core never spins.
     pub spin_us: u32,
-    /// Most threads of the core for [`block::Env::work`]. 0 means two, or one if there is only one processor.
+    /// Most worker threads of the core, for [`block::Env::work`]. 0 means two, or one if the machine has only one
+    /// processor.
     pub work_threads: usize,
-    /// Longest time that a dropped core waits for its operations in flight.
+    /// Longest time that dropping a core waits for operations in flight.
     pub drain: Duration,
-    /// Function that receives the core's warnings for the user.
+    /// Function that is called with each warning of the core for the operator.
     pub note: fn(&str),
-    /// Whether a key may be read from the terminal, or from a descriptor that this process inherited.
+    /// Whether a key may be read from the terminal, or from a descriptor that this process has inherited.
     pub by_hand: bool,
 }
 
@@ -88,7 +89,7 @@ impl Default for Config {
     }
 }
 
-/// One thread's reactor with its tasks, timers, disks and sockets. All its tasks stay on this thread.
+/// A core: one thread's event loop with its tasks, timers, disks and sockets. All its tasks run on this thread.
 pub struct Core {
     side: Rc<Reactor>,
     env: Env,
@@ -120,18 +121,18 @@ impl Core {
         Ok(Self { side, env, words, drain: config.drain })
     }
 
-    /// Returns a line for the log about the mechanism by which the core makes system calls.
+    /// Returns a line for the log about the mechanism by which the core makes its system calls.
     pub fn engine_words(&self) -> &str {
         &self.words
     }
 
-    /// Returns the environment that tasks of this core use.
+    /// Returns the environment for tasks of this core.
     pub fn env(&self) -> Env {
         self.env.clone()
     }
 
-    /// Returns a stream of the signals SIGINT, SIGTERM and SIGHUP. They are blocked in this thread and in threads that
-    /// it starts later, so a program must call this before it starts any thread.
+    /// Returns a stream of the signals SIGINT, SIGTERM and SIGHUP, which are blocked in this thread and in threads
+    /// that it starts later. So a program must call this method before it starts a thread.
     ///
     /// # Errors
     /// The error of the kernel when it creates a signalfd.
@@ -139,7 +140,8 @@ impl Core {
         Signals::new(self.side.clone(), false)
     }
 
-    /// Returns the stream of [`Core::signals`] with SIGUSR1 and SIGUSR2 too, by which a supervisor signals its worker.
+    /// Returns a stream as [`Core::signals`] does, with SIGUSR1 and SIGUSR2 too, which a supervisor sends to its
+    /// worker.
     ///
     /// # Errors
     /// As [`Core::signals`].
@@ -147,7 +149,7 @@ impl Core {
         Signals::new(self.side.clone(), true)
     }
 
-    /// Runs all tasks of this core until `future` is done.
+    /// Runs the tasks of this core until `future` has ended, and returns its output.
     ///
     /// # Panics
     /// After [`Core::shutdown`], and if the kernel refuses further calls on the ring.
@@ -178,11 +180,11 @@ impl Core {
         }
     }
 
-    /// Ends this core. The core begins nothing new, drops its tasks, cancels operations that wait for others, and waits
-    /// up to `limit` for the kernel to finish the rest. Only then it closes its ring.
+    /// Ends this core: it starts no further operation, drops its tasks, cancels operations that wait for other
+    /// processes, and waits up to `limit` until the kernel has completed all operations. Then it closes its ring.
     ///
     /// # Errors
-    /// `TimedOut` with the operations still in flight. Their memory is left to the kernel for good.
+    /// `TimedOut` with the operations that are still in flight. Their memory is never freed.
     pub fn shutdown(self, limit: Duration) -> Result<()> {
         self.side.stop(limit)
     }

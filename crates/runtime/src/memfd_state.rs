@@ -1,4 +1,4 @@
-//! State that outlives this process: bytes in memfds that the supervisor holds as well.
+//! State that outlives this process: bytes in memfds whose descriptors the supervisor holds.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::fdstore;
 
-/// Puts `bytes` into the service manager's descriptor store under `name`. Returns whether there is a service manager.
+/// Passes `bytes` to the service manager's descriptor store under `name`. Returns whether there is a service manager.
 ///
 /// # Errors
 /// Errors of the system.
@@ -28,11 +28,12 @@ pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
     fdstore::fdstore_put(name, file.as_fd())
 }
 
-/// Takes the bytes that an earlier process has left under `name`. Their memory is emptied before the bytes are used: a
-/// holder that passes it to yet another process passes nothing.
+/// Takes the bytes that an earlier process passed to the descriptor store under `name`. Their memory is emptied
+/// first, so that no other process can take the same bytes, even if it gets the descriptor.
 ///
 /// # Errors
-/// `NotFound`; `Limit` if there are more than `most` bytes; errors of the system.
+/// `NotFound` if no earlier process left bytes under `name`; `Limit` if there are more than `most` bytes; errors of
+/// the system.
 pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     let failed = |error| {
         Error::io(&error, format_args!("{name}: reading the state of the previous process"))

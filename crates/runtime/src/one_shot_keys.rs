@@ -1,8 +1,8 @@
-//! Keys that cannot be read a second time from their source. There are two sorts: keys that were given to
-//! this process by hand, and the volume keys of open devices, kept for the next process. The latter are in
-//! memory that even the kernel does not map (`memfd_secret`), held by the supervisor.
+//! Keys that cannot be read a second time from their source, of two sorts: keys that a client has passed to this
+//! process, and the volume keys of open devices, stored for the next process. The stored keys are in memory that even
+//! the kernel does not map (`memfd_secret`), and whose descriptors the supervisor holds.
 //!
-//! One of the listed places of unsafe code: that system call, and mappings while a key is copied.
+//! One of the few modules with unsafe code: that system call, and mappings while a key is copied.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret};
 
 use crate::{fdstore, secrets};
 
-/// Prefix of their names, before the device.
+/// Prefix of a stored key's name, before the name of the device.
 const PREFIX: &str = "key/";
 
-/// Mapped bytes of each: the length, and the longest key.
+/// Length in bytes of the mapping of a stored key: the length of the key, and the longest key.
 const MAPPED_BYTES: usize = 2 * 4096;
 const LENGTH_BYTES: usize = 4;
 
@@ -28,15 +28,15 @@ const _: () = assert!(
     "the longest key fits into the mapping"
 );
 
-/// Keys that were given to this process, by device.
+/// Keys that clients have passed to this process, by device.
 static GIVEN: Mutex<BTreeMap<String, Secret>> = Mutex::new(BTreeMap::new());
 
 fn all_given() -> MutexGuard<'static, BTreeMap<String, Secret>> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a key or a passphrase from a file, for the device `full_name`, such as `home/safe`. Until the device is open it gets
-/// this key in place of one that a person types.
+/// Reads a key or a passphrase from a file, for the device `full_name`, such as `home/safe`. The device gets this key when
+/// it is opened, instead of a passphrase from the terminal.
 ///
 /// # Errors
 /// Errors of reading the file.
@@ -46,15 +46,15 @@ pub fn give_key(full_name: &str, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the key that [`give_key`] has read for the device `full_name`, if there is one.
+/// Returns a copy of the key that [`give_key`] has read for the device `full_name`; `None` if there is none.
 pub(crate) fn given(full_name: &str) -> Result<Option<Secret>> {
     all_given().get(full_name).map(|given| Secret::copy_of(given.bytes())).transpose()
 }
 
-/// Stores the key of the open device `full_name` for the next process. A key that was given for the device is dropped.
+/// Stores the key of the open device `full_name` for the next process, and drops a key that [`give_key`] has read for it.
 ///
 /// # Errors
-/// `Unsupported` if the kernel has no memory for secrets; errors of the system.
+/// `Unsupported` if the kernel has no `memfd_secret`; errors of the system.
 pub(crate) fn keep(full_name: &str, key: &Secret) -> Result<()> {
     if kept(full_name).is_ok_and(|kept| kept.is_some_and(|kept| kept.bytes() == key.bytes())) {
         // A new descriptor at each opening would fill the store of a service manager.
@@ -74,10 +74,10 @@ pub(crate) fn keep(full_name: &str, key: &Secret) -> Result<()> {
     Ok(())
 }
 
-/// Returns the key that is stored for the device `full_name`, if there is one.
+/// Returns the key that an earlier process or this process has stored for the device `full_name`; `None` if there is none.
 ///
 /// # Errors
-/// `Corrupt` if the stored memory holds no key; errors of the system.
+/// `Corrupt` if the stored memory contains no valid key; errors of the system.
 pub(crate) fn kept(full_name: &str) -> Result<Option<Secret>> {
     let Some(memory) = fdstore::copy_of(&format!("{PREFIX}{full_name}"))? else { return Ok(None) };
     let mut mapping = Mapping::of(memory.as_fd())?;
@@ -95,7 +95,7 @@ pub(crate) fn kept(full_name: &str) -> Result<Option<Secret>> {
     Secret::copy_of(&bytes[..len]).map(Some)
 }
 
-/// Puts the stored keys of all open devices into the present descriptor store once more.
+/// Passes the stored keys of all open devices to the present descriptor store again.
 ///
 /// # Errors
 /// Errors of the system.
@@ -116,7 +116,7 @@ pub(crate) fn fdstore_remove() -> Result<()> {
     told
 }
 
-/// Makes memory that is never swapped, is in no dump, and cannot be reached by other processes or by the
+/// Creates memory that is never swapped out, is in no core dump, and cannot be read by other processes or by the
 /// kernel.
 fn secret_memory(full_name: &str) -> Result<OwnedFd> {
     // SAFETY: no memory is passed; the result is a descriptor, or below zero.
@@ -144,7 +144,7 @@ fn failed() -> Error {
     Error::io(&io::Error::last_os_error(), "allocating or mapping memory for a key")
 }
 
-/// Such memory, mapped into this process for a moment.
+/// Memory of a stored key, mapped into this process while the key is copied.
 struct Mapping(NonNull<u8>);
 
 impl Mapping {

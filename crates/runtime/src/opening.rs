@@ -1,4 +1,4 @@
-//! Opening a disk: flags, lock and abilities.
+//! The opening of a disk: its flags, its lock, and the facts about it.
 
 use std::fmt::Display;
 use std::io;
@@ -23,7 +23,7 @@ const BTRFS: i64 = 0x9123_683e;
 const F2FS: i64 = 0xf2f5_2010;
 const FUSE: i64 = 0x6573_5546;
 
-/// An open and locked disk, with its facts.
+/// A disk that was opened and locked, with the facts about it.
 pub(crate) struct Opened {
     pub(crate) file: OwnedFd,
     pub(crate) seeker: Option<OwnedFd>,
@@ -34,12 +34,12 @@ pub(crate) struct Opened {
     pub(crate) zero_range: bool,
 }
 
-/// Opens and locks the disk that `open` names, and finds the facts about the disk.
+/// Opens and locks the disk that `open` describes, and finds the facts about it.
 pub(crate) fn open(open: &Open) -> Result<Opened> {
     if open.device { device(open) } else { file(open) }
 }
 
-/// Returns the error of a disk that is not as it must be.
+/// Returns the error for a disk that cannot be used as `open` demands.
 fn refused(open: &Open, kind: ErrorKind, words: impl Display) -> Error {
     Error::new(kind, format!("{}: {words}", open.path.display()))
 }
@@ -64,7 +64,7 @@ impl<T, E: Into<io::Error>> Tried<T> for Result<T, E> {
     }
 }
 
-/// Makes a new file `size` bytes long.
+/// Sets the size of a new file to `size` bytes.
 fn set_len(open: &Open, file: &OwnedFd, size: u64) -> Result<()> {
     ftruncate(file, size).map_err(|error| Error::size(&error.into(), open.path.display(), size))
 }
@@ -86,7 +86,7 @@ fn file(open: &Open) -> Result<Opened> {
     inspect(open, file, created)
 }
 
-/// Returns the facts about the disk that opening it would find. Takes no lock and leaves nothing behind.
+/// Returns the facts about the disk that an opening would find. Takes no lock, and leaves no file behind.
 pub(crate) fn probe(open: &Open) -> Result<StorageFacts> {
     if open.device {
         let file = sys::open(&open.path, libc::O_RDONLY, 0).tried(open, "open")?;
@@ -167,8 +167,7 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened> {
     Ok(Opened { file, seeker, facts, inline, foreign, punch, zero_range })
 }
 
-/// Returns the canonical name of a file: absolute, without links. If the file does not exist, returns the
-/// name that it would get.
+/// Returns the absolute path of a file without links. If the file does not exist, returns the path that it would get.
 fn identity(path: &Path) -> String {
     let made = || {
         let directory = std::fs::canonicalize(directory_of(path)).ok()?;
@@ -192,11 +191,11 @@ fn open_or_create(open: &Open) -> Result<(OwnedFd, bool)> {
     Err(refused(open, ErrorKind::NotFound, "does not exist and cannot be created"))
 }
 
-/// Creates the file, `size` bytes long. Returns whether it did; the name may be taken by now.
+/// Creates the file with a size of `size` bytes. Returns `None` if the path exists.
 ///
-/// The file gets its name after its size, so that a kill in between leaves no empty file, which the next
-/// start would refuse. A file system without unnamed files gets the name first.
-fn create(open: &Open, size: u64) -> Result<bool> {
+/// The file gets its name after its size. So a kill between the two leaves no empty file, which the next start would
+/// refuse. On a file system without unnamed files, the file gets its name first.
+fn create(open: &Open, size: u64) -> Result<Option<OwnedFd>> {
     let named = || sys::open(&open.path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600);
     let created = match unnamed(open) {
         Ok(file) => set_len(open, &file, size).and_then(|()| {
@@ -212,7 +211,7 @@ fn create(open: &Open, size: u64) -> Result<bool> {
     }
 }
 
-/// Opens a file without a name in the directory of the named one.
+/// Creates a file without a name in the directory of the path.
 fn unnamed(open: &Open) -> io::Result<OwnedFd> {
     sys::open(directory_of(&open.path), libc::O_RDWR | libc::O_TMPFILE, 0o600)
 }
@@ -312,8 +311,8 @@ fn queue_limit(device: u64, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Number of tries and pause between them for a lock without a living holder. The kernel ends the ring of a
-/// killed process a moment after the process itself.
+/// Number of tries for a lock that no living process holds, and the pause between two tries. The kernel ends the ring
+/// of a killed process a moment after the process itself.
 const LOCK_TRIES: u32 = 200;
 const LOCK_REST: Duration = Duration::from_millis(10);
 
@@ -346,7 +345,7 @@ fn process_words(pid: u32) -> String {
     format!("process {pid} ({})", name.trim())
 }
 
-/// Returns the process that holds a lock on the file.
+/// Returns the process that holds a lock on the file with this inode.
 fn file_holder(stat: &Stat) -> Option<String> {
     let (major, minor) = (libc::major(stat.st_dev), libc::minor(stat.st_dev));
     let place = format!(" {major:02x}:{minor:02x}:{} ", stat.st_ino);

@@ -1,6 +1,7 @@
-//! Memory that outlives this process: memfds whose descriptors the supervisor holds as well.
+//! Memory that outlives this process: memfds whose descriptors the supervisor holds too.
 //!
-//! They are written by plain calls: a microsecond each. A mapping could be cut short by another process.
+//! They are read and written by system calls, which take a microsecond each. A mapping could be truncated by another
+//! process.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::fdstore;
 
-/// All persistent memory of one process, by name.
+/// The persistent memory that this process uses, by name.
 #[derive(Default)]
 pub(crate) struct PersistentMemories(RefCell<BTreeMap<String, Rc<Memory>>>);
 
@@ -49,7 +50,7 @@ impl PersistentMemories {
         Ok(PersistentMemory { memory, left: was_left })
     }
 
-    /// Puts all persistent memory of the process into the descriptor store once more.
+    /// Passes all persistent memory of this process to the descriptor store again.
     pub(crate) fn fdstore_put_again(&self) -> Result<()> {
         let all = self.0.borrow();
         all.iter().try_for_each(|(name, memory)| {
@@ -57,10 +58,10 @@ impl PersistentMemories {
         })
     }
 
-    /// Removes all persistent memory of the process from the descriptor store.
+    /// Removes all persistent memory of this process from the descriptor store.
     ///
     /// # Errors
-    /// The first error of the system. Every removal is tried.
+    /// The first error of the system. All removals are tried.
     pub(crate) fn fdstore_remove(&self) -> Result<()> {
         // A failed removal must not prevent the others.
         let told: Vec<_> = self.0.take().keys().map(|name| fdstore::withdraw(name)).collect();
@@ -68,7 +69,7 @@ impl PersistentMemories {
     }
 }
 
-/// Makes memory whose size is sealed, and puts it into the descriptor store.
+/// Creates memory of a fixed size, and passes it to the descriptor store under `name`.
 fn make(name: &str, bytes: u64) -> Result<File> {
     let failed = |error: std::io::Error| {
         Error::io(&error, format_args!("{name}: creating {bytes} bytes of persistent memory"))

@@ -1,6 +1,6 @@
-//! The state of one core, and its work in a turn.
+//! The state of a core, and the turns of its event loop.
 //!
-//! One of the listed places of unsafe code: operations that are carried out at once.
+//! One of the few modules with unsafe code: it makes the system calls of operations that are carried out at once.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -36,7 +36,7 @@ const ROUNDS: usize = 8;
 
 const RANDOM_BATCH: usize = 32;
 
-/// The whole state of one core: its tasks, timers, disks and sockets.
+/// The state of a core: its tasks, timers, disks and sockets.
 pub(crate) struct Reactor {
     me: Weak<Self>,
     pub(crate) queue: Arc<Queue>,
@@ -68,7 +68,7 @@ fn clock() -> Mono {
 }
 
 impl Reactor {
-    /// Passes the core's warning `line` on to the user.
+    /// Passes a warning of the core to the operator.
     pub(crate) fn note(&self, line: &str) {
         (self.note)(line);
     }
@@ -114,12 +114,13 @@ impl Reactor {
         self.me.upgrade().expect("the reactor lives while its operations run")
     }
 
-    /// Whether sockets of the core must be nonblocking.
+    /// Whether the core's sockets must be nonblocking.
     pub(crate) fn nonblocking(&self) -> bool {
         self.nonblocking
     }
 
-    /// Begins an operation, which holds `held` and `parts`. If `inline`, the operation is carried out within this call.
+    /// Starts an operation, whose slot owns `held` and `parts` until its end. If `inline`, the operation is carried
+    /// out within this call.
     pub(crate) fn start(&self, held: Held, parts: Vec<Buf>, inline: bool) -> Ticket {
         if self.stopping.get() {
             let result = Err(env::stopped());
@@ -147,7 +148,8 @@ impl Reactor {
         engine.as_mut().expect("operations in flight keep the engine").submit(id, call);
     }
 
-    /// Takes a result of the kernel. Returns the operation's next call, if it needs one.
+    /// Handles the result of an operation's last system call. Returns the operation's next call; `None` if the
+    /// operation has ended.
     fn settle(&self, id: u64, res: i32) -> Option<Call> {
         let mut slab = self.slab.borrow_mut();
         let slot = slab.flying(id);
@@ -193,7 +195,7 @@ impl Reactor {
         })
     }
 
-    /// Runs the ready tasks of the core, and `main` if it is ready. Returns whether there were any.
+    /// Runs the ready tasks of the core, and `main` if it is ready. Returns whether anything was ready.
     pub(crate) fn run(&self, main: &mut dyn FnMut()) -> bool {
         let mut ran = false;
         for _ in 0..ROUNDS {
@@ -221,8 +223,8 @@ impl Reactor {
         ran
     }
 
-    /// Calls the kernel once: submits operations, waits if no task is ready, takes the results, and wakes timers that
-    /// are due.
+    /// Carries out the kernel's part of a turn: submits operations, waits if no task is ready, handles results, and
+    /// wakes the tasks of timers that are due.
     pub(crate) fn turn(&self, ran: bool) -> Result<()> {
         let mut guard = self.engine.borrow_mut();
         let engine = guard.as_mut().ok_or_else(env::stopped)?;
@@ -245,7 +247,7 @@ impl Reactor {
         entered.map_err(|error| Error::io(&error, "waiting for completions from the kernel"))
     }
 
-    /// Reads the clock anew: the owner of this core may have been busy elsewhere for long since it ran.
+    /// Reads the clock again, because the thread may have done other work for long since the last turn of this core.
     pub fn catch_up(&self) {
         self.now.set(clock());
     }
@@ -296,15 +298,15 @@ impl Reactor {
         entered
     }
 
-    /// Submits the operations that the core has begun.
+    /// Submits the operations that tasks have started since the last turn.
     pub(crate) fn flush(&self) {
         if let Some(engine) = &mut *self.engine.borrow_mut() {
             engine.flush();
         }
     }
 
-    /// Stops the core: it begins nothing new, drops its tasks, cancels operations that wait for others, and waits for
-    /// the rest of those in flight. Only then it drops its engine. A second call does nothing.
+    /// Stops the core: it starts no further operation, drops its tasks, cancels operations that wait for other
+    /// processes, and waits for the others in flight. Then it drops its engine. A second call does nothing.
     pub(crate) fn stop(&self, limit: Duration) -> Result<()> {
         if self.stopping.replace(true) {
             return Ok(());
@@ -337,7 +339,7 @@ impl Reactor {
         }
     }
 
-    /// Cancels the operations of the core that satisfy `which`. Each is completed all the same.
+    /// Cancels the operations of the core for which `which` is true. The kernel completes each of them all the same.
     pub(crate) fn call_off(&self, which: impl Fn(&Held) -> bool) {
         let mut ids = Vec::new();
         self.slab.borrow().each_flying(|id, held| {

@@ -1,8 +1,8 @@
-//! Replay counts of requests: a request that kills the process that carries it out would kill the next one
-//! too.
+//! Counts of resent FUSE requests. A request that ends the process which carries it out would also end the next
+//! process; its count reveals that.
 //!
-//! The counts are in a file on tmpfs, for the next process of this machine. `docs/formats/fuse.md` defines
-//! its format.
+//! The counts are in a file on tmpfs, for the next process on this machine. `docs/formats/fuse.md` defines the
+//! format.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,25 +10,25 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A number and its count.
+/// Length in bytes of a record: the number of a request, and its count.
 const RECORD_BYTES: usize = 16;
 
-/// Longest file that is read: many times the number of requests that the kernel has in flight.
+/// Length in bytes of the longest file that is read: many times what all requests in flight need.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
-/// Counts of the repeated FUSE requests of a mount, by the number of the request.
+/// The counts of resent FUSE requests of one mount, by the number of the request.
 pub(crate) struct Again {
     path: PathBuf,
     file: File,
-    /// Counts of earlier processes.
+    /// Counts that earlier processes wrote.
     before: BTreeMap<u64, u64>,
-    /// Counts of requests that came again to this process. All others are answered.
+    /// Counts of the requests that were resent to this process. All other requests of earlier processes have replies.
     now: BTreeMap<u64, u64>,
     settled: bool,
 }
 
 impl Again {
-    /// Opens the counts in the file at `path`, and creates the file if there is none.
+    /// Opens the file of counts at `path`, and creates the file if there is none.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut options = File::options();
         options.read(true).append(true).create(true).mode(0o600);
@@ -46,8 +46,8 @@ impl Again {
         &self.path
     }
 
-    /// Counts one more arrival of the request with that number, and returns the new count. The count is in the file
-    /// before this returns.
+    /// Adds one to the count of the resent request `number`, and returns the count. The count is in the file before
+    /// the method returns.
     pub(crate) fn note(&mut self, number: u64) -> io::Result<u64> {
         let known = self.now.get(&number).or_else(|| self.before.get(&number));
         let count = known.copied().unwrap_or(0).saturating_add(1);
@@ -56,7 +56,8 @@ impl Again {
         Ok(count)
     }
 
-    /// Reduces the file to the counts of requests that came again to this process; no more will come.
+    /// Reduces the file to the counts of requests that were resent to this process. It is called when the kernel has
+    /// resent all requests.
     pub(crate) fn settle(&mut self) -> io::Result<()> {
         if std::mem::replace(&mut self.settled, true) {
             return Ok(());
@@ -85,7 +86,8 @@ fn record(number: u64, count: u64) -> [u8; RECORD_BYTES] {
     record
 }
 
-/// Parses records. The last record of a number counts; a partial record is ignored.
+/// Parses the records of a file. Of several records of one number, the last is valid; an incomplete record is
+/// ignored.
 fn read(bytes: &[u8]) -> BTreeMap<u64, u64> {
     let word = |half: &[u8]| half.first_chunk().copied().map_or(0, u64::from_le_bytes);
     bytes.chunks_exact(RECORD_BYTES).map(|one| (word(one), word(&one[8..]))).collect()

@@ -1,6 +1,6 @@
-//! The io_uring engine: sockets and disks alike, one enter per turn.
+//! The mechanism with io_uring: one system call for each turn, for sockets and disks together.
 //!
-//! One of the listed places of unsafe code: submissions point at memory that slots own.
+//! One of the few modules with unsafe code: submissions point at memory that slots own.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ const DISK_BATCH: u32 = 4;
 // Id of a cancellation; its own completion is ignored.
 const CANCEL: u64 = u64::MAX;
 
-/// An io_uring, and the submissions that did not fit into it yet.
+/// An io_uring, and the submissions that do not fit into it yet.
 pub(crate) struct Ring {
     ring: IoUring,
     waiting: VecDeque<Entry>,
@@ -37,7 +37,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Creates an io_uring with the features that this kernel has.
+    /// Creates an io_uring with the features that the kernel supports.
     pub(crate) fn new() -> io::Result<Self> {
         let best = IoUring::builder()
             .dontfork()
@@ -78,7 +78,8 @@ impl Ring {
         }
     }
 
-    /// Queues the call of the operation `id` for the next enter. Every few disk requests are submitted at once.
+    /// Queues a system call of the operation `id` for the next submission. Every few calls on disks are submitted at
+    /// once.
     pub(crate) fn submit(&mut self, id: u64, call: Call) {
         self.push(entry(call).user_data(id));
         if let Call::Read { .. } | Call::Write { .. } = call {
@@ -90,7 +91,7 @@ impl Ring {
         }
     }
 
-    /// Cancels the operation `id`, which waits for others.
+    /// Cancels the operation `id`, which waits for another process.
     pub(crate) fn cancel(&mut self, id: u64) {
         self.push(opcode::AsyncCancel::new(id).build().user_data(CANCEL));
     }
@@ -109,7 +110,7 @@ impl Ring {
         unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
-    /// Submits the queued calls to the kernel, without waiting.
+    /// Submits the queued system calls to the kernel, without waiting.
     pub(crate) fn flush(&mut self) {
         loop {
             let before = self.queued();
@@ -152,7 +153,7 @@ impl Ring {
         unsafe { self.ring.submitter().enter(submit, want, flags.bits(), Some(&args)) }.map(drop)
     }
 
-    /// Whether an enter of the io_uring would find completions.
+    /// Whether a turn would find completions in the io_uring.
     pub(crate) fn ready(&mut self) -> bool {
         let kernel_has_more = {
             let queue = self.ring.submission();
@@ -161,7 +162,7 @@ impl Ring {
         kernel_has_more || !self.ring.completion().is_empty()
     }
 
-    /// Submits the queued calls, waits for completions according to `wait`, and adds them to `answers`.
+    /// Submits the queued system calls, waits for completions as `wait` permits, and adds their results to `answers`.
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         self.refill();
         if wait == Wait::No && self.queued() == 0 && !self.ready() {
@@ -195,7 +196,7 @@ fn timespec(limit: Duration) -> Timespec {
     Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos())
 }
 
-/// Moves the entry to a kernel thread if it could sleep (`away`).
+/// Returns the entry for a kernel thread if the call could sleep (`away`), otherwise unchanged.
 fn apart(entry: Entry, away: bool) -> Entry {
     if away { entry.flags(Flags::ASYNC) } else { entry }
 }

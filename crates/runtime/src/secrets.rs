@@ -1,7 +1,7 @@
-//! Sources of keys and passphrases: a file, a descriptor, a credential of the service manager, a person.
+//! Sources of keys and passphrases: a file, a descriptor, a credential of the service manager, the terminal.
 //!
-//! All bytes are read straight into locked memory. Reading happens before data move, or on command. It may
-//! block the core while it waits for a person or for the writer of a descriptor.
+//! All bytes are read into locked memory. Keys are read before a graph is served, or by a command. Reading may block
+//! the core while it waits for the operator, or for the writer of a descriptor.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -15,19 +15,19 @@ use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret, Wante
 
 use crate::{one_shot_keys, sys};
 
-/// Longest pause between two bytes from the writer of a descriptor.
+/// Longest wait between two bytes for the writer of a descriptor.
 const WRITER_WAIT: Duration = Duration::from_secs(60);
 
-/// Time for a person to type a passphrase.
+/// Longest wait for a passphrase from the operator.
 const PERSON_WAIT: Duration = Duration::from_secs(600);
 
-/// Most times that a new passphrase is asked for until both entries are equal.
+/// Most times that the operator is asked for a new passphrase, until both entries are equal.
 const TWICE_TRIES: usize = 3;
 
-/// The sources of keys and passphrases for a process: its credentials, its terminal and its descriptors.
+/// The sources from which this process may read keys and passphrases.
 pub(crate) struct Keys {
     pub credentials: Option<OsString>,
-    /// Whether keys may come from a person, or from a descriptor of this process.
+    /// Whether keys may come from the terminal, or from a descriptor of this process.
     pub by_hand: bool,
     pub note: fn(&str),
 }
@@ -79,7 +79,7 @@ impl Keys {
     }
 }
 
-/// Reads a key from the file at `path`, and passes a warning to `note` if other users may read the file.
+/// Reads a key from the file at `path`, and calls `note` with a warning if other users may read the file.
 pub(crate) fn file(path: &Path, source: &KeySource, note: fn(&str)) -> Result<Secret> {
     let refuse = |error: io::Error| {
         let next = match error.kind() {
@@ -189,7 +189,7 @@ fn descriptor(number: RawFd) -> Result<Secret> {
     cut(secret, len, &source)
 }
 
-/// Reads the next bytes of a descriptor. Returns 0 at its end.
+/// Reads the next bytes from a descriptor, after a wait of at most `limit`. Returns 0 at its end.
 fn next_bytes(fd: RawFd, into: &mut [u8], limit: Duration) -> io::Result<usize> {
     const LOOK: Duration = Duration::from_millis(100);
     let begun = Instant::now();
@@ -227,7 +227,7 @@ fn ask(wanted: &Wanted) -> Result<Secret> {
     Err(denied("the repeated passphrases differed each time; nothing was changed"))
 }
 
-/// Reads a line of the terminal, without its end.
+/// Reads a line from the terminal, without the line end.
 fn line(prompt: &str) -> Result<Secret> {
     eprint!("{prompt}: ");
     // A terminal that cannot be written to shows no prompt; it can be read all the same.

@@ -15,11 +15,11 @@ use crate::sys;
 /// Signals that end a program.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Further signals from a supervisor: SIGUSR1 and SIGUSR2.
+/// Signals that a supervisor sends to its worker.
 const OF_A_KEEPER: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
 
-/// The stream of the signals SIGINT, SIGTERM and SIGHUP; also of a supervisor's SIGUSR1 and SIGUSR2, if it was created
-/// for them.
+/// A stream of the signals SIGINT, SIGTERM and SIGHUP; if it was created for a worker, also of a supervisor's SIGUSR1
+/// and SIGUSR2.
 pub struct Signals {
     side: Rc<Reactor>,
     file: Rc<OwnedFd>,
@@ -27,7 +27,7 @@ pub struct Signals {
     ticket: Option<Ticket>,
 }
 
-/// Runs `start` with SIGINT, SIGTERM and SIGHUP unblocked, as [`Signals::let_through`] does, on a thread that has no
+/// Runs `start` with SIGINT, SIGTERM and SIGHUP unblocked, as [`Signals::let_through`] does, on a thread without a
 /// core.
 pub fn let_signals_through<T>(start: impl FnOnce() -> T) -> T {
     sys::let_through(&SIGNALS, start)
@@ -41,8 +41,8 @@ impl Signals {
         Ok(Self { side, file: Rc::new(file), ticket: None })
     }
 
-    /// Runs `start` with SIGINT, SIGTERM and SIGHUP unblocked in this thread: a program that it starts inherits the
-    /// mask of blocked signals, and would never see them. No signal that comes meanwhile is lost.
+    /// Runs `start` with SIGINT, SIGTERM and SIGHUP unblocked in this thread. A program that `start` starts inherits
+    /// the mask, and could otherwise not be ended by these signals. A signal that comes during `start` is not lost.
     pub fn let_through<T>(&self, start: impl FnOnce() -> T) -> T {
         sys::let_through(&SIGNALS, start)
     }

@@ -1,10 +1,11 @@
-//! The operations in flight. A slot owns everything that the kernel may touch, namely buffers, parts, header,
-//! address and open file, from the start until the kernel's final result, even if the waiter has given up.
+//! The slots of a core's operations in flight. A slot owns everything that the kernel may use for the operation
+//! (buffers, parts, header, address and open file), from the start until the kernel's final result, even if no task
+//! waits any more.
 //!
-//! Slots live in chunks that never move, and keep their vectors, so that a steady state allocates nothing. An
-//! id consists of an index and a generation: a stale id finds no slot.
+//! Slots are in chunks that never move, and reuse their vectors, so that no memory is allocated in the steady state.
+//! An id consists of an index and a generation: the id of an ended operation finds no slot.
 //!
-//! One of the listed places of unsafe code: the header that points at a slot's own parts.
+//! One of the few modules with unsafe code: the header of a send points at parts in the same slot.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,10 +21,10 @@ use crate::sys::Call;
 
 const CHUNK: usize = 64;
 
-/// Most parts of one send: the limit of the kernel (`UIO_MAXIOV`).
+/// Most buffers of one send: the limit of the kernel (`UIO_MAXIOV`).
 pub(crate) const PARTS_MAX: usize = 1024;
 
-/// The operation in a slot, with its operands.
+/// The operation of a slot, with its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Op {
     Read {
@@ -34,13 +35,13 @@ pub(crate) enum Op {
         fua: bool,
     },
     Flush,
-    /// Zeroing of a disk's range by `fallocate`, with the mode that is tried at present.
+    /// Zeroing of a disk's range by `fallocate`, with the mode of the present try.
     Zero {
         range: ByteRange,
         unmap: bool,
         mode: i32,
     },
-    /// Zeroing of a disk's range by writing the slot's buffer of zeros repeatedly.
+    /// Zeroing of a disk's range by repeated writes of a buffer of zeros.
     ZeroWrite {
         range: ByteRange,
     },
@@ -51,16 +52,16 @@ pub(crate) enum Op {
     Send,
     Accept,
     Connect,
-    /// A read of an item of a stream (a signalfd or eventfd) into the slot itself.
+    /// A read of one item of a stream (a signalfd or an eventfd) into the slot itself.
     Next,
     /// A wait until the channel of a mount has a message.
     Ready,
-    /// A read of the eventfd by which other threads wake the core.
+    /// A read of the core's bell, the eventfd to which other threads write to wake the core.
     Bell,
 }
 
 impl Op {
-    /// Whether the operation may wait for good, and can be cancelled without loss.
+    /// Whether the operation waits for another process, perhaps without end, and can be cancelled without loss.
     pub(crate) fn waits_for_others(self) -> bool {
         matches!(
             self,
@@ -92,13 +93,13 @@ impl Op {
     }
 }
 
-/// Bytes for one item of a stream: a `signalfd_siginfo`, or the count of an eventfd.
+/// Length in bytes of the longest item of a stream: a `signalfd_siginfo`, or the count of an eventfd.
 pub(crate) const SMALL_BYTES: usize = 128;
 
 #[repr(align(8))]
 pub(crate) struct Small(pub(crate) [u8; SMALL_BYTES]);
 
-/// Everything that the kernel may touch for an operation in flight.
+/// Everything that the kernel may use for an operation in flight.
 pub(crate) struct Held {
     pub(crate) op: Op,
     pub(crate) file: Rc<OwnedFd>,
@@ -110,7 +111,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Creates the resources of an operation on a stream that needs no buffer.
+    /// Creates the resources of an operation without a buffer on the stream `file`.
     pub(crate) fn new(op: Op, file: Rc<OwnedFd>, name: Option<Rc<str>>) -> Self {
         Self { op, file, disk: None, name, buf: None, peer: None }
     }
@@ -122,7 +123,7 @@ enum Phase {
     Done(Result<usize>),
 }
 
-/// State of one operation in flight, with memory for the next one.
+/// A slot: the state of one operation in flight, and vectors that the next operation reuses.
 pub(crate) struct Slot {
     generation: u32,
     phase: Phase,
@@ -134,7 +135,7 @@ pub(crate) struct Slot {
     iovecs: Vec<libc::iovec>,
     header: libc::msghdr,
     pub(crate) small: Small,
-    /// Bytes that earlier calls of the operation have moved.
+    /// Bytes that earlier system calls of the operation have moved.
     pub(crate) moved: u64,
 }
 
@@ -155,7 +156,7 @@ impl Slot {
         }
     }
 
-    /// Returns the next call to the kernel for the slot's operation.
+    /// Returns the next system call of the slot's operation.
     pub(crate) fn call(&mut self) -> Call {
         let held = self.held.as_ref().expect("an operation in flight is held");
         let fd = held.file.as_raw_fd();
@@ -233,7 +234,7 @@ pub(crate) enum Polled {
 }
 
 impl Slab {
-    /// Puts an operation into a free slot and returns the id of the operation.
+    /// Puts an operation into a free slot, and returns the id of the operation.
     pub(crate) fn place(&mut self, held: Held, parts: Vec<Buf>) -> u64 {
         let at_disk = held.op.is_at_disk();
         let index = self.free.pop().unwrap_or_else(|| self.grow());
@@ -277,8 +278,9 @@ impl Slab {
         slot
     }
 
-    /// Records the kernel's final result of the operation `id`. Returns the waker of the waiter if there is one, and
-    /// the held resources if the operation was abandoned. The caller must use both without a borrow.
+    /// Records the result of the operation `id`, which has ended. Returns the waker of the task that waits, if one
+    /// does; and the resources, if no task will take the result. The caller must use both without a borrow of the
+    /// slab.
     pub(crate) fn done(&mut self, id: u64, result: Result<usize>) -> (Option<Waker>, Option<Held>) {
         let slot = self.flying(id);
         let waker = slot.waker.take();
@@ -300,8 +302,8 @@ impl Slab {
         held
     }
 
-    /// Returns the outcome of the operation `id` and frees its slot, or keeps `waker`. The previous waker is returned,
-    /// to be dropped without a borrow.
+    /// Returns the outcome of the operation `id` and frees its slot; if the operation has not ended, stores `waker`.
+    /// Also returns the previous waker, which the caller must drop without a borrow of the slab.
     pub(crate) fn poll(&mut self, id: u64, waker: &Waker) -> (Polled, Option<Waker>) {
         let slot = self.find(id).expect("a ticket is not polled after its outcome");
         if matches!(slot.phase, Phase::Flying) {
@@ -319,7 +321,8 @@ impl Slab {
         (Polled::Ready(Outcome { result, buf: held.buf, parts }), None)
     }
 
-    /// Marks the operation `id` as abandoned. If the kernel has finished it, returns the held resources and its result.
+    /// Ends the wait for the operation `id`. If the operation has ended, frees its slot, and returns its resources
+    /// and result.
     pub(crate) fn abandon(&mut self, id: u64) -> Option<(Held, Result<usize>)> {
         let slot = self.find(id)?;
         match std::mem::replace(&mut slot.phase, Phase::Flying) {

@@ -30,11 +30,11 @@ use crate::sys;
 const BACKLOG: i32 = 128;
 const UNIX_BUFFER_BYTES: usize = 1 << 20;
 
-/// Longest path of a unix socket.
+/// Length in bytes of the longest path of a unix socket.
 const UNIX_PATH_MAX: usize = 107;
 
-/// Keepalive of TCP connections: idle time before the first probe, pause between probes, and number of probes
-/// before the connection counts as lost. 25 s in all.
+/// Keepalive of TCP connections: idle time before the first probe, time between two probes, and number of probes
+/// without a reply after which the connection is lost. The loss of a peer is detected after 25 s.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
@@ -88,8 +88,8 @@ impl Socket for Connection {
     }
 }
 
-/// Takes over the connection that the previous process has left under `name`. The supervisor closes its descriptor
-/// first: the peer must notice when this process closes the connection.
+/// Takes over the connection that the previous process passed to the supervisor under `name`. The supervisor closes
+/// its descriptor first, so that the peer notices when this process closes the connection.
 pub(crate) fn take(side: Rc<Reactor>, name: &str) -> Result<Rc<dyn Socket>> {
     let left = fdstore::take_named(name)?;
     fdstore::take_from_manager(name)?;
@@ -99,7 +99,7 @@ pub(crate) fn take(side: Rc<Reactor>, name: &str) -> Result<Rc<dyn Socket>> {
     Ok(Rc::new(Connection { side, file: Rc::new(left.file), name }))
 }
 
-/// Sets the options of both ends of a connection, as far as the kernel grants them.
+/// Sets the options of a connection's socket. An option that the kernel refuses is left out.
 fn tune(file: &OwnedFd, family: AddressFamily) {
     if family == AddressFamily::UNIX {
         let _ = sockopt::set_socket_send_buffer_size(file, UNIX_BUFFER_BYTES);
@@ -114,7 +114,7 @@ fn tune(file: &OwnedFd, family: AddressFamily) {
     }
 }
 
-/// Makes a stream socket.
+/// Creates a stream socket.
 fn stream(family: AddressFamily, nonblocking: bool, at: &Address) -> Result<OwnedFd> {
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, nonblocking);
@@ -122,7 +122,7 @@ fn stream(family: AddressFamily, nonblocking: bool, at: &Address) -> Result<Owne
         .map_err(|error| failed(at, "creating a socket", error))
 }
 
-/// Ends both directions of a socket. It is no error if it has ended already.
+/// Ends both directions of a socket, if they have not ended already.
 fn shutdown(file: &OwnedFd) {
     let _ = rustix::net::shutdown(file, Shutdown::Both);
 }
@@ -144,7 +144,7 @@ fn unix_peer(path: &Path) -> Result<SocketAddrAny> {
     })
 }
 
-/// Connects to the first address of the host `to` that accepts.
+/// Connects to the first address of the host `to` that accepts the connection.
 pub(crate) async fn connect(side: Rc<Reactor>, to: Address) -> Result<Rc<dyn Socket>> {
     let peers: Vec<SocketAddrAny> = match &to {
         Address::Unix(path) => vec![unix_peer(path)?],
@@ -210,7 +210,8 @@ struct Listening {
 
 struct Handle(Rc<Listening>);
 
-/// Listens at the address `at`. Uses a socket left to this process if one is bound to that address.
+/// Listens at the address `at`. If an earlier process left a socket that is bound to this address, that socket is
+/// used.
 pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>> {
     if let Some(left) = fdstore::take(|left| is_bound_to(&left.file, at)) {
         sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
@@ -259,7 +260,8 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
     listening(side, file, at, true)
 }
 
-/// Makes a listener of a socket that is bound to `at`. It removes the socket file at its end if it is ours.
+/// Creates a listener from a socket that is bound to `at`. If `ours`, the listener removes the socket file when it is
+/// closed.
 fn listening(
     side: Rc<Reactor>,
     file: OwnedFd,
@@ -286,18 +288,18 @@ fn listening(
     Ok(Rc::new(Handle(Rc::new(listening))))
 }
 
-/// Returns the internet address of this end, if it has one.
+/// Returns the internet address to which a socket is bound; `None` for other sockets.
 fn own_tcp(file: &OwnedFd) -> Option<SocketAddr> {
     getsockname(file).ok()?.try_into().ok()
 }
 
-/// Returns the path to which a unix socket is bound, if it is one with a path.
+/// Returns the path to which a unix socket is bound; `None` for other sockets.
 fn own_path(file: &OwnedFd) -> Option<PathBuf> {
     let socket = UnixListener::from(file.try_clone().ok()?);
     Some(socket.local_addr().ok()?.as_pathname()?.to_owned())
 }
 
-/// Whether a descriptor is a socket bound to `at`. If the kernel had to choose the port, any port matches.
+/// Whether `file` is a socket that is bound to `at`. If `at` lets the kernel choose the port, any port matches.
 fn is_bound_to(file: &OwnedFd, at: &Address) -> bool {
     match at {
         Address::Unix(path) => {
@@ -317,7 +319,7 @@ fn is_bound_to(file: &OwnedFd, at: &Address) -> bool {
     }
 }
 
-/// Removes the socket file of a listener that is gone.
+/// Removes the socket file at `path` if no process listens there any more.
 fn clear_stale(path: &Path, peer: &SocketAddrAny, at: &Address) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let in_use = |words: &str| Error::new(ErrorKind::InUse, format!("{at}: {words}"));
@@ -399,7 +401,7 @@ impl Listening {
     }
 }
 
-/// A wait for a connection. If it is given up, the next waiter gets its connection.
+/// A wait for the next connection. If the wait is dropped, the next wait gets the connection.
 struct Accepting<'a> {
     listening: &'a Listening,
     ticket: Option<Ticket>,
@@ -464,7 +466,7 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
     Err(stopped())
 }
 
-/// Returns a description of the other end.
+/// Returns a description of the peer of a connection.
 fn describe(file: &OwnedFd) -> String {
     let peer = getpeername(file).ok().flatten().and_then(|name| SocketAddr::try_from(name).ok());
     if let Some(peer) = peer {

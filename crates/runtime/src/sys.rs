@@ -1,7 +1,7 @@
-//! Thin wrappers of the system calls: numbers in, `io::Result` out. And [`Call`], an operation in the
-//! kernel's form, which the ring turns into a submission and [`perform`] into a system call.
+//! Thin wrappers of system calls: numbers as arguments, `io::Result` as result. Also [`Call`], a system call of an
+//! operation, which the ring submits or [`perform`] makes.
 //!
-//! One of the listed places of unsafe code.
+//! One of the few modules with unsafe code.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_int};
@@ -16,7 +16,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::net::SocketAddrAny;
 
-/// One system call of an operation. The operation's slot keeps the pointers valid until the kernel has completed it.
+/// One system call of an operation. The operation's slot keeps the pointers valid until the kernel has completed the
+/// call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
     Read {
@@ -24,7 +25,8 @@ pub(crate) enum Call {
         ptr: *mut u8,
         len: u32,
         offset: u64,
-        /// Whether the kernel might sleep while it accepts the call, which must then not run on this thread.
+        /// Whether the kernel might sleep when it accepts the call. Such a call must not be made on the core's
+        /// thread.
         apart: bool,
     },
     Write {
@@ -60,13 +62,13 @@ pub(crate) enum Call {
         fd: RawFd,
         addr: *const SocketAddrAny,
     },
-    /// A read of an item of a stream: an eventfd or a signalfd.
+    /// A read of one item of a stream: an eventfd or a signalfd.
     Next {
         fd: RawFd,
         ptr: *mut u8,
         len: u32,
     },
-    /// A wait until there is something to read from the descriptor, or its stream has ended.
+    /// A wait until the descriptor has bytes to read, or its stream has ended.
     Ready {
         fd: RawFd,
     },
@@ -93,16 +95,16 @@ fn owned(fd: c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes ownership of the descriptor that a completed accept has returned.
+/// Returns the socket from the result of an accept that has completed, as its owner.
 pub(crate) fn accepted(fd: i32) -> OwnedFd {
     // SAFETY: as the result of an accept it is fresh, and its one completion is taken once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Makes the system call `call` on this thread. Returns the number of bytes moved, or an errno below zero.
+/// Makes the system call `call` on this thread. Returns the number of bytes moved, or a negative errno.
 ///
 /// # Safety
-/// The call's pointers must be valid for its lengths, and there must be no other use of the memory meanwhile.
+/// The call's pointers must be valid for its lengths, and no other code may use the memory during the call.
 pub(crate) unsafe fn perform(call: Call) -> i32 {
     match call {
         Call::Read { fd, ptr, len, offset, .. } => {
@@ -160,14 +162,15 @@ pub(crate) unsafe fn perform(call: Call) -> i32 {
     }
 }
 
-/// Opens the file at `path`.
+/// Opens the file at `path` with these flags, and with `mode` if it is created.
 pub(crate) fn open(path: &Path, flags: c_int, mode: u32) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: a terminated string that lives over the call.
     owned(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) })
 }
 
-/// Returns the alignments of offsets and of memory that O_DIRECT needs for the file, if the kernel reports them.
+/// Returns the alignments of offsets and of memory that O_DIRECT needs for the file; `None` if the kernel does not
+/// report them.
 pub(crate) fn direct_align(file: &OwnedFd) -> Option<(u32, u32)> {
     let mask = StatxFlags::DIOALIGN;
     let stat = statx(file, c"", AtFlags::EMPTY_PATH, mask).ok()?;
@@ -187,7 +190,7 @@ pub(crate) fn device_size(fd: RawFd) -> io::Result<(u64, u32)> {
     Ok((size, block as u32))
 }
 
-/// Takes an open file description lock on the whole file `fd`, without waiting.
+/// Locks the whole file `fd` with an open file description lock, without waiting.
 pub(crate) fn lock(fd: RawFd, exclusive: bool) -> io::Result<()> {
     // SAFETY: zeros are a valid value: the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -197,7 +200,7 @@ pub(crate) fn lock(fd: RawFd, exclusive: bool) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const lock) }).map(drop)
 }
 
-/// Moves the position of the file with `lseek`. Returns `None` if there is no data or hole after `offset`.
+/// Moves the position of the file `fd` with `lseek`. Returns `None` if the file has no data or hole after `offset`.
 pub(crate) fn seek(fd: RawFd, offset: u64, whence: c_int) -> io::Result<Option<u64>> {
     // SAFETY: no memory is passed.
     match unsafe { libc::lseek(fd, offset as i64, whence) } {
@@ -207,7 +210,7 @@ pub(crate) fn seek(fd: RawFd, offset: u64, whence: c_int) -> io::Result<Option<u
     }
 }
 
-/// Creates an eventfd: a counter that wakes its reader.
+/// Creates an eventfd: a counter whose reader is woken when the counter grows.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })
@@ -220,7 +223,7 @@ pub(crate) fn ring_bell(fd: RawFd) {
     let _ = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
-/// Fills `into` with random bytes of the kernel. Early after boot the call waits until they are good.
+/// Fills `into` with random bytes from the kernel. Early after boot the call waits until the kernel has good ones.
 pub(crate) fn random_bytes(into: &mut [u8]) {
     let mut done = 0;
     while done < into.len() {
@@ -233,7 +236,7 @@ pub(crate) fn random_bytes(into: &mut [u8]) {
     }
 }
 
-/// Descriptor number of the standard input.
+/// Descriptor number of standard input.
 pub(crate) const STDIN: RawFd = libc::STDIN_FILENO;
 
 /// Reads the bytes that are available from `fd` into `into`.
@@ -243,7 +246,7 @@ pub(crate) fn read(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether a read of `fd` would not block. Waits up to `limit`.
+/// Whether a read of `fd` would return without waiting. Waits up to `limit` until it would.
 pub(crate) fn readable(fd: RawFd, limit: Duration) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let limit_ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
@@ -258,8 +261,8 @@ pub(crate) fn readable(fd: RawFd, limit: Duration) -> io::Result<bool> {
     }
 }
 
-/// Whether the peer of the socket can send nothing beyond the bytes that have arrived. A FIN counts: over TCP it is the
-/// only sign of a process that was killed.
+/// Whether the peer of the socket can send no bytes beyond those that have arrived. A FIN is enough: over TCP it is
+/// the only sign that the peer's process was killed.
 pub(crate) fn is_hung_up(fd: RawFd) -> bool {
     const ENDS: libc::c_short = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let mut polls = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
@@ -280,14 +283,14 @@ pub(crate) fn has_stop_signal() -> bool {
     }
 }
 
-/// Guard that keeps the terminal without echo. Signals are blocked until the echo is back.
+/// Guard that switches the echo of the terminal off. Signals are blocked until the echo is on again.
 pub(crate) struct Quiet {
     terminal: libc::termios,
     signals: libc::sigset_t,
 }
 
 impl Quiet {
-    /// Switches the echo of the standard input off. Returns `None` if the standard input is no terminal.
+    /// Switches the echo of standard input off. Returns `None` if standard input is no terminal.
     pub(crate) fn terminal() -> Option<Self> {
         let mut terminal = MaybeUninit::uninit();
         // SAFETY: the call fills it if it returns 0.
@@ -331,7 +334,7 @@ fn signal_set(signals: &[c_int]) -> libc::sigset_t {
     }
 }
 
-/// Blocks `signals` in this thread and returns a descriptor from which they can be read.
+/// Blocks `signals` in this thread, and returns a descriptor from which they can be read.
 pub(crate) fn signalfd(signals: &[c_int]) -> io::Result<OwnedFd> {
     let set = signal_set(signals);
     // SAFETY: a valid set, no old one wanted.
@@ -344,15 +347,15 @@ pub(crate) fn signalfd(signals: &[c_int]) -> io::Result<OwnedFd> {
     owned(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) })
 }
 
-/// Signals that came while they were unblocked, a bit each.
+/// Signals that came while they were unblocked: one bit for each.
 static CAME: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn note_signal(signal: c_int) {
     CAME.fetch_or(1 << signal, Ordering::SeqCst);
 }
 
-/// Runs `start` with `signals` unblocked in this thread. Signals that come meanwhile are recorded, and raised again
-/// once they are blocked.
+/// Runs `start` with `signals` unblocked in this thread. A signal that comes during `start` is recorded, and is
+/// raised again when the signals are blocked.
 pub(crate) fn let_through<T>(signals: &[c_int; 3], start: impl FnOnce() -> T) -> T {
     let set = signal_set(signals);
     let handler: extern "C" fn(c_int) = note_signal;
@@ -386,7 +389,7 @@ pub(crate) fn let_through<T>(signals: &[c_int; 3], start: impl FnOnce() -> T) ->
     started
 }
 
-/// Blocks every signal in this thread: only the threads of cores take signals.
+/// Blocks every signal in this thread, because only the threads of cores handle signals.
 pub(crate) fn block_signals() {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigfillset fills the set; the old one is not wanted.
@@ -396,7 +399,8 @@ pub(crate) fn block_signals() {
     }
 }
 
-/// Waits until one of the descriptors in `polls` is ready. Returns whether one was. Without a limit it waits for good.
+/// Waits until a descriptor in `polls` is ready, or until `limit`, if there is one. Returns whether a descriptor is
+/// ready.
 pub(crate) fn poll(
     polls: &mut [libc::pollfd],
     limit: Option<std::time::Duration>,
@@ -412,7 +416,7 @@ pub(crate) fn poll(
     Ok(ready > 0)
 }
 
-/// Returns the pending error of a socket, zero if none: the result of a nonblocking connect.
+/// Returns the pending error of a socket, zero if there is none: the result of a nonblocking connect.
 pub(crate) fn socket_error(fd: RawFd) -> i32 {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
@@ -450,8 +454,8 @@ pub(crate) fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
     set_flags(fd, libc::O_NONBLOCK, nonblocking)
 }
 
-/// Takes ownership of a descriptor that the starter of this process passed to it. Programs started later do not inherit
-/// the descriptor.
+/// Returns the descriptor that the parent of this process passed to it, as its owner. Programs that are started later
+/// do not inherit the descriptor.
 ///
 /// # Errors
 /// `EBADF` if no such descriptor is open.
@@ -463,7 +467,8 @@ pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Removes the variables `names` from the environment, unless other threads might read the environment.
+/// Removes the variables `names` from the environment, unless this process has other threads, which might read the
+/// environment.
 pub(crate) fn forget_variables(names: &[&str]) {
     let alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
     if alone {
@@ -474,7 +479,7 @@ pub(crate) fn forget_variables(names: &[&str]) {
     }
 }
 
-/// Mounts a FUSE file system on the directory `at`. Its requests are read from the descriptor `device`.
+/// Mounts a FUSE file system on the directory `at`. Its requests can be read from the descriptor `device`.
 pub(crate) fn mount_fuse(device: RawFd, at: &Path) -> io::Result<()> {
     let at = CString::new(at.as_os_str().as_bytes())?;
     // SAFETY: no memory is passed.
@@ -496,8 +501,8 @@ pub(crate) fn lock_memory(bytes: &mut [u8]) -> io::Result<()> {
     check(unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) }).map(drop)
 }
 
-/// Marks this thread as an I/O flusher: others' writes may wait for it. When memory is short, the kernel does
-/// not make it wait for these writes.
+/// Marks this thread as an I/O flusher, because writes of other processes may wait for it. If memory is short, the
+/// kernel does not make such a thread wait for these writes.
 pub(crate) fn set_io_flusher() -> io::Result<()> {
     // PR_SET_IO_FLUSHER, since Linux 5.6, which the C library does not name.
     const SET_IO_FLUSHER: c_int = 57;

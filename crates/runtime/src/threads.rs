@@ -1,6 +1,6 @@
-//! The engine without io_uring: disks on threads, sockets by `poll`.
+//! The mechanism without io_uring: threads make the system calls on disks, and `poll` waits for sockets.
 //!
-//! One of the listed places of unsafe code: calls that point at memory that slots own.
+//! One of the few modules with unsafe code: system calls point at memory that slots own.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,10 +12,10 @@ use crate::executor::Queue;
 use crate::sys::{self, Call};
 use crate::workers::Workers;
 
-/// Number of threads for the disks of one core.
+/// Number of threads for the disks of a core.
 pub(crate) const DISK_THREADS: usize = 4;
 
-/// The engine of a core without io_uring: threads for disk calls, and the sockets that wait.
+/// The mechanism of a core without io_uring: threads for disks, and the sockets for which operations wait.
 pub(crate) struct Threads {
     disks: Workers<DiskJob>,
     ended: Arc<Ended>,
@@ -31,7 +31,7 @@ struct DiskJob {
     ended: Arc<Ended>,
 }
 
-/// Results of the disk threads.
+/// Results of system calls on the threads for disks.
 struct Ended {
     answers: Mutex<Vec<Answer>>,
     queue: Arc<Queue>,
@@ -61,7 +61,7 @@ impl DiskJob {
 }
 
 impl Threads {
-    /// Creates the engine without io_uring. Its threads wake the core of `queue`.
+    /// Creates the mechanism without io_uring. Its threads wake the core of `queue` when they have results.
     pub(crate) fn new(queue: Arc<Queue>) -> Self {
         Self {
             disks: Workers::new("cairn-disk", DISK_THREADS, DiskJob::run),
@@ -72,7 +72,7 @@ impl Threads {
         }
     }
 
-    /// Begins the call of the operation `id`.
+    /// Submits a system call of the operation `id`.
     pub(crate) fn submit(&mut self, id: u64, call: Call) {
         let (fd, events) = match call {
             Call::Read { .. }
@@ -104,7 +104,7 @@ impl Threads {
         }
     }
 
-    /// Cancels the operation `id`, if it waits for a stream.
+    /// Cancels the operation `id`, if it waits for a socket.
     pub(crate) fn cancel(&mut self, id: u64) {
         if let Some(index) = self.streams.iter().position(|stream| stream.id == id) {
             self.streams.remove(index);
@@ -112,12 +112,12 @@ impl Threads {
         }
     }
 
-    /// Whether a turn would find results of calls without a poll of the streams.
+    /// Whether there are results, without a `poll` of the sockets.
     pub(crate) fn ready(&self) -> bool {
         !self.answered.is_empty() || !self.ended.answers().is_empty()
     }
 
-    /// Waits for results of calls according to `wait`, and adds them to `answers`.
+    /// Waits for results as `wait` permits, and adds them to `answers`.
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         let limit = match wait {
             Wait::Forever => None,
@@ -155,7 +155,7 @@ impl Threads {
 }
 
 impl Stream {
-    /// Carries out the call on a stream that is ready.
+    /// Makes the system call on a socket that is ready, and returns its result.
     fn proceed(&self, events: i16) -> i32 {
         if let Call::Connect { fd, .. } = self.call {
             return -sys::socket_error(fd);

@@ -1,4 +1,4 @@
-//! Threads for jobs that may block for long.
+//! Threads for work that may block for long.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::sys;
 
-/// A few threads that carry out queued jobs in order.
+/// A pool of threads that carry out queued jobs, in the order of the queue.
 pub(crate) struct Workers<J: Send + 'static> {
     bench: Arc<Bench<J>>,
     threads: usize,
@@ -40,7 +40,8 @@ impl<J> Bench<J> {
 }
 
 impl<J: Send + 'static> Workers<J> {
-    /// Creates a pool of at most `threads` threads that run jobs. Each thread is started when there is work for it.
+    /// Creates a pool of at most `threads` threads, which carry out jobs with `run`. A thread is started when a job
+    /// needs it.
     pub(crate) fn new(name: &'static str, threads: usize, run: fn(J)) -> Self {
         let state = State { jobs: VecDeque::new(), idle: 0, busy: 0, closed: false };
         let (work, rest) = (Condvar::new(), Condvar::new());
@@ -48,7 +49,7 @@ impl<J: Send + 'static> Workers<J> {
         Self { bench, threads: threads.max(1), started: Cell::new(0), name, run }
     }
 
-    /// Queues a job for the threads of the pool.
+    /// Adds a job to the queue of the pool.
     pub(crate) fn push(&self, job: J) {
         let mut state = self.bench.state();
         state.jobs.push_back(job);
@@ -77,7 +78,7 @@ impl<J: Send + 'static> Workers<J> {
         }
     }
 
-    /// Makes the pool take no more jobs, and waits for those accepted. Returns how many remain after `deadline`.
+    /// Closes the pool, and waits up to `deadline` until all queued jobs have ended. Returns how many have not.
     pub(crate) fn close(&self, deadline: Duration) -> usize {
         let mut state = self.bench.state();
         state.closed = true;
@@ -122,7 +123,7 @@ fn labour<J>(bench: &Bench<J>, run: fn(J)) {
     }
 }
 
-/// A job of a task for another thread, and the cell that receives its end.
+/// A job of a task on a core for a worker thread, and the cell for its end.
 pub(crate) struct Job {
     run: Box<dyn FnOnce() + Send>,
     report: Arc<Mutex<EndReport>>,
@@ -134,7 +135,7 @@ struct EndReport {
     waker: Option<Waker>,
 }
 
-/// The wait of a task for the end of its job.
+/// The future with which a task waits for the end of its job.
 pub(crate) struct Ended(Arc<Mutex<EndReport>>);
 
 impl Job {
@@ -143,7 +144,7 @@ impl Job {
         (Self { run, report: report.clone() }, Ended(report))
     }
 
-    /// Carries out the job, and reports its end to the waiting task.
+    /// Carries out the job, and wakes the task that waits for its end.
     pub(crate) fn run(self) {
         let ran = catch_unwind(AssertUnwindSafe(self.run)).is_ok();
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,7 +158,7 @@ impl Job {
 }
 
 impl Future for Ended {
-    /// Whether the job ended without a panic.
+    /// Whether the job has ended without a panic.
     type Output = bool;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {

@@ -1,9 +1,9 @@
-//! A graph that a test assembles device by device from a registry's kinds, from the bottom up.
+//! A graph that a test builds device by device, from the bottom up, with the kinds of a registry.
 //!
-//! Graphs from specs are opened by `graph::Graph`, which the simulator uses for labelled disks. An [`Assembly`]
-//! can do three things that a spec cannot express: it takes devices without a kind (the strict lower of the
-//! battery, and the faulty devices that the battery must detect), it can leave tables unfused, and it gives the
-//! facts of each part before the next one is drawn.
+//! `graph::Graph` opens graphs from specs, and the simulator uses it for labelled disks. An [`Assembly`] can do three
+//! things that a spec cannot express: it accepts devices without a kind (the strict lower of the battery, and the
+//! wrong devices that the battery must detect), it can leave tables unfused, and it returns the facts about each
+//! device before the next device is chosen.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -27,23 +27,23 @@ use crate::carried::{AS_DEVICE, Carried};
 use crate::draw::Stream;
 use crate::world::{SimWorld, Stuck};
 
-/// A graph under construction, and its engine.
+/// A graph that is being built, and its engine.
 pub struct Assembly {
-    /// The engine of the graph. Its driver runs in the world from the start.
+    /// The engine of the graph. Its task runs in the world from the creation on.
     pub engine: Engine,
     env: Env,
     registry: Registry,
     fuse: bool,
     parts: Vec<Part>,
-    /// The world that runs while a device is opened that needs time for it.
+    /// The world that runs while the opening of a device waits.
     world: Option<SimWorld>,
     /// The stores of device state, if the disks are labelled.
     labels: Option<Rc<dyn Labels>>,
 }
 
-/// Stores of device state on the lowest parts of an assembly, as on labelled disks.
+/// Stores of device state on the lowest devices of an assembly, as on labelled disks.
 pub trait Labels {
-    /// Returns the state store of `device`. `beneath`: the lowest parts below each of its ports.
+    /// Returns the state store of `device`. `beneath` are the lowest devices below each of its ports.
     fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn StateStore>;
 }
 
@@ -53,24 +53,24 @@ struct Part {
     node: NodeId,
     body: Body,
     on: Vec<PartId>,
-    /// The first byte behind its last partition.
+    /// The first byte of the device that no partition uses.
     next_free: u64,
     beneath: Rc<Beneath>,
 }
 
-/// The code or data behind the node of a part.
+/// The code or the data of a device in the assembly.
 enum Body {
     Device(Rc<dyn AnyDevice>),
     Hooks(Rc<dyn Hooks>),
-    /// A table, and the node for each of its ports.
+    /// A table, with the node of each of its ports.
     Table(Rc<Table>, Vec<NodeId>),
 }
 
-/// Options of a device, by name.
+/// Options of a device, each with its name.
 pub type Options<'a> = &'a [(&'static str, Value)];
 
 impl Assembly {
-    /// Creates an empty graph. `fuse`: whether tables over tables are fused.
+    /// Creates an assembly without devices. `fuse` is whether tables over tables are fused.
     pub fn new(env: &Env, registry: Registry, fuse: bool, order: Stream) -> Self {
         let engine = Engine::new(env.pool());
         engine.shuffle(move |ready| order.below(ready as u64) as usize);
@@ -79,28 +79,28 @@ impl Assembly {
         Self { engine, env, registry, fuse, parts, world: None, labels: None }
     }
 
-    /// Sets the world that runs while devices are opened. It must be the world of the graph's environment.
+    /// Sets the world that runs while devices are opened: the world of the assembly's environment.
     #[must_use]
     pub fn in_world(mut self, world: &SimWorld) -> Self {
         self.world = Some(world.clone());
         self
     }
 
-    /// Treats the disks as labelled, with `labels` as the stores of device state.
+    /// Makes the disks labelled, with `labels` as the stores of device state.
     #[must_use]
     pub fn on_labels(mut self, labels: Rc<dyn Labels>) -> Self {
         self.labels = Some(labels);
         self
     }
 
-    /// Returns the state store of a device called `name` over the lowers `on`.
+    /// Returns the state store of a device called `name` with the lowers `on`.
     pub fn kept(&self, name: &str, on: &[PartId]) -> Rc<dyn StateStore> {
         let Some(labels) = &self.labels else { return Rc::new(NoStateStore::new(false)) };
         let beneath: Vec<_> = on.iter().map(|part| self.beneath(*part)).collect();
         labels.clone().kept(name, &beneath)
     }
 
-    /// Returns the lowest parts below a part; the part itself if it has no lowers.
+    /// Returns the lowest devices below a device; the device itself if it has no lowers.
     fn beneath(&self, part: PartId) -> BTreeSet<PartId> {
         match &self.parts[part].on[..] {
             [] => BTreeSet::from([part]),
@@ -108,19 +108,19 @@ impl Assembly {
         }
     }
 
-    /// Runs the world until `answer` is ready. Without a world, it must be ready at once.
+    /// Runs the world until `answer` is ready. Without a world `answer` must be ready at once.
     fn finished<T>(&self, answer: LocalFuture<T>) -> Result<T> {
         let Some(world) = &self.world else { return Ok(at_once(answer)) };
         let stuck = |stuck: Stuck| Error::new(ErrorKind::TimedOut, stuck.to_string());
         world.block_on(answer).map_err(stuck)
     }
 
-    /// Returns the node of a device.
+    /// Returns the node of a device in the engine.
     pub fn node(&self, part: PartId) -> NodeId {
         self.parts[part].node
     }
 
-    /// Returns the environment of its world.
+    /// Returns the environment of the assembly.
     pub fn env(&self) -> &Env {
         &self.env
     }
@@ -135,12 +135,12 @@ impl Assembly {
         &self.parts[part].name
     }
 
-    /// Returns the facts of a device.
+    /// Returns the facts about a device.
     pub fn info(&self, part: PartId) -> &Info {
         &self.parts[part].info
     }
 
-    /// Returns the lowers that hold all bytes of a device now.
+    /// Returns the numbers of a device's lowers that each have all bytes of the device now.
     pub fn holders(&self, part: PartId) -> Vec<usize> {
         match &self.parts[part].body {
             Body::Device(device) => device.holders(),
@@ -165,20 +165,20 @@ impl Assembly {
         }
     }
 
-    /// Carries out a command on a device.
+    /// Sends a command to a device.
     pub fn command(&self, part: PartId, command: Command) -> LocalFuture<Result<Reply>> {
         self.engine.control(self.parts[part].node, command)
     }
 
-    /// Carries out a command of verb `V` on a device that must answer at once.
+    /// Sends a command of verb `V` to a device, which must answer at once.
     ///
     /// # Errors
-    /// The device's answer; `TimedOut` if it does not answer at once.
+    /// The error of the device; `TimedOut` if the device does not answer at once.
     pub fn ask<V: Verb>(&self, part: PartId, args: V::Args) -> Result<V::Answer> {
         answered(self.ask_later::<V>(part, args))
     }
 
-    /// Carries out a command of verb `V` on a device.
+    /// Sends a command of verb `V` to a device.
     pub fn ask_later<V: Verb>(
         &self,
         part: PartId,
@@ -188,10 +188,10 @@ impl Assembly {
         Box::pin(async move { reply.await?.answer::<V>() })
     }
 
-    /// Returns the first places of a range below a device. The result is empty for a table or a hook.
+    /// Returns the parts of a device's lowers in which a range lies; empty for a table or a hook.
     ///
     /// # Errors
-    /// The device's answer.
+    /// The error of the device.
     pub fn resolve(&self, part: PartId, range: ByteRange) -> Result<Vec<Below>> {
         let Body::Device(device) = &self.parts[part].body else { return Ok(Vec::new()) };
         let device = device.clone();
@@ -202,7 +202,7 @@ impl Assembly {
         })
     }
 
-    /// Adds a device that is already made, over the devices `on`, to which it has handles.
+    /// Adds a device that was created already, with its handles to the devices `on`.
     ///
     /// # Errors
     /// As [`Engine::add_device`].
@@ -218,10 +218,10 @@ impl Assembly {
         Ok(self.push(name.to_owned(), on, node, Body::Device(device)))
     }
 
-    /// Adds a device of `kind` over the devices `on`.
+    /// Adds a new device of the kind called `kind` over the devices `on`.
     ///
     /// # Errors
-    /// The error of planning or making it; `NotFound` if the registry lacks the kind.
+    /// The error of planning or creating the device; `NotFound` if the registry has no such kind.
     pub fn add(&mut self, kind: &str, options: Options<'_>, on: &[PartId]) -> Result<PartId> {
         let unknown = || Error::new(ErrorKind::NotFound, format!("unknown kind {kind}"));
         let kind = self.registry.find(kind).ok_or_else(unknown)?;

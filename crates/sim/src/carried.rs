@@ -1,4 +1,4 @@
-//! An async device around a hook. Seeds can run the same hook directly in the engine or as a device.
+//! A device around a hook, so that seeds can run the same hook in the engine or as a device.
 
 use std::rc::Rc;
 
@@ -6,10 +6,10 @@ use block::control::Resolved;
 use block::{ByteRange, Device, Hooks, Info, Lower, Push, Report, Request, Result};
 use kind::Value;
 
-/// The option of an assembly that wraps a hook in a device. It belongs to no kind.
+/// The option of an assembly that makes a device from a hook. It belongs to no kind.
 pub const AS_DEVICE: (&str, Value) = ("as-device", Value::Switch(true));
 
-/// A device that calls a hook for each request on its way down and on its way up.
+/// A device that calls a hook for each request and for each reply.
 pub(crate) struct Carried {
     info: Info,
     lower: Lower,
@@ -17,7 +17,7 @@ pub(crate) struct Carried {
 }
 
 impl Carried {
-    /// Wraps `hooks` in a device over `lower`.
+    /// Creates a device over `lower` that calls `hooks`.
     pub fn new(hooks: Rc<dyn Hooks>, lower: Lower) -> Self {
         Self { info: lower.info().clone(), lower, hooks }
     }

@@ -1,4 +1,4 @@
-//! A client of a graph. Each request completes exactly once; the client may stop waiting for it before.
+//! A client of a graph. Each of its requests completes exactly once, even if the client does not wait for the reply.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use block::{Error, ErrorKind, Info, Op, Request, Result, Waiter, check};
 use engine::{Engine, NodeId, Portal, Sink};
 
-/// A sender of requests to the top of a graph. A clone is a second handle.
+/// A sender of requests to one node of a graph. A clone refers to the same client.
 #[derive(Clone)]
 pub struct Client {
     engine: Engine,
@@ -19,12 +19,12 @@ pub struct Client {
     calls: Rc<Calls>,
 }
 
-/// A finished request.
+/// A finished request of a client.
 #[derive(Debug)]
 pub struct Answer {
-    /// The operation, with its buffers.
+    /// The operation of the request, with its buffers.
     pub op: Op,
-    /// Its result.
+    /// The result of the request.
     pub result: Result<()>,
 }
 
@@ -46,27 +46,27 @@ impl Client {
         Self::of(engine, engine.portal("client", node))
     }
 
-    /// Creates a client that uses `portal`.
+    /// Creates a client that sends requests through `portal`.
     pub fn of(engine: &Engine, portal: Portal) -> Self {
         Self { engine: engine.clone(), info: portal.info(), portal, calls: Rc::default() }
     }
 
-    /// Returns the facts of the portal, as they were when the client was made.
+    /// Returns the facts about the device behind the portal when the client was created.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// Returns the number of requests whose answer was not taken yet.
+    /// Returns the number of requests whose result was not taken yet.
     pub fn open(&self) -> usize {
         self.calls.open.borrow().len()
     }
 
-    /// Waits until the engine can admit the request `op`.
+    /// Waits until the engine can admit a request with the operation `op`.
     pub async fn room(&self, op: &Op) {
         self.engine.wait_capacity(&self.portal, op).await;
     }
 
-    /// Sends a request. It runs to its end even if the returned [`Call`] is dropped.
+    /// Sends a request. The request runs to its end even if the returned [`Call`] is dropped.
     pub fn send(&self, op: Op) -> Call {
         let token = self.calls.next.replace(self.calls.next.get() + 1);
         self.calls.open.borrow_mut().insert(token, Wait::For(Waiter::default()));
@@ -104,7 +104,7 @@ impl Sink for Calls {
     }
 }
 
-/// A wait for an answer.
+/// A wait for the end of a request.
 #[must_use = "the answer reports whether the request succeeded"]
 pub struct Call {
     calls: Rc<Calls>,

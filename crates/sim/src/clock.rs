@@ -1,4 +1,4 @@
-//! Virtual time: the queue of future events, and a hash of the past ones.
+//! Virtual time: the queue of future events, and a hash of the past events.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use block::env::TimerId;
 use crate::counters::Counters;
 use crate::draw::mix;
 
-/// A component that scheduled an event.
+/// A component that schedules events.
 pub(crate) trait Fire {
-    /// Handles the event that was scheduled with `id`; its time has come.
+    /// Handles the event that the component has scheduled as `id`, at the time of the event.
     fn fire(&self, id: u64);
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Event {
     Fire(Rc<dyn Fire>, u64),
 }
 
-/// The clock of one world, shared by all of its components.
+/// The clock of one world, which all components of the world share.
 pub(crate) struct Clock {
     pub seed: u64,
     pub counters: Counters,
@@ -50,7 +50,7 @@ impl Clock {
         Mono(self.now.get())
     }
 
-    /// Returns a number larger than all before. Such numbers order all events of the world.
+    /// Returns a number that is larger than that of every earlier call. Such numbers order all events of the world.
     pub fn tick(&self) -> u64 {
         self.next.replace(self.next.get() + 1)
     }
@@ -70,7 +70,7 @@ impl Clock {
         self.events.borrow().first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Advances the clock to the next event and runs it; `false` if there is none.
+    /// Advances the clock to the next event, and carries out the event. Returns `false` if there is none.
     pub fn step(&self) -> bool {
         let Some(((at, _), event)) = self.events.borrow_mut().pop_first() else { return false };
         self.now.set(self.now.get().max(at.0));
@@ -81,7 +81,7 @@ impl Clock {
         true
     }
 
-    /// Adds to the trace that event `what` happened to `which`.
+    /// Adds to the hash of past events that the event `what` happened to the object `which`.
     pub fn record(&self, what: u64, which: u64) {
         let moment = self.now.get().as_nanos() as u64;
         self.trace.set(mix(self.trace.get() ^ mix(what) ^ mix(which).rotate_left(17) ^ moment));
@@ -91,7 +91,7 @@ impl Clock {
         self.trace.get()
     }
 
-    /// Drops all scheduled events, with their wakers.
+    /// Drops all scheduled events and their wakers.
     pub fn clear(&self) {
         let events = self.events.take();
         drop(events);

@@ -1,18 +1,18 @@
-//! Counts of all kinds of events, which show if a test never exercised one.
+//! Counters of all types of events in a world. They show whether a test never had an event of a type.
 
 use std::cell::Cell;
 
 macro_rules! counts {
     ($($name:ident $words:literal,)*) => {
-        /// A kind of event in a simulated world.
+        /// A type of event in a simulated world.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
         pub enum Count { $(#[doc = $words] $name,)* }
 
         impl Count {
-            /// All kinds of events, in order.
+            /// All types of events, in order.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Returns its description.
+            /// Returns the description of the type.
             pub const fn words(self) -> &'static str {
                 match self { $(Self::$name => $words,)* }
             }
@@ -117,7 +117,7 @@ counts! {
     Work "jobs of worker threads",
 }
 
-/// The number of events of each kind.
+/// The number of events of each type.
 #[derive(Debug)]
 pub struct Counters([Cell<u64>; Count::ALL.len()]);
 
@@ -128,30 +128,30 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Adds one event.
+    /// Counts one event of the type `count`.
     pub fn add(&self, count: Count) {
         self.add_many(count, 1);
     }
 
-    /// Adds `times` events.
+    /// Counts `times` events of the type `count`.
     pub fn add_many(&self, count: Count, times: u64) {
         let cell = &self.0[count as usize];
         cell.set(cell.get() + times);
     }
 
-    /// Returns the number of events of a kind.
+    /// Returns the number of events of the type `count`.
     pub fn get(&self, count: Count) -> u64 {
         self.0[count as usize].get()
     }
 
-    /// Adds the counts of `other`.
+    /// Adds the numbers of `other` to those of this object.
     pub fn absorb(&self, other: &Self) {
         for count in Count::ALL {
             self.add_many(*count, other.get(*count));
         }
     }
 
-    /// Returns the kinds of events that never happened.
+    /// Returns the types of events that never happened.
     pub fn zeroes(&self) -> impl Iterator<Item = Count> {
         Count::ALL.iter().copied().filter(|count| self.get(*count) == 0)
     }

@@ -1,4 +1,4 @@
-//! The access of a client to a volume: directly into the graph, or through NBD connections.
+//! The access of a client to a volume: through a portal of the graph, or through NBD connections.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,28 +12,28 @@ use wire::nbd::{ClientConfig, Command, CommandFlags, TransmissionFlags};
 use crate::client::{Answer, Client};
 use crate::draw::Stream;
 
-/// Pause after a failed connection attempt.
+/// Pause after a failed try to connect.
 const REST: Duration = Duration::from_millis(1);
 
-/// Access to a volume. A clone is a second handle.
+/// Access of a client to a volume. A clone refers to the same access.
 #[derive(Clone)]
 pub enum Door {
-    /// Directly into the graph.
+    /// Requests go to the graph, without a server.
     Graph(Client),
-    /// Through NBD connections.
+    /// Requests go to a server over NBD connections.
     Nbd(Rc<Remote>),
 }
 
-/// The outcome of a request, which may be unknown.
+/// The reply to a request, which may be lost.
 #[derive(Debug)]
 pub struct Reply {
-    /// The operation, with its buffers, and its result.
+    /// The operation with its buffers, and its result.
     pub answer: Answer,
-    /// Whether its connection broke before an answer came.
+    /// Whether the connection broke before the reply came, so that the result is not known.
     pub lost: bool,
 }
 
-/// Several connections to one export. Each is made anew after it broke.
+/// Several connections to one export. A broken connection is replaced by a new one.
 pub struct Remote {
     env: Env,
     address: Address,
@@ -44,7 +44,7 @@ pub struct Remote {
 }
 
 impl Door {
-    /// Returns the facts of the volume.
+    /// Returns the facts about the volume.
     pub fn info(&self) -> &Info {
         match self {
             Self::Graph(client) => client.info(),
@@ -52,7 +52,7 @@ impl Door {
         }
     }
 
-    /// Sends a request, as soon as it is admitted, and waits for its answer.
+    /// Sends a request when the graph can admit it, and waits for the reply.
     pub async fn send(&self, op: Op) -> Reply {
         match self {
             Self::Graph(client) => {
@@ -63,7 +63,7 @@ impl Door {
         }
     }
 
-    /// Sends a request without waiting for its answer.
+    /// Sends a request without waiting for the reply.
     pub async fn abandon(&self, op: Op) {
         match self {
             Self::Graph(client) => {
@@ -82,7 +82,7 @@ impl Door {
     }
 }
 
-/// An operation as an NBD command.
+/// An operation in the form of an NBD command.
 struct Sent {
     command: Command,
     flags: CommandFlags,
@@ -92,8 +92,8 @@ struct Sent {
 }
 
 impl Sent {
-    /// Returns the command for a connection. The connection offers the abilities that the export had when it
-    /// was made. `None` for an operation that is no single command.
+    /// Returns the command for `op` on a connection, with the abilities that the connection's handshake has agreed
+    /// on; `None` if the operation is no single command.
     fn of(op: &Op, connection: &Connection) -> Option<Self> {
         let offers = |flag| connection.session().facts.flags.has(flag);
         let (command, buf) = match op {
@@ -119,8 +119,8 @@ impl Sent {
 }
 
 impl Remote {
-    /// Creates `count` connections to `export` at `address`, made when they are first needed. `info`: the facts
-    /// of the export.
+    /// Creates `count` connections to `export` at `address`. Each is connected when a request needs it. `info` are
+    /// the facts about the export.
     pub fn new(
         env: &Env,
         address: &Address,
@@ -139,7 +139,7 @@ impl Remote {
         })
     }
 
-    /// Closes every connection in an orderly way.
+    /// Closes every connection with a disconnect command.
     pub fn close(&self) {
         for connection in self.connections.take().iter().flatten() {
             connection.close();
@@ -150,13 +150,13 @@ impl Remote {
         self.draw.below(self.connections.borrow().len() as u64) as usize
     }
 
-    /// Returns a drawn connection, unless it is not made or broken.
+    /// Returns a random connection; `None` if it is not connected, or broken.
     fn any(&self) -> Option<Connection> {
         let n = self.pick();
         self.connections.borrow()[n].clone().filter(|connection| connection.gone().is_none())
     }
 
-    /// Returns a connection, and makes one if necessary.
+    /// Returns a connection. Connects it first if necessary.
     async fn connection(&self) -> Result<Connection> {
         let mut failed = block::env::stopped();
         for _ in 0..100 {

@@ -1,12 +1,12 @@
-//! Random numbers from keyed streams.
+//! Random numbers from named streams.
 //!
-//! Every number is a pure function of the seed, the name of its stream, the entity it belongs to and a counter.
-//! So an operation that is removed from a run does not shift the numbers of the others, and a fault that is
-//! switched off draws nothing.
+//! Every number is a pure function of the seed, the name of its stream, the object to which it belongs, and a
+//! counter. So an operation that is removed from a run does not change the numbers of other operations, and a fault
+//! with rate zero uses no number.
 
 use std::cell::Cell;
 
-/// Mixes 64 bits into 64 others (the finisher of splitmix64).
+/// Maps 64 bits to 64 other bits (the finisher of splitmix64).
 pub const fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,15 +24,15 @@ pub const fn domain(name: &str) -> u64 {
     hash
 }
 
-/// Returns number `counter` of the stream of `domain` and `entity`.
+/// Returns number `counter` of the stream for `domain` and `entity`.
 pub const fn splitmix(seed: u64, domain: u64, entity: u64, counter: u64) -> u64 {
     mix(mix(mix(seed ^ domain) ^ entity) ^ counter)
 }
 
-/// Parts of a million.
+/// A rate in a million.
 pub type Ppm = u32;
 
-/// A stream of random numbers for one entity.
+/// A stream of random numbers for one object.
 #[derive(Clone, Debug)]
 pub struct Stream {
     key: u64,
@@ -40,24 +40,24 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Creates the stream `name` for `entity`.
+    /// Creates the stream called `name` for the object `entity`.
     pub const fn new(seed: u64, name: &str, entity: u64) -> Self {
         Self { key: mix(mix(seed ^ domain(name)) ^ entity), counter: Cell::new(0) }
     }
 
-    /// Returns number `counter` of the stream, regardless of earlier draws.
+    /// Returns number `counter` of the stream, without regard to earlier calls.
     pub fn at(&self, counter: u64) -> u64 {
         mix(self.key ^ counter)
     }
 
-    /// Returns the next number.
+    /// Returns the next number of the stream.
     pub fn next(&self) -> u64 {
         let counter = self.counter.get();
         self.counter.set(counter + 1);
         self.at(counter)
     }
 
-    /// Returns the next number, reduced below `bound`.
+    /// Returns the next number of the stream, reduced below `bound`.
     ///
     /// # Panics
     /// If `bound` is zero.
@@ -65,17 +65,17 @@ impl Stream {
         self.next() % bound
     }
 
-    /// Returns the next number, reduced to the range from `least` to `most`.
+    /// Returns the next number of the stream, reduced to the range from `least` to `most`.
     pub fn within(&self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// Whether an event happens that has a chance of `rate` in a million. Draws nothing for a rate of zero.
+    /// Whether an event with a chance of `rate` in a million happens. Uses no number for a rate of zero.
     pub fn chance(&self, rate: Ppm) -> bool {
         rate > 0 && self.below(1_000_000) < u64::from(rate)
     }
 
-    /// Returns a drawn element of `from`.
+    /// Returns a random element of `from`.
     ///
     /// # Panics
     /// If `from` is empty.
@@ -84,7 +84,7 @@ impl Stream {
     }
 }
 
-/// Whether the number `drawn` hits a chance of `rate` in a million.
+/// Whether the random number `drawn` means that an event with a chance of `rate` in a million happens.
 pub const fn hits(drawn: u64, rate: Ppm) -> bool {
     drawn % 1_000_000 < rate as u64
 }

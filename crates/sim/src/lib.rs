@@ -1,5 +1,5 @@
-//! The simulated world: the interfaces of [`block::env`] with a clock, disks, a network and a scheduler that
-//! are all determined by one seed. A run can be repeated exactly from its seed.
+//! The simulated world: it implements the interfaces of [`block::env`] with a clock, disks, a network and a scheduler
+//! that depend only on a seed. So a run can be repeated exactly from its seed.
 #![forbid(unsafe_code)]
 
 mod assembly;
@@ -22,7 +22,7 @@ pub use client::{Answer, Call, Client};
 pub use counters::{Count, Counters};
 pub use disk::{CutPolicy, DiskConfig, Faults, Image, Profile, SimDisk};
 pub use door::{Door, Remote, Reply};
-/// A device of an assembly, by number.
+/// The number of a device in an assembly.
 pub use kind::testing::PartId;
 pub use memory::ProcessId;
 pub use model::{Change, Changing, Content, Looking, Model, Promise, Rule, Stamp, Wrong};

@@ -1,4 +1,4 @@
-//! Memory that outlives a process, and the death of a process during a write to it.
+//! Persistent memory of simulated processes, and the death of a process during a write to it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,11 +7,11 @@ use std::rc::{Rc, Weak};
 use block::env::{Lasting, PersistentMemory};
 use block::{Error, ErrorKind, Result};
 
-/// A process of a world. The processes of a world share its clock, its network and its disks.
+/// A process of a world. All processes of a world share its clock, its network and its disks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct ProcessId(pub u64);
 
-/// All memory of a world that outlives processes, by name.
+/// The persistent memory of all processes of a world, by name.
 #[derive(Default)]
 pub(crate) struct AllMemory {
     is_kept: Cell<bool>,
@@ -19,26 +19,26 @@ pub(crate) struct AllMemory {
     death: Rc<Cell<Death>>,
 }
 
-/// The moment at which a process dies during a write.
+/// The planned death of a process during a write to persistent memory.
 #[derive(Clone, Copy, Default)]
 enum Death {
     #[default]
     Never,
-    /// In the `writes`-th write from now on, after at most `bytes` bytes were stored.
+    /// The process dies in the `writes`-th write from now on, after at most `bytes` bytes were stored.
     At { writes: u64, bytes: usize },
-    /// It is dead, although its task has not returned yet.
+    /// The process has died, although its task has not returned yet.
     Now,
 }
 
 struct Held {
     bytes: Rc<RefCell<Vec<u8>>>,
-    /// The last process that got it, and the handle of that process.
+    /// The last process that got the memory. The next field is the handle of that process.
     owner: Cell<ProcessId>,
     had: RefCell<Weak<Memory>>,
 }
 
 impl AllMemory {
-    /// Lets memory outlive processes from now on.
+    /// Makes memory outlive processes from now on.
     pub fn keep(&self) {
         self.is_kept.set(true);
     }
@@ -51,20 +51,20 @@ impl AllMemory {
         self.death.set(Death::At { writes, bytes });
     }
 
-    /// Whether the process died while its task ran.
+    /// Whether the process of the running task has died in a write.
     pub fn is_death_due(&self) -> bool {
         matches!(self.death.get(), Death::Now)
     }
 
-    /// Cancels a planned death.
+    /// Cancels the planned death.
     pub fn forget_death(&self) {
         self.death.set(Death::Never);
     }
 
-    /// Returns the memory of that name; new memory is `bytes` zeros.
+    /// Returns the memory called `name`; new memory has `bytes` zeros.
     ///
     /// # Errors
-    /// `Unsupported` if no memory outlives processes in this world; `InUse` if `process` has it already.
+    /// `Unsupported` if no memory outlives processes in this world; `InUse` if `process` has the memory already.
     pub fn get(&self, name: &str, bytes: u64, process: ProcessId) -> Result<PersistentMemory> {
         if !self.is_kept() {
             let words = format!("{name}: this simulated machine has no supervisor");
@@ -89,14 +89,14 @@ impl AllMemory {
     }
 }
 
-/// A process's handle to the memory.
+/// The handle of one process to persistent memory.
 struct Memory {
     bytes: Rc<RefCell<Vec<u8>>>,
     death: Rc<Cell<Death>>,
 }
 
 impl Memory {
-    /// Returns how many bytes of a write are stored.
+    /// Returns the number of bytes that a write of `len` bytes stores before the process dies.
     fn reach(&self, len: usize) -> usize {
         match self.death.get() {
             Death::Never => len,

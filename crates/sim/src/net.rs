@@ -1,4 +1,4 @@
-//! The network: pairs of byte streams with drawn splits, delays and resets.
+//! The simulated network: pairs of byte streams with random splits, delays and resets.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,10 +14,10 @@ use crate::clock::{Clock, Event, Fire};
 use crate::counters::Count;
 use crate::draw::{Stream, domain};
 
-/// Bytes that may be in transit in one direction: few, so that senders must wait.
+/// Most bytes in transit in one direction of a connection. They are few, so that senders must wait.
 const ROOM_BYTES: usize = 32 << 10;
 
-/// The sides of a pair: the one that connected, and the one that accepted.
+/// The two ends of a connection: the end that connected, and the end that accepted.
 const CALLER: usize = 0;
 const CALLED: usize = 1;
 
@@ -37,7 +37,7 @@ struct Listening {
     called_off: Cell<bool>,
 }
 
-/// A connection, with both of its ends.
+/// A connection: both of its ends.
 struct Pair {
     me: Weak<Self>,
     clock: Rc<Clock>,
@@ -50,20 +50,20 @@ struct Pair {
 
 #[derive(Default)]
 struct End {
-    /// Bytes that can be received.
+    /// Bytes that this end can receive.
     arrived: VecDeque<u8>,
-    /// Whether it was shut down.
+    /// Whether this end was shut down.
     closed: bool,
     open: BTreeMap<u64, Transfer>,
     outcomes: BTreeMap<u64, Outcome>,
 }
 
-/// A send or a receive in flight. It owns its buffers.
+/// A send or a receive in flight, with its buffers.
 struct Transfer {
     io: Io,
     waiter: Waiter,
     abandoned: bool,
-    /// Whether its next event is scheduled; if not, it waits for the other end.
+    /// Whether the next event of the transfer is scheduled. If not, the transfer waits for the other end.
     set: bool,
 }
 
@@ -72,7 +72,7 @@ enum Io {
     Send(Vec<Buf>),
 }
 
-/// The handle to one end.
+/// The handle of a process to one end of a connection.
 struct Held {
     pair: Rc<Pair>,
     side: usize,
@@ -107,7 +107,7 @@ impl Network {
         Ok(Rc::new(Open(listening)))
     }
 
-    /// Connects to the listener at `to`, after a drawn delay.
+    /// Connects to the listener at `to`, after a random delay.
     pub fn connect(&self, env: Env, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {
         let number = self.made.replace(self.made.get() + 1);
         let draw = Stream::new(self.clock.seed, "connection", number);
@@ -143,7 +143,7 @@ impl Network {
         })
     }
 
-    /// Breaks a connection that `drawn` chooses, if there is any.
+    /// Breaks the connection that `drawn` selects, if there is a connection.
     pub fn reset_one(&self, drawn: u64) {
         let whole = self.whole();
         if !whole.is_empty() {
@@ -173,7 +173,7 @@ impl Network {
     }
 }
 
-/// The handle to a listener.
+/// The handle of a process to a listener.
 struct Open(Rc<Listening>);
 
 impl Listener for Open {
@@ -230,7 +230,7 @@ impl Pair {
         id
     }
 
-    /// Schedules the next event of a transfer.
+    /// Schedules the next event of the transfer `id` at the end `side`.
     fn set(&self, side: usize, id: u64) {
         if let Some(transfer) = self.ends[side].borrow_mut().open.get_mut(&id)
             && !std::mem::replace(&mut transfer.set, true)
@@ -241,7 +241,7 @@ impl Pair {
         }
     }
 
-    /// Schedules the next event of every transfer at that end.
+    /// Schedules the next event of every transfer at the end `side`.
     fn poke(&self, side: usize) {
         let open: Vec<u64> = self.ends[side].borrow().open.keys().copied().collect();
         open.into_iter().for_each(|id| self.set(side, id));
@@ -262,12 +262,12 @@ impl Pair {
         waiter.wake();
     }
 
-    /// Draws how many of `most` bytes are moved at once.
+    /// Returns a random number of bytes, at most `most`, that are moved together.
     fn split(&self, most: usize) -> usize {
         if self.draw.below(4) == 0 { self.draw.within(1, most as u64) as usize } else { most }
     }
 
-    /// Carries out a transfer and returns its result; `None` if it must wait.
+    /// Carries out a transfer, and returns its result; `None` if the transfer must wait.
     fn carry_out(&self, side: usize, io: &Io) -> Option<Result<usize>> {
         if self.reset.get() {
             return Some(Err(self.error("the connection was reset")));
@@ -329,8 +329,8 @@ impl Pair {
         }
     }
 
-    /// Breaks the connection. Bytes in transit are lost. The end that accepted is notified first: when the
-    /// other end connects again, it already knows.
+    /// Breaks the connection. Bytes in transit are lost. The end that accepted is notified first, so that it knows
+    /// when the other end connects again.
     fn break_off(&self) {
         self.reset.set(true);
         self.ends.iter().for_each(|end| end.borrow_mut().arrived.clear());

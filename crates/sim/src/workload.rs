@@ -1,4 +1,4 @@
-//! Clients that send random requests and check every answer against the model.
+//! Clients that send random requests, and check every reply against the model.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,28 +10,28 @@ use crate::door::{Door, Reply};
 use crate::draw::{Ppm, Stream};
 use crate::model::{Change, Model, Wrong};
 
-/// Largest number of blocks of most requests.
+/// Most blocks of a usual request.
 const BLOCKS_MAX: u64 = 12;
 
-/// Largest number of bytes of the other requests, if the device accepts as many.
+/// Most bytes of a long request, if the device accepts as many.
 const LONG_BYTES: u64 = 64 << 10;
 
-/// Number of requests in which a large volume is verified.
+/// Number of requests in which a large volume is read for its verification.
 const VERIFY_STEPS: u64 = 128;
 
-/// Attempts to read a range before the first write: some devices fail now and then on purpose.
+/// Most tries to read a range before the first write. Some devices fail at random on purpose.
 const LEARN_TRIES: u32 = 20;
 
-/// Number of blocks to which most requests go, so that they overlap.
+/// Number of blocks to which most requests go, so that requests overlap.
 const HOT_BLOCKS: u64 = 24;
 
-/// The byte with which a reader overwrites its buffer.
+/// The byte with which a client overwrites the buffer of a read after the reply.
 const JUNK: u8 = 0xee;
 
-/// Part of the message of every error by a device of kind `error`.
+/// Part of the error message of every device of kind `error`.
 const ON_PURPOSE: &str = "on purpose";
 
-/// Frequencies of the sorts of requests, relative to each other.
+/// Frequencies of the types of requests, relative to each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     /// Reads.
@@ -46,21 +46,20 @@ pub struct Mix {
     pub flush: u64,
     /// Block status.
     pub status: u64,
-    /// How often a change has the FUA flag.
+    /// Chance that a change has the FUA flag.
     pub fua: Ppm,
-    /// How often a client does not wait for the answer.
+    /// Chance that a client does not wait for the reply to a request.
     pub abandon: Ppm,
-    /// How often a client pauses.
+    /// Chance that a client pauses after a request.
     pub pause: Ppm,
-    /// Bytes of the longest request. All lengths are equally frequent then; if not set, most requests are
-    /// short.
+    /// Length in bytes of the longest request, with all lengths equally frequent; `None` if most requests are short.
     pub longest: Option<u64>,
-    /// The address around which most requests are; a third of the volume if not set.
+    /// Address around which most requests are; `None` for a third of the volume.
     pub hot: Option<u64>,
 }
 
 impl Mix {
-    /// All sorts of requests.
+    /// All types of requests.
     pub const ALL: Self = Self {
         read: 30,
         write: 40,
@@ -76,39 +75,39 @@ impl Mix {
     };
 }
 
-/// Results of the requests so far.
+/// Results of the requests of all clients.
 #[derive(Default)]
 pub struct Tally {
-    /// The first violation of a rule.
+    /// The first violation of a rule by a reply.
     pub wrong: RefCell<Option<Wrong>>,
-    /// The first error that was not injected.
+    /// The first error in a reply that was not injected.
     pub error: RefCell<Option<Error>>,
-    /// Requests that failed on purpose.
+    /// Number of requests that failed on purpose.
     pub injected: Cell<u64>,
-    /// Requests that succeeded.
+    /// Number of requests that succeeded.
     pub done: Cell<u64>,
-    /// Requests that failed.
+    /// Number of requests that failed.
     pub failed: Cell<u64>,
-    /// Requests with an unknown result.
+    /// Number of requests whose result is unknown.
     pub lost: Cell<u64>,
-    /// Flushes that succeeded.
+    /// Number of flushes that succeeded.
     pub flushes: Cell<u64>,
     working: Cell<u64>,
     waiting: Notify,
 }
 
 impl Tally {
-    /// Waits until no client is at work.
+    /// Waits until no client sends requests any more.
     pub async fn idle(&self) {
         self.until_flushes(u64::MAX).await;
     }
 
-    /// Waits until so many flushes have succeeded, or no client is at work.
+    /// Waits until `flushes` flushes have succeeded, or no client sends requests any more.
     pub async fn until_flushes(&self, flushes: u64) {
         self.waiting.until(|| self.working.get() == 0 || self.flushes.get() >= flushes).await;
     }
 
-    /// Records that the clients died with their process.
+    /// Records that all clients ended with their process.
     pub fn killed(&self) {
         self.working.set(0);
     }
@@ -139,24 +138,24 @@ impl Tally {
     }
 }
 
-/// A client that sends one request after the other. Several such clients run at the same time.
+/// A client that sends one request after the other. Several clients run at the same time.
 pub struct Worker {
-    /// The world.
+    /// The environment of the client's world.
     pub env: Env,
-    /// Its access to the volume.
+    /// The access of the client to the volume.
     pub client: Door,
-    /// The model that checks the answers.
+    /// The model that checks the replies.
     pub model: Rc<Model>,
-    /// Results of all clients.
+    /// The results of all clients.
     pub tally: Rc<Tally>,
-    /// Its random numbers.
+    /// The random numbers of the client.
     pub draw: Stream,
-    /// Frequencies of its requests.
+    /// The frequencies of the client's requests.
     pub mix: Mix,
 }
 
 impl Worker {
-    /// Sends so many requests in a task of its own. It stops after the first violation of a rule.
+    /// Sends `requests` requests in a task of its own. The client stops after the first violation of a rule.
     pub fn start(self, requests: u64) {
         self.tally.working.set(self.tally.working.get() + 1);
         let env = self.env.clone();
@@ -299,8 +298,8 @@ impl Worker {
         }
     }
 
-    /// Reads the whole volume before the first write, and records its content in the model. Ranges that cannot
-    /// be read count as zeros.
+    /// Reads the whole volume before the first write, and records its content in the model. A range that cannot be
+    /// read counts as zeros.
     pub async fn learn(&self) {
         let info = self.client.info().clone();
         let step = u64::from(info.max_transfer).min(LONG_BYTES);
@@ -320,7 +319,7 @@ impl Worker {
         }
     }
 
-    /// Reads the whole volume twice, with a block status in between, and checks the answers.
+    /// Reads the whole volume twice, with a block status between, and checks the replies.
     pub async fn verify(mut self) {
         self.mix.abandon = 0;
         let info = self.client.info().clone();

@@ -1,4 +1,5 @@
-//! The world: an executor that runs ready tasks in a drawn order, and a clock that jumps to the next event.
+//! The simulated world: an executor that runs ready tasks in a random order, and a clock that jumps to the next
+//! event.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,19 +25,19 @@ use crate::draw::{Stream, domain, splitmix};
 use crate::memory::{AllMemory, ProcessId};
 use crate::net::Network;
 
-/// Bytes of buffers that a world may have in use: few, so that they are exhausted now and then.
+/// Bytes of buffers that a world may have in use. They are few, so that the pool is sometimes exhausted.
 const POOL_BYTES: usize = 64 << 20;
 
-/// Events of a `block_on` after which it counts as an endless loop.
+/// Most events of one [`SimWorld::block_on`]. After more events the run counts as an endless loop.
 const EVENTS_MAX: u64 = 2_000_000;
 
-/// First number of files that are created by an open. Tests number their disks below it.
+/// Number of the first disk that stands for a file which an opening has created. Disks of tests have smaller numbers.
 const FILES: u64 = 1 << 32;
 
 /// The task of the future that was passed to [`SimWorld::block_on`].
 const MAIN: usize = 0;
 
-/// A simulated world, in one thread and under one seed.
+/// A simulated world. It runs in one thread, and depends on one seed.
 #[derive(Clone)]
 pub struct SimWorld(Rc<Inner>);
 
@@ -53,7 +54,8 @@ struct Inner {
     disks: Disks,
     network: Network,
     memory: AllMemory,
-    /// The process of the running task; between tasks, the process of tasks that are spawned.
+    /// The process of the running task. While no task runs, the process of tasks that are spawned from outside the
+    /// world.
     process: Cell<ProcessId>,
     running: Cell<bool>,
 }
@@ -65,7 +67,7 @@ struct Task {
     waker: Waker,
 }
 
-/// Tasks that were woken, without duplicates.
+/// Tasks that were woken, each once.
 #[derive(Default)]
 struct Ready(Mutex<Vec<usize>>);
 
@@ -100,14 +102,14 @@ impl Wake for TaskWaker {
     }
 }
 
-/// The failure of a run to end.
+/// The failure of a run to come to its end.
 #[derive(Debug)]
 pub struct Stuck {
-    /// The reason.
+    /// The reason why the run has not ended.
     pub why: &'static str,
-    /// Names of the tasks that are left.
+    /// Names of the tasks that have not ended.
     pub tasks: Vec<&'static str>,
-    /// Operations that disks have not answered.
+    /// Descriptions of operations that disks have not completed.
     pub disks: Vec<String>,
 }
 
@@ -118,12 +120,12 @@ impl fmt::Display for Stuck {
 }
 
 impl SimWorld {
-    /// Creates an empty world.
+    /// Creates a world without disks and tasks.
     pub fn new(seed: u64) -> Self {
         Self::with_pool(seed, POOL_BYTES)
     }
 
-    /// Creates an empty world with so many bytes of buffers.
+    /// Creates a world without disks and tasks, with `bytes` bytes of buffers.
     pub fn with_pool(seed: u64, bytes: usize) -> Self {
         let clock = Clock::new(seed);
         Self(Rc::new_cyclic(|me| Inner {
@@ -144,38 +146,38 @@ impl SimWorld {
         }))
     }
 
-    /// Returns its environment.
+    /// Returns the environment for tasks of the world.
     pub fn env(&self) -> Env {
         Env::new(self.0.clone())
     }
 
-    /// Returns its seed.
+    /// Returns the seed of the world.
     pub fn seed(&self) -> u64 {
         self.0.clock.seed
     }
 
-    /// Draws the order of later tasks from the stream of this chapter, regardless of earlier draws.
+    /// Makes the order of later tasks depend on the seed and `chapter` only, not on earlier draws.
     pub fn reseed(&self, chapter: u64) {
         *self.0.schedule.borrow_mut() = Stream::new(self.seed(), "schedule", chapter);
         *self.0.work.borrow_mut() = Stream::new(self.seed(), "work", chapter);
     }
 
-    /// Returns the counts of events so far.
+    /// Returns the counters of events in the world.
     pub fn counters(&self) -> &Counters {
         &self.0.clock.counters
     }
 
-    /// Returns a hash of all events so far and of their order.
+    /// Returns a hash of all events of the world so far, in their order.
     pub fn trace(&self) -> u64 {
         self.0.clock.trace()
     }
 
-    /// Returns a larger number with every call. Such numbers order all events.
+    /// Returns a number that is larger than that of every earlier call. Such numbers order all events.
     pub fn tick(&self) -> u64 {
         self.0.clock.tick()
     }
 
-    /// Adds to the [`SimWorld::trace`] that event `what` happened to `which`.
+    /// Adds to the hash of [`SimWorld::trace`] that the event `what` happened to the object `which`.
     pub fn record(&self, what: &'static str, which: u64) {
         self.0.clock.record(domain(what), which);
     }
@@ -184,17 +186,17 @@ impl SimWorld {
         self.0.clock.clone()
     }
 
-    /// Makes the disk available under `path`.
+    /// Makes `disk` available to openings of `path`.
     pub fn plug(&self, path: impl Into<PathBuf>, disk: &Rc<SimDisk>) {
         self.0.disks.plug(path.into(), disk.clone());
     }
 
-    /// Removes the disk from `path`.
+    /// Removes the disk at `path`.
     pub fn unplug(&self, path: impl AsRef<Path>) {
         self.0.disks.unplug(path.as_ref());
     }
 
-    /// Runs the world until `future` is done.
+    /// Runs the world until `future` has ended.
     ///
     /// # Errors
     /// [`Stuck`] if no event is left that could wake a task, or after too many events.
@@ -216,16 +218,16 @@ impl SimWorld {
         Ok(done.expect("the run ended because the result was ready"))
     }
 
-    /// Runs all events up to `until`, and advances the clock to it.
+    /// Runs all events up to the time `until`, and advances the clock to `until`.
     ///
     /// # Errors
-    /// As [`SimWorld::block_on`], but a world without events is no error.
+    /// As [`SimWorld::block_on`]; but a world without further events is no error.
     pub fn run(&self, until: Mono) -> Result<(), Stuck> {
         let env = self.env();
         self.block_on(async move { env.sleep_until(until).await })
     }
 
-    /// Runs ready tasks until none is left; the clock does not advance.
+    /// Runs ready tasks until none is left. The clock does not advance.
     ///
     /// # Panics
     /// If it is called from a task of the world.
@@ -240,7 +242,8 @@ impl SimWorld {
         self.0.running.set(false);
     }
 
-    /// Runs ready tasks, the next event, and the tasks that it wakes. `false` if there was no event.
+    /// Runs ready tasks, then the next event, then the tasks that the event has woken. Returns `false` if there was
+    /// no event.
     pub fn step(&self) -> bool {
         self.settle();
         let happened = self.0.clock.step();
@@ -258,21 +261,21 @@ impl SimWorld {
         self.0.clock.next_at().is_none() && self.0.ready.0.lock().is_ok_and(|r| r.is_empty())
     }
 
-    /// Kills all processes: drops every task. Disks stay, with their caches; some of their operations in flight
-    /// are completed, others are dropped.
+    /// Kills all processes of the world: drops every task. The disks and their caches remain; some of their
+    /// operations in flight are completed, others are dropped.
     pub fn kill(&self) {
         self.0.clock.counters.add(Count::Kill);
         self.drop_tasks();
         self.0.disks.each(SimDisk::process_died);
     }
 
-    /// Lets later tasks that are spawned from outside the world belong to `process`. Their own tasks will
-    /// belong to it too.
+    /// Makes tasks that are spawned from outside the world belong to `process` from now on, with the tasks that these
+    /// spawn.
     pub fn enter(&self, process: ProcessId) {
         self.0.process.set(process);
     }
 
-    /// Kills one process. Disks are not affected.
+    /// Kills one process: drops its tasks. Operations of disks are not affected.
     pub fn kill_process(&self, process: ProcessId) {
         self.0.clock.counters.add(Count::Kill);
         self.0.end(process);
@@ -283,18 +286,18 @@ impl SimWorld {
         self.0.tasks.borrow().iter().flatten().any(|task| task.process == process)
     }
 
-    /// Lets memory of processes outlive them from now on ([`World::persistent_memory`]).
+    /// Makes persistent memory of processes outlive them from now on ([`World::persistent_memory`]).
     pub fn keep_memory(&self) {
         self.0.memory.keep();
     }
 
-    /// Plans the death of a process during the `writes`-th write from now on to memory that outlives processes.
-    /// At most `bytes` bytes of the write are stored. A death of a process before cancels the plan.
+    /// Plans the death of the process that makes the `writes`-th write to persistent memory from now on. At most
+    /// `bytes` bytes of that write are stored. An earlier death of a process cancels the plan.
     pub fn kill_at_memory_write(&self, writes: u64, bytes: usize) {
         self.0.memory.kill_at(writes, bytes);
     }
 
-    /// Cuts the power of the files that were created by an open: unflushed writes are lost.
+    /// Cuts the power of the files that openings have created: their unflushed writes are lost.
     pub fn power_cut_files(&self) {
         self.0.disks.each(|disk| {
             if disk.number() >= FILES {
@@ -303,7 +306,7 @@ impl SimWorld {
         });
     }
 
-    /// Breaks a connection, if there is one: bytes in transit are lost.
+    /// Breaks the connection that `drawn` selects, if there is a connection. Bytes in transit are lost.
     pub fn reset_connection(&self, drawn: u64) {
         self.0.network.reset_one(drawn);
     }
@@ -313,7 +316,7 @@ impl SimWorld {
         self.0.network.reset_all();
     }
 
-    /// Drops every task and every listener.
+    /// Drops every task and every listener of the world.
     pub fn drop_tasks(&self) {
         let tasks = self.0.tasks.replace(vec![None]);
         self.0.free.borrow_mut().clear();
@@ -349,7 +352,7 @@ impl Inner {
         Waker::from(Arc::new(TaskWaker { task, ready: self.ready.clone() }))
     }
 
-    /// Runs until `main` returns `true`.
+    /// Runs the world until `main` returns `true`.
     fn run(&self, mut main: impl FnMut() -> bool) -> Result<(), &'static str> {
         assert!(!self.running.replace(true), "a simulated world is driven by one caller at a time");
         let mut events = 0;
@@ -394,7 +397,7 @@ impl Inner {
         }
     }
 
-    /// Drops every task of a process, and the tasks that are spawned while they are dropped.
+    /// Drops every task of a process, and the tasks that are spawned while these are dropped.
     fn end(&self, process: ProcessId) {
         self.memory.forget_death();
         let outside = self.process.replace(process);
@@ -416,7 +419,7 @@ impl Inner {
 }
 
 impl Inner {
-    /// Creates the disk that represents a file created by an open. It has no faults.
+    /// Creates the disk that stands for a file which an opening creates. The disk has no faults.
     fn file(&self, size: u64) -> Rc<SimDisk> {
         let world = SimWorld(self.me.upgrade().expect("the world lives while its calls run"));
         let number = FILES + self.disks.len() as u64;
@@ -455,8 +458,8 @@ impl World for Inner {
         splitmix(self.clock.seed, domain(stream), 0, *counter)
     }
 
-    /// Returns the secret of a source: 64 bytes that depend only on the name of the source, in every world.
-    /// They can serve as a key and as a passphrase.
+    /// Returns the secret of a source: 64 bytes that depend on the name of the source alone, in every world. They can
+    /// serve as a key and as a passphrase.
     fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
         let words = wanted.source.to_string();
         let seed = words.bytes().fold(0, |seed, byte| splitmix(seed, byte.into(), 0, 0));

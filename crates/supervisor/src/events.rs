@@ -1,21 +1,21 @@
-//! The programs that run for a worker's events. They start in the daemon: if the worker started them, they
-//! would inherit its system call filter.
+//! The programs that run for events of a graph. The daemon starts them, because programs that a worker starts inherit
+//! its filter of system calls.
 
 use tokio::sync::mpsc;
 
 use crate::notify_message::Event;
 
-/// Most events of one graph that wait.
+/// Most events of one graph that wait in the queue.
 const EVENTS_MAX: usize = 1024;
 
-/// Runs the program of an event, and returns when the program has ended.
+/// A function that runs the program for an event, and returns when the program has ended.
 pub type Run = fn(&Event);
 
-/// The queue of programs that the events of one graph start: they run one after the other, in the order of the events.
+/// The queue of events of one graph. The programs for them run one after the other, in the order of the events.
 pub struct Events(mpsc::Sender<Event>);
 
 impl Events {
-    /// Runs queued programs in a task, which ends when this queue is dropped and empty.
+    /// Runs the programs for queued events in a task. The task ends when this queue is dropped and empty.
     pub fn begin(run: Run) -> Self {
         let (sender, mut events) = mpsc::channel::<Event>(EVENTS_MAX);
         tokio::spawn(async move {
@@ -27,7 +27,7 @@ impl Events {
         Self(sender)
     }
 
-    /// Queues the program of an event. Returns whether there was space in the queue.
+    /// Adds an event to the queue. Returns whether the queue had room.
     pub fn push(&self, event: Event) -> bool {
         self.0.try_send(event).is_ok()
     }

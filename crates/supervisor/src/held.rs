@@ -1,4 +1,4 @@
-//! The descriptors that are held for the next worker of a graph.
+//! The descriptors that a daemon holds for the next worker of a graph.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,25 +10,25 @@ use runtime::{NAME_MAX_BYTES, PASSED_FDS_MAX};
 use rustix::fs::{FileType, fstat};
 use rustix::net::Shutdown;
 
-/// The descriptors that are held for the next worker of one graph. If this process has a service manager with a
-/// descriptor store, each is stored there as well, as `GRAPH/NAME`, so that this process may be killed too.
+/// The descriptors that a daemon holds for the next worker of one graph. If the daemon has a service manager with a
+/// descriptor store, that store holds each descriptor too, as `GRAPH/NAME`, so that the daemon may be killed too.
 pub struct Held {
     graph: String,
     all: Vec<(String, OwnedFd)>,
 }
 
 impl Held {
-    /// Returns a store for the graph called `graph`, with the descriptors that a service manager has kept since the
-    /// previous daemon.
+    /// Creates the descriptors held for `graph`. `all` are those that the service manager has held since the previous
+    /// daemon.
     pub fn new(graph: &str, all: Vec<(String, OwnedFd)>) -> Self {
         Self { graph: graph.to_owned(), all }
     }
 
-    /// Holds a descriptor for the next worker. A descriptor that is held already is not held twice.
+    /// Holds a descriptor for the next worker, unless it is held already.
     ///
     /// # Errors
-    /// `Limit` if too many descriptors are held, or the name is too long; errors of the system. After an error of the
-    /// service manager's socket, the descriptor is held here all the same.
+    /// `Limit` if too many descriptors are held, or if the name is too long; errors of the system. After an error of
+    /// the service manager's socket this process holds the descriptor all the same.
     pub fn store(&mut self, name: &str, file: OwnedFd) -> Result<()> {
         let failed = |error: io::Error| Error::io(&error, format_args!("holding {name}"));
         let is_socket = is_socket(file.as_fd()).map_err(failed)?;
@@ -65,7 +65,7 @@ impl Held {
     /// Closes all held descriptors called `name`.
     ///
     /// # Errors
-    /// Errors of the service manager's socket. The descriptors are closed here all the same.
+    /// Errors of the service manager's socket. This process has closed the descriptors all the same.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         self.all.retain(|(held, _)| held != name);
         runtime::withdraw(&self.far(name))
@@ -74,12 +74,13 @@ impl Held {
     /// Closes all held descriptors.
     ///
     /// # Errors
-    /// The first error of the service manager's socket. The descriptors are closed here all the same.
+    /// The first error of the service manager's socket. This process has closed the descriptors all the same.
     pub fn clear(&mut self) -> Result<()> {
         self.clear_with(runtime::withdraw)
     }
 
-    /// A failed removal does not prevent the others: keys may be among them.
+    /// Closes all held descriptors, and removes each with `withdraw`. All removals are tried after an error, because
+    /// keys may be among the descriptors.
     fn clear_with(&mut self, withdraw: impl Fn(&str) -> Result<()>) -> Result<()> {
         let all = std::mem::take(&mut self.all);
         // Removes all of them, and then returns the first error.
@@ -90,7 +91,7 @@ impl Held {
     /// Closes the held listening sockets, and removes their files.
     ///
     /// # Errors
-    /// The first error of the service manager's socket. The sockets are closed here all the same.
+    /// The first error of the service manager's socket. This process has closed the sockets all the same.
     pub fn close_listeners(&mut self) -> Result<()> {
         let all = std::mem::take(&mut self.all).into_iter();
         let (listeners, others): (Vec<_>, _) = all.partition(|(_, file)| is_listener(file));
@@ -112,7 +113,7 @@ impl Held {
         told.into_iter().collect()
     }
 
-    /// Returns all held descriptors with their names, for their next holder.
+    /// Returns all held descriptors with their names, for the process that holds them next.
     pub fn into_all(self) -> Vec<(String, OwnedFd)> {
         self.all
     }
@@ -145,7 +146,7 @@ fn is_listener(file: &OwnedFd) -> bool {
     rustix::net::sockopt::socket_acceptconn(file).unwrap_or(false)
 }
 
-/// Returns the path of a unix socket, if it is absolute.
+/// Returns the path of a unix socket; `None` if it has no absolute path.
 fn path_of(file: &OwnedFd) -> Option<PathBuf> {
     let address = UnixListener::from(file.try_clone().ok()?).local_addr().ok()?;
     address.as_pathname().filter(|path| path.is_absolute()).map(Path::to_owned)

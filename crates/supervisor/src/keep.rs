@@ -1,4 +1,5 @@
-//! The supervision of one graph: starts its worker, receives its messages, and starts it again.
+//! The supervision of one graph: this module starts its worker, receives the worker's messages, and starts the next
+//! worker.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -18,72 +19,74 @@ use crate::pace::Pace;
 use crate::worker::Worker;
 use crate::worker_lock::{LockHolder, WorkerLock};
 
-/// Longest time without a message of a worker. After that the worker counts as hung, and is killed.
+/// Longest time between two messages of a worker. A worker without messages for longer hangs, and is killed.
 pub const WATCHDOG: Duration = Duration::from_secs(15);
 
-/// Time for a worker to come up: disks may be slow to answer, and keys must be derived.
+/// Longest time from the start of a worker until clients can connect. It is long because disks may be slow, and keys
+/// must be derived.
 const START: Duration = Duration::from_secs(600);
 
-/// Time for a worker to stop in order. Its own limit is shorter, unless it was set higher.
+/// Longest time in which a worker stops in order. The worker's own limit is shorter, unless it was set higher.
 const STOP: Duration = Duration::from_secs(600);
 
-/// Time for a worker to hand over, or to report why it does not.
+/// Longest time in which a worker hands over, or reports why it does not.
 const RENEW: Duration = Duration::from_secs(60);
 
-/// Orders in the queue of one graph.
+/// Most orders in the queue of one graph.
 const ORDERS_MAX: usize = 16;
 
-/// The exit code of a failure that has none of its own.
+/// The exit code of a failure for which no other code fits.
 const OTHER: u8 = 1;
 
-/// The exit code if a graph is needed as it is.
+/// The exit code if the supervisor cannot carry out an order in the present phase of the graph.
 const IN_USE: u8 = 5;
 
-/// The exit code of a worker that was killed, or crashed, while it stopped.
+/// The exit code of a worker that was killed or crashed while it stopped.
 const UNFLUSHED: u8 = 12;
 
-/// Returns the command that starts a worker. The arguments are meant for this start only.
+/// A function that returns the command that starts a worker. The arguments are only for this start.
 pub type Start = Box<dyn Fn(&[String]) -> Command + Send>;
 
-/// A graph to supervise, and the callbacks for starting its workers.
+/// A graph to supervise, with the callbacks of its supervisor.
 pub struct WorkerSpec {
     /// Name of the graph.
     pub name: String,
-    /// Directory of the notify socket and the worker lock of the graph.
+    /// Directory of the graph's notify socket and worker lock.
     pub place: PathBuf,
-    /// Descriptors that are held for the graph already.
+    /// Descriptors that are held for the graph from the begin of supervision on.
     pub held: Vec<(String, OwnedFd)>,
-    /// Returns the command that starts a worker of the graph.
+    /// Function that returns the command for starting a worker.
     pub command: Start,
-    /// Receives lines for the log.
+    /// Function that is called with each line for the log.
     pub note: fn(&str),
-    /// Runs the program of an event of the graph.
+    /// Function that runs the program for an event of the graph.
     pub run: Run,
 }
 
 /// The phase of a supervised graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// A worker runs, and clients cannot connect yet.
+    /// A worker runs, but clients cannot connect yet.
     Starting,
     /// A worker runs, and clients can connect.
     Up,
-    /// The worker was ordered to end.
+    /// A worker was ordered to end, and still runs.
     Stopping,
-    /// The worker has died, and the next one is not started yet.
+    /// The last worker has ended unexpectedly, and the next one is started later.
     Waiting,
-    /// Workers have died repeatedly, and none is started any more. Their descriptors are still held.
+    /// Workers have ended unexpectedly too often, and no further one is started. The descriptors for the next worker
+    /// are still held.
     GivenUp,
-    /// The worker has ended in order.
+    /// The worker has ended in order, and no further one is started.
     Ended,
 }
 
-/// The end of a worker.
+/// The end of a worker, or the refusal of an order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
-    /// Exit code of the worker.
+    /// Exit code of the worker, or for the refusal.
     pub code: u8,
-    /// The reason why the worker has ended.
+    /// The reason why the worker has ended, or why the order was refused.
     pub why: String,
 }
 
@@ -96,11 +99,11 @@ pub struct WorkerStatus {
     pub since: SystemTime,
     /// Process id of the worker, if one runs.
     pub pid: Option<u32>,
-    /// Number of workers started so far by this supervisor.
+    /// Number of workers that this supervisor has started.
     pub starts: u64,
-    /// Number of descriptors held for the next worker.
+    /// Number of descriptors that are held for the next worker.
     pub held: usize,
-    /// The end of the last worker, if that worker should not have ended.
+    /// The end of the last worker, if it ended unexpectedly.
     pub failure: Option<Ended>,
 }
 
@@ -112,27 +115,27 @@ pub type Left = Vec<(String, OwnedFd)>;
 
 enum Order {
     Start(Vec<String>, Reply),
-    /// A start that restores the state before it if the worker does not come up.
+    /// A start that restores the previous phase if clients cannot connect to the worker.
     Once(Vec<String>, Reply),
-    /// Suspends automatic starts.
+    /// The suspension of automatic starts.
     Rest(Reply),
-    /// Resumes automatic starts.
+    /// The resumption of automatic starts.
     GoOn,
     Stop(Reply),
-    /// A stop that does not wait for unflushed data.
+    /// A stop without waiting for the flush.
     StopAtOnce(Reply),
     Renew(Reply),
     Leave(Leaver),
 }
 
-/// A caller that waits until the graph can be left to another daemon.
+/// A caller that waits until another daemon can supervise the graph.
 struct Leaver {
     reply: oneshot::Sender<std::result::Result<Left, Ended>>,
-    /// Whether that daemon gets the descriptors held here.
+    /// Whether the caller passes the descriptors of this supervisor to that daemon.
     passes_on: bool,
 }
 
-/// A handle of a supervised graph, through which callers give orders to its supervisor.
+/// A handle of a supervised graph. Callers give orders to its supervisor through the handle.
 #[derive(Clone)]
 pub struct Kept {
     orders: mpsc::Sender<Order>,
@@ -140,11 +143,11 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Supervises the graph from now on. Continues with its worker if one runs; if none runs, [`Kept::start`] must
-    /// start the graph.
+    /// Begins to supervise the graph. A running worker of the graph continues under this supervisor. If none runs,
+    /// [`Kept::start`] must start one.
     ///
     /// # Errors
-    /// Errors of the system at the directory of the graph.
+    /// Errors of the system in the directory of the graph.
     pub fn begin(charge: WorkerSpec) -> Result<Self> {
         let path = charge.place.join(format!("{}.sock", charge.name));
         let ear = NotifySocket::open(&path).map_err(|error| Error::io(&error, path.display()))?;
@@ -174,17 +177,18 @@ impl Kept {
         self.status.borrow().clone()
     }
 
-    /// Starts a worker of the graph if clients cannot connect, and waits until they can. `words` are arguments for this
-    /// start.
+    /// Starts a worker of the graph, if none runs, and waits until clients can connect. `words` are arguments for
+    /// this start only.
     ///
     /// # Errors
-    /// The end of the worker. The graph may be started again after that.
+    /// The end of the worker. The caller may start the graph again after that.
     pub async fn start(&self, words: Vec<String>) -> Outcome {
         self.order(|reply| Order::Start(words, reply)).await
     }
 
-    /// Tries once to start a worker of the graph, and waits. If clients cannot connect in the end, the previous status
-    /// and the remaining tries are restored. A caller that has suspended automatic starts must resume them.
+    /// Starts a worker of the graph once, and waits. If clients cannot connect to it, the previous phase and the
+    /// remaining number of automatic starts are restored. A caller that has suspended automatic starts must resume
+    /// them.
     ///
     /// # Errors
     /// The end of the worker.
@@ -192,10 +196,10 @@ impl Kept {
         self.order(|reply| Order::Once(words, reply)).await
     }
 
-    /// Suspends automatic starts of the graph, if no worker runs. Waits up to `within` for a start in progress.
+    /// Suspends automatic starts of the graph. Waits up to `within` until a start in progress has ended.
     ///
     /// # Errors
-    /// A worker runs, or is still starting after `within`. Then automatic starts are not suspended.
+    /// A worker runs, or is still being started after `within`. Then automatic starts are not suspended.
     pub async fn rest(&self, within: Duration) -> Outcome {
         if let Ok(outcome) = timeout(within, self.order(Order::Rest)).await {
             return outcome;
@@ -213,12 +217,12 @@ impl Kept {
     /// Stops the worker of the graph in order.
     ///
     /// # Errors
-    /// The failure of the worker, or the fact that data were not flushed.
+    /// The failure of the worker, or the fact that writes were not flushed.
     pub async fn stop(&self) -> Outcome {
         self.order(Order::Stop).await
     }
 
-    /// Stops the worker of a graph that is being stopped, without waiting for unflushed data.
+    /// Stops the worker of a graph without waiting for the flush.
     ///
     /// # Errors
     /// As [`Kept::stop`].
@@ -226,20 +230,21 @@ impl Kept {
         self.order(Order::StopAtOnce).await
     }
 
-    /// Makes the worker of the graph hand over to a new worker, and waits until clients can connect to the new one.
+    /// Makes the worker of the graph hand over to a new worker, and waits until clients can connect to the new
+    /// worker.
     ///
     /// # Errors
-    /// The reason why the old worker continues, or the new one does not start.
+    /// The reason why the old worker continues, or why the new worker does not start.
     pub async fn renew(&self) -> Outcome {
         self.order(Order::Renew).await
     }
 
-    /// Leaves the graph to another daemon as it is, once that daemon can find the worker: not during a hand-over.
-    /// Returns the descriptors held for the graph. If they are not passed on, the worker sends all of them to that
-    /// daemon.
+    /// Ends the supervision of the graph, so that another daemon can begin it, as soon as that daemon can find the
+    /// worker: not during a hand-over. Returns the descriptors that are held for the graph. If the caller does not
+    /// pass them on, the worker sends all of them to the other daemon.
     ///
     /// # Errors
-    /// Descriptors are held and not passed on, and there is no worker. Then supervision continues as before.
+    /// No worker runs, and descriptors are held that the caller does not pass on. Then supervision continues.
     pub async fn leave(&self, passes_on: bool) -> std::result::Result<Left, Ended> {
         let (reply, left) = oneshot::channel();
         // If the channel is closed, the graph was left already.
@@ -269,28 +274,28 @@ struct Keep {
     leaver: Option<Leaver>,
 }
 
-/// State of the current worker.
+/// State of the present worker.
 struct Life {
     begun: Instant,
-    /// Whether it has the worker lock, by which another daemon finds it.
+    /// Whether the worker holds the worker lock, by which another daemon finds it.
     seated: bool,
-    /// When clients could connect for the first time.
+    /// Time from which on clients could connect; `None` before.
     ready: Option<Instant>,
-    /// When it is killed unless a message comes before.
+    /// Time at which the worker is killed, unless it sends a message before.
     until: Instant,
     stopping: bool,
     renewed: bool,
     exit: Option<u8>,
     why: Option<String>,
-    /// Whether the next worker would end the same way.
+    /// Whether the next worker would end in the same way.
     lasting: bool,
     waiting: Waiting,
-    /// State to restore if clients can never connect.
+    /// State to restore if the worker ends before clients could connect.
     before: Option<Before>,
 }
 
-/// Callers that wait for a worker to be up, for its end, for its successor, or for automatic starts to be
-/// suspended.
+/// Callers that wait until clients can connect to a worker, until a worker has ended, until a new worker has replaced
+/// it, or until automatic starts are suspended.
 #[derive(Default)]
 struct Waiting {
     starters: Vec<Reply>,
@@ -299,30 +304,30 @@ struct Waiting {
     resters: Vec<Reply>,
 }
 
-/// A time without a worker.
+/// A period without a worker.
 #[derive(Clone, Copy, Default)]
 struct Rest {
-    /// The time of the next start; none without an order if `None`.
+    /// Time of the next automatic start; `None` if there is none.
     until: Option<Instant>,
-    /// Whether automatic starts are suspended, since a caller is about to give an order.
+    /// Whether automatic starts are suspended, because a caller will give an order.
     ordered: bool,
 }
 
-/// State of a graph before a single try to start it.
+/// State of a graph before a single start ([`Kept::try_once`]).
 struct Before {
     status: WorkerStatus,
     rest: Rest,
 }
 
-/// The next step after a worker has ended.
+/// The next step of the supervisor after a worker has ended.
 enum Next {
-    /// Another worker, for the callers that wait for it.
+    /// The supervisor starts another worker, and these callers wait for it.
     Life(Vec<String>, Waiting),
-    /// A single try, with the state to restore.
+    /// The supervisor starts a worker once, and restores this state if that fails.
     Trial(Vec<String>, Reply, Rest),
-    /// No worker for a while.
+    /// No worker is started for now.
     Rest(Rest),
-    /// The graph is left to another daemon.
+    /// Another daemon supervises the graph.
     Leave,
     /// The graph is not supervised any more.
     Forget,
@@ -366,7 +371,7 @@ impl Keep {
         });
     }
 
-    /// Waits for an order, or until it is time to start.
+    /// Waits for an order, or until the time of the next automatic start.
     async fn rest(&mut self, rest: Rest) -> Next {
         if let Some(leaver) = self.leaver.take() {
             return self.leave_at_rest(leaver, rest);
@@ -411,8 +416,8 @@ impl Keep {
         }
     }
 
-    /// Leaves a graph without a worker, if its held descriptors are passed on or there are none: no other
-    /// process has them.
+    /// Ends the supervision of a graph without a worker, if the held descriptors are passed on or there are none.
+    /// Otherwise refuses, because no other process has the descriptors.
     fn leave_at_rest(&mut self, leaver: Leaver, rest: Rest) -> Next {
         if leaver.passes_on || self.held.is_empty() {
             self.leaver = Some(leaver);
@@ -427,7 +432,7 @@ impl Keep {
         Next::Rest(rest)
     }
 
-    /// Ends supervision: another daemon continues it.
+    /// Ends the supervision for another daemon, and returns the held descriptors to the caller that waits.
     fn go(mut self) {
         if let Some(leaver) = self.leaver.take() {
             // If the caller is gone, it continues without the descriptors.
@@ -435,21 +440,23 @@ impl Keep {
         }
     }
 
-    /// Closes the listeners. A worker that ends in order does it itself, but none has, or will.
+    /// Closes the held listeners of a graph whose worker ended unexpectedly. A worker that ends in order closes them
+    /// itself.
     fn close_listeners(&mut self) {
         if let Err(error) = self.held.close_listeners() {
             self.note(&format!("warning: {error}"));
         }
     }
 
-    /// Releases the held descriptors: they are useless without supervision, and keys must not remain.
+    /// Closes the held descriptors of a graph that is not supervised any more. Without a supervisor they have no use,
+    /// and keys among them must not remain.
     fn forget(mut self) {
         if let Err(error) = self.held.clear() {
             self.note(&format!("warning: {error}"));
         }
     }
 
-    /// Supervises one worker from its start to its end.
+    /// Supervises one worker, from its start to its end.
     async fn live(&mut self, words: &[String], mut life: Life) -> Next {
         let worker = match self.worker(words, &mut life) {
             Ok(worker) => worker,
@@ -496,7 +503,7 @@ impl Keep {
         self.after(life, worker.reap())
     }
 
-    /// Returns the running worker, or starts a new one.
+    /// Returns the running worker of the graph, or starts a new one.
     fn worker(&mut self, words: &[String], life: &mut Life) -> Result<Worker> {
         let failed = |error: std::io::Error| Error::io(&error, "starting a worker process");
         let sat = WorkerLock::holder(&self.seat())?;
@@ -517,7 +524,7 @@ impl Keep {
         Worker::start(command).map_err(failed)
     }
 
-    /// Carries out a message of the worker.
+    /// Handles a message of the worker.
     fn obey(&mut self, (words, file): Heard, life: &mut Life) {
         life.until = life.until.max(Instant::now() + life.patience());
         // A worker sends no message before it has the lock.
@@ -609,7 +616,7 @@ impl Keep {
         worker.signal(Signal::TERM);
     }
 
-    /// Decides the next step after a worker has ended, and answers all waiting callers.
+    /// Decides the next step after a worker has ended, and replies to all callers that wait.
     fn after(&mut self, mut life: Life, end: Option<ExitStatus>) -> Next {
         let resters = std::mem::take(&mut life.waiting.resters);
         match self.then(life, end) {
@@ -686,7 +693,7 @@ impl Keep {
         Next::Rest(Rest { until, ..Rest::default() })
     }
 
-    /// Restores the state before a single try.
+    /// Restores the state from before a single start.
     fn again(&self, before: Before) -> Next {
         let Before { status: WorkerStatus { phase, since, failure, .. }, rest } = before;
         self.is_at(phase, |status| {
@@ -697,7 +704,7 @@ impl Keep {
     }
 }
 
-/// Returns the refusal to suspend automatic starts.
+/// Returns the refusal to suspend automatic starts, because a worker runs.
 fn runs() -> Ended {
     Ended { code: IN_USE, why: "a worker is running".to_owned() }
 }
@@ -720,22 +727,22 @@ impl Life {
         }
     }
 
-    /// Whether another daemon can continue with it. That daemon must find the worker, and must get all held
-    /// descriptors from it. A worker that is about to hand over has sent them to this daemon. A worker that
-    /// comes up sends them to the next daemon only once it is up.
+    /// Whether another daemon can supervise the worker. That daemon must find the worker, and must get all held
+    /// descriptors from it. A worker in a hand-over has sent them to this daemon. A worker that is starting sends
+    /// them to the next daemon only when clients can connect.
     fn may_be_left(&self, held: &Held) -> bool {
         let is_told = self.ready.is_some() || held.is_empty();
         self.seated && is_told && self.waiting.renewers.is_empty()
     }
 
-    /// Whether it has served no client, and left no unflushed data.
+    /// Whether the worker has served no client, and has no unflushed writes.
     fn came_to_nothing(&self, end: Option<ExitStatus>) -> bool {
         // A worker that dies of our SIGTERM does not handle signals yet, and opens disks only after it does.
         let was_early = || end.and_then(|end| end.signal()) == Some(Signal::TERM.as_raw());
         self.ready.is_none() && self.exit.map_or_else(was_early, |code| code != UNFLUSHED)
     }
 
-    /// Returns the longest time between two messages.
+    /// Returns the longest time between two messages of the worker.
     fn patience(&self) -> Duration {
         if self.ready.is_some() { WATCHDOG } else { START }
     }

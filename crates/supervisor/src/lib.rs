@@ -1,20 +1,20 @@
-//! The part of a daemon that outlives the process that serves a graph. It holds the descriptors and the local
-//! state of the graph, and starts the next process.
+//! The part of a daemon that outlives the worker processes of a graph. It holds the descriptors and the local state
+//! of the graph, and starts the next worker.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `record.rs` | the file of a graph's local state (`docs/formats/state.md`) |
+//! | `record.rs` | the file with a graph's local state (`docs/formats/state.md`) |
 //! | `state.rs` | the directory of such files, and its lock |
 //! | `notify_message.rs` | the messages of a worker, in systemd's format (`docs/formats/keeper.md`) |
-//! | `notify_socket.rs` | the socket that receives them |
-//! | `events.rs` | the programs that run for its events |
-//! | `held.rs` | the descriptors that are held for the next worker |
-//! | `worker_lock.rs` | the lock of the worker of a graph |
-//! | `worker.rs` | one process, from its start until it is completely gone |
-//! | `pace.rs` | the pause before the next one |
-//! | `keep.rs` | one graph: starts its worker, receives its messages, starts it again |
+//! | `notify_socket.rs` | the socket on which the daemon receives these messages |
+//! | `events.rs` | the programs that the daemon runs for events of a graph |
+//! | `held.rs` | the descriptors that the daemon holds for the next worker |
+//! | `worker_lock.rs` | the lock that a worker of a graph holds |
+//! | `worker.rs` | a worker process, from its start until its last thread has ended |
+//! | `pace.rs` | the pause before the next worker is started |
+//! | `keep.rs` | the supervision of one graph: starts its workers and receives their messages |
 //!
-//! This crate does not know the content of a graph, and opens no disk.
+//! This crate does not know the content of a graph's spec, and opens no disk.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,

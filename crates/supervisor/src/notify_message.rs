@@ -1,23 +1,24 @@
-//! The messages of a worker, in systemd's format. `docs/formats/keeper.md` defines them.
+//! The messages of a worker to its supervisor, in systemd's format. `docs/formats/keeper.md` defines them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum length of a message of a worker, in bytes.
+/// Length in bytes of the longest message of a worker.
 pub const WORDS_MAX_BYTES: usize = 64 << 10;
 
-/// Field of a message: the reason of a failure. It comes before the exit code.
+/// Field of a message: the reason of a failure. The worker sends it before its exit code.
 pub const FAILURE: &str = "X_CAIRN_FAILURE";
 
-/// Field of a message with an exit code: another worker would end the same way.
+/// Field of a message with an exit code: another worker would end in the same way.
 pub const LASTING: &str = "X_CAIRN_LASTING";
 
-/// Field of a message: the worker has handed everything over to its successor.
+/// Field of a message: the worker has handed over all of its state to the next worker.
 pub const RENEWED: &str = "X_CAIRN_RENEWED";
 
-/// Field of a message: a program to run outside of the worker's system call filter, as [`Event`] in JSON.
+/// Field of a message: a program that the supervisor runs, because the worker's filter of system calls would refuse
+/// it. The value is an [`Event`] in JSON.
 pub const EVENT: &str = "X_CAIRN_EVENT";
 
 /// A program that the supervisor runs for an event of a graph.
@@ -34,7 +35,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns the message with which a worker asks the supervisor to run the program; `None` if the message would be
+    /// Returns the message with which a worker makes the supervisor run the program; `None` if the message would be
     /// too long.
     pub fn message(&self) -> Option<String> {
         let event = serde_json::to_string(self).expect("an event can be written as JSON");
@@ -54,20 +55,20 @@ pub struct NotifyMessage {
     pub name: String,
     /// Whether clients can connect to the worker.
     pub ready: bool,
-    /// Whether the worker has handed everything over to its successor.
+    /// Whether the worker has handed over all of its state to the next worker.
     pub renewed: bool,
     /// Exit code with which the worker ends.
     pub exit: Option<u8>,
-    /// The reason why the worker ends.
+    /// The reason of the worker's failure, if the message has one.
     pub failure: Option<String>,
-    /// Whether another worker would end the same way, until the operator intervenes.
+    /// Whether another worker would end in the same way, until the operator changes something.
     pub lasting: bool,
     /// A program that the supervisor must run.
     pub event: Option<Event>,
 }
 
 impl NotifyMessage {
-    /// Parses a message of a worker. Unknown fields are ignored.
+    /// Parses a message of a worker. Ignores unknown fields.
     pub fn parse(bytes: &[u8]) -> Self {
         let mut words = Self::default();
         for line in String::from_utf8_lossy(bytes).lines() {

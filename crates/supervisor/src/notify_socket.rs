@@ -1,4 +1,4 @@
-//! The socket that receives the messages of a worker.
+//! The socket on which a supervisor receives the messages of a worker.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,14 +13,14 @@ use tokio::net::UnixDatagram;
 
 use crate::notify_message::{NotifyMessage, WORDS_MAX_BYTES};
 
-/// Most descriptors of one message; further ones are closed.
+/// Most descriptors in one message; further ones are closed.
 const FILES_MAX: usize = 4;
 
 /// A datagram socket in the file system, on which a supervisor receives messages of workers.
 pub struct NotifySocket {
     socket: UnixDatagram,
     path: PathBuf,
-    /// Device and inode of its file.
+    /// Device and inode of the socket's file.
     made: (u64, u64),
 }
 
@@ -28,7 +28,8 @@ pub struct NotifySocket {
 pub type Heard = (NotifyMessage, Option<OwnedFd>);
 
 impl NotifySocket {
-    /// Listens at `path` in place of a previous listener: messages to that path arrive at this socket from now on.
+    /// Creates the socket at `path`, in place of an earlier socket there. From now on messages to `path` arrive at
+    /// this socket.
     ///
     /// # Errors
     /// Errors of the system.
@@ -58,7 +59,7 @@ impl NotifySocket {
         self.socket.async_io(Interest::READABLE, || receive(&self.socket)).await
     }
 
-    /// Returns a message of a worker that has arrived already, if there is one.
+    /// Returns a message that has already arrived; `None` if there is none.
     pub fn heard(&self) -> Option<Heard> {
         receive(&self.socket).ok()
     }

@@ -1,29 +1,31 @@
-//! The pause before a process that has died is started again.
+//! The pause before the next worker is started after one has ended unexpectedly.
 
 use std::time::Duration;
 
-/// Life of a process that did not die of its start.
+/// Lifetime of a worker that did not end because of its start.
 const LONG_LIFE: Duration = Duration::from_secs(1);
 
-/// The pause after the second quick death. It doubles after each further one.
+/// The pause after the second worker with a shorter lifetime. It doubles after each further one.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Longest pause before a worker is restarted. Users of attached devices wait for the pause and the start, 5 s
+/// Longest pause before the next worker is started. Users of attached devices wait for the pause and the start, 5 s
 /// together.
 pub const PAUSE_MAX: Duration = Duration::from_secs(3);
 
-/// Quick deaths in a row after which the worker is not restarted automatically: about a minute of trying.
+/// Number of consecutive workers with a short lifetime after which no further worker is started automatically: about
+/// a minute of tries.
 pub const GIVE_UP_AFTER: u32 = 24;
 
-/// Counter of quick deaths of the workers of a graph, which determines the pause before a restart.
+/// Counter of consecutive workers of a graph with a short lifetime, from which the pause before the next start
+/// follows.
 #[derive(Debug, Default)]
 pub struct Pace {
     quick: u32,
 }
 
 impl Pace {
-    /// Returns the pause before a restart, after a worker that lived for `lived`; `None` after too many quick deaths.
-    /// After a long life the restart is immediate, because users of attached devices wait for it.
+    /// Returns the pause before the next start, after a worker that lived for `lived`; `None` after too many workers
+    /// with a short lifetime. After a longer lifetime there is no pause, because users of attached devices wait.
     pub fn after(&mut self, lived: Duration) -> Option<Duration> {
         if lived >= LONG_LIFE {
             self.quick = 0;
@@ -37,7 +39,7 @@ impl Pace {
         }
     }
 
-    /// Resets the number of quick deaths to zero.
+    /// Sets the number of consecutive workers with a short lifetime to zero.
     pub fn reset(&mut self) {
         self.quick = 0;
     }

@@ -1,4 +1,4 @@
-//! The file of a graph's local state. `docs/formats/state.md` defines it.
+//! The state file with the local state of a graph. `docs/formats/state.md` defines it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 /// Version of the state file that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// Maximum length of a state file in bytes: two of the longest specs, with every character escaped, are shorter.
+/// Length in bytes of the longest state file. Two of the longest specs are shorter, even with every character
+/// escaped.
 pub const RECORD_MAX_BYTES: usize = 32 << 20;
 
-/// The beginning of the file.
+/// The beginning of a state file.
 const MAGIC: &str = "cairn-state";
 
-/// Length of the longest first line.
+/// Length in bytes of the longest first line of a state file.
 const HEAD_MAX_BYTES: usize = 64;
 
 /// The local state of a graph, kept in a state file of the daemon.
@@ -25,17 +26,17 @@ const HEAD_MAX_BYTES: usize = 64;
 pub struct Record {
     /// Name of the graph.
     pub name: String,
-    /// Directory to which relative paths in the spec refer.
+    /// Directory in which relative paths in the spec begin.
     pub directory: PathBuf,
-    /// The present source of the graph.
+    /// The source of the present spec.
     pub source: Source,
-    /// The source of a change that was in progress.
+    /// The source of the spec of a live change that has begun and not ended; `None` if there is none.
     pub next: Option<Source>,
     /// Options for serving the graph.
     pub options: Options,
 }
 
-/// The source from which a graph is started.
+/// The source of a graph's spec.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
@@ -45,34 +46,34 @@ pub enum Source {
         file: String,
         /// Text of the spec.
         text: String,
-        /// Variables that the spec uses and that had a value, with the values.
+        /// Values of the variables that the spec uses. A variable without a value is left out.
         variables: BTreeMap<String, String>,
     },
-    /// The labels of the disks of the graph, and the settings that labels do not hold.
+    /// The labels of the graph's disks, and the facts that labels do not contain.
     Labels {
-        /// The spec in the labels.
+        /// The spec from the labels.
         text: String,
         /// Kind and path (or address) of each disk, by disk name.
         disks: BTreeMap<String, (String, String)>,
         /// Sources of the keys of devices, by device name.
         keys: BTreeMap<String, String>,
-        /// Other options that labels do not hold, by device name.
+        /// Other options that labels do not contain, by device name.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         options: BTreeMap<String, BTreeMap<String, String>>,
     },
 }
 
-/// Options for serving a graph, independent of its source.
+/// Options for serving a graph, for every source of its spec.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// Whether exports of the graph refuse writes.
+    /// Whether all exports of the graph refuse writes.
     pub read_only: bool,
-    /// Whether the graph is opened without absent disks, if all data are on the others.
+    /// Whether the graph is started without its missing disks, if the other disks have all data.
     pub degraded: bool,
-    /// Whether `listen` may contain addresses of unencrypted TCP beyond loopback.
+    /// Whether `listen` may contain unencrypted TCP addresses beyond loopback.
     pub insecure: bool,
-    /// Addresses at which clients connect. If empty, those of the spec count.
+    /// Addresses at which the server listens. If there are none, it listens at those of the spec.
     pub listen: Vec<String>,
 }
 

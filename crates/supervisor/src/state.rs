@@ -1,4 +1,4 @@
-//! The directory of local state, with one sub-directory for each graph. `docs/formats/state.md` defines it.
+//! The directory of a daemon's local state, with one subdirectory for each graph. `docs/formats/state.md` defines it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,25 +15,26 @@ const LOCK: &str = "lock";
 const GRAPH: &str = "graph";
 const NEW: &str = "graph.new";
 
-/// Longest name of a graph: as in a spec.
+/// Length in bytes of the longest name of a graph, the same as in a spec.
 const NAME_MAX_BYTES: usize = 64;
 
-/// Mode bits that must not be set: other users have no access.
+/// Mode bits that must not be set, because they permit access by other users.
 const OTHERS: u32 = 0o077;
 
 /// The state directory of a daemon, locked while this process uses it.
 pub struct State {
     path: PathBuf,
-    /// Held, not read.
+    /// The locked file. It is never read through this handle.
     _lock: File,
 }
 
-/// Returns the path of the state file of the graph `name`, in a state directory that another process may hold.
+/// Returns the path of the state file of the graph `name` in the state directory `state`, which may be open in
+/// another process.
 pub fn file_in(state: &Path, name: &str) -> PathBuf {
     state.join(name).join(GRAPH)
 }
 
-/// A graph in the state directory.
+/// A graph with a subdirectory in the state directory.
 pub struct Entry {
     /// Name of the graph, which is also the name of its subdirectory.
     pub name: String,
@@ -45,8 +46,8 @@ impl State {
     /// Locks the state directory at `path` for this process, and creates it if there is none.
     ///
     /// # Errors
-    /// `Invalid` if the path is no directory; `Denied` if other users have access, or it belongs to another user;
-    /// `InUse` with the process that holds it; errors of the system.
+    /// `Invalid` if the path is no directory; `Denied` if other users have access to it, or if it belongs to another
+    /// user; `InUse` with the process that has it locked; errors of the system.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let path = std::path::absolute(path).map_err(|error| failed(&error))?;
@@ -72,7 +73,8 @@ impl State {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Returns the id of the process that holds the state directory at `path`, or held it last.
+    /// Returns the id of the process that has, or had last, the state directory at `path` locked; `None` if it is not
+    /// known.
     pub fn holder(path: &Path) -> Option<u32> {
         worker_lock::number(&mut File::open(path.join(LOCK)).ok()?).ok()
     }
@@ -107,11 +109,11 @@ impl State {
         Ok(entries)
     }
 
-    /// Writes the state file of a graph. The state is durable when this returns.
+    /// Writes the state file of a graph. The file is durable when the method returns.
     ///
     /// # Errors
-    /// `Invalid` for an invalid name; `Limit`, `NoSpace` and other errors of the system. In these cases the previous
-    /// state file is unchanged.
+    /// `Invalid` for an invalid name of a graph; `Limit`, `NoSpace` and other errors of the system. After an error
+    /// the previous state file is unchanged.
     pub fn write(&self, record: &Record) -> Result<()> {
         if !is_name(&record.name) {
             let words = format!(
@@ -160,7 +162,7 @@ impl Record {
         read(file)
     }
 
-    /// Replaces the state file `file` as a whole, durably, or leaves the existing one unchanged.
+    /// Replaces the state file `file` durably, or leaves the existing file unchanged.
     ///
     /// # Errors
     /// As [`State::write`].
@@ -197,7 +199,8 @@ fn is_name(name: &str) -> bool {
     begins && name.len() <= NAME_MAX_BYTES && name.bytes().all(known)
 }
 
-/// Checks that a record is in the directory of its own name. Otherwise two graphs would have the same disks.
+/// Checks that `record`, from the subdirectory `name`, is that of the graph `name`. Otherwise two graphs could have
+/// the same disks.
 fn is_named(record: Record, name: &str) -> Result<Record> {
     if record.name == name {
         return Ok(record);

@@ -1,4 +1,4 @@
-//! One process, from its start until it is completely gone.
+//! A worker process, from its start until its last thread has ended.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,11 +10,11 @@ use rustix::process::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A worker process, held by a pidfd: it cannot be confused with a later process of the same number.
+/// A worker process, identified by a pidfd, so that no later process with the same id is taken for it.
 pub struct Worker {
     pid: u32,
     handle: AsyncFd<OwnedFd>,
-    /// The child, if this process has started it.
+    /// The child process, if this process has started the worker.
     child: Option<Child>,
 }
 
@@ -27,7 +27,7 @@ impl Worker {
         Ok(Self { pid: child.id(), handle, child: Some(child) })
     }
 
-    /// Opens a worker process that another process has started; `None` if the worker is gone.
+    /// Opens a worker process that another process has started; `None` if it has ended.
     pub fn adopt(pid: u32) -> io::Result<Option<Self>> {
         match handle(pid) {
             Ok(handle) => Ok(Some(Self { pid, handle, child: None })),
@@ -43,7 +43,7 @@ impl Worker {
         self.pid
     }
 
-    /// Sends a signal to the worker. If the worker is gone, nothing happens.
+    /// Sends a signal to the worker, if the worker has not ended.
     pub fn signal(&self, signal: Signal) {
         // It may have ended just now; `gone` reports that.
         let _ = pidfd_send_signal(self.handle.get_ref(), signal);
@@ -55,7 +55,8 @@ impl Worker {
         let _ = self.handle.readable().await;
     }
 
-    /// Reaps the worker after its end. Returns the exit status if this process has started the worker.
+    /// Removes the ended worker from the process table. Returns the exit status if the worker was a child of this
+    /// process.
     pub fn reap(mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut().and_then(|child| child.wait().ok());
         if status.is_none() {

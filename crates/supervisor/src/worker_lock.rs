@@ -1,4 +1,4 @@
-//! The lock of the worker of a graph: a file that it locks while it lives.
+//! The lock of a graph's worker: a file that the worker locks as long as it runs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -9,13 +9,13 @@ use block::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// Longer than the longest process id.
+/// Length in bytes that is read of a lock file: more than the longest process id.
 const NUMBER_MAX_BYTES: u64 = 32;
 
-/// The lock of the worker of a graph, held by this process.
+/// The lock of a graph's worker, held by this process.
 pub struct WorkerLock(#[expect(dead_code, reason = "it is held, not read")] File);
 
-/// The holder of a worker lock.
+/// The holder of the lock of a graph's worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockHolder {
     /// The lock is free.
@@ -28,7 +28,7 @@ impl WorkerLock {
     /// Takes the worker lock at `path` for this process.
     ///
     /// # Errors
-    /// `InUse` with the process that holds it; errors of the system.
+    /// `InUse` with the process that holds the lock; errors of the system.
     pub fn take(path: &Path) -> Result<Self> {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let mut file = open(path).map_err(|error| failed(&error))?;
@@ -45,11 +45,11 @@ impl WorkerLock {
         Ok(Self(file))
     }
 
-    /// Returns the holder of the worker lock at `path`. Takes the lock for a moment, and a worker that takes it just
-    /// then is refused: call this only while no worker is being started.
+    /// Returns the holder of the worker lock at `path`. To check, it takes the lock for a moment, in which a starting
+    /// worker is refused. So it may be called only while no worker is being started.
     ///
     /// # Errors
-    /// Errors of the system; `Corrupt` if the lock is held, but its file has no process id.
+    /// Errors of the system; `Corrupt` if the lock is held and its file has no process id.
     pub fn holder(path: &Path) -> Result<LockHolder> {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let mut file = open(path).map_err(|error| failed(&error))?;
@@ -83,7 +83,7 @@ pub(crate) fn sign(file: &mut File) -> io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
-/// Reads the id of the process that has written it into a worker lock file.
+/// Reads the id of a process from a lock file.
 pub(crate) fn number(file: &mut File) -> io::Result<u32> {
     let mut text = String::new();
     file.take(NUMBER_MAX_BYTES).read_to_string(&mut text)?;

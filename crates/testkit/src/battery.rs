@@ -13,30 +13,31 @@ use crate::refusal::{Broken, Refusal};
 use crate::strict::Inject;
 use crate::subject::Subject;
 
-/// Most calls of a lower at which an error is injected. They are spread over all calls if there are more.
+/// Most requests to a lower at which the battery injects an error. If a lower gets more requests, the errors are
+/// spread over them.
 const POINTS: u64 = 40;
 
-/// Counts of a subject that has passed.
+/// Counts of the battery for a subject that has passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Passed {
-    /// Number of worlds that were run.
+    /// Number of simulated worlds that were run.
     pub runs: u64,
-    /// Number of requests with correct answers.
+    /// Number of requests with correct replies.
     pub requests: u64,
-    /// Number of errors injected into lowers.
+    /// Number of errors that were injected into lowers.
     pub errors: u64,
 }
 
-/// Returns the number of seeds for a subject; `CAIRN_BATTERY_SEEDS` limits it for a quick look.
+/// Returns the number of seeds for a subject. `CAIRN_BATTERY_SEEDS` limits the number for a quick test.
 fn seeds(subject: &Subject) -> u64 {
     let most = std::env::var("CAIRN_BATTERY_SEEDS").ok().and_then(|text| text.parse().ok());
     most.unwrap_or(u64::MAX).min(subject.seeds)
 }
 
-/// Runs the battery on a subject.
+/// Runs all parts of the battery on a subject.
 ///
 /// # Errors
-/// The first rule that it breaks, with the seed that shows the violation.
+/// The first rule that the subject breaks, with the seed that shows the violation.
 pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
     let mut passed = Passed::default();
     for fuse in [false, true] {
@@ -69,7 +70,7 @@ pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
 }
 
 impl Passed {
-    /// Runs `scene` in a new world. A panic counts as a broken rule. Returns the number of calls of each lower.
+    /// Runs `scene` in a new world. A panic breaks a rule too. Returns the number of requests that each lower got.
     fn run(
         &mut self,
         subject: &Subject,
@@ -93,7 +94,8 @@ impl Passed {
         })
     }
 
-    /// Injects an error at every call of every lower, once and then permanently.
+    /// Runs a scene with an error injected at each request of each lower: once for that request, and once for all
+    /// later requests too.
     fn errors(&mut self, subject: &Subject, fuse: bool) -> Result<(), Refusal> {
         let calls = self.run(subject, "errors", 0, fuse, |bench| {
             bench.begin(3, 20, UNDISTURBED);
@@ -113,13 +115,13 @@ impl Passed {
     }
 }
 
-/// No request is abandoned.
+/// Requests whose clients all wait for the reply.
 const UNDISTURBED: Mix = Mix { abandon: 0, ..Mix::ALL };
 
-/// Few requests ask for durability, so that a power cut may lose many writes.
+/// Few requests with flush or FUA, so that a power cut may lose many writes.
 const CARELESS: Mix = Mix { flush: 1, fua: 0, ..Mix::ALL };
 
-/// Flushes are frequent, so that a write lost by one is found.
+/// Many requests with flush or FUA, so that a write which a power cut has lost is found.
 const CAREFUL: Mix = Mix { flush: 25, fua: 300_000, abandon: 0, ..Mix::ALL };
 
 fn facts(bench: &mut Bench) -> Result<(), Refusal> {
@@ -149,7 +151,7 @@ fn overlaps(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Sends requests of maximal length, several at once.
+/// Sends requests of the greatest length, several at the same time.
 fn long_requests(bench: &mut Bench) -> Result<(), Refusal> {
     let longest = Some(bench.facts().max_transfer.into());
     bench.begin(6, 10, Mix { longest, ..Mix::ALL });
@@ -188,7 +190,7 @@ fn kills(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Closes it in order and starts it again, several times.
+/// Closes the subject in order and starts it again, several times.
 fn restarts(bench: &mut Bench) -> Result<(), Refusal> {
     for _ in 0..3 {
         bench.begin(4, 20, UNDISTURBED);
@@ -198,8 +200,8 @@ fn restarts(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Changes a running graph: builds it again, and commits or discards the change. Until then the device is uncommitted,
-/// and its state is held back.
+/// Makes live changes of the subject's graph: builds the graph again, and commits or undoes the change. Before that
+/// the device is uncommitted, and writes of its state are held back.
 fn changes(bench: &mut Bench) -> Result<(), Refusal> {
     let draw = Stream::new(bench.world.seed(), "change", 0);
     if draw.below(2) == 0 {
@@ -214,13 +216,13 @@ fn changes(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Removes the labels and keeps the bytes.
+/// Removes the labels of used disks, whose bytes remain.
 fn used_disks(bench: &mut Bench) -> Result<(), Refusal> {
     bench.begin(4, 20, UNDISTURBED);
     bench.refuses_used()
 }
 
-/// Lets a lower fail that works again after the next start. The stale bytes on it must not be read.
+/// Lets a lower fail that works again after the next start. The stale bytes of the lower must not be read.
 fn relapses(bench: &mut Bench) -> Result<(), Refusal> {
     for round in 0..4 {
         // All copies must be equal, and known to be, before a lower may fail.

@@ -1,4 +1,4 @@
-//! A subject at work: a world, its lowers, clients, and the model that checks them.
+//! A subject under test: its world, its lowers, its clients, and the model that checks the replies.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::refusal::{Broken, Refusal};
 use crate::strict::{Strict, Watch};
 use crate::subject::{LowerSpec, Subject, disk_path};
 
-/// Longer than any operation in flight takes.
+/// Longest time that an operation in flight takes, in virtual time.
 const SETTLE: Duration = Duration::from_secs(120);
 
-/// Interval at which an injected error is looked for.
+/// Interval of the checks whether an error was injected.
 const INJECTED_STEP: Duration = Duration::from_micros(20);
 
-/// Number of such intervals: together longer than the clients work.
+/// Number of these intervals: together longer than the clients send requests.
 const INJECTED_STEPS: u32 = 1000;
 
-/// A lower: its disk and its watch.
+/// A lower of the subject: its disk, and the watch of its requests.
 pub(crate) struct Member {
     pub disk: Rc<SimDisk>,
     pub watch: Rc<Watch>,
@@ -38,21 +38,21 @@ pub(crate) struct Bench<'s> {
     pub model: Rc<Model>,
     pub tally: Rc<Tally>,
     subject: &'s Subject,
-    /// The labels of the lowers.
+    /// The labels of the lowers' disks.
     shelf: Rc<Shelf>,
     fuse: bool,
     starts: u64,
     running: Option<Running>,
-    /// The report at the end of the last start.
+    /// The report of the subject at the end of its last run.
     reported: Report,
 }
 
-/// One start of the subject.
+/// One run of the subject, from a start to its end.
 struct Running {
     graph: Assembly,
     top: PartId,
     client: Client,
-    /// Bytes of buffers that the devices hold permanently.
+    /// Bytes of the buffer pool that the devices use permanently.
     kept_bytes: usize,
 }
 
@@ -83,7 +83,8 @@ impl<'s> Bench<'s> {
         Ok(bench)
     }
 
-    /// Reads the initial bytes. Under an encryption, blank blocks are junk, and must not change either.
+    /// Reads the initial bytes of the volume into the model. Under encryption, blank blocks read as junk, which must
+    /// not change either.
     fn learn(&self) -> Result<(), Refusal> {
         self.world.block_on(self.worker(0, Mix::ALL).learn()).map_err(stuck)
     }
@@ -92,7 +93,7 @@ impl<'s> Bench<'s> {
         self.running.as_ref().expect("the device runs between its start and its close")
     }
 
-    /// Builds the subject over its lowers.
+    /// Builds the subject over its lowers, and starts a run.
     fn start(&mut self) -> Result<(), Error> {
         self.starts += 1;
         let (env, seed) = (self.world.env(), self.world.seed());
@@ -122,23 +123,23 @@ impl<'s> Bench<'s> {
         self.running().client.clone()
     }
 
-    /// The graph, and the device under test in it.
+    /// Returns the graph of the run, and the device under test in it.
     pub fn top(&self) -> (&Assembly, PartId) {
         let running = self.running();
         (&running.graph, running.top)
     }
 
-    /// Arguments for the commands of this subject.
+    /// Returns the arguments for commands to the subject.
     pub fn arguments(&self) -> &'s [&'static str] {
         self.subject.arguments
     }
 
-    /// The kinds of the subject.
+    /// Returns the kinds of the subject.
     pub fn registry(&self) -> Registry {
         self.subject.registry
     }
 
-    /// Returns the facts of the top.
+    /// Returns the facts about the device under test.
     pub fn facts(&self) -> &block::Info {
         let running = self.running();
         running.graph.info(running.top)
@@ -155,36 +156,36 @@ impl<'s> Bench<'s> {
         }
     }
 
-    /// Starts clients that send `requests` requests each. They go on after this returns.
+    /// Starts `clients` clients that send `requests` requests each. It does not wait for them.
     pub fn begin(&self, clients: u64, requests: u64, mix: Mix) {
         (0..clients).for_each(|n| self.worker(n, mix).start(requests));
     }
 
-    /// Waits until all clients have finished.
+    /// Waits until all clients have finished, and checks their results.
     pub fn finish(&self) -> Result<(), Refusal> {
         self.world.block_on(self.tally.idle()).map_err(stuck)?;
         self.judge()
     }
 
-    /// Waits until `more` further flushes have succeeded.
+    /// Waits until `more` further flushes of clients have succeeded.
     pub fn flushes(&self, more: u64) -> Result<(), Refusal> {
         let flushes = self.tally.flushes.get() + more;
         self.world.block_on(self.tally.until_flushes(flushes)).map_err(stuck)
     }
 
-    /// Lets time pass.
+    /// Lets virtual time pass.
     pub fn pass(&self, time: Duration) -> Result<(), Refusal> {
         self.world.run(self.world.env().now().after(time)).map_err(stuck)
     }
 
-    /// Reads and checks everything.
+    /// Reads the whole volume, and checks the bytes.
     pub fn verify(&self) -> Result<(), Refusal> {
         let worker = self.worker(u64::from(u32::MAX), Mix::ALL);
         self.world.block_on(worker.verify()).map_err(stuck)?;
         self.judge()
     }
 
-    /// Returns the first violation found so far as an error.
+    /// Returns the first violation of a rule so far as an error.
     pub fn judge(&self) -> Result<(), Refusal> {
         if let Some(wrong) = &*self.tally.wrong.borrow() {
             return Err(Refusal::new(Broken::Bytes(wrong.rule), &wrong.words));
@@ -204,7 +205,7 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Checks that an injected error of a lower is masked, if there is redundancy.
+    /// Checks that no client got an error of a lower, if the subject has redundancy.
     pub fn masked(&self) -> Result<(), Refusal> {
         self.judge()?;
         if self.redundancy() > 0
@@ -217,7 +218,8 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Waits until no request is in flight. Checks that all requests were answered and all buffers returned.
+    /// Waits until no request is in flight. Checks that all requests were answered, and that all buffers were
+    /// returned.
     pub fn settle(&self) -> Result<(), Refusal> {
         self.pass(SETTLE)?;
         let running = self.running();
@@ -236,7 +238,7 @@ impl<'s> Bench<'s> {
         self.judge()
     }
 
-    /// Waits until an error has been injected into that lower, but not longer than the clients work.
+    /// Waits until an error was injected into `lower`, but not longer than the clients send requests.
     pub fn injected(&self, lower: usize) -> Result<(), Refusal> {
         let before = self.members[lower].watch.injected.get();
         for _ in 0..INJECTED_STEPS {
@@ -248,20 +250,20 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Whether the subject reports no failure. A failure of its own work reaches no client, so it must show in the
-    /// health or in the counter `failed`.
+    /// Whether the subject reports no failure. A failure in background work does not reach a client, so it must
+    /// appear in the health or in the counter `failed`.
     pub fn is_well(&self) -> bool {
         let report = self.report();
         report.health == Health::Ok
             && !report.counters.iter().any(|(name, n)| *name == "failed" && *n > 0)
     }
 
-    /// Returns the number of lowers that may fail without an error above.
+    /// Returns the number of lowers that may fail at the same time without an error for clients.
     pub fn redundancy(&self) -> usize {
         self.subject.redundancy
     }
 
-    /// Checks that all lowers hold the same bytes, if they should.
+    /// Checks that all lowers have the same bytes, if the subject keeps copies.
     pub fn compare(&self) -> Result<(), Refusal> {
         if !self.subject.copies {
             return Ok(());
@@ -279,7 +281,7 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Cuts the power of all disks at once, and starts the subject again.
+    /// Cuts the power of all disks at the same moment, and starts the subject again.
     pub fn power_cut(&mut self) -> Result<(), Refusal> {
         let draw = Stream::new(self.world.seed(), "policy", self.starts);
         self.world.drop_tasks();
@@ -294,7 +296,7 @@ impl<'s> Bench<'s> {
         self.start_again()
     }
 
-    /// Flushes and closes the subject in order, and starts it in a new process.
+    /// Flushes and closes the subject in order, and starts it again in a new process.
     pub fn restart(&mut self) -> Result<(), Refusal> {
         self.close()?;
         self.start_again()
@@ -314,7 +316,7 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Kills the process, and starts the subject in a new one once the disks are free.
+    /// Kills the process, and starts the subject in a new process when the disks are free.
     pub fn kill(&mut self) -> Result<(), Refusal> {
         self.world.kill();
         self.ended();
@@ -323,7 +325,7 @@ impl<'s> Bench<'s> {
         self.start_again()
     }
 
-    /// Changes a running graph: builds it again, and commits or discards the change.
+    /// Makes a live change: closes the subject, builds it again as uncommitted, and commits or undoes the change.
     pub fn change(&mut self, taken_back: bool, meanwhile: Duration) -> Result<(), Refusal> {
         self.close()?;
         self.shelf.hold_back();
@@ -344,7 +346,7 @@ impl<'s> Bench<'s> {
         self.start_again()
     }
 
-    /// Gives the lowers new labels and keeps their bytes.
+    /// Gives the disks of the lowers new labels. Their bytes remain.
     pub fn relabel(&mut self) -> Result<(), Refusal> {
         self.close()?;
         self.shelf.forget(true);
@@ -356,7 +358,7 @@ impl<'s> Bench<'s> {
         self.learn()
     }
 
-    /// Checks that the subject refuses used lowers without a state, and changes no byte.
+    /// Checks that the subject refuses to start on used disks without a state, and changes no byte.
     pub fn refuses_used(&mut self) -> Result<(), Refusal> {
         self.close()?;
         self.shelf.forget(false);
@@ -377,14 +379,14 @@ impl<'s> Bench<'s> {
         }
     }
 
-    /// Returns the bytes of all lowers.
+    /// Returns the bytes of all lowers' disks.
     fn peek(&self) -> Vec<Vec<u8>> {
         let lowers = self.members.iter().zip(&self.subject.lowers);
         let whole = |size| ByteRange::new(0, size).expect("a lower has at least one byte");
         lowers.map(|(member, lower)| member.disk.peek(whole(lower.size))).collect()
     }
 
-    /// Starts the subject again, and checks its promise about the reports before and after.
+    /// Starts the subject again, and checks its promise about the reports before and after the start.
     fn start_again(&mut self) -> Result<(), Refusal> {
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))?;
         let Some(promise) = &self.subject.promise else { return Ok(()) };
@@ -392,7 +394,7 @@ impl<'s> Bench<'s> {
             .map_err(|words| Refusal::new(Broken::Promise, words))
     }
 
-    /// Returns the current report.
+    /// Returns the present report of the device under test.
     fn report(&self) -> Report {
         let Running { graph, top, .. } = self.running();
         graph.report(*top)

@@ -1,4 +1,4 @@
-//! The battery's part about commands.
+//! The part of the battery about commands.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sim::workload::Mix;
 use crate::bench::{Bench, stuck};
 use crate::refusal::{Broken, Refusal};
 
-/// Texts that are no arguments of any verb, arguments of every shape, and members that do not exist.
+/// Arguments for commands: texts that are valid for no verb, values of every type, and members that do not exist.
 const ARGUMENTS: [&str; 15] = [
     "",
     "{",
@@ -27,10 +27,11 @@ const ARGUMENTS: [&str; 15] = [
     r#"{"action":"resume"}"#,
 ];
 
-/// For the answer to a command. One that waits for an event is withdrawn afterwards.
+/// Longest wait for the answer to a command. A command that waits for an event is dropped after it.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Sends every command that the subject knows while clients are at work, with all of [`ARGUMENTS`] and those of the subject.
+/// Sends every command that the subject knows while clients send requests, with all of [`ARGUMENTS`] and the
+/// arguments of the subject.
 pub fn commands(bench: &mut Bench<'_>) -> Result<(), Refusal> {
     bench.begin(4, 30, Mix { abandon: 0, ..Mix::ALL });
     let (graph, top) = bench.top();

@@ -1,4 +1,4 @@
-//! Labels in memory: the state of devices, without disks. They have the freedoms of labels on disks.
+//! Labels in memory, which store states of devices without disks. They have the freedoms of labels on disks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,15 @@ use sim::{Labels, PartId};
 
 use crate::strict::Watch;
 
-/// Longest write of a label: longer than requests take, so that a device which does not wait for it is found.
+/// Longest time that a write of a label takes, in nanoseconds: longer than requests take, so that a device which does
+/// not wait for the write is found.
 const WRITE_NS_MAX: u64 = 8_000_000;
 
-/// The labels of some disks. They outlive the devices: each start reads them again.
+/// The labels of some disks. They outlive the devices, and each start reads them again.
 pub struct Shelf {
-    /// The states of devices on each disk, by the name of the device.
+    /// The state of each device on each disk, by the name of the device.
     disks: RefCell<BTreeMap<PartId, BTreeMap<String, StoredState>>>,
-    /// Devices that were started before. For each device the disks are new once.
+    /// Devices that were started before. At the first start of a device the disks are new for it.
     known: RefCell<BTreeSet<String>>,
     clean: Cell<bool>,
     writes: Cell<u64>,
@@ -30,19 +31,19 @@ pub struct Shelf {
     dead: Cell<Option<PartId>>,
     held: Cell<bool>,
     waiting: Notify,
-    /// Writes since the devices became uncommitted; `None` if they are committed.
+    /// Writes that were held back since the devices became uncommitted; `None` if the devices are committed.
     unsure: RefCell<Option<Vec<(PartId, String, StoredState)>>>,
     sure: Notify,
     env: Env,
     draw: Stream,
-    /// Watches of the disks. They decide which writes fail, as for other calls of a disk.
+    /// Watches of the disks. They decide which writes fail, as for requests to a disk.
     watches: Vec<Rc<Watch>>,
 }
 
 impl Shelf {
-    /// Makes an empty store on disks that are new until the first start. A write takes some time and reaches the disks
-    /// one after the other, in any order. It counts as a call of each disk's watch, and fails if the watch says so. The
-    /// disk may then have either state.
+    /// Creates labels without states on disks that are new until the first start. A write takes some time, and
+    /// reaches the disks one after the other in any order. Each disk's watch counts the write as a request, and may
+    /// make it fail. Then the disk may have the old or the new state.
     pub fn strict(env: &Env, draw: Stream, watches: Vec<Rc<Watch>>) -> Rc<Self> {
         Rc::new(Self {
             disks: RefCell::default(),
@@ -61,19 +62,19 @@ impl Shelf {
         })
     }
 
-    /// Records whether the disks are closed after everything acknowledged was flushed.
+    /// Sets whether the disks were closed in order, with every acknowledged write flushed.
     pub fn close(&self, clean: bool) {
         self.clean.set(clean);
     }
 
-    /// Returns the first state on the first disk.
+    /// Returns the first state on the first disk; `None` if there is none.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         let disks = self.disks.borrow();
         let (_, state) = disks.first_key_value()?.1.first_key_value()?;
         (state.sequence > 0).then(|| state.bytes.clone())
     }
 
-    /// Replaces all states with `bytes`. With `None`, all states are removed.
+    /// Replaces all states with `bytes`; `None` removes all states.
     pub fn put(&self, bytes: Option<Vec<u8>>) {
         for cells in self.disks.borrow_mut().values_mut() {
             for cell in cells.values_mut() {
@@ -84,28 +85,28 @@ impl Shelf {
         }
     }
 
-    /// Sets whether writes fail from now on.
+    /// Sets whether all later writes fail.
     pub fn fail(&self, fails: bool) {
         self.fails.set(fails);
     }
 
-    /// Sets a disk on which writes fail from now on; `None` for no disk.
+    /// Sets the disk on which all later writes fail; `None` for no disk.
     pub fn dead(&self, disk: Option<PartId>) {
         self.dead.set(disk);
     }
 
-    /// Sets whether writes wait from now on. Waiting writes go on when this ends.
+    /// Sets whether writes wait. Waiting writes continue when they need not wait any more.
     pub fn hold(&self, held: bool) {
         self.held.set(held);
         self.waiting.wake();
     }
 
-    /// Holds back all writes from now on; devices are uncommitted.
+    /// Makes the devices uncommitted: all later writes are held back.
     pub fn hold_back(&self) {
         self.unsure.replace(Some(Vec::new()));
     }
 
-    /// Commits the devices, and keeps the writes that were held back.
+    /// Commits the devices, and carries out the writes that were held back.
     pub fn release(&self) {
         for (disk, device, state) in self.unsure.take().into_iter().flatten() {
             self.place(disk, &device, &state);
@@ -113,12 +114,12 @@ impl Shelf {
         self.sure.wake();
     }
 
-    /// Discards the writes that were held back, together with their devices.
+    /// Drops the writes that were held back, because the change with their devices was undone.
     pub fn take_back(&self) {
         self.unsure.take();
     }
 
-    /// Removes all states. With `fresh`, the disks count as new.
+    /// Removes all states. With `fresh`, the disks are new again.
     pub fn forget(&self, fresh: bool) {
         self.disks.borrow_mut().clear();
         if fresh {
@@ -126,7 +127,7 @@ impl Shelf {
         }
     }
 
-    /// Returns the number of writes so far. A write to several disks counts once.
+    /// Returns the number of writes so far. A write to several disks is one write.
     pub fn writes(&self) -> u64 {
         self.writes.get()
     }
@@ -196,7 +197,7 @@ impl Labels for Shelf {
     }
 }
 
-/// The state store of one device, as found at its start.
+/// The state store of one device, with the states that its start has found.
 struct Look {
     shelf: Rc<Shelf>,
     device: String,

@@ -1,4 +1,4 @@
-//! The data of NBD options, encoded as the specification describes, and not by the codec that a test checks.
+//! The data of NBD options, encoded as the specification defines them, and not by the codec under test.
 
 /// Encodes the data of `NBD_OPT_INFO` and `NBD_OPT_GO`: an export, and the requested facts.
 pub fn info_data(name: &str, wanted: &[u16]) -> Vec<u8> {
@@ -9,7 +9,7 @@ pub fn info_data(name: &str, wanted: &[u16]) -> Vec<u8> {
 }
 
 /// Encodes the data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`: an export, and the queries for
-/// contexts.
+/// metadata contexts.
 pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = text(name);
     data.extend((queries.len() as u32).to_be_bytes());
@@ -17,7 +17,7 @@ pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// Encodes a text with its length in front.
+/// Encodes a text with its length before it.
 fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
 }

@@ -1,53 +1,53 @@
-//! The reasons for which the battery refuses a device.
+//! The reasons for which the battery refuses a subject.
 
 use std::fmt;
 
 use sim::Rule;
 
-/// The rule that was broken.
+/// The rule that a subject has broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
-    /// A rule about bytes.
+    /// A rule about the bytes of a volume.
     Bytes(Rule),
     /// Every request completes.
     Completes,
-    /// Buffers and slots are returned.
+    /// All buffers and slots are returned after a request.
     Returns,
-    /// An error of a lower is reported, or masked by redundancy. Without such an error there is none.
+    /// An error of a lower is reported, or masked by redundancy. A request fails only after an error of a lower.
     Errors,
-    /// Requests to a lower respect its facts.
+    /// Requests to a lower respect the facts about the lower.
     Seam,
     /// A payload does not change while its write is in flight.
     Payload,
-    /// Copies are equal once no request is in flight.
+    /// All copies are equal when no request is in flight.
     Copies,
-    /// Size, block size and limits are consistent.
+    /// Size, block size and limits of the device are consistent.
     Facts,
-    /// Nothing panics.
+    /// No code panics.
     Panic,
     /// The device can be built.
     Builds,
-    /// Used disks without a state are refused, and their bytes do not change.
+    /// A subject refuses used disks without a state, and does not change their bytes.
     Foreign,
-    /// A promise of the subject about its report.
+    /// The report of the subject is as the subject promises.
     Promise,
-    /// Commands are declared, and cross to other processes unchanged.
+    /// Commands are declared, and are the same after encoding and decoding.
     Commands,
 }
 
-/// The refusal of a device.
+/// The refusal of a subject by the battery.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// The rule.
+    /// The rule that the subject has broken.
     pub broken: Broken,
-    /// A description of the violation.
+    /// A description of the violation in words.
     pub words: String,
-    /// The part of the battery, its seed, and whether the graph was fused.
+    /// The part of the battery, its seed, and whether the tables of the graph were fused.
     pub place: String,
 }
 
 impl Refusal {
-    /// Makes a refusal without a place.
+    /// Creates a refusal; the battery adds the place.
     pub fn new(broken: Broken, words: impl fmt::Display) -> Self {
         Self { broken, words: words.to_string(), place: String::new() }
     }

@@ -1,30 +1,30 @@
-//! Runs the body of a fuzz target over seeded inputs, the same few thousand in each `cargo test`.
+//! Runs the body of a fuzz target over a few thousand inputs, which are the same in each `cargo test`.
 
 use sim::draw::Stream;
 
-/// Number of inputs for a body.
+/// Number of inputs for the body of a fuzz target.
 pub const INPUTS: u64 = 4000;
 
-/// One of this many inputs is noise.
+/// Divisor of the number of inputs: so many of them are random bytes.
 const NOISE_EVERY: u64 = 4;
 
-/// Most bytes of a noise input.
+/// Length in bytes of the longest random input.
 const NOISE_BYTES_MAX: u64 = 2000;
 
-/// Most mutations of a valid input.
+/// Most mutations of one valid input.
 const WOUNDS_MAX: u64 = 4;
 
-/// Most bytes of an input. Without it, mutations could double the input again and again.
+/// Length in bytes of the longest mutated input. Without the limit, mutations could double an input repeatedly.
 const INPUT_BYTES_MAX: usize = 32 << 10;
 
-/// Byte values at the limits that a parser is likely to check.
+/// Byte values at the limits that a parser probably checks.
 const EDGES: [u8; 4] = [0, 1, 0x7f, 0xff];
 
-/// Runs `body` over [`INPUTS`] inputs. One of four is noise, the others are taken from `whole` and get up to four
-/// mutations. No input is empty.
+/// Runs `body` over [`INPUTS`] inputs. A quarter of them are random bytes; the others are from `whole`, with up to
+/// four mutations. No input is empty.
 ///
 /// # Panics
-/// If `whole` is empty, and when `body` panics.
+/// If `whole` is empty, or if `body` panics.
 pub fn smoke(whole: &[Vec<u8>], mut body: impl FnMut(&[u8])) {
     for number in 0..INPUTS {
         let draw = Stream::new(number, "smoke", 0);

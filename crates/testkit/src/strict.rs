@@ -1,9 +1,10 @@
-//! The strict lower: it uses every freedom of the contract, and allows the device above none.
+//! The strict lower: it uses every freedom of the contract, and tolerates no violation by the device above.
 //!
-//! It answers in a drawn order, keeps unflushed writes in a volatile cache, and fills the buffer of a read with junk
-//! before the answer. It sometimes answers in another buffer, sometimes reports less in a block status than it knows,
-//! and fails at injected calls. It records these violations of the device above: requests that are out of range,
-//! misaligned or too long, a buffer used for two reads at once, and a payload that changes in flight.
+//! The strict lower replies in a random order, holds unflushed writes in a volatile cache, and fills the buffer of a
+//! read with junk before the reply. It sometimes replies with another buffer, sometimes reports less in a block
+//! status than it could, and fails at injected requests. It records these violations by the device above: a request
+//! that is out of range, misaligned or too long, a buffer for two reads at the same time, and a payload that changes
+//! in flight.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,32 +19,33 @@ use sim::draw::Stream;
 
 use crate::refusal::Broken;
 
-/// The longest read or write that it accepts by default: small, so that ignored limits are found.
+/// Length in bytes of the longest read or write that a strict lower accepts by default. It is short, so that a device
+/// which ignores the limit is found.
 pub const MAX_TRANSFER: u32 = 16 << 10;
 
 const JUNK: u8 = 0xee;
 
-/// The calls that fail.
+/// The requests to a lower that fail on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inject {
-    /// Number of the first call that fails, counted from zero.
+    /// Number of the first request that fails, from zero.
     pub at: u64,
-    /// Whether all later calls fail, too.
+    /// Whether all later requests fail too.
     pub sticky: bool,
 }
 
-/// Counters and controls of a lower. They outlive the device, as its disk does.
+/// Counters and controls of a strict lower. They outlive the lower, as its disk does.
 #[derive(Default)]
 pub struct Watch {
-    /// Requests so far.
+    /// Number of requests to the lower so far.
     pub calls: Cell<u64>,
-    /// Flushes so far.
+    /// Number of flushes of the lower so far.
     pub flushes: Cell<u64>,
-    /// The calls that must fail.
+    /// The requests that must fail; `None` if none must.
     pub inject: Cell<Option<Inject>>,
-    /// Number of calls that were made to fail.
+    /// Number of requests that failed on purpose.
     pub injected: Cell<u64>,
-    /// The first violation by the device above.
+    /// The first violation by the device above; `None` if there is none.
     pub offence: RefCell<Option<(Broken, String)>>,
 }
 
@@ -52,7 +54,7 @@ impl Watch {
         self.offence.borrow_mut().get_or_insert((broken, words));
     }
 
-    /// Counts a call, and returns whether it must fail.
+    /// Counts a request, and returns whether it must fail.
     pub fn strikes(&self) -> bool {
         let call = self.calls.replace(self.calls.get() + 1);
         let strikes = self
@@ -76,7 +78,7 @@ pub struct Strict {
 }
 
 impl Strict {
-    /// Makes the device over an open disk.
+    /// Creates a strict lower over an open disk.
     pub fn new(
         env: &Env,
         storage: Rc<dyn Storage>,
@@ -144,7 +146,7 @@ impl Strict {
         if fua { self.flush(false).await } else { Ok(()) }
     }
 
-    /// Returns the block status: sometimes less than the disk knows, never more.
+    /// Returns the block status: sometimes less than the disk reports, never more.
     fn status(&self, range: ByteRange) -> Result<Vec<block::Extent>> {
         let mut extents = self.storage.extents(range, 1 + self.draw.below(8) as usize)?;
         for extent in &mut extents {
@@ -155,7 +157,7 @@ impl Strict {
         Ok(extents)
     }
 
-    /// Fails after some time, like any other call.
+    /// Waits for some time, as for other requests, and returns the injected error.
     async fn fail(&self, verb: &str) -> Result<()> {
         let delay = std::time::Duration::from_nanos(self.draw.below(300_000));
         self.env.sleep(delay).await;

@@ -1,4 +1,4 @@
-//! Subjects: the devices that the battery tests.
+//! Subjects of the battery: a kind or a graph of kinds under test.
 
 use block::Report;
 use kind::Registry;
@@ -9,50 +9,50 @@ use crate::strict::MAX_TRANSFER;
 /// A lower of a subject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LowerSpec {
-    /// Size in bytes.
+    /// Size of the lower in bytes.
     pub size: u64,
-    /// Size of a block in bytes.
+    /// Block size of the lower in bytes.
     pub block_size: u32,
-    /// The longest read or write that it accepts.
+    /// Length in bytes of the longest read or write that the lower accepts.
     pub max_transfer: u32,
 }
 
-/// Builds the subject over its lowers, and returns its top.
+/// A function that builds the subject over its lowers, and returns the device under test.
 pub type Build = dyn Fn(&mut Assembly, &[PartId]) -> block::Result<PartId>;
 
-/// A promise of a kind: checks its report after a restart against the one before.
+/// A function that checks the report of a subject after a restart against the report before it.
 pub type Promise = dyn Fn(&Report, &Report) -> Result<(), String>;
 
-/// A kind, or a graph of several, and its promises beyond the contract.
+/// A kind, or a graph of several kinds, with its promises beyond the contract of a device.
 pub struct Subject {
-    /// Its name, for messages.
+    /// Name of the subject in messages.
     pub name: String,
-    /// Its kinds.
+    /// The kinds from which the subject is built.
     pub registry: Registry,
-    /// Its lowers.
+    /// The lowers of the subject.
     pub lowers: Vec<LowerSpec>,
-    /// Builds it.
+    /// Function that builds the subject over its lowers.
     pub build: Box<Build>,
-    /// Number of lowers that may fail without an error above.
+    /// Number of lowers that may fail at the same time without an error for clients.
     pub redundancy: usize,
-    /// Whether all lowers hold the same bytes once no request is in flight.
+    /// Whether all lowers have the same bytes when no request is in flight.
     pub copies: bool,
-    /// Whether it is a disk. A disk opens its lowers itself, by the paths of [`disk_path`].
+    /// Whether the subject is a disk. A disk opens its lowers itself, by the paths of [`disk_path`].
     pub is_disk: bool,
-    /// Whether its lowers have labels, so that it can keep state there.
+    /// Whether the disks of the lowers have labels, in which the subject can store its state.
     pub labelled: bool,
-    /// Whether it accepts used disks without a state, and keeps their bytes.
+    /// Whether the subject starts on used disks without a state, and does not change their bytes.
     pub adopts: bool,
-    /// Its promise about its report.
+    /// The subject's promise about its report.
     pub promise: Option<Box<Promise>>,
-    /// Arguments for its commands, right and wrong ones, beside those that the battery has.
+    /// Arguments for commands to the subject, valid and invalid ones, besides those of the battery.
     pub arguments: &'static [&'static str],
     /// Number of seeds for each part of the battery.
     pub seeds: u64,
 }
 
 impl Subject {
-    /// Makes a subject without redundancy over `count` lowers of `size` bytes in blocks of 512.
+    /// Creates a subject without redundancy over `count` lowers of `size` bytes, with blocks of 512 bytes.
     pub fn new(
         name: &str,
         registry: Registry,
@@ -76,7 +76,7 @@ impl Subject {
         }
     }
 
-    /// Makes a subject that is a disk.
+    /// Creates a subject that is a disk.
     pub fn disk(
         name: &str,
         registry: Registry,
@@ -88,49 +88,49 @@ impl Subject {
         Self { is_disk: true, ..Self::new(name, registry, count, size, build) }
     }
 
-    /// Sets blocks of 4 KiB.
+    /// Sets the block size of all lowers to 4 KiB.
     #[must_use]
     pub fn with_blocks_of_4k(mut self) -> Self {
         self.lowers.iter_mut().for_each(|lower| lower.block_size = 4096);
         self
     }
 
-    /// Sets the longest request of the lowers.
+    /// Sets the longest read and write that the lowers accept.
     #[must_use]
     pub fn with_transfers_of(mut self, bytes: u32) -> Self {
         self.lowers.iter_mut().for_each(|lower| lower.max_transfer = bytes);
         self
     }
 
-    /// Sets the number of seeds for each part.
+    /// Sets the number of seeds for each part of the battery.
     #[must_use]
     pub fn with_seeds(mut self, seeds: u64) -> Self {
         self.seeds = seeds;
         self
     }
 
-    /// Adds arguments for its commands.
+    /// Sets arguments for commands to the subject.
     #[must_use]
     pub fn with_arguments(mut self, arguments: &'static [&'static str]) -> Self {
         self.arguments = arguments;
         self
     }
 
-    /// Gives the lowers labels, so that its state there outlives it.
+    /// Gives labels to the disks of the lowers, so that the state of the subject outlives the subject.
     #[must_use]
     pub fn on_labels(mut self) -> Self {
         self.labelled = true;
         self
     }
 
-    /// Makes it accept used disks as they are.
+    /// Makes the subject start on used disks without a state.
     #[must_use]
     pub fn adopting(mut self) -> Self {
         self.adopts = true;
         self
     }
 
-    /// Adds a promise about its report.
+    /// Sets the subject's promise about its report.
     #[must_use]
     pub fn promising(
         mut self,
@@ -140,14 +140,14 @@ impl Subject {
         self
     }
 
-    /// Sets the number of lowers that may fail.
+    /// Sets the number of lowers that may fail at the same time.
     #[must_use]
     pub fn with_redundancy(mut self, redundancy: usize) -> Self {
         self.redundancy = redundancy;
         self
     }
 
-    /// Sets the number of lowers that may fail; all lowers hold the same bytes.
+    /// Sets the number of lowers that may fail at the same time, and that all lowers have the same bytes.
     #[must_use]
     pub fn with_copies(mut self, redundancy: usize) -> Self {
         (self.redundancy, self.copies) = (redundancy, true);
@@ -155,7 +155,7 @@ impl Subject {
     }
 }
 
-/// Returns the path at which the disk of lower `n` is plugged in.
+/// Returns the path of the disk of lower number `n`.
 pub fn disk_path(n: usize) -> String {
     format!("/lower{n}")
 }

@@ -1,5 +1,5 @@
-//! Both sides of the handshake, over a socket. rustls carries it out; this file moves the bytes and finds the
-//! end.
+//! Both sides of the TLS handshake, over a socket. rustls carries it out; this file receives and sends the bytes, and
+//! finds the end of the handshake.
 
 use std::fmt;
 use std::ops::Deref;
@@ -29,16 +29,17 @@ use crate::identity::{Authorities, Identity, Revoked, names, provider};
 use crate::record::{HEADER_BYTES, Half, SEALED_MAX_BYTES};
 use crate::socket::{BATCH_BYTES, Begin, TlsSocket};
 
-/// Longest send of a handshake.
+/// Length in bytes of the longest send during a handshake.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Most bytes of the buffer pool that a TLS connection uses: a batch each way, and the sends of the handshake.
+/// Most bytes of the buffer pool that a TLS connection uses: a batch in each direction, and the sends of the
+/// handshake.
 pub const CONNECTION_BYTES: usize = 2 * BATCH_BYTES + CHUNK_BYTES;
 
-/// Whether this end is the client, and the source of its buffers.
+/// Whether this side is the client, and the part of the pool for its buffers.
 type Side = (bool, Memory);
 
-/// The server's side of TLS: its certificate, and the authorities that sign its clients' certificates.
+/// The server's side of TLS: its certificate, and the authorities that sign certificates of its clients.
 pub struct Server {
     config: Arc<ServerConfig>,
     clock: Arc<Clock>,
@@ -56,11 +57,11 @@ pub struct Client {
 pub struct Secured {
     /// The socket that sends and receives the plaintext of the connection.
     pub socket: Rc<dyn Socket>,
-    /// Names in the peer's certificate; none if the peer has shown no certificate.
+    /// Names in the peer's certificate; empty if the peer has sent no certificate.
     pub names: Vec<String>,
 }
 
-/// The wall clock of `Env` for rustls. It is set before each handshake.
+/// The wall clock of `Env` for rustls. It is set before each handshake, and does not run.
 #[derive(Default)]
 struct Clock(AtomicU64);
 
@@ -88,10 +89,10 @@ fn unusable(error: impl fmt::Display) -> Error {
 }
 
 impl Server {
-    /// Creates the server's side of TLS with the certificate `identity`. With `clients`, it refuses clients without a
-    /// certificate signed by these authorities; without, it does not ask for a certificate. With lists of `revoked`
-    /// certificates, every certificate of a client's chain below the authority must be in the scope of one list, and in
-    /// none of the lists.
+    /// Creates the server's side of TLS with the certificate `identity`. With `clients`, a client must have a
+    /// certificate that one of these authorities has signed; without, the server requests no certificate. With lists
+    /// of `revoked` certificates, every certificate of a client's chain below the authority must be in the scope of
+    /// one list, and in none of the lists.
     ///
     /// # Errors
     /// `Invalid` for authorities that rustls cannot use.
@@ -126,7 +127,7 @@ impl Server {
     /// handshake.
     ///
     /// # Errors
-    /// The client's error, or the fault of the client's certificate (`Denied`).
+    /// The error that the client has sent, or the fault of the client's certificate (`Denied`).
     pub async fn accept(&self, env: &Env, socket: Rc<dyn Socket>) -> Result<Secured> {
         self.clock.set(env);
         let connection = UnbufferedServerConnection::new(self.config.clone()).map_err(unusable)?;
@@ -135,8 +136,8 @@ impl Server {
 }
 
 impl Client {
-    /// Creates the client's side of TLS. It trusts servers with a certificate for `hostname`, a DNS name or an address,
-    /// signed by `authorities`.
+    /// Creates the client's side of TLS. It trusts a server whose certificate is for `hostname`, a DNS name or an
+    /// address, and signed by one of `authorities`.
     ///
     /// # Errors
     /// `Invalid` if `hostname` is no name of a host.
@@ -164,13 +165,13 @@ impl Client {
         Ok(Self { config: Arc::new(config), clock, name })
     }
 
-    /// Carries out the TLS handshake with the server at the other end of the socket. The connection takes at most
+    /// Carries out the TLS handshake with the server to which `socket` is connected. The connection takes at most
     /// [`CONNECTION_BYTES`] of buffers from `memory`. The caller limits the time of the handshake.
     ///
-    /// A server may refuse the client's certificate only afterwards: then the first receive returns the error.
+    /// A server may refuse the client's certificate after the handshake: then the first receive returns the error.
     ///
     /// # Errors
-    /// The server's error, or the fault of the server's certificate (`Denied`).
+    /// The error that the server has sent, or the fault of the server's certificate (`Denied`).
     pub async fn connect(
         &self,
         env: &Env,
@@ -183,7 +184,7 @@ impl Client {
     }
 }
 
-/// The source of the next keys of a TLS connection, for key updates.
+/// The source of the next keys of a TLS connection after a key update.
 pub trait Keys {
     fn next_opening(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
     fn next_sealing(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
@@ -199,14 +200,15 @@ impl<D> Keys for KernelConnection<D> {
     }
 }
 
-/// The operations that both sides of rustls share.
+/// The operations that the client and the server of rustls have in common.
 trait Connection: Deref<Target = UnbufferedConnectionCommon<Self::Data>> {
     type Data: 'static;
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
     fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error>;
 }
 
-/// Implements [`Connection`]: the two types of rustls share no trait, only the names of their functions.
+/// Implements [`Connection`] for a type of rustls. The two types have functions of the same names, but no common
+/// trait.
 macro_rules! connection {
     ($side:ty, $data:ty) => {
         impl Connection for $side {
@@ -285,17 +287,17 @@ async fn negotiate(
     Ok((TlsSocket::new(begin).await?, names))
 }
 
-/// A handshake in progress.
+/// A TLS handshake that is being carried out.
 struct Shaking<'a, C> {
     env: &'a Env,
     memory: Memory,
     socket: &'a dyn Socket,
     connection: C,
     buf: Buf,
-    /// Bytes that have arrived, from the front of the buffer.
+    /// End of the received bytes, which begin at the front of the buffer.
     end: usize,
-    /// Number of these bytes passed to rustls: whole records, one after the other, so that it gets none of
-    /// the bytes after the handshake.
+    /// Number of received bytes that were passed to rustls: whole records, one after the other, so that rustls gets
+    /// no bytes from after the handshake.
     offered: usize,
     out: Vec<u8>,
 }
@@ -345,7 +347,7 @@ impl<C: Connection> Shaking<'_, C> {
         }
     }
 
-    /// Adds one more record for rustls, received if it is not there.
+    /// Passes one more record to rustls. Receives the record if it has not arrived.
     async fn more(&mut self) -> Result<()> {
         loop {
             let next = record_end(&self.buf.read()[self.offered..self.end]);
@@ -391,7 +393,7 @@ impl<C: Connection> Shaking<'_, C> {
     }
 }
 
-/// Carries out the request of a state of rustls.
+/// Carries out the step that a state of rustls requires.
 fn take<D>(state: ConnectionState<'_, '_, D>, out: &mut Vec<u8>) -> Result<Step, rustls::Error> {
     match state {
         ConnectionState::EncodeTlsData(mut data) => {
@@ -413,8 +415,8 @@ fn take<D>(state: ConnectionState<'_, '_, D>, out: &mut Vec<u8>) -> Result<Step,
     }
 }
 
-/// Returns the length of the first record in `bytes`. If they do not begin with a record, returns the length
-/// of all bytes, so that rustls reports the fault. Returns `None` if the record is incomplete.
+/// Returns the length of the first record in `bytes`; `None` if the record is incomplete. If `bytes` do not begin
+/// with a record, returns the length of all bytes, so that rustls reports the fault.
 fn record_end(bytes: &[u8]) -> Option<usize> {
     let first = *bytes.first()?;
     if !(20..=23).contains(&first) {
@@ -428,7 +430,7 @@ fn record_end(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= HEADER_BYTES + len).then_some(HEADER_BYTES + len)
 }
 
-/// Turns an error of rustls into a message with the cause.
+/// Returns the error with its cause in words for an error of rustls.
 fn failed(error: &rustls::Error) -> Error {
     let (kind, why) = match error {
         rustls::Error::InvalidCertificate(why) => (ErrorKind::Denied, untrusted(why)),

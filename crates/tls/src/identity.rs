@@ -14,7 +14,7 @@ use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificat
 use x509_parser::revocation_list::CertificateRevocationList;
 use zeroize::Zeroize;
 
-/// The content of a PEM file with certificates or lists, and its path.
+/// The content of a PEM file with certificates or revocation lists, and the path of the file.
 #[derive(Clone)]
 pub struct Pem {
     /// Path of the PEM file, for messages.
@@ -23,7 +23,7 @@ pub struct Pem {
     pub bytes: Vec<u8>,
 }
 
-/// The content of the PEM file of a private key, in locked memory, and its path.
+/// The content of the PEM file of a private key, in locked memory, and the path of the file.
 pub struct PemKey {
     /// Path of the PEM file, for messages.
     pub path: String,
@@ -31,14 +31,14 @@ pub struct PemKey {
     pub bytes: Secret,
 }
 
-/// A certificate of this end with its chain up to the authority, and its private key.
+/// The certificate of this side with its chain up to the authority, and its private key.
 #[derive(Clone)]
 pub struct Identity {
     pub(crate) certified: Arc<CertifiedKey>,
     path: String,
 }
 
-/// Certificates of the authorities whose signatures on a peer's certificate count.
+/// Certificates of the authorities that this side trusts to sign a peer's certificate.
 #[derive(Clone)]
 pub struct Authorities(pub(crate) Arc<RootCertStore>);
 
@@ -65,10 +65,10 @@ fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
 }
 
 impl Identity {
-    /// Reads a certificate followed by its chain from `cert`, and its private key from `key`.
+    /// Reads a certificate and the chain after it from `cert`, and the private key from `key`.
     ///
     /// # Errors
-    /// `Invalid`, with the path: the file has no such content, or the key belongs to another certificate.
+    /// `Invalid`, with the path, if a file has no such content, or if the key belongs to another certificate.
     pub fn new(cert: &Pem, key: &PemKey) -> Result<Self> {
         let chain = certificates(cert)?;
         parse(&chain[0]).map_err(|why| wrong(&cert.path, why))?;
@@ -101,7 +101,7 @@ impl Identity {
     /// Checks that the certificate is valid at the time `wall` since 1970.
     ///
     /// # Errors
-    /// `Denied`: the certificate has expired, or is not valid yet.
+    /// `Denied` if the certificate has expired, or is not valid yet.
     pub fn check_time(&self, wall: Duration) -> Result<()> {
         let cert =
             parse(&self.certified.cert[0]).expect("the certificate was parsed when it was read");
@@ -125,7 +125,7 @@ impl Authorities {
     /// Reads the certificates of all authorities in the PEM file.
     ///
     /// # Errors
-    /// `Invalid`, with the path, if the file holds no certificate, or one that is not an authority's.
+    /// `Invalid`, with the path, if the file has no certificate, or a certificate that is not that of an authority.
     pub fn new(pem: &Pem) -> Result<Self> {
         let mut store = RootCertStore::empty();
         for cert in certificates(pem)? {
@@ -139,7 +139,7 @@ impl Revoked {
     /// Reads all lists of revoked certificates in the PEM file.
     ///
     /// # Errors
-    /// `Invalid`, with the path, if the file holds no list, or one that cannot be read.
+    /// `Invalid`, with the path, if the file has no list, or a list that cannot be read.
     pub fn new(pem: &Pem) -> Result<Self> {
         let all: Result<Vec<_>, _> =
             CertificateRevocationListDer::pem_slice_iter(&pem.bytes).collect();

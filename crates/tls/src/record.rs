@@ -8,19 +8,19 @@ use block::{Error, ErrorKind, Result};
 pub use rustls::ConnectionTrafficSecrets as Secrets;
 pub use rustls::crypto::cipher::{AeadKey, Iv};
 
-/// Most plaintext bytes of one TLS record.
+/// Length in bytes of the longest plaintext of one TLS record.
 pub const PLAIN_MAX_BYTES: usize = 16 << 10;
 
-/// Bytes of the header of every TLS record: type, version, length.
+/// Length in bytes of the header of every TLS record: type, version, length.
 pub const HEADER_BYTES: usize = 5;
 
 const TAG_BYTES: usize = 16;
 
-/// Difference between the length of a TLS record and that of its plaintext: header, content type, tag.
+/// Difference in bytes between the length of a TLS record and that of its plaintext: header, content type, tag.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
 
-/// Largest length that the header of a TLS record may announce: plaintext, type, tag, and padding up to the protocol's
-/// limit.
+/// Greatest length in the header of a TLS record, in bytes: plaintext, type, tag, and padding up to the limit of the
+/// protocol.
 pub const SEALED_MAX_BYTES: usize = PLAIN_MAX_BYTES + 256;
 
 /// Type of the content of a TLS record.
@@ -34,7 +34,7 @@ pub enum Content {
     Data = 23,
 }
 
-/// The keys of one direction of a TLS connection, and the number of records sealed or opened with them.
+/// The state of one direction of a TLS connection: its keys, and the number of records sealed or opened with them.
 pub struct Half {
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
@@ -42,8 +42,8 @@ pub struct Half {
 }
 
 impl Half {
-    /// Creates the state of one direction from the secrets of the handshake or of a key update, and the number of its
-    /// next record.
+    /// Creates the state of one direction from its secrets, which come from the handshake or a key update, and the
+    /// number of its next record.
     ///
     /// # Errors
     /// `Unsupported` for an unknown cipher.
@@ -70,8 +70,8 @@ impl Half {
         self.sequence
     }
 
-    /// Returns the nonce of the next record. No two records have the same: the number only grows, and keys
-    /// are renewed long before it ends.
+    /// Returns the nonce of the next record. No two records have the same nonce: the number of the record only grows,
+    /// and keys are renewed long before its last value.
     fn nonce(&mut self) -> Nonce {
         let mut nonce = self.iv;
         for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -84,22 +84,23 @@ impl Half {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Seals the `plain` bytes behind the space for a header in `into`, and makes a record of them at the start of
-    /// `into`. Returns the record's length.
+    /// Seals the `plain` bytes in `into` that come after the space for a header, so that `into` begins with a record.
+    /// Returns the length of the record.
     ///
     /// # Panics
-    /// If `plain` is more than [`PLAIN_MAX_BYTES`], or `into` has no space for the [`OVERHEAD_BYTES`].
+    /// If `plain` is more than [`PLAIN_MAX_BYTES`], or `into` is shorter than `plain` and [`OVERHEAD_BYTES`]
+    /// together.
     pub fn seal(&mut self, into: &mut [u8], plain: usize, content: Content) -> usize {
         assert!(plain <= PLAIN_MAX_BYTES, "a TLS record of {plain} bytes is longer than the limit");
         into[HEADER_BYTES + plain] = content as u8;
         self.seal_inner(into, plain + 1)
     }
 
-    /// Makes a record from `inner` bytes of `into` that are plaintext, type and padding, as a malicious peer with the
-    /// keys may send them. Returns the record's length.
+    /// Seals `inner` bytes in `into` that are plaintext, type and padding already, as a malicious peer may do that
+    /// has the keys. Returns the length of the record.
     ///
     /// # Panics
-    /// If the length does not fit the header, or `into` has no space for the header and the tag.
+    /// If the length does not fit into the header, or `into` has no space for the header and the tag.
     pub fn seal_inner(&mut self, into: &mut [u8], inner: usize) -> usize {
         let sealed = inner + TAG_BYTES;
         assert!(
@@ -116,8 +117,8 @@ impl Half {
         HEADER_BYTES + sealed
     }
 
-    /// Makes a record at the start of `into` from the bytes `plain` of another buffer. Sealing moves them, so they need
-    /// not be copied first. Returns the record's length.
+    /// Seals the bytes `plain` of another buffer, so that `into` begins with a record. The bytes need not be copied
+    /// first. Returns the length of the record.
     ///
     /// # Panics
     /// As [`Half::seal`].
@@ -138,10 +139,11 @@ impl Half {
         HEADER_BYTES + sealed
     }
 
-    /// Opens a record in place; its plaintext is then behind the header. Returns the type and length of the plaintext.
+    /// Opens a record in place: the plaintext is after the header then. Returns the type and the length of the
+    /// plaintext.
     ///
     /// # Errors
-    /// The fault of the record, with the alert for the peer.
+    /// The fault of the record, with the alert to send to the peer.
     pub fn open(&mut self, record: &mut [u8]) -> Result<(Content, usize), Broken> {
         let (header, sealed) = record.split_at_mut(HEADER_BYTES);
         let nonce = self.nonce();
@@ -163,15 +165,15 @@ impl Half {
     }
 }
 
-/// Returns the header of a record. From outside, every record looks like data of TLS 1.2.
+/// Returns the header of a sealed record. The header of every such record is that of data in TLS 1.2.
 fn head(sealed: usize) -> [u8; HEADER_BYTES] {
     [Content::Data as u8, 3, 3, (sealed >> 8) as u8, sealed as u8]
 }
 
-/// Returns the length of the TLS record at the start of `bytes`, header included; `None` if the header is incomplete.
+/// Returns the length of the TLS record at the start of `bytes`, with its header; `None` if the header is incomplete.
 ///
 /// # Errors
-/// If `bytes` do not begin with the header of a sealed record.
+/// An error if `bytes` do not begin with the header of a sealed record.
 pub fn record_len(bytes: &[u8]) -> Result<Option<usize>, Broken> {
     let Some(header) = bytes.get(..HEADER_BYTES) else { return Ok(None) };
     let len = usize::from(header[3]) << 8 | usize::from(header[4]);
@@ -187,7 +189,7 @@ pub fn record_len(bytes: &[u8]) -> Result<Option<usize>, Broken> {
     Ok(Some(HEADER_BYTES + len))
 }
 
-// Alerts, by their numbers (RFC 8446, section 6).
+// Alerts of TLS, by their numbers (RFC 8446, section 6).
 
 /// Alert: the sender sends no more data.
 pub const CLOSE_NOTIFY: u8 = 0;
@@ -204,18 +206,17 @@ pub const INTERNAL_ERROR: u8 = 80;
 /// Alert: the user of the sender cancelled the connection.
 pub const USER_CANCELED: u8 = 90;
 
-/// A fault in a TLS record of the peer.
+/// A fault in a TLS record from the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken {
-    /// The alert that the peer gets for the fault.
+    /// The alert to send to the peer for the fault.
     pub alert: u8,
-    /// The description of the fault for the log of this end.
+    /// The description of the fault for the log of this side.
     pub words: &'static str,
 }
 
 impl Broken {
-    /// Creates a fault in a record of the peer, with the alert for the peer and the description for the log of this
-    /// end.
+    /// Creates a fault, with the alert to send to the peer and the description for the log of this side.
     pub const fn new(alert: u8, words: &'static str) -> Self {
         Self { alert, words }
     }

@@ -1,4 +1,4 @@
-//! A socket that opens the bytes that a lower socket receives, and seals those that it sends.
+//! A socket that opens the records that a lower socket receives, and seals the records that the lower socket sends.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -17,19 +17,20 @@ use crate::record::{
     OVERHEAD_BYTES, PLAIN_MAX_BYTES, UNEXPECTED_MESSAGE, USER_CANCELED, record_len,
 };
 
-/// Sealed bytes of one receive or send on the lower socket: fifteen whole records, one system call.
+/// Length in bytes of one receive or send on the lower socket: fifteen whole records in one system call.
 pub const BATCH_BYTES: usize = 256 << 10;
 
-/// Most records under the same keys: below the limit of AES-GCM (RFC 8446, 5.5).
+/// Most records under the same keys: fewer than the limit of AES-GCM (RFC 8446, 5.5).
 const RECORDS_MAX: u64 = 1 << 24;
 
-/// Longest handshake message after the handshake: a ticket of any server fits.
+/// Length in bytes of the longest message of the peer after the handshake: a ticket of any server is shorter.
 const MESSAGE_MAX_BYTES: usize = 64 << 10;
 
-/// Time for the last alert to leave.
+/// Longest wait until the last alert is sent.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Updates of the peer's keys between two records with data: each costs a derivation of keys and no byte of data.
+/// Most key updates of the peer between two records with data: each update costs the derivation of a key, and brings
+/// no data.
 const UPDATES_MAX: u32 = 32;
 
 const NEW_SESSION_TICKET: u8 = 4;
@@ -38,22 +39,23 @@ const KEY_UPDATE: u8 = 24;
 const RECV: u64 = 0;
 const SEND: u64 = 1;
 
-/// The state of both directions of a TLS connection after its handshake.
+/// The state of a TLS connection at the end of its handshake.
 pub struct Begin {
     pub env: Env,
-    /// The source of the connection's second buffer.
+    /// The part of the buffer pool for the connection's second buffer.
     pub memory: Memory,
     pub lower: Rc<dyn Socket>,
     pub keys: Box<dyn Keys>,
     pub opening: Half,
     pub sealing: Half,
-    /// A buffer of [`BATCH_BYTES`], and the range in it of sealed bytes that arrived after the handshake.
+    /// A buffer of [`BATCH_BYTES`], and the range in it of the sealed bytes that arrived with the end of the
+    /// handshake.
     pub arrived: (Buf, Range<usize>),
-    /// Whether this end is the client: its peer is the server, which may send tickets.
+    /// Whether this side is the client. Its peer is a server, which may send tickets.
     pub client: bool,
 }
 
-/// A socket that sends and receives plaintext through TLS on a lower socket.
+/// A socket that sends and receives plaintext. The lower socket sends and receives it in TLS records.
 pub struct TlsSocket(Rc<Inner>);
 
 struct Inner {
@@ -63,9 +65,9 @@ struct Inner {
     keys: RefCell<Box<dyn Keys>>,
     incoming: RefCell<Incoming>,
     outgoing: RefCell<Outgoing>,
-    /// Whether the peer has asked for new keys of ours. They must be renewed before the next send.
+    /// Whether the peer has requested new keys of this side. They must be renewed before the next send.
     owes_update: Cell<bool>,
-    /// The alert for the peer at the end.
+    /// The alert that is sent to the peer when the connection ends.
     last_word: Cell<u8>,
     closing: Cell<bool>,
     records_max: Cell<u64>,
@@ -74,18 +76,18 @@ struct Inner {
 struct Incoming {
     half: Half,
     buf: Buf,
-    /// Sealed bytes that have arrived.
+    /// Range in the buffer of sealed bytes that have arrived and are not opened.
     sealed: Range<usize>,
-    /// Opened bytes that no receive has taken.
+    /// Range in the buffer of opened bytes that no receive has taken.
     plain: Range<usize>,
-    /// The beginning of a handshake message that continues in the next record.
+    /// The received beginning of a handshake message that continues in the next record.
     message: Vec<u8>,
-    /// Updates of the peer's keys since the last record with data.
+    /// Number of the peer's key updates since the last record with data.
     updates: u32,
     into: Option<Buf>,
     ticket: Option<Ticket>,
     ended: bool,
-    /// The first error of the lower socket. One more receive is tried before it counts.
+    /// The first error of the lower socket. It is reported only after one more receive.
     broken: Option<Error>,
     failed: Option<Error>,
 }
@@ -93,7 +95,7 @@ struct Incoming {
 struct Outgoing {
     half: Half,
     buf: Buf,
-    /// Sealed bytes that the lower socket has not taken.
+    /// Range in the buffer of sealed bytes that the lower socket has not sent.
     sealed: Range<usize>,
     ticket: Option<Ticket>,
     spare: Vec<Buf>,
@@ -102,20 +104,20 @@ struct Outgoing {
     failed: Option<Error>,
 }
 
-/// The state of the upper send.
+/// The progress of a send on the upper socket.
 enum Job {
     None,
-    /// No byte is sealed.
+    /// The send waits, and none of its bytes is sealed.
     Waits,
-    /// The number of its bytes that are sealed.
+    /// This number of the send's bytes is sealed.
     Sealed(usize),
 }
 
 impl TlsSocket {
-    /// Creates the socket for a connection whose handshake has ended.
+    /// Creates the socket of a connection whose handshake has ended.
     ///
     /// # Errors
-    /// `Limit` if the pool can never hold the buffers of the socket.
+    /// `Limit` if the pool can never provide the buffers of the socket.
     pub async fn new(begin: Begin) -> Result<Self> {
         let Begin { env, memory, lower, keys, opening, sealing, arrived: (buf, sealed), client } =
             begin;
@@ -265,7 +267,7 @@ impl Inner {
         Poll::Ready(Outcome { result, buf: incoming.into.take(), parts: Vec::new() })
     }
 
-    /// Receives, until bytes have arrived or the stream has ended.
+    /// Receives on the lower socket, until bytes have arrived or the stream has ended.
     fn poll_more(&self, incoming: &mut Incoming, cx: &mut Context<'_>) -> Poll<()> {
         let ticket = match &mut incoming.ticket {
             Some(ticket) => ticket,
@@ -292,7 +294,8 @@ impl Inner {
         Poll::Ready(())
     }
 
-    /// Returns the peer's reason to take no more, if it has sent one and no receive is in progress.
+    /// Returns the error with which the peer has ended the connection; `None` if the peer has sent none. Receives
+    /// nothing while a receive of the upper socket is in flight.
     fn poll_reason(&self, cx: &mut Context<'_>) -> Poll<Option<Error>> {
         let mut incoming = self.incoming.borrow_mut();
         let incoming = &mut *incoming;
@@ -310,7 +313,7 @@ impl Inner {
         Poll::Ready(None)
     }
 
-    /// Delivers the arrived bytes, as far as they fit.
+    /// Copies opened bytes into the buffer of the receive in flight, as many as there are or as fit.
     fn deliver(&self, incoming: &mut Incoming) -> Result<usize> {
         let Some(into) = incoming.into.clone() else { return Ok(0) };
         let mut have = 0;
@@ -330,7 +333,7 @@ impl Inner {
         }
     }
 
-    /// Opens records until one holds data. Returns whether there is one.
+    /// Opens records until one has data. Returns whether one has.
     fn next_record(&self, incoming: &mut Incoming) -> bool {
         while incoming.failed.is_none() && !incoming.ended {
             match self.open(incoming) {
@@ -346,7 +349,7 @@ impl Inner {
         false
     }
 
-    /// Opens the next record. Returns whether a whole record was there.
+    /// Opens the next record. Returns whether the record had arrived completely.
     fn open(&self, incoming: &mut Incoming) -> Result<bool, Broken> {
         let Range { start, end } = incoming.sealed;
         let (content, plain) = {
@@ -390,7 +393,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Handles messages after the handshake: tickets, which are ignored, and key updates.
+    /// Handles the peer's messages after the handshake: key updates, and tickets, which are ignored.
     fn messages(&self, incoming: &mut Incoming) -> Result<(), Broken> {
         while let [kind, a, b, c, rest @ ..] = &incoming.message[..] {
             let len = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
@@ -449,7 +452,8 @@ impl Inner {
         Poll::Ready(Outcome { result, buf: None, parts: std::mem::take(&mut outgoing.parts) })
     }
 
-    /// Seals the waiting bytes, and begins to send the sealed ones, unless a send is in progress.
+    /// Seals bytes of the waiting send, and starts a send of the sealed bytes on the lower socket, unless one is in
+    /// flight.
     fn push(&self, outgoing: &mut Outgoing) {
         if outgoing.ticket.is_some() || outgoing.failed.is_some() {
             return;
@@ -467,7 +471,8 @@ impl Inner {
         }
     }
 
-    /// Seals as many of the parts' bytes as fit a batch, in as few records as possible. Returns their number.
+    /// Seals as many bytes of the send's parts as fit into a batch, in as few records as possible. Returns their
+    /// number.
     fn seal(&self, outgoing: &mut Outgoing) -> Result<usize> {
         let mut at = self.renew(outgoing)?;
         let Outgoing { half, buf, parts, .. } = &mut *outgoing;
@@ -490,7 +495,7 @@ impl Inner {
         Ok(total)
     }
 
-    /// Renews our keys if they are due. Returns the length of the record with the update.
+    /// Renews the keys of this side if that is due. Returns the length of the record with the key update.
     fn renew(&self, outgoing: &mut Outgoing) -> Result<usize> {
         let worn = outgoing.half.sequence() >= self.records_max.get();
         if !self.owes_update.replace(false) && !worn {
@@ -503,7 +508,7 @@ impl Inner {
 }
 
 impl Outgoing {
-    /// Puts a record of `bytes` at `at`. Returns its length.
+    /// Writes a record with the content `bytes` at offset `at` of the buffer. Returns the length of the record.
     fn put(&mut self, at: usize, bytes: &[u8], content: Content) -> usize {
         let mut buf = self.buf.write();
         let into = &mut buf[at..];
@@ -512,7 +517,7 @@ impl Outgoing {
     }
 }
 
-/// The unsealed rest of the parts of a send.
+/// The bytes of a send's parts that are not sealed yet.
 struct Left<'a> {
     parts: &'a [Buf],
     part: usize,
@@ -531,7 +536,7 @@ impl Left<'_> {
         }
     }
 
-    /// Returns the plaintext of a full record, if it lies in one part.
+    /// Takes the plaintext of a full record without a copy; `None` if it is in several parts.
     fn whole(&mut self) -> Option<Buf> {
         let part = &self.parts[self.part];
         let end = self.from + PLAIN_MAX_BYTES;
@@ -540,7 +545,7 @@ impl Left<'_> {
         Some(plain)
     }
 
-    /// Copies the next bytes, as far as they fit. Returns their number.
+    /// Copies the next bytes into `into`, as many as there are or as fit, and takes them. Returns their number.
     fn gather(&mut self, into: &mut [u8]) -> usize {
         let mut have = 0;
         while have < into.len() && !self.is_empty() {
@@ -554,7 +559,7 @@ impl Left<'_> {
     }
 }
 
-/// Returns the space for the next receive. The remaining sealed bytes are moved to the front.
+/// Returns the part of the buffer for the next receive. Before that, moves the remaining sealed bytes to the front.
 fn make_room(buf: &Buf, sealed: &mut Range<usize>) -> Buf {
     if sealed.start > 0 {
         buf.write().copy_within(sealed.clone(), 0);
@@ -567,7 +572,7 @@ fn cut() -> Error {
     Error::new(ErrorKind::Io, "the peer closed the connection inside a TLS record")
 }
 
-/// Returns the error for an alert of the peer (RFC 8446, 6.2).
+/// Returns the error for an alert that the peer has sent (RFC 8446, 6.2).
 fn refusal(alert: u8) -> Error {
     let why = match alert {
         40 => "the peer supports none of the offered TLS parameters",

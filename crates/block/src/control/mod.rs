@@ -1,9 +1,9 @@
 //! Commands to devices, and the reports of devices.
 //!
-//! The set of commands is open, and each command is closed: it is a type of its own, a [`Verb`], with typed arguments
-//! and a typed answer. A kind declares its verbs. All kinds that have members, copies, jobs or state share
-//! [`member`], [`copies`], [`job`] and [`state`]. The range, the origin and the number of a command are outside its
-//! arguments, so tables, hooks and remote disks can carry commands that they do not know.
+//! The set of commands is open: each command has a type of its own, a [`Verb`], with typed arguments and a typed
+//! answer. A kind declares its verbs. All kinds with members, copies, jobs or state share the verbs in [`member`],
+//! [`copies`], [`job`] and [`state`]. The range, the client and the number of a command are separate from its
+//! arguments, so tables, hooks and remote disks can pass on commands that they do not know.
 
 mod report;
 mod shared;

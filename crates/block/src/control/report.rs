@@ -1,23 +1,23 @@
-//! Reports of devices: their state and their figures.
+//! Reports of devices: the state of a device, its counters, and the progress of its background work.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The state and the figures of a device.
+/// The state and the counters of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Health of the device.
     pub health: Health,
-    /// State of the device in one sentence for a person; empty if there is nothing to report.
+    /// State of the device in one sentence for the operator; empty if there is nothing to report.
     pub summary: String,
     /// Members of the device, if it has any.
     pub members: Vec<Member>,
-    /// Counters of the device, each with its name.
+    /// Counters of the device since the start, each with its name.
     pub counters: Vec<(&'static str, u64)>,
     /// Scrubs of the device, if it has copies.
     pub scrub: Option<Scrub>,
-    /// Next command for a person to type, if the device needs action.
+    /// Next command for the operator to type, if the device needs action.
     pub next: Option<String>,
     /// Long-running background jobs of the device.
     pub jobs: Vec<Job>,
@@ -25,28 +25,28 @@ pub struct Report {
     pub room: Option<Room>,
 }
 
-/// Space of a device that allocates blocks when they are written.
+/// Used and total space of a device that allocates blocks when they are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Room {
-    /// Bytes of the device's space that are in use.
+    /// Bytes of the device's space that are allocated.
     pub taken_bytes: u64,
-    /// Bytes of the device's space, in use or free.
+    /// Bytes of the device's whole space, allocated or free.
     pub of_bytes: u64,
 }
 
 /// A long-running background job of a device, as its report shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Description of the job, in words that follow the device's kind and name: `from a to b`.
+    /// Description of the job, in words that are printed after the device's kind and name: `from a to b`.
     pub what: String,
-    /// Whether the job reverts its earlier steps.
+    /// Whether the job reverts the steps that it carried out before a cancel.
     #[serde(default)]
     pub is_reversed: bool,
     /// Whether the job is running, paused, stopped or done.
     pub state: JobState,
-    /// The reason why the job has stopped, in words; may be empty.
+    /// Error for which the job has stopped; may be empty.
     pub detail: String,
-    /// Progress of the job.
+    /// Bytes of the job's work that are done, and that there are in all.
     pub progress: Progress,
 }
 
@@ -54,13 +54,13 @@ pub struct Job {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// The job carries out its work.
+    /// The job carries out steps.
     Running,
-    /// The job is paused until it is resumed.
+    /// The job is paused until a command resumes it.
     Paused,
-    /// The job has stopped after an error.
+    /// The job has stopped after an error, and can be resumed.
     Stopped,
-    /// The job has done all of its work, or was ended early.
+    /// The job has done all of its work, or a command cancelled it.
     Done,
 }
 
@@ -71,17 +71,17 @@ pub struct Member {
     pub name: String,
     /// State of the member.
     pub state: MemberState,
-    /// Number of errors of the member since the start.
+    /// Number of requests to the member that failed since the start.
     pub errors: u64,
     /// Cause for which the member is not in sync.
     #[serde(default)]
     pub cause: Option<Cause>,
-    /// Reason for the member's state, for a person.
+    /// Reason for the member's state in words, for the operator.
     pub detail: String,
     /// Time of the last change of the member's state, in seconds since 1970; `None` if the state has not changed since
     /// the start.
     pub since_unix_s: Option<u64>,
-    /// Progress of the resync to the member.
+    /// Progress of the resync to the member, if one runs.
     pub progress: Option<Progress>,
 }
 
@@ -95,9 +95,9 @@ pub enum Cause {
     Absent,
     /// Too many reads from the member failed.
     Reads,
-    /// A request to the member failed, or was not answered in time.
+    /// A request to the member failed, or the member did not answer it in time.
     Request,
-    /// A write to the source failed while the source was copied to the member.
+    /// A write to the source of a resync to the member failed during the resync.
     Source,
 }
 
@@ -108,9 +108,9 @@ pub enum MemberState {
     /// The member has every acknowledged write, and is read from.
     #[serde(rename = "in sync")]
     InSync,
-    /// The member gets every new write, and the old ones are copied to it.
+    /// The member gets every new write, and a resync copies the missing writes to it.
     Copying,
-    /// The member misses writes, and no copy to it is under way.
+    /// The member misses writes, and no resync to it runs.
     Stale,
     /// The member is out of service: a request to it failed, or a command took it out.
     Failed,
@@ -137,26 +137,26 @@ impl fmt::Display for MemberState {
     }
 }
 
-/// Progress of a job, resync or scrub, in bytes.
+/// Progress of a job, resync or scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Progress {
-    /// Bytes of the task that are done.
+    /// Bytes of the job, resync or scrub that are done.
     pub done_bytes: u64,
-    /// Bytes of the whole task, done or not.
+    /// Bytes that the job, resync or scrub covers, done or not.
     pub all_bytes: u64,
-    /// Size in bytes of the device on which the task runs; larger than the task if that covers only a part of the
-    /// device.
+    /// Size in bytes of the device on which the job, resync or scrub runs. It is larger than `all_bytes` if only a
+    /// part of the device is covered.
     pub of_bytes: u64,
 }
 
-/// The running scrub and the results of scrubs of a device with copies.
+/// The running scrub of a device with copies, and the results of its scrubs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Scrub {
     /// Progress of the running scrub; `None` if no scrub runs.
     pub progress: Option<Progress>,
-    /// Start time of the running scrub, in seconds since 1970.
+    /// Start time of the running scrub, in seconds since 1970; `None` if no scrub runs.
     pub since_unix_s: Option<u64>,
-    /// End time of the last scrub, in seconds since 1970.
+    /// End time of the last scrub, in seconds since 1970; `None` if no scrub has ended.
     pub ended_unix_s: Option<u64>,
     /// Number of blocks in which copies differed and were repaired, since the start.
     pub mismatches: u64,

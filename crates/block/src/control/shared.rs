@@ -1,10 +1,10 @@
-//! Verbs that several kinds have.
+//! Verbs that several kinds share.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Health, Reach, Verb, VerbInfo};
 
-/// Arguments of a command that needs none, or an answer without content: the command has succeeded.
+/// The arguments of a command that needs none, or the answer to a command that only succeeds or fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Nothing {}
 
@@ -36,10 +36,10 @@ pub mod member {
     /// The verb that copies to a stale member the bytes that it missed, from the other members.
     pub struct Resync;
 
-    /// Arguments of [`Resync`]: the stale members to copy to.
+    /// Arguments of [`Resync`]: the stale members that get the missing writes.
     #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
     pub struct Stale {
-        /// Name of the member to copy to; all stale members if left out.
+        /// Name of the stale member in the spec; all stale members if left out.
         #[serde(default)]
         pub member: Option<String>,
     }
@@ -63,10 +63,10 @@ pub mod copies {
     /// The verb that reads and compares all copies of a device, and makes them alike.
     pub struct Scrub;
 
-    /// Arguments of [`Scrub`]: whether to begin or to end a scrub.
+    /// Arguments of [`Scrub`]: whether the command begins or ends a scrub.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
     pub struct Action {
-        /// Whether to end the scrub that is under way, instead of beginning one.
+        /// Whether to end the running scrub, instead of beginning a scrub.
         #[serde(default)]
         pub stop: bool,
     }
@@ -90,22 +90,22 @@ pub mod job {
     /// The verb that pauses, resumes or cancels the job of a device.
     pub struct Steer;
 
-    /// Arguments of [`Steer`]: the change in the course of the job.
+    /// Arguments of [`Steer`]: whether to pause, resume or cancel the job.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
     pub struct Course {
-        /// The change in the course of the job.
+        /// The action on the job of the device.
         pub action: Action,
     }
 
-    /// A change in the course of a background job.
+    /// An action on the background job of a device.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Action {
-        /// Pause the job until it is resumed, over restarts too.
+        /// Pause the job until a command resumes it. The job stays paused over restarts.
         Pause,
         /// Resume the paused or stopped job.
         Resume,
-        /// Cancel the job: revert its steps so far, or end it as it is.
+        /// Cancel the job: revert the steps that it has carried out, or end it without reverting them.
         Cancel,
     }
 
@@ -120,7 +120,7 @@ pub mod job {
         type Answer = Nothing;
     }
 
-    /// The verb that is answered when the job of a device is over, or another device is about to replace the device.
+    /// The verb that waits until the job of a device is done, or until another device is about to replace the device.
     pub struct Wait;
 
     impl Verb for Wait {
@@ -131,11 +131,11 @@ pub mod job {
     }
 }
 
-/// Verbs of commands to devices that keep state of their own on the lowers, beside the data.
+/// Verbs of commands to devices that keep state of their own on the lowers, besides the data.
 pub mod state {
     use super::*;
 
-    /// The verb that checks all state that a device keeps on its lowers, and changes nothing.
+    /// The verb that checks all state that a device keeps on its lowers, without changing it.
     pub struct Check;
 
     /// Answer to [`Check`]: the health of the state that a device keeps on its lowers.

@@ -1,4 +1,4 @@
-//! Verbs, commands and answers.
+//! Commands to devices, their verbs and the answers of devices.
 
 use std::any::Any;
 use std::fmt::{self, Debug};
@@ -12,37 +12,37 @@ use super::Nothing;
 use crate::env::LocalFuture;
 use crate::{Below, ByteRange, Error, ErrorKind, Result};
 
-/// Time that a command waits for a change of its graph, unless it has a limit of its own.
+/// Time that a command waits for a live change of its graph to end, unless the command has a limit of its own.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// The arguments or the answer of a command. A new version only adds fields, and ignores unknown ones.
+/// The arguments or the answer of a command. A new version of a message only adds fields, and ignores unknown fields.
 pub trait Message: Serialize + DeserializeOwned + Clone + Debug + 'static {}
 
 impl<T: Serialize + DeserializeOwned + Clone + Debug + 'static> Message for T {}
 
 /// The type of a command to devices, such as `member.fail`.
 pub trait Verb: 'static {
-    /// Name, reach and codec of the verb.
+    /// Name, reach and encoding of the verb.
     const INFO: &'static VerbInfo;
     /// Arguments of a command with this verb.
     type Args: Message;
     /// Answer to a command with this verb.
     type Answer: Message;
 
-    /// Merges the answers of all devices that carried out the command into one. Ranges in an answer move from its
-    /// `below` back to its `above`.
+    /// Merges the answers of all devices that carried out a command with this verb into one answer. A range in an
+    /// answer is moved from the `below` of its part to the `above`.
     ///
     /// # Errors
-    /// A reason why the answers cannot be merged.
+    /// An error if the answers cannot be merged.
     fn merge(parts: Vec<Part<Self::Answer>>) -> Result<Self::Answer> {
         only_one(parts)
     }
 }
 
-/// Returns the answer of a command that only one device carried out.
+/// Returns the answer to a command that only one device carried out.
 ///
 /// # Errors
-/// `Unsupported` if no device answered, or several.
+/// `Unsupported` if no device answered the command, or several did.
 pub fn only_one<A>(mut parts: Vec<Part<A>>) -> Result<A> {
     if parts.len() > 1 {
         let words = format!(
@@ -63,7 +63,7 @@ pub struct VerbInfo {
     pub name: &'static str,
     /// Effect of the verb's commands, in one sentence for a person.
     pub help: &'static str,
-    /// The feature that a device needs for commands of the verb, as in "m has no ...": `members`.
+    /// The feature that a device needs for commands of the verb, in words for the message `m has no ...`: `members`.
     pub needs: &'static str,
     /// Devices on which a command of the verb acts.
     pub reach: Reach,
@@ -89,18 +89,19 @@ impl Debug for VerbInfo {
     }
 }
 
-/// Devices on which a command acts.
+/// Devices on which a command of a verb acts.
 #[derive(Clone, Copy, Debug)]
 pub enum Reach {
     /// The command acts on the named device.
     Here,
-    /// The command acts on each device that holds a part of its range, with no effect that lasts.
+    /// The command acts on each device that holds a part of the command's range, without a lasting effect.
     Range,
-    /// The command acts on each device that holds a part of its range, with a lasting effect: on all of them in one
-    /// global order, or on none. The path to these devices must never move.
+    /// The command acts on each device that holds a part of the command's range, with a lasting effect. It acts on
+    /// all of these devices, in one order that is the same for all commands, or on none. The path to these devices
+    /// must never change.
     Bound {
-        /// The verb that reverts the effect, with the same arguments. A command of it starts at the call, and goes on
-        /// if its future is dropped.
+        /// The verb that reverts the effect, with the same arguments. A command with this verb starts at the call,
+        /// and runs to its end even if its future is dropped.
         undo: &'static VerbInfo,
     },
 }
@@ -149,17 +150,18 @@ fn merge<V: Verb>(parts: Vec<Part<Reply>>) -> Result<Reply> {
     V::merge(parts).map(Reply::of::<V>)
 }
 
-/// A command on its way to the devices that carry it out.
+/// A command to devices, from its client to the devices that carry it out.
 #[derive(Clone)]
 pub struct Command {
-    /// Number of the command. A repeated send has the same number, so that a server carries the command out once. 0 if
-    /// the command never leaves the process.
+    /// Number of the command. A command that is sent again has the same number, so that a server carries it out once.
+    /// 0 if the command never leaves the process.
     pub id: u64,
-    /// Client that sent the command; 0 for this process.
+    /// Number of the client that sent the command; 0 for this process.
     pub origin: u32,
-    /// Bytes that the command concerns, in the address space of the device that receives it.
+    /// Bytes that the command concerns, in the address space of the device that receives it; `None` for the whole
+    /// device.
     pub range: Option<ByteRange>,
-    /// Time that the command may wait for a change of its graph.
+    /// Longest time that the command may wait for a live change of its graph to end.
     pub limit: Duration,
     verb: &'static VerbInfo,
     args: Rc<dyn Any>,
@@ -191,7 +193,7 @@ impl Command {
         if self.is::<V>() { self.args.downcast_ref() } else { None }
     }
 
-    /// Returns the command that reverts the effect of this one, if the effect lasts.
+    /// Returns the command that reverts the effect of this command; `None` if the effect does not last.
     pub fn undo(&self) -> Option<Self> {
         let Reach::Bound { undo } = self.verb.reach else { return None };
         Some(Self { verb: undo, ..self.clone() })
@@ -202,10 +204,10 @@ impl Command {
         (self.verb.codec.encode_args)(&*self.args)
     }
 
-    /// Creates a command of this process with the encoded arguments `args`.
+    /// Decodes `args`, and creates a command of this process with them.
     ///
     /// # Errors
-    /// `Invalid` if `args` are not arguments of the verb.
+    /// `Invalid` if `args` are not encoded arguments of the verb.
     pub fn decode(verb: &'static VerbInfo, args: &[u8]) -> Result<Self> {
         let args = (verb.codec.decode_args)(args).map_err(|why| {
             Error::new(why.kind(), format!("the arguments of {}: {why}", verb.name))
@@ -221,12 +223,13 @@ impl Command {
         (self.verb.codec.merge)(parts)
     }
 
-    /// Returns the answer to a command that ended at once with the result `done`, and whose verb answers [`Nothing`].
+    /// Returns a future with the answer to a command that ended at once with the result `done`. Its verb must have
+    /// the answer [`Nothing`].
     pub fn done(&self, done: Result<()>) -> LocalFuture<Result<Reply>> {
         Box::pin(std::future::ready(done.map(|()| Reply(Rc::new(Nothing {})))))
     }
 
-    /// Returns the error of the device with that name, which does not know the command.
+    /// Returns the error for a device named `device` that does not know the command.
     pub fn unknown_to(&self, device: &str) -> Error {
         let VerbInfo { name, needs, .. } = self.verb;
         let words = format!("{device} has no {needs} and does not support the command {name}");
@@ -240,10 +243,10 @@ impl Debug for Command {
     }
 }
 
-/// Returns the verb with that name among `known`.
+/// Returns the verb called `name` among `known`.
 ///
 /// # Errors
-/// `Unsupported`, with the names of the known verbs, if none of them has that name.
+/// `Unsupported`, with the names of the known verbs, if no verb has that name.
 pub fn find_verb(
     known: impl IntoIterator<Item = &'static VerbInfo> + Clone,
     name: &str,
@@ -259,7 +262,7 @@ pub fn find_verb(
     })
 }
 
-/// The answer to a command, of a type that its verb declares.
+/// The answer to a command, in the type that its verb declares.
 #[derive(Clone)]
 pub struct Reply(Rc<dyn Any>);
 
@@ -269,10 +272,10 @@ impl Reply {
         Self(Rc::new(answer))
     }
 
-    /// Returns the answer in the type that verb `V` declares.
+    /// Returns the content of the answer, in the type that verb `V` declares.
     ///
     /// # Errors
-    /// `Invalid` if the answer is that of another verb than `V`.
+    /// `Invalid` if the answer is not of that type.
     pub fn answer<V: Verb>(self) -> Result<V::Answer> {
         let answer = self.0.downcast::<V::Answer>().map_err(|_| {
             Error::new(
@@ -291,7 +294,7 @@ impl Reply {
     /// Decodes the answer to a command of `verb` from another process.
     ///
     /// # Errors
-    /// `Invalid` if the bytes are not an answer to the verb.
+    /// `Invalid` if `answer` is not an encoded answer to a command of `verb`.
     pub fn decode(verb: &VerbInfo, answer: &[u8]) -> Result<Self> {
         (verb.codec.decode_answer)(answer).map(Self)
     }
@@ -303,7 +306,7 @@ impl Debug for Reply {
     }
 }
 
-/// The answer of one device that carried out a command for its part of the range.
+/// The answer of one device, which carried out a command for its part of the command's range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part<A> {
     /// The part of the command's range that the answering device holds.
@@ -316,18 +319,18 @@ pub struct Part<A> {
     pub answer: A,
 }
 
-/// The position of a range of a device in the device's lowers.
+/// The parts of a device's lowers in which a range of the device lies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resolved {
     /// The device has no lowers: the range is on its own storage.
     Bottom,
-    /// The range lies in these parts of the lowers. Bytes of the range in none of them are a hole.
+    /// The range lies in parts of the lowers. Bytes of the range in none of these parts are a hole.
     Places {
         /// Parts of the lowers that hold the range up to `upto`, for all copies.
         all: Vec<Below>,
-        /// End of the part of the range that is resolved. The caller must ask again for the rest.
+        /// End of the part of the range that is resolved. The caller must resolve the rest with another call.
         upto: u64,
-        /// Whether the device may move the bytes of the range to other parts of the lowers while it is in use.
+        /// Whether the device may later move the bytes of the range to other parts of its lowers.
         moves: bool,
     },
     /// The device cannot resolve the range.
@@ -335,13 +338,14 @@ pub enum Resolved {
 }
 
 impl Resolved {
-    /// Returns the position of a range that the device passes unchanged to its only lower; `how` as in [`Below`].
+    /// Returns the position of `range` in the only lower of a device that maps every address to the same address;
+    /// `how` as in [`Below`].
     pub fn same(range: ByteRange, how: &'static str) -> Self {
         let below = Below { lower: 0, above: range.start(), range, how: how.into() };
         Self::places(range, vec![below])
     }
 
-    /// Returns the position of `range` for a device whose lowers hold all of it in the parts `all`.
+    /// Returns the position of `range` for a device whose lowers hold the whole range in the parts `all`.
     pub fn places(range: ByteRange, all: Vec<Below>) -> Self {
         Self::Places { all, upto: range.end(), moves: false }
     }

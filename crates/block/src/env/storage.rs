@@ -1,20 +1,20 @@
-//! Disks, as the environment provides them.
+//! Disks of the environment: how a disk is opened, the facts about an open disk, and its operations.
 
 use std::path::PathBuf;
 
 use super::Ticket;
 use crate::{Buf, ByteRange, Extent, Result};
 
-/// Parameters for opening a disk: its path and how to use it.
+/// Parameters for opening a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Open {
-    /// Path of the disk.
+    /// Path of the disk's file or block device.
     pub path: PathBuf,
     /// Whether the disk is a block device (`true`) or a file (`false`).
     pub device: bool,
     /// Whether writes to the disk are refused.
     pub read_only: bool,
-    /// Size in bytes of the file to create if there is none at the path; `None` if none is created.
+    /// Size in bytes of the file that is created if the path leads to no file; `None` if no file may be created.
     pub create: Option<u64>,
     /// Use of the kernel's page cache for the disk.
     pub cache: CacheMode,
@@ -23,30 +23,30 @@ pub struct Open {
 /// Use of the kernel's page cache for a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheMode {
-    /// O_DIRECT: requests pass the page cache by. The open fails if the kernel does not support it.
+    /// O_DIRECT: requests do not use the page cache. The open fails if the file system does not support O_DIRECT.
     Direct,
     /// Requests go through the page cache.
     Buffered,
 }
 
-/// An open disk. It is locked against all other openers as long as one of its requests is in flight.
+/// An open disk. It is locked against all other openers until it is closed and its last operation has completed.
 pub trait Storage {
     /// Returns the facts about the disk as they were when it was opened.
     fn facts(&self) -> &StorageFacts;
-    /// Allows operations up to byte `size` of the disk, which has grown since it was opened.
+    /// Allows operations up to byte `size` of a disk that has grown since it was opened.
     fn has_grown(&self, size: u64) {
         let _ = size;
     }
-    /// Returns the present size of the disk in bytes by the quickest way. For a block device this is its size when
-    /// opened.
+    /// Returns the present size of the disk in bytes by the quickest method. For a block device this is the size at
+    /// the time of opening.
     fn size_now(&self) -> u64;
     /// Returns the present size of the disk's file, and whether the file still has its path, in two system calls.
     ///
     /// # Errors
     /// Errors of the system.
     fn look(&self) -> Result<StorageNow>;
-    /// Switches the disk between O_DIRECT and the kernel's page cache, as `facts` of the same disk demand. No operation
-    /// may be in flight.
+    /// Switches the disk between O_DIRECT and the kernel's page cache, as the facts `facts` of another opening of the
+    /// same disk demand. No operation may be in flight.
     ///
     /// # Errors
     /// Errors of the system.
@@ -54,12 +54,12 @@ pub trait Storage {
         let _ = facts;
         Ok(())
     }
-    /// Starts one operation on the disk, aligned as the disk's facts demand.
+    /// Starts `io` on the disk. Its offset, length and buffer must be aligned as the disk's facts demand.
     fn start(&self, io: DiskIo) -> Ticket;
-    /// Returns the allocation of `range` on the disk: at most `max` extents from the start of the range.
+    /// Returns the allocation state of `range` on the disk: at most `max` extents, from the start of the range.
     ///
     /// # Errors
-    /// `Unsupported` if the file system cannot report it.
+    /// `Unsupported` if the file system cannot report the allocation.
     fn extents(&self, range: ByteRange, max: usize) -> Result<Vec<Extent>>;
 }
 
@@ -79,7 +79,8 @@ pub enum Place {
     There,
     /// The file is at another path; the original path leads to another file, or to none.
     Elsewhere,
-    /// The file was deleted, and ends with this process. Until then it can be copied from the path given here.
+    /// The file was deleted, and its space is freed when this process ends. Until then the file can be copied from
+    /// this path.
     Deleted(String),
 }
 
@@ -92,17 +93,17 @@ pub struct StorageFacts {
     pub block_size: u32,
     /// Whether the disk is open with O_DIRECT.
     pub direct: bool,
-    /// Whether the disk can zero a range without being sent zeros.
+    /// Whether the disk can zero a range without receiving zeros as data.
     pub zeroes: bool,
-    /// Whether a discard gives space of the disk back.
+    /// Whether a discard frees space of the disk.
     pub discard: bool,
     /// Whether a discarded range of the disk reads as zeros.
     pub discard_zeroes: bool,
-    /// Whether this opening of the disk created it, or would create it.
+    /// Whether this opening of the disk created its file; in a probe, whether an opening would create the file.
     pub created: bool,
-    /// Identity of the disk under all of its names: its path, absolute and without links.
+    /// Identity of the disk, the same for all of its names: its absolute path without links.
     pub identity: String,
-    /// Description of how the disk is accessed: `O_DIRECT`, `through the page cache`.
+    /// Description of how the disk is accessed, for the operator: `O_DIRECT`, `through the page cache`.
     pub words: String,
 }
 
@@ -125,18 +126,18 @@ pub enum DiskIo {
         /// Whether the write must be durable at completion.
         fua: bool,
     },
-    /// Makes `range` of the disk read as zeros, and may give its space back.
+    /// Makes `range` of the disk read as zeros, and may free the space of the range.
     Zero {
         /// Bytes of the disk to zero.
         range: ByteRange,
-        /// Whether the space of the range may be given back.
+        /// Whether the space of the range may be freed.
         unmap: bool,
     },
-    /// Gives the space of `range` on the disk back.
+    /// Frees the space of `range` on the disk.
     Discard {
         /// Bytes of the disk to discard.
         range: ByteRange,
     },
-    /// Makes all operations on the disk durable that completed before.
+    /// Makes all operations durable that completed on the disk before.
     Flush,
 }

@@ -1,4 +1,4 @@
-//! Operations in flight, and their outcomes.
+//! Disk and socket operations in flight, and their outcomes.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -8,18 +8,19 @@ use std::task::{Context, Poll};
 
 use crate::{Buf, Result};
 
-/// An owner of disk or socket operations in flight.
+/// The owner of disk or socket operations in flight: a reactor of `runtime`, or a disk or socket of `sim`.
 pub trait Tickets {
-    /// Returns the outcome of the operation `id`, once.
+    /// Returns the outcome of the operation `id` when the kernel has completed the operation. The outcome is returned
+    /// once.
     fn poll(&self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome>;
-    /// Ends the wait for the operation `id`. The operation keeps its buffers until the kernel has answered.
+    /// Ends the wait for the operation `id`. The operation keeps its buffers until the kernel has completed it.
     fn abandon(&self, id: u64);
 }
 
 /// The outcome of a disk or socket operation, with its buffers.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Number of bytes that the operation moved, or its error.
+    /// Number of bytes that the operation read, wrote, received or sent; or the error of the operation.
     pub result: Result<usize>,
     /// Buffer of a disk operation or a receive, returned to the caller.
     pub buf: Option<Buf>,
@@ -34,7 +35,8 @@ impl Outcome {
     }
 }
 
-/// A handle to an operation in flight. Awaiting it gives the outcome; dropping it ends only the wait.
+/// A handle to a disk or socket operation in flight. Awaiting the ticket returns the outcome; dropping the ticket
+/// ends only the wait.
 #[must_use = "the outcome reports whether the operation succeeded"]
 pub struct Ticket {
     owner: Option<Rc<dyn Tickets>>,
@@ -47,7 +49,7 @@ impl Ticket {
         Self { owner: Some(owner), id }
     }
 
-    /// Returns a ticket for an operation that ended before it was started.
+    /// Returns a ticket for an operation whose outcome is known already.
     pub fn ready(outcome: Outcome) -> Self {
         Self::new(Rc::new(Ready(Cell::new(Some(outcome)))), 0)
     }

@@ -1,19 +1,20 @@
-//! The constructors: one function for each pure kind of device.
+//! The constructors of tables: a function for each kind of device that only maps addresses.
 
 use super::{Origin, Place, Port, Row, Stripe, Table, TableError, stripe};
 
-/// A table that stripes over lower devices, and the bytes of them that it cannot use.
+/// A table that stripes over lower devices, and the number of bytes in these devices that the table does not use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StripeTable {
     /// The striped table.
     pub table: Table,
-    /// Bytes of the lower devices behind the last whole chunk of the smallest one, which the table does not use.
+    /// Bytes of the lower devices that the table does not use: each device is used up to the last whole chunk of the
+    /// smallest.
     pub unused_bytes: u64,
 }
 
 impl Table {
-    /// Returns a table that maps to `len` bytes of the lower device `port` from `start` on; the device has `lower_size`
-    /// bytes.
+    /// Returns a table that maps to `len` bytes of the lower device `port`, from byte `start` of the device on. The
+    /// device has `lower_size` bytes.
     pub fn linear(port: Port, lower_size: u64, start: u64, len: u64) -> Result<Self, TableError> {
         let end = start.checked_add(len).ok_or(TableError::TooLarge)?;
         if end > lower_size {
@@ -22,13 +23,14 @@ impl Table {
         Self::from_rows([linear_row(port, start, len)])
     }
 
-    /// Returns a table of whole lower devices, one after the other; each is given by its port and its size.
+    /// Returns a table that maps to whole lower devices, one after the other. Each element of `lowers` is the port
+    /// and the size of a device.
     pub fn concat(lowers: &[(Port, u64)]) -> Result<Self, TableError> {
         Self::from_rows(lowers.iter().map(|&(port, size)| linear_row(port, 0, size)))
     }
 
-    /// Returns a table that deals out chunks to lower devices in turn; each is given by its port and its size. Each
-    /// device is used up to the last whole chunk of the smallest.
+    /// Returns a table that distributes chunks of `chunk` bytes over lower devices in turn. Each element of `lowers`
+    /// is the port and the size of a device. Each device is used up to the last whole chunk of the smallest.
     pub fn stripe(lowers: &[(Port, u64)], chunk: u32) -> Result<StripeTable, TableError> {
         stripe::check_chunk(chunk)?;
         let smallest = lowers.iter().min_by_key(|(_, size)| *size);
@@ -52,7 +54,8 @@ fn linear_row(port: Port, start: u64, len: u64) -> Row {
     Row { len, place: Place::Linear(Origin { port, start }) }
 }
 
-/// Returns columns from the start of each port; a single one becomes linear.
+/// Returns a place with a column in the lower device of each port, from the first byte of the device on. A single
+/// column becomes linear.
 fn striped(ports: impl Iterator<Item = Port>, chunk: u32) -> Result<Place, TableError> {
     let columns: Vec<_> = ports.map(|port| Origin { port, start: 0 }).collect();
     if let [only] = columns[..] {

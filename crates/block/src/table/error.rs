@@ -9,9 +9,9 @@ use crate::ByteRange;
 /// The reason why a table of a device was rejected, with the value and the limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TableError {
-    /// A table or a segment without bytes.
+    /// A table or a segment with a length of zero.
     Empty,
-    /// An address that does not fit into 64 bits.
+    /// An address or a length that passes `u64::MAX`.
     TooLarge,
     /// Number of segments of a table, more than [`Table::MAX_SEGMENTS`].
     Segments(usize),
@@ -19,7 +19,7 @@ pub enum TableError {
     Ports(Port),
     /// Number of columns of a stripe: too few, or more than [`Stripe::MAX_COLUMNS`].
     Columns(usize),
-    /// Bytes of a stripe's chunk: no multiple of 512, zero, or above 1 GiB.
+    /// Length of a stripe's chunk in bytes: zero, no multiple of 512, or above 1 GiB.
     Chunk(u32),
     /// A lower device that cannot be a column of a stripe, because it is smaller than one chunk.
     SmallerThanChunk {
@@ -30,7 +30,7 @@ pub enum TableError {
         /// Size of a chunk in bytes.
         chunk: u32,
     },
-    /// A segment whose bytes below end behind the end of their lower device.
+    /// A segment with bytes past the end of their lower device.
     BeyondLower {
         /// Port of the lower device in the table.
         port: Port,
@@ -52,9 +52,9 @@ pub enum TableError {
     Misaligned {
         /// Number of the segment in the table, from 0.
         segment: usize,
-        /// The address in bytes, above or below.
+        /// The address in bytes, in the table or in a lower device.
         bytes: u64,
-        /// The block size of the device in bytes.
+        /// Block size of the device that has the table, in bytes.
         block: u32,
     },
 }

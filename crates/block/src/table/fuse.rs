@@ -1,28 +1,28 @@
 //! Substitution of tables into tables.
 //!
-//! The lower of a table may be a table itself. Fusing replaces a port to that lower with the ports of the lower,
-//! so that one lookup does the work of two. Repeated from the bottom up it turns a stack of any height into one
-//! table.
+//! The lower of a table may be a table itself. Fusing replaces the port of that lower with the ports of the lower
+//! table, so that one lookup replaces two. Repeated from the bottom of the graph up, it turns a stack of any height
+//! into one table.
 //!
-//! A port is fused completely or not at all, so that all requests of a device take the same path. It is left alone if
-//! a column of a stripe would lie in several segments or in a stripe, because there is no short form for that; and if
-//! the result could exceed a limit.
+//! A port is fused completely or not at all, so that all requests of a device take the same path. A port is not fused
+//! if a column of a stripe would lie in several segments or in a stripe, because a segment cannot describe that. Nor
+//! is a port fused if the result could exceed a limit of [`Table`].
 
 use std::collections::BTreeMap;
 
 use super::{Origin, Place, Port, Row, Segment, Table, TableError};
 use crate::ByteRange;
 
-/// Origin of a port of a fused table: the ports of the two tables that it stands for.
+/// Origin of a port of a fused table: the one or two ports that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortPath {
-    /// Port of the upper one of the two fused tables.
+    /// Port of the upper table of the two fused tables.
     pub upper: Port,
-    /// Port of the table below `upper`; `None` if that port was not replaced.
+    /// Port of the lower table; `None` if the port `upper` was not replaced.
     pub lower: Option<Port>,
 }
 
-/// A table that replaces two levels of tables.
+/// A table that replaces a table and the tables directly below it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fused {
     /// The fused table, with ports of its own.
@@ -32,10 +32,10 @@ pub struct Fused {
 }
 
 impl Table {
-    /// Returns this table with each port `p` replaced by the table `lowers[p]`, if there is one.
+    /// Returns this table with each port `p` replaced by the table `lowers[p]`, if that is a table.
     ///
     /// # Errors
-    /// `BeyondLower` if this table reaches beyond the end of a lower one.
+    /// `BeyondLower` if this table maps to bytes past the end of one of `lowers`.
     pub fn fuse(&self, lowers: &[Option<&Table>]) -> Result<Fused, TableError> {
         let mut fuser = Fuser { lowers: choose(self, lowers)?, ports: Ports::default() };
         let mut rows = Vec::new();
@@ -49,8 +49,8 @@ impl Table {
     }
 }
 
-/// Selects the lowers to fuse, by port: all that can be fused, in the order of ports, until the result could exceed a
-/// limit. Segments are counted before neighbours are merged.
+/// Returns the lowers to fuse, by port: all that can be fused, in the order of their ports, until the result could
+/// exceed a limit of [`Table`]. Segments are counted before neighbours are merged.
 fn choose<'t>(
     upper: &Table,
     lowers: &[Option<&'t Table>],
@@ -73,7 +73,7 @@ fn choose<'t>(
     Ok(chosen)
 }
 
-/// Returns how many segments the fusion of each port would add; `None` for a port that cannot be fused.
+/// Returns how many segments the fused table gets by the fusion of each port; `None` for a port that cannot be fused.
 fn more_segments(
     upper: &Table,
     lowers: &[Option<&Table>],
@@ -107,16 +107,17 @@ fn check_within(port: Port, extent: Option<ByteRange>, lower: &Table) -> Result<
 }
 
 impl Table {
-    /// Returns the segments that hold `range`, each with its part of the range.
+    /// Returns the number of each segment that holds bytes of `range`, with these bytes.
     fn segments_within(&self, range: ByteRange) -> impl Iterator<Item = (usize, ByteRange)> {
         let first = self.segment_at(range.start());
         (first..self.places.len())
             .map_while(move |index| Some((index, self.segment_range(index).intersect(range)?)))
     }
 
-    /// Returns the start of a column below this table. The column begins at `origin`, and `extent` is the used part.
-    /// `None` if that part lies in several segments or in a stripe, or if the column would begin before the first byte.
-    /// `None` too if no byte is used, because then its segment is unknown.
+    /// Returns the start of a stripe's column in the lowers of this table. The column begins at `origin`, and
+    /// `extent` is its used part. `None` if the used part lies in several segments or in a stripe, or if the column
+    /// would begin before the first byte of a lower. `None` too if no byte is used, because then the segment is
+    /// unknown.
     fn column(&self, origin: Origin, extent: Option<ByteRange>) -> Option<Origin> {
         let extent = extent?;
         let index = self.segment_at(extent.start());
@@ -131,14 +132,14 @@ impl Table {
     }
 }
 
-/// State of one fusion.
+/// The state of the fusion of one table with its lowers.
 struct Fuser<'t> {
     lowers: Vec<Option<&'t Table>>,
     ports: Ports,
 }
 
 impl Fuser<'_> {
-    /// Replaces a linear segment with the segments below it, clipped.
+    /// Replaces a linear segment with the segments of the lower table in its range.
     fn linear(&mut self, origin: Origin, len: u64, rows: &mut Vec<Row>) {
         let Some(lower) = self.lowers[usize::from(origin.port.0)] else {
             let place = Place::Linear(self.unfused(origin));
@@ -154,7 +155,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// Moves each column of a striped segment to its position below; the segment keeps its shape.
+    /// Moves each column of a striped segment to its position in the lowers of the lower table.
     fn striped(&mut self, segment: Segment) -> Row {
         let len = segment.range.len();
         let mut index = 0;
@@ -177,7 +178,7 @@ impl Fuser<'_> {
     }
 }
 
-/// Ports of a fused table, numbered in the order of first use.
+/// Ports of the fused table, numbered in the order of first use.
 #[derive(Default)]
 struct Ports {
     list: Vec<PortPath>,

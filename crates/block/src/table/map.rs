@@ -1,4 +1,4 @@
-//! Lookup from above to below.
+//! Lookup of the lower bytes to which bytes of a table map.
 
 use super::{Origin, Place, Port, Table};
 use crate::ByteRange;
@@ -8,14 +8,15 @@ use crate::ByteRange;
 pub struct Run {
     /// Port of the lower device in the table.
     pub port: Port,
-    /// Bytes of the run in the lower device.
+    /// The bytes of the run in the lower device.
     pub range: ByteRange,
-    /// Address of the first byte in the table's own address space.
+    /// Address of the run's first byte in the table's own address space.
     pub start: u64,
 }
 
 impl Run {
-    /// Joins this run with `next`, which follows it above, if `next` follows it below too.
+    /// Returns this run joined with `next`, which follows this run in the table; `None` if `next` does not follow it
+    /// in the lower device too.
     fn joined(self, next: Self) -> Option<Self> {
         let goes_on = self.port == next.port && self.range.end() == next.range.start();
         let range = ByteRange::between(self.range.start(), next.range.end())?;
@@ -24,15 +25,15 @@ impl Run {
 }
 
 impl Table {
-    /// Maps a range of the table that is one run of one segment, as nearly every request is. `None` means that the
-    /// caller must use [`Table::map`], or that the range passes the end of the table.
+    /// Returns the lower bytes to which `range` maps if they are one run of one segment, as for nearly every request.
+    /// `None` means that the caller must use [`Table::map`], or that `range` passes the end of the table.
     #[inline]
     pub fn map_one(&self, range: ByteRange) -> Option<Run> {
         self.map_in(self.segment_at(range.start()), range)
     }
 
-    /// Does the work of [`Table::map_one`] for a caller that already has the number of the segment from
-    /// [`Table::segment_at`], because it counts requests by segment.
+    /// Maps `range` as [`Table::map_one`] does, for a caller that has the number `segment` of the segment already
+    /// from [`Table::segment_at`], because it counts requests for each segment.
     ///
     /// # Panics
     /// If the table has no segment with this number.
@@ -49,15 +50,16 @@ impl Table {
         Some(Run { port, range: range.at(start), start: range.start() })
     }
 
-    /// Returns the number of the table's segment that holds byte `start`; the last one if `start` is past the end.
+    /// Returns the number of the segment that holds byte `start` of the table; of the last segment if `start` is past
+    /// the end.
     #[inline]
     pub fn segment_at(&self, start: u64) -> usize {
         // Only the bounds between segments: with one segment there is nothing to search.
         self.bounds[1..self.places.len()].partition_point(|bound| *bound <= start)
     }
 
-    /// Returns the runs of lower bytes to which `range` of the table maps, in the order of the bytes above. Neighbours
-    /// that are contiguous in the same lower are one run.
+    /// Returns the runs of lower bytes to which `range` maps, in the order of the table's bytes. Neighbours that are
+    /// contiguous in the same lower device are one run.
     ///
     /// # Panics
     /// If `range` passes the end of the table; requests are checked before they are mapped.
@@ -70,7 +72,8 @@ impl Table {
 }
 
 impl Place {
-    /// Returns the position of byte `offset`, and the number of contiguous bytes from there on.
+    /// Returns the position of byte `offset` of this place in a lower device, and the number of bytes that are
+    /// contiguous there from this byte on.
     #[inline]
     fn locate(&self, offset: u64) -> (Origin, u64) {
         match self {
@@ -84,16 +87,16 @@ impl Place {
 #[derive(Clone, Debug)]
 pub struct Runs<'t> {
     table: &'t Table,
-    /// Segment that holds `at`.
+    /// Number of the segment that holds byte `at` of the table.
     segment: usize,
     at: u64,
     end: u64,
-    /// Piece that was read ahead and did not join the run before it.
+    /// Run that was looked up early, and that is not contiguous with the run before it.
     ahead: Option<Run>,
 }
 
 impl Runs<'_> {
-    /// Returns the next contiguous bytes within one segment.
+    /// Returns the next bytes that are contiguous in a lower device and lie in one segment.
     fn piece(&mut self) -> Option<Run> {
         let segment = self.table.segment_range(self.segment);
         let end = self.end.min(segment.end());

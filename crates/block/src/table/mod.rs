@@ -1,15 +1,15 @@
 //! Tables: pure mappings as data.
 //!
-//! A table maps every byte of an address space to a byte of a device below. Linear, concat, stripe and partition are
-//! constructors of tables, not code that runs for each request. So a stack of them fuses into one table with one
-//! lookup, and the result can be printed, compared, granted and revoked like any other value.
+//! A table maps every byte of an address space to a byte of a lower device. Linear, concat, stripe and partition are
+//! constructors of tables, not code that runs for each request. So a stack of such devices is fused into one table
+//! with one lookup. A table can also be printed, compared and replaced like any other value.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the type, and the one check of its invariants |
 //! | `stripe.rs` | the arithmetic of striping |
 //! | `build.rs` | the constructors |
-//! | `map.rs` | lookup from above to below |
+//! | `map.rs` | lookup of lower bytes for the bytes of the table |
 //! | `fuse.rs` | substitution of a table into another |
 //! | `text.rs` | printing |
 
@@ -37,7 +37,7 @@ pub use fuse::{Fused, PortPath};
 pub use map::{Run, Runs};
 pub use stripe::Stripe;
 
-/// The number of a lower device in a table's own list of lowers.
+/// The number of a lower device among the lowers of a table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Port(pub u16);
 
@@ -52,20 +52,20 @@ impl fmt::Display for Port {
 pub struct Origin {
     /// Port of the lower device.
     pub port: Port,
-    /// Address of the byte in the lower device.
+    /// Address in the lower device of the first mapped byte.
     pub start: u64,
 }
 
-/// Position in the lower devices of the bytes of a table's segment.
+/// Position of a segment's bytes in the lower devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// The bytes are consecutive in one lower device, from this origin.
+    /// The bytes are consecutive in one lower device, from this origin on.
     Linear(Origin),
-    /// The bytes are dealt out in chunks over several columns in turn. Boxed, because most segments are linear.
+    /// The bytes are distributed in chunks over several columns, in turn. Boxed, because most segments are linear.
     Striped(Box<Stripe>),
 }
 
-/// A row of a table, as seen from outside: a range and its position below.
+/// A row of a table, as callers see it: a byte range, and the position of its bytes in the lower devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'t> {
     /// Bytes of the segment in the table's own address space.
@@ -77,18 +77,20 @@ pub struct Segment<'t> {
 /// A pure mapping from `[0, size)` to bytes of lower devices.
 ///
 /// Invariants: there is at least one segment; segments cover `[0, size)` exactly; neighbours that continue each other
-/// are one segment; no lower byte is reached twice; the named limits hold and no address passes `u64::MAX`.
+/// are one segment; no byte of a lower device belongs to two segments; the limits of this type are met, and no
+/// address passes `u64::MAX`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Starts of the segments, and the size as the last entry: one entry more than there are segments. Separate from
-    /// the places, so that a search touches nothing else.
+    /// Start of each segment, and the size of the table as the last entry: one entry more than there are segments.
+    /// They are not stored with the places, so that a search reads no other memory.
     bounds: Vec<u64>,
     places: Vec<Place>,
     port_count: usize,
 }
 
 impl Table {
-    /// Most segments of one table. A lookup among them takes a dozen steps in 32 KiB, which stay in cache.
+    /// Most segments of one table. A search among them takes a dozen steps in 32 KiB, which fit into the processor's
+    /// cache.
     pub const MAX_SEGMENTS: usize = 4096;
 
     /// Most ports of one table.
@@ -99,7 +101,7 @@ impl Table {
         self.bounds[self.places.len()]
     }
 
-    /// Returns the number of ports of the table: one more than the highest port of a segment.
+    /// Returns the number of ports of the table: one more than the highest port that a segment uses.
     pub fn port_count(&self) -> usize {
         self.port_count
     }
@@ -109,7 +111,7 @@ impl Table {
         (0..self.places.len()).map(|index| self.segment(index))
     }
 
-    /// Returns the segment of the table with number `index`, from 0.
+    /// Returns the segment with number `index`, from 0.
     ///
     /// # Panics
     /// If the table has no such segment.
@@ -117,8 +119,8 @@ impl Table {
         Segment { range: self.segment_range(index), place: &self.places[index] }
     }
 
-    /// Returns the same mapping with port `p` renamed to `to[p]`. Ports of the same device may get one number. It is
-    /// an error if bytes of a device are then reached twice.
+    /// Returns the same mapping with port `p` replaced by `to[p]`. Ports to the same device may get the same number;
+    /// the mapping is then rejected if two segments share bytes of that device.
     ///
     /// # Panics
     /// If `to` is shorter than [`Table::port_count`].
@@ -130,8 +132,8 @@ impl Table {
         }))
     }
 
-    /// Checks that every boundary of a segment and every position below is a multiple of `block` bytes, so that a
-    /// request in whole blocks above has whole blocks below.
+    /// Checks that every segment begins and ends at a multiple of `block` bytes, in the table and in the lower
+    /// devices. Then a request in whole blocks maps to whole blocks.
     pub fn check_block_size(&self, block: u32) -> Result<(), TableError> {
         for (index, segment) in self.segments().enumerate() {
             let bounds = [segment.range.start(), segment.range.end()];
@@ -159,7 +161,7 @@ impl Table {
     }
 }
 
-/// A segment without a position above.
+/// A segment of a table that is being built; its start is the end of the segment before it.
 struct Row {
     len: u64,
     place: Place,
@@ -175,7 +177,7 @@ impl Builder {
         Self { table: Table { bounds: vec![0], places: vec![], port_count: 0 } }
     }
 
-    /// Returns the number of bytes covered so far.
+    /// Returns the number of bytes that the table covers so far.
     fn size(&self) -> u64 {
         self.table.size()
     }
@@ -211,7 +213,7 @@ impl Builder {
         Ok(self.table)
     }
 
-    /// Checks that no byte is reached twice. After sorting, overlapping ranges are adjacent.
+    /// Checks that no byte of a lower device belongs to two segments. After sorting, overlapping ranges are adjacent.
     fn check_reached_once(&self) -> Result<(), TableError> {
         let mut reached = Vec::new();
         for segment in self.table.segments() {
@@ -229,7 +231,8 @@ impl Builder {
 }
 
 impl Place {
-    /// Returns the start of the bytes in each lower device: one if linear, one for each column if striped.
+    /// Returns the positions in the lower devices at which the bytes of this place begin: one if linear, one for each
+    /// column if striped.
     pub fn origins(&self) -> &[Origin] {
         match self {
             Self::Linear(origin) => slice::from_ref(origin),
@@ -237,8 +240,8 @@ impl Place {
         }
     }
 
-    /// Returns the bytes that the first `len` bytes of this place occupy below origin `index`; `None` if they do not
-    /// reach it.
+    /// Returns the bytes of the lower device that the first `len` bytes of this place occupy from origin `index` on;
+    /// `None` if they occupy none there.
     fn extent(&self, index: usize, len: u64) -> Option<ByteRange> {
         match self {
             Self::Linear(origin) => ByteRange::new(origin.start, len),
@@ -246,13 +249,13 @@ impl Place {
         }
     }
 
-    /// Returns all bytes that the first `len` bytes of this place occupy.
+    /// Returns all bytes of lower devices that the first `len` bytes of this place occupy.
     fn extents(&self, len: u64) -> impl Iterator<Item = (Port, ByteRange)> {
         let origins = self.origins().iter().enumerate();
         origins.filter_map(move |(index, origin)| Some((origin.port, self.extent(index, len)?)))
     }
 
-    /// Whether `next` continues this place after `len` bytes.
+    /// Whether `next` begins in the lower devices where the first `len` bytes of this place end.
     fn continues(&self, len: u64, next: &Self) -> bool {
         match (self, next) {
             (Self::Linear(one), Self::Linear(two)) => {
@@ -263,7 +266,7 @@ impl Place {
         }
     }
 
-    /// Returns the same place without its first `bytes`.
+    /// Returns the same place without its first `bytes` bytes.
     fn advanced(&self, bytes: u64) -> Self {
         match self {
             Self::Linear(origin) => Self::Linear(Origin { start: origin.start + bytes, ..*origin }),
@@ -282,7 +285,7 @@ impl Place {
         }
     }
 
-    /// Returns every number that must be a multiple of the block size.
+    /// Returns every number of this place that must be a multiple of the block size.
     fn numbers(&self) -> impl Iterator<Item = u64> {
         let striping = match self {
             Self::Linear(_) => None,
@@ -292,7 +295,8 @@ impl Place {
         striping.into_iter().flatten().chain(starts)
     }
 
-    /// Checks the limits and that the first `len` bytes end within `u64`, above and below.
+    /// Checks that the ports are allowed, and that the first `len` bytes of this place end below `u64::MAX` in every
+    /// address space.
     fn check(&self, len: u64) -> Result<(), TableError> {
         for origin in self.origins() {
             if usize::from(origin.port.0) >= Table::MAX_PORTS {

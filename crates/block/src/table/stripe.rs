@@ -1,13 +1,13 @@
 //! The arithmetic of striping.
 //!
 //! A stripe has an address space of its own, the stripe space. Chunk `k` of this space lies in column `k % columns`,
-//! in row `k / columns`. A segment shows a window of the space, which begins `skip` bytes into it. So a partition of
-//! a striped device is again a stripe, with a larger skip.
+//! in row `k / columns`. A segment maps to a window of the stripe space, which begins at byte `skip`. So a partition
+//! of a striped device is a stripe again, with a larger skip.
 
 use super::{Origin, TableError};
 use crate::ByteRange;
 
-/// A window of a stripe space: consecutive bytes that are dealt out in chunks over columns in turn.
+/// A window of a stripe space: consecutive bytes that are distributed in chunks over the columns, in turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stripe {
     chunk: u32,
@@ -16,16 +16,16 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// Fewest columns of a stripe. A stripe with one column would be linear, and is represented so.
+    /// Fewest columns of a stripe. A stripe with one column is represented as linear.
     pub const MIN_COLUMNS: usize = 2;
 
     /// Most columns of a stripe.
     pub const MAX_COLUMNS: usize = 64;
 
-    /// Unit of the length of a stripe's chunks, the smallest block of any device.
+    /// Unit of a chunk's length, in bytes: the smallest block of any device.
     pub const CHUNK_UNIT_BYTES: u32 = 512;
 
-    /// Bytes of the largest chunk of a stripe.
+    /// Length of the largest chunk of a stripe, in bytes.
     pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
     pub(super) fn new(chunk: u32, skip: u64, columns: Vec<Origin>) -> Result<Self, TableError> {
@@ -36,7 +36,7 @@ impl Stripe {
         Ok(Self { chunk, skip, columns })
     }
 
-    /// Returns the length of a chunk in bytes: so many bytes are contiguous in one column.
+    /// Returns the length of a chunk in bytes. The bytes of a chunk are contiguous in one column.
     pub fn chunk(&self) -> u32 {
         self.chunk
     }
@@ -46,12 +46,14 @@ impl Stripe {
         self.skip
     }
 
-    /// Returns the starts of the stripe's columns, in the order in which chunks are dealt out.
+    /// Returns the start of each column of the stripe in its lower device, in the order in which the columns get
+    /// chunks.
     pub fn columns(&self) -> &[Origin] {
         &self.columns
     }
 
-    /// Returns the position of byte `offset` of the window, and the number of contiguous bytes from there on.
+    /// Returns the position of byte `offset` of the window in a lower device, and the number of bytes that are
+    /// contiguous there from this byte on.
     #[inline]
     pub(super) fn locate(&self, offset: u64) -> (Origin, u64) {
         let chunk = u64::from(self.chunk);
@@ -61,8 +63,8 @@ impl Stripe {
         (Origin { port, start: start + row * chunk + within }, chunk - within)
     }
 
-    /// Returns the bytes that the first `len` bytes of the window occupy in column `index`. They are one run, because
-    /// a column receives its bytes in the order of the stripe space.
+    /// Returns the bytes of column `index` that the first `len` bytes of the window occupy. They are one range,
+    /// because a column has its bytes in the order of the stripe space.
     pub(super) fn extent(&self, index: usize, len: u64) -> Option<ByteRange> {
         let start = self.columns[index].start;
         let first = start + self.dealt(self.skip, index);
@@ -70,7 +72,7 @@ impl Stripe {
         ByteRange::between(first, end)
     }
 
-    /// Returns how many of the first `bytes` of the stripe space lie in column `index`.
+    /// Returns the number of those bytes among the first `bytes` of the stripe space that lie in column `index`.
     fn dealt(&self, bytes: u64, index: usize) -> u64 {
         let chunk = u64::from(self.chunk);
         let (rows, rest) = div_rem(bytes, chunk * self.columns.len() as u64);
@@ -89,7 +91,8 @@ impl Stripe {
         Self { columns: self.columns.iter().copied().map(change).collect(), ..*self }
     }
 
-    /// Checks that the first `len` bytes of the window end within `u64`, above and below.
+    /// Checks that the first `len` bytes of the window end below `u64::MAX`, in the stripe space and in every lower
+    /// device.
     pub(super) fn check(&self, len: u64) -> Result<(), TableError> {
         let end = self.skip.checked_add(len).ok_or(TableError::TooLarge)?;
         for (index, column) in self.columns.iter().enumerate() {
@@ -107,8 +110,8 @@ pub(super) fn check_chunk(bytes: u32) -> Result<(), TableError> {
     Ok(())
 }
 
-/// Returns quotient and remainder. Most chunks and many column counts are powers of two, and a shift takes a tenth of
-/// the time of a division.
+/// Returns the quotient and the remainder of `value` and `by`. If `by` is a power of two, which is frequent, a shift
+/// takes a tenth of the time of a division.
 #[inline]
 fn div_rem(value: u64, by: u64) -> (u64, u64) {
     if by.is_power_of_two() {

@@ -5,7 +5,7 @@
 //! 1073741824+8388608 striped 65536 skip 0 p1:0 p2:1048576
 //! ```
 //!
-//! A line has the range above, the kind of place, and the position below.
+//! A line has the byte range of the segment, the type of its place, and the position of its bytes in the lowers.
 
 use std::fmt;
 

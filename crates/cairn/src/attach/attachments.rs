@@ -25,20 +25,20 @@ const _: () = assert!(
     "the longest export name must be a valid name of an attached device"
 );
 
-/// Longest wait, at the start, until a mount that is not resumed is gone.
+/// Longest wait, at the start of the process, until a mount that cannot be resumed is removed.
 const CLEAR: Duration = Duration::from_secs(10);
 
-/// Longest wait, at the start, until a device has grown to the size of its export.
+/// Longest wait, at the start of the process, until a device has grown to the size of its export.
 const GROW: Duration = Duration::from_secs(10);
 
-/// The exports of this process, and the block devices that they are attached as.
+/// The exports that this process has attached as block devices of this machine.
 pub struct Attachments {
     env: Env,
     exports: Rc<ExportList>,
     all: RefCell<Vec<Rc<One>>>,
-    /// Names of exports with an attach in progress.
+    /// Names of the exports that are being attached now.
     busy: RefCell<Vec<String>>,
-    /// Whether new attaches are refused, because the process ends.
+    /// Whether no further export may be attached, because the process stops.
     ending: Cell<bool>,
     waiting: Notify,
 }
@@ -48,17 +48,18 @@ struct One {
     // Fields are dropped in this order, so the name is released last.
     behind: Behind,
     view: Attached,
-    /// Whether a detach is in progress.
+    /// Whether the device is being detached now.
     leaving: Cell<bool>,
     claim: Claim,
     /// Size of the export, in bytes.
     size: Cell<u64>,
-    /// Whether the device outlives this process, as last reported to the user.
+    /// Whether the supervisor holds the mount of the device, so that the device outlives this process. The value is
+    /// that of the last note to the operator.
     held: Cell<bool>,
 }
 
 impl Attachments {
-    /// Returns an empty set.
+    /// Creates a set without attached devices.
     pub fn new(env: &Env, exports: &Rc<ExportList>) -> Self {
         Self {
             env: env.clone(),
@@ -70,12 +71,12 @@ impl Attachments {
         }
     }
 
-    /// Returns the attached devices, for users.
+    /// Returns the views of the attached devices, for users.
     pub fn views(&self) -> Vec<Attached> {
         self.all.borrow().iter().map(|one| one.view()).collect()
     }
 
-    /// Adds to each export of a graph the path of its device.
+    /// Adds the path of its block device to each attached export of the view.
     pub fn show(&self, view: &mut GraphView) {
         let all = self.all.borrow();
         for export in &mut view.exports {
@@ -84,7 +85,8 @@ impl Attachments {
         }
     }
 
-    /// Returns the path of a device that would not outlive this process, or the export of an attach in progress.
+    /// Returns the path of a device that would not outlive this process, or the name of an export that is being
+    /// attached; `None` if there is neither.
     pub fn mortal(&self) -> Option<String> {
         let all = self.all.borrow();
         let mortal = all.iter().find(|one| !one.behind.is_entrusted());
@@ -92,7 +94,7 @@ impl Attachments {
         mortal.map(|one| one.view.path.clone()).or_else(busy)
     }
 
-    /// Gives the state of all devices that are held to the present supervisor once more.
+    /// Passes the mounts of all devices that outlive this process to the present supervisor again.
     ///
     /// # Errors
     /// Errors of the system.
@@ -100,20 +102,22 @@ impl Attachments {
         self.all.borrow().iter().try_for_each(|one| one.behind.fdstore_put_again())
     }
 
-    /// Returns the path of the device that an export is attached as, if there is one.
+    /// Returns the path of the block device of `export`; `None` if the export is not attached.
     pub fn of(&self, export: &str) -> Option<String> {
         let all = self.all.borrow();
         all.iter().find(|one| one.view.export == export).map(|one| one.view.path.clone())
     }
 
-    /// Withdraws devices from the supervisor that may no longer outlive this process, as their exports are now: a kill
-    /// would break a promise to their users. [`Attachments::adapt`] reports this.
+    /// Removes from the supervisor the mounts of devices that may not outlive this process any more, because their
+    /// exports have changed. After a kill such a device could lose acknowledged writes. [`Attachments::adapt`] reports
+    /// the removal.
     pub fn withdraw_mortal(&self) {
         self.all.borrow().iter().for_each(|one| one.behind.withdraw_mortal());
     }
 
-    /// Adapts the devices to their exports after a change. Each gets the size of its export, and outlives a kill of this
-    /// process if it may. Returns notes: the reason if a device keeps its size, and the effect of a kill if that has changed.
+    /// Adapts the devices to their exports after a live change. Each device gets the size of its export. Its mount is
+    /// held by the supervisor if the device may outlive a kill of this process. Returns notes for the operator: a
+    /// device that could not be resized, and a changed effect of a kill.
     pub async fn adapt(&self) -> Vec<String> {
         let all = self.all.borrow().clone();
         let mut notes = Vec::new();
@@ -132,10 +136,11 @@ impl Attachments {
         notes
     }
 
-    /// Attaches an export as a device.
+    /// Attaches an export as a block device of this machine.
     ///
     /// # Errors
-    /// `Denied` without root, `NotFound`, `InUse`, and errors of the steps. On failure nothing is left behind.
+    /// `Denied` without root, `NotFound`, `InUse`, and errors of the steps. After an error the steps have been
+    /// reverted.
     pub async fn attach(
         &self,
         export: &str,
@@ -175,8 +180,8 @@ impl Attachments {
         self.watch(&one);
     }
 
-    /// Resumes the devices that an earlier process attached and the supervisor has held since. Takes a device away if
-    /// its export is gone or has changed. Reports each to the user.
+    /// Resumes the devices of an earlier process whose mounts the supervisor holds. A device is removed if its export
+    /// does not exist any more, or has changed. Each device is reported in the log.
     pub async fn resume(&self) {
         let all = self.env.inherited().into_iter().filter(|text| Kept::is_meant(text));
         for text in all {
@@ -215,8 +220,8 @@ impl Attachments {
         }
     }
 
-    /// Grows the device to the size of its export, because the previous process did not or could not. If that fails,
-    /// the device is served with its old size.
+    /// Grows the device to the size of its export, which the previous process did not do. If that fails, the device
+    /// has its old size.
     async fn grow(&self, kept: &Kept) {
         let why = match self.env.within(GROW, step(&kept.name, Step::Resize)).await {
             Some(Ok(_)) => return,
@@ -226,7 +231,8 @@ impl Attachments {
         out::note(&keeps_its_size(&kept.name.link().display().to_string(), &why));
     }
 
-    /// Takes over a mount from the supervisor. Also returns whether its device is smaller than its export.
+    /// Takes over a mount from the supervisor. Returns the view of its device, and whether the device is smaller than
+    /// its export.
     fn take_up(&self, kept: &Kept) -> Result<(Attached, bool)> {
         let export = self.find(&kept.export)?;
         let claim = Claim::take(&kept.name)?;
@@ -240,8 +246,8 @@ impl Attachments {
         Ok((view, is_smaller))
     }
 
-    /// Ends a mount that is not resumed, and its device. If the name belongs to another process now (`is_of_others`),
-    /// only the mount's descriptor is given up.
+    /// Removes a mount that cannot be resumed, and its device. If another process uses the name now (`is_of_others`),
+    /// only the descriptor of the mount is closed.
     async fn let_go(&self, kept: &Kept, is_of_others: bool) {
         let name = &kept.name;
         self.fdstore_remove(&kept.to_string());
@@ -262,8 +268,8 @@ impl Attachments {
         }
     }
 
-    /// Gives up the descriptor of a mount. No other process has the mount open, so no request waits for an answer any
-    /// more.
+    /// Makes the supervisor close the descriptor of a mount. No other process has the mount open, so its unanswered
+    /// requests fail.
     fn fdstore_remove(&self, text: &str) {
         if let Err(error) = self.env.fdstore_remove(text) {
             out::note(&format!("warning: {error}"));
@@ -310,7 +316,7 @@ impl Attachments {
         Ok((behind, Attached { device, has_resend, notes, ..view }))
     }
 
-    /// Reports if the mount or the server behind a device ends while the device is attached.
+    /// Logs a warning if the mount or the server behind a device ends while the device is attached.
     fn watch(&self, one: &Rc<One>) {
         let (behind, one) = (one.behind.clone(), Rc::downgrade(one));
         self.env.spawn("watch of an attached device", async move {
@@ -338,10 +344,11 @@ impl Attachments {
         })
     }
 
-    /// Flushes a device and takes it away.
+    /// Flushes a device, and removes it.
     ///
     /// # Errors
-    /// `NotFound`; `InUse` with its users, and then it stays attached; `Io` if it is gone and was not flushed.
+    /// `NotFound`; `InUse` with the users of the device, which then stays attached; `Io` if the device was removed
+    /// without a flush.
     pub async fn detach(&self, name: &str, dry_run: bool) -> Result<Attached> {
         let one = self.named(name)?;
         if !dry_run {
@@ -362,15 +369,15 @@ impl Attachments {
         behind.farewell(&self.env).await;
     }
 
-    /// Returns when no device is attached any more.
+    /// Waits until no device is attached.
     pub async fn emptied(&self) {
         self.waiting.until(|| self.all.borrow().is_empty()).await;
     }
 
-    /// Takes all devices away. Waits up to `limit` for their users.
+    /// Removes all devices. Waits up to `limit` until they are not in use.
     ///
     /// # Errors
-    /// The devices that are still in use then, and those that could not be flushed.
+    /// The devices that are still in use after `limit`, and those that could not be flushed.
     pub async fn end(&self, limit: Duration) -> Result<(), String> {
         let deadline = self.env.now().after(limit);
         self.ending.set(true);
@@ -408,7 +415,7 @@ impl Attachments {
     }
 }
 
-/// Returns the view of an export that is not attached yet.
+/// Returns the view of an export before it is attached.
 fn unattached(name: &Name, export: &str) -> Attached {
     let path = name.link().display().to_string();
     let (name, export) = (name.to_string(), export.to_owned());
@@ -419,7 +426,7 @@ fn keeps_its_size(path: &str, why: &str) -> String {
     format!("warning: the device {path} keeps its old size: {why}")
 }
 
-/// Mark of an export with an attach in progress.
+/// Guard that marks an export as being attached, until it is dropped.
 struct Busy<'a> {
     all: &'a Attachments,
     export: String,
@@ -433,7 +440,7 @@ impl Drop for Busy<'_> {
 }
 
 impl One {
-    /// Returns the present state of the device, for users.
+    /// Returns the present view of the device, for users.
     fn view(&self) -> Attached {
         let mut view = self.view.clone();
         if let Some(first) = view.notes.first_mut() {
@@ -442,8 +449,8 @@ impl One {
         view
     }
 
-    /// Gives the device to the supervisor if it may outlive a kill of this process, or withdraws it if not. If that is
-    /// new, returns a note about the effect of a kill.
+    /// Passes the mount of the device to the supervisor if the device may outlive a kill of this process; otherwise
+    /// removes it from the supervisor. If that is a change, returns a note about the effect of a kill.
     fn hold_or_not(&self) -> Option<String> {
         if self.leaving.get() {
             return None;
@@ -453,8 +460,8 @@ impl One {
         (self.held.replace(held) != held).then(|| notes::after_kill(&self.view.path, held))
     }
 
-    /// Flushes the device and takes it away, once it has no users. If it still has users after `patience`, it is left
-    /// to them if `give_up` is set. Returns the reason if it could not be flushed.
+    /// Flushes and removes the device, once it is not in use. After `patience` a device in use is an error; with
+    /// `give_up` its mount ends all the same. Returns the reason if the device could not be flushed.
     async fn release(&self, patience: Duration, give_up: bool) -> Result<Option<Problem>> {
         self.leaving.set(true);
         let released = step(self.claim.name(), Step::Release(Release { patience, give_up })).await;
@@ -467,8 +474,7 @@ impl One {
     }
 }
 
-/// Checks whether this process may attach devices. `uri` is the export's address for a command that root can run
-/// instead.
+/// Checks that this process may attach devices. `uri` is the export's URI, for the command that root can run instead.
 ///
 /// # Errors
 /// `Denied` with the next step.

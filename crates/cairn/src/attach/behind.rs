@@ -1,4 +1,4 @@
-//! The backing of an attached device: a FUSE file, or a server for the kernel's NBD client.
+//! The backing of an attached device: a file of a FUSE mount, or a server for the kernel's NBD client.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use super::kept::Kept;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
-/// The largest block of a device: one page on every architecture.
+/// Largest block size of a block device of this machine, in bytes: one page on every architecture.
 const BLOCK_MAX_BYTES: u32 = 4096;
 
-/// Request limit of the kernel's connection. The server needs no protection from the kernel, and a slow device must not
-/// fail.
+/// Time limit of a request on the connection of the kernel's NBD client. It is long, because the server needs no
+/// protection from the kernel, and a slow device must not fail.
 const KERNEL_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Longest wait, once the device is gone, until its backing is gone too.
+/// Longest wait, after a device is removed, until its backing has ended.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// The backing of a device.
+/// The backing of an attached device.
 #[derive(Clone)]
 pub enum Behind {
     /// A file of a FUSE mount.
     Fuse(Volume),
-    /// A server of this export, with the kernel as its only client.
+    /// An NBD server of the export, with the kernel as its only client.
     Nbd(Server),
 }
 
-/// Returns the means of an attach: `by` if the kernel has it, or by default FUSE, else NBD.
+/// Returns the means of an attach: `by` if the kernel supports it; without `by`, FUSE if the kernel has it, else NBD.
 ///
 /// # Errors
-/// `Unsupported` with the missing part of the kernel.
+/// `Unsupported` with the part that the kernel lacks.
 pub fn choose(by: Option<Means>) -> Result<Means> {
     const NO_NBD: &str = "this kernel has no NBD client (no /sys/module/nbd, no /dev/nbd0)";
     match (by, attach::has_nbd()) {
@@ -59,7 +59,7 @@ pub fn choose(by: Option<Means>) -> Result<Means> {
 }
 
 impl Behind {
-    /// Passes on that the export has a new size.
+    /// Applies a new size of the export to the backing.
     pub fn resized(&self) {
         match self {
             Self::Fuse(volume) => volume.resized(),
@@ -68,8 +68,8 @@ impl Behind {
         }
     }
 
-    /// Serves the export and connects a device to it. Returns the backing, the connected device, and the parameters of
-    /// a FUSE mount.
+    /// Begins to serve the export, and connects a block device to it. Returns the backing, the connected device, and
+    /// the agreed features of a FUSE mount.
     pub async fn begin(
         by: Means,
         env: &Env,
@@ -98,7 +98,7 @@ impl Behind {
         }
     }
 
-    /// Resumes a mount that an earlier process served. Checks its device first.
+    /// Resumes a mount that an earlier process served, after a check of its block device.
     pub fn resume(env: &Env, export: &Rc<Export>, kept: &Kept) -> Result<(Self, Found)> {
         let name = &kept.name;
         let info = export.info();
@@ -111,8 +111,8 @@ impl Behind {
         Ok((Self::Fuse(volume), found))
     }
 
-    /// Gives the mount to the supervisor for the next process, if it may outlive this one and is not held yet. Returns
-    /// whether it is held.
+    /// Passes the mount to the supervisor, if the mount may outlive this process and the supervisor does not hold it
+    /// yet. Returns whether the supervisor holds the mount.
     pub fn fdstore_put(&self, name: &Name) -> bool {
         let Self::Fuse(volume) = self else { return false };
         if !self.may_be_held() || self.is_entrusted() {
@@ -126,25 +126,25 @@ impl Behind {
         })
     }
 
-    /// Whether the mount may outlive this process, as its export is now.
+    /// Whether the mount may outlive this process, with the present properties of its export.
     fn may_be_held(&self) -> bool {
         matches!(self, Self::Fuse(volume)
             if volume.may_go_on() && broken_by_kill(&volume.export().info()).is_none())
     }
 
-    /// Withdraws the mount from the supervisor if it may no longer outlive this process.
+    /// Removes the mount from the supervisor if the mount may not outlive this process any more.
     pub fn withdraw_mortal(&self) {
         if self.is_entrusted() && !self.may_be_held() {
             self.withdraw();
         }
     }
 
-    /// Whether the device outlives this process.
+    /// Whether the supervisor holds the mount, so that the device outlives this process.
     pub fn is_entrusted(&self) -> bool {
         matches!(self, Self::Fuse(volume) if volume.channel().fdstore_name().is_some())
     }
 
-    /// Gives a mount that is held to the present supervisor once more.
+    /// Passes a mount that the supervisor holds to the present supervisor again.
     pub fn fdstore_put_again(&self) -> Result<()> {
         if let Self::Fuse(volume) = self
             && let Some(name) = volume.channel().fdstore_name()
@@ -154,7 +154,7 @@ impl Behind {
         Ok(())
     }
 
-    /// Withdraws the mount from the supervisor.
+    /// Removes the mount from the supervisor.
     pub fn withdraw(&self) {
         if let Self::Fuse(volume) = self
             && let Err(error) = volume.channel().fdstore_remove()
@@ -163,7 +163,7 @@ impl Behind {
         }
     }
 
-    /// Returns when the backing of the device has ended.
+    /// Waits until the backing of the device has ended.
     pub async fn ended(&self) {
         match self {
             Self::Fuse(volume) => volume.ended().await,
@@ -171,7 +171,7 @@ impl Behind {
         }
     }
 
-    /// Waits until the backing is gone, after its device is gone.
+    /// Waits up to [`FAREWELL`] until the backing has ended, after its device was removed.
     pub async fn farewell(self, env: &Env) {
         // A process that still waits for the mount keeps it in existence, but the name is free all the same.
         let _ = env.within(FAREWELL, self.ended()).await;
@@ -180,7 +180,7 @@ impl Behind {
         }
     }
 
-    /// Returns a noun for the backing, for messages.
+    /// Returns a noun for the backing in messages.
     pub fn what(&self) -> &'static str {
         match self {
             Self::Fuse(_) => "mount",
@@ -189,12 +189,12 @@ impl Behind {
     }
 }
 
-/// Returns the required properties of the device of an export.
+/// Returns the properties that the block device of an export must have.
 fn wanted(info: &Info) -> Wanted {
     Wanted { block_bytes: info.block_size, read_only: info.read_only }
 }
 
-/// Returns the promise of a device that a kill of its process would break.
+/// Returns the guarantee of a device that a kill of its process would break; `None` if a kill breaks none.
 fn broken_by_kill(info: &Info) -> Option<&'static str> {
     if !info.survives_process {
         return Some("its acknowledged writes do not outlive the server process");
@@ -202,7 +202,7 @@ fn broken_by_kill(info: &Info) -> Option<&'static str> {
     (!info.fenced).then_some("late writes of a dead server process may overwrite newer ones")
 }
 
-/// Returns a server with a socket that only root can reach.
+/// Returns a running server of `export` at a socket that only root can reach.
 fn listen(env: &Env, export: &Rc<Export>, name: &Name) -> Result<Server> {
     let unsupported = |why: String| Err(Failure::new(Exit::Unsupported, why));
     let shown = export.name();
@@ -225,7 +225,7 @@ fn listen(env: &Env, export: &Rc<Export>, name: &Name) -> Result<Server> {
     Ok(server)
 }
 
-/// Runs a step in a helper process.
+/// Carries out `step` for the device `name` in a helper process.
 pub async fn step(name: &Name, step: Step) -> Result<Done> {
     Job { name: name.to_string(), step }.run().await
 }

@@ -1,9 +1,9 @@
-//! The helper process for every step that may wait for a device of the server: loop devices, mounts, the last flush. If
-//! the server is killed meanwhile, the device fails, and so the helper ends too. A thread of the server would wait for
-//! the device, and the device for the end of that thread.
+//! The helper process for steps that may wait for a device of the server: loop devices, mounts, the last flush. If
+//! the server is killed during a step, the device fails, and so the helper ends too. A thread of the server instead
+//! would wait for the device, and the kernel would not end the device before the thread.
 //!
-//! The helper is this program under another name. It reads a job from its standard input and writes the answer to its
-//! standard output.
+//! The helper is this program under another name. It reads a job from its standard input, and writes the result to
+//! its standard output.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
@@ -16,50 +16,50 @@ use tokio::sync::oneshot;
 use crate::exit::{Exit, Failure, Result};
 use crate::serve::process;
 
-/// The name under which this program is the helper process.
+/// The program name (`argv[0]`) under which this program is the helper process.
 pub const NAME: &str = "cairn-hands";
 
-/// A step for the device of a name.
+/// A step for the attached device of a name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Name of the device.
+    /// Name of the device in `/dev/cairn`.
     pub name: String,
-    /// The step.
+    /// The step to carry out.
     pub step: Step,
 }
 
-/// A step.
+/// A step of attaching or detaching a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Step {
-    /// Remove leftovers of an earlier device of that name.
+    /// Remove the parts of an earlier device of the same name.
     Prepare,
-    /// Connect the named device to the mounted file.
+    /// Connect a loop device to the file of the mount.
     Connect(Wanted),
-    /// Resize the device to its backing.
+    /// Resize the device to the size of its backing.
     Resize,
-    /// Connect the named device of the kernel's NBD client to the server that listens for that name, and offers the
-    /// export of this name.
+    /// Connect a device of the kernel's NBD client to the server at the socket of the device's name. The text is the
+    /// name of the export.
     ConnectNbd(String, Wanted),
-    /// Flush the device, and remove everything.
+    /// Flush the device, and remove it and its mount.
     Release(Release),
-    /// Remove all leftovers without waiting for users.
+    /// Remove all parts of the device, even if they are in use.
     Clear,
 }
 
-/// The result of a step.
+/// The result of a step of attaching or detaching a device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
-    /// The device that was connected.
+    /// The device that a connecting step has connected.
     pub connected: Option<Connected>,
-    /// The reason if the released device could not be flushed.
+    /// The reason why a released device could not be flushed.
     pub unflushed: Option<Problem>,
 }
 
 impl Job {
-    /// Runs the job in a helper process.
+    /// Carries out the job in a helper process, and waits for the result.
     ///
     /// # Errors
-    /// As the step; errors of starting a process.
+    /// Errors of the step; errors of starting a process.
     pub async fn run(self) -> Result<Done> {
         let (sender, receiver) = oneshot::channel();
         let begun = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || {
@@ -91,7 +91,7 @@ impl Job {
         Ok(answer?)
     }
 
-    /// Runs the job in this process.
+    /// Carries out the job in this process.
     fn perform(&self) -> Result<Done> {
         let name: Name = self.name.parse()?;
         let mut done = Done::default();
@@ -112,7 +112,7 @@ impl Job {
     }
 }
 
-/// Runs the helper process, from its job to its answer.
+/// Runs the helper process: reads a job, carries it out, and writes its result.
 pub fn main() -> ExitCode {
     process::take_name();
     let job: Result<Job, _> = serde_json::from_reader(std::io::stdin().lock());

@@ -1,23 +1,23 @@
-//! The name under which the supervisor holds the mount of an attached device. It has all facts that the next process
-//! needs.
+//! The name under which the supervisor holds the mount of an attached device. The name contains all facts that the
+//! next process needs.
 
 use std::fmt;
 use std::str::FromStr;
 
 use attach::Name;
 
-/// First part of the name: the sort of descriptor.
+/// First part of the name: it marks a descriptor as the mount of an attached device.
 const SORT: &str = "attached";
 
-/// `attached/NAME/EXPORT/BYTES`. None of the names has a slash, or a colon, which separates descriptor names from each
-/// other.
+/// The parts of a name `attached/NAME/EXPORT/BYTES`. NAME and EXPORT have no slash, and no colon: a colon separates
+/// the names of descriptors from each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kept {
-    /// Name of the device.
+    /// Name of the device in `/dev/cairn`.
     pub name: Name,
-    /// Name of its export.
+    /// Name of the export that is attached.
     pub export: String,
-    /// The longest message that the kernel was promised.
+    /// Length of the longest message on which this process and the kernel have agreed, in bytes.
     pub max_bytes: u32,
 }
 
@@ -27,7 +27,7 @@ const _: () = assert!(
 );
 
 impl Kept {
-    /// Whether a descriptor is the mount of an attached device.
+    /// Whether the descriptor called `text` is the mount of an attached device.
     pub fn is_meant(text: &str) -> bool {
         text.split('/').next() == Some(SORT)
     }

@@ -1,11 +1,11 @@
-//! Exports as block devices of this machine: the part of the serving process.
+//! Exports as block devices of this machine: the part of `cairn attach` in the process that serves the export.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `attachments.rs` | the attached exports, from attach to detach |
-//! | `behind.rs` | the backing of a device: a mount, or a server for the kernel |
-//! | `hands.rs` | the helper process that waits for devices |
-//! | `kept.rs` | the name of a device's mount while its server is away |
+//! | `behind.rs` | the backing of a block device: a FUSE mount, or a server for the kernel's NBD client |
+//! | `hands.rs` | the helper process for steps that may wait for a device |
+//! | `kept.rs` | the name under which the supervisor holds the mount of a device |
 //! | `notes.rs` | notes for users |
 
 mod attachments;

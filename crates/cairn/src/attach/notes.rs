@@ -1,4 +1,4 @@
-//! Notes for the user of an attached device.
+//! Notes for the users of an attached device.
 
 use api::Attached;
 
@@ -6,10 +6,11 @@ use super::behind::Behind;
 use crate::exit::Result;
 use crate::out::{self, Form};
 
-/// Settings of the kernel that end a mount if its server does not answer for that long.
+/// Settings of the kernel: each ends a mount if a request is not answered for that many seconds.
 const TIMEOUTS: [&str; 2] = ["default_request_timeout", "max_request_timeout"];
 
-/// Returns the notes, the most important first. `kept` is whether the device outlives this process.
+/// Returns the notes about an attached device, the most important first. `kept` is whether the device outlives this
+/// process.
 pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> {
     let mut notes = vec![after_kill(path, kept)];
     let cache = "blocks that are read are cached twice";
@@ -30,7 +31,7 @@ pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> 
     notes
 }
 
-/// Returns the first note: the effect of a kill of this process.
+/// Returns the note about the effect of a kill of this process on the device at `path`.
 pub fn after_kill(path: &str, kept: bool) -> String {
     let pid = std::process::id();
     match kept {
@@ -44,7 +45,7 @@ pub fn after_kill(path: &str, kept: bool) -> String {
     }
 }
 
-/// Prints the device, and its notes on standard error.
+/// Prints an attached device on standard output, and its notes on standard error.
 pub fn print(form: Form, attached: &Attached) -> Result {
     let printed = form.print(attached, || match &attached.device {
         Some(device) => format!("{} -> {device}\n", attached.path),

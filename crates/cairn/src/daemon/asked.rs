@@ -1,4 +1,4 @@
-//! The requests at the control socket of a daemon.
+//! The requests of the control socket of a daemon.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::graphs::Graphs;
 use crate::exit::{Exit, Failure, Result};
 use crate::place;
 
-/// Returns the handlers of the control socket.
+/// Returns the handlers of the control socket, one for each route.
 pub fn handlers() -> Vec<Handler<Arc<Graphs>>> {
     vec![
         routes::DAEMON.handler(async |graphs: Arc<Graphs>, _| Ok::<_, Failure>(graphs.describe())),
@@ -35,7 +35,7 @@ pub fn handlers() -> Vec<Handler<Arc<Graphs>>> {
     ]
 }
 
-/// Returns the handler of the metrics of all graphs.
+/// Returns the handler for the metrics of all graphs.
 pub fn figures() -> Handler<Arc<Graphs>> {
     api::figures(async |graphs: Arc<Graphs>| {
         let daemon = graphs.describe();
@@ -47,15 +47,14 @@ pub fn figures() -> Handler<Arc<Graphs>> {
     })
 }
 
-/// Carries out a request in a task of its own: its client may disconnect, and it is carried out all the same.
+/// Carries out a request in a task of its own, so that the request is carried out even if its client disconnects.
 async fn apart<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
     tokio::spawn(work).await.map_err(|_| gone())?
 }
 
-/// Returns the figures of a graph from its worker. A graph that does not answer appears only in the daemon's own
-/// figures.
+/// Returns the figures of a graph from its worker; `None` if the worker does not answer.
 fn sample(graph: &KeptGraph) -> Option<Sample> {
     let worker = Client::new(place::control_of(&graph.name, graph.pid?));
     Some(Sample {
@@ -69,7 +68,7 @@ fn gone() -> Failure {
     Failure::new(Exit::Other, "the daemon is stopping")
 }
 
-/// Returns the record to keep for a request, and the arguments for its first start only.
+/// Returns the record of a graph for a request, and the worker's arguments that apply to its first start only.
 fn record(request: UpRequest) -> (Record, Vec<String>) {
     let UpRequest { name, directory, source, read_only, degraded, .. } = request;
     let UpRequest { listen, insecure, wipe, trust, take, keys, .. } = request;

@@ -1,4 +1,4 @@
-//! The previous daemon, which still has the state directory: asks it to leave, or reports it.
+//! The previous daemon, which has the state directory open: this module asks it to end, or reports it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -12,17 +12,18 @@ use supervisor::State;
 use crate::exit::{Exit, Failure, Result};
 use crate::place;
 
-/// Longest wait until the previous daemon is gone.
+/// Longest wait until the previous daemon has ended.
 const LEAVE: Duration = Duration::from_secs(30);
 
-/// Interval of these checks.
+/// Interval of the checks whether the previous daemon has ended.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Opens the state directory. With `replace`, asks the daemon that has it to leave, and waits until it is gone.
+/// Opens the state directory at `path`. With `replace`, asks the daemon that has it open to end, and waits until it
+/// has ended.
 ///
 /// # Errors
-/// `InUse` if a daemon still has the directory, or answers at another runtime directory. The latter is found before any
-/// daemon is asked to leave.
+/// `InUse` if a daemon has the directory open; or if that daemon has another runtime directory, which is checked
+/// before any daemon is asked to end.
 pub fn open(path: &Path, replace: bool) -> Result<State> {
     let mut opened = State::open(path);
     if let Some(error) = taken(&opened) {
@@ -52,7 +53,7 @@ fn taken(opened: &block::Result<State>) -> Option<&Error> {
     opened.as_ref().err().filter(|error| error.kind() == ErrorKind::InUse)
 }
 
-/// Fails if the daemon that has the state directory does not answer at the runtime directory of this process.
+/// Fails if the daemon that has the state directory open has another runtime directory than this process.
 fn elsewhere(path: &Path, error: &Error) -> Result<()> {
     let (here, holder) = (place::directory(), State::holder(path));
     let answers = |at: &Path| {
@@ -85,7 +86,8 @@ fn elsewhere(path: &Path, error: &Error) -> Result<()> {
     Err(Failure::new(Exit::InUse, format!("{why}; or another --state")))
 }
 
-/// Returns the `XDG_RUNTIME_DIR` of a process: the outer `None` if it is unknown, the inner one if it is not set.
+/// Returns the `XDG_RUNTIME_DIR` of a process. The outer `None` means that it is not known, the inner one that it is
+/// not set.
 fn runtime_directory(pid: u32) -> Option<Option<PathBuf>> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut all = environment.split(|byte| *byte == 0);
@@ -93,8 +95,8 @@ fn runtime_directory(pid: u32) -> Option<Option<PathBuf>> {
     Some(value.map(|value| OsString::from_vec(value.to_vec()).into()))
 }
 
-/// Asks the running daemon to leave, if there is one. Fails if that daemon has another state directory: its graphs
-/// would have no daemon then.
+/// Asks the running daemon of this runtime directory to end, if there is one. Fails if that daemon has another state
+/// directory, because its graphs would have no daemon then.
 fn ask_to_leave(path: &Path) -> Result<()> {
     let client = Client::new(place::daemon());
     let same = |other: &Path| match (std::fs::canonicalize(path), std::fs::canonicalize(other)) {

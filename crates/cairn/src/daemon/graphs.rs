@@ -1,4 +1,4 @@
-//! The graphs of a daemon: brings up, stops and replaces their workers.
+//! The graphs of a daemon: this module starts, stops and replaces their workers.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,32 +20,33 @@ use crate::registry::REGISTRY;
 use crate::serve::{events, worker};
 use crate::{log, out};
 
-/// Longest wait until every graph is up or has failed once, before the service manager is notified.
+/// Longest wait until every graph is up or has failed once. After that the daemon reports itself as ready to the
+/// service manager.
 const READY: Duration = Duration::from_secs(60);
 
-/// Longest wait for a start in progress when a client brings the graph up.
+/// Longest wait, when a client brings a graph up, until a start of the graph in progress has ended.
 const TRY: Duration = Duration::from_secs(10);
 
-/// A graph of the state directory. If its record cannot be read, it is not supervised.
+/// A graph of the state directory with its supervisor; or the fault of its record, if the record cannot be read.
 type Graph = Result<Kept, Problem>;
 
-/// All graphs of the daemon.
+/// All graphs of a daemon.
 pub struct Graphs {
     state: State,
-    /// The directory of the workers' sockets and lock files.
+    /// The directory for the sockets and lock files of the workers.
     place: PathBuf,
     all: Mutex<BTreeMap<String, Graph>>,
-    /// Descriptors that the service manager has held since the previous daemon, by graph.
+    /// Descriptors that the service manager holds since the previous daemon, by the name of their graph.
     held: Mutex<BTreeMap<String, Vec<(String, OwnedFd)>>>,
-    /// Serializes the requests that bring graphs up or stop them.
+    /// Lock that lets one request at a time bring graphs up or stop them.
     turn: tokio::sync::Mutex<()>,
     leaving: Notify,
-    /// Whether new graphs are refused, because the daemon ends.
+    /// Whether requests for graphs are refused, because the daemon ends.
     ending: AtomicBool,
 }
 
 impl Graphs {
-    /// Returns an empty set. `left` are inherited descriptors.
+    /// Creates the graphs of a daemon, without any yet. `left` are the descriptors that this process has inherited.
     pub fn new(state: State, place: PathBuf, left: Vec<(String, OwnedFd)>) -> Self {
         let mut held = BTreeMap::<String, Vec<_>>::new();
         for (name, file) in left {
@@ -67,8 +68,8 @@ impl Graphs {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Supervises every graph of the state directory. The returned future ends when each is up or has failed once,
-    /// or after [`READY`].
+    /// Starts a worker for every graph of the state directory. The returned future ends when each graph is up or has
+    /// failed once, or after [`READY`].
     pub async fn begin(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         let starts = self.look().await;
         let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
@@ -92,7 +93,7 @@ impl Graphs {
         }
     }
 
-    /// Supervises new graphs of the state directory, and starts again those that do not run.
+    /// Starts a worker for each new graph of the state directory, and for each known graph without a worker.
     pub async fn reload(self: Arc<Self>) {
         self.look().await.join_all().await;
     }
@@ -131,7 +132,7 @@ impl Graphs {
         starts
     }
 
-    /// Supervises a graph. If it has no worker, none is started yet.
+    /// Supervises the graph `name`, without starting a worker yet.
     fn keep(&self, name: &str) -> Result<Kept> {
         let (file, seat) = (self.state.file(name), self.place.join(format!("{name}.seat")));
         let command = move |words: &[String]| command(&file, &seat, words);
@@ -142,7 +143,7 @@ impl Graphs {
         Ok(Kept::begin(charge)?)
     }
 
-    /// Returns the status of the daemon and its graphs.
+    /// Returns the status of the daemon and of its graphs.
     pub fn describe(&self) -> DaemonView {
         let all = self.all();
         DaemonView {
@@ -155,7 +156,7 @@ impl Graphs {
     /// Returns the status of a graph.
     ///
     /// # Errors
-    /// `NotFound` with the names of all graphs.
+    /// `NotFound` with the names of all graphs, if no graph has this name.
     pub fn one(&self, name: &str) -> Result<KeptGraph> {
         self.find(name).map(|graph| describe(name, &graph))
     }
@@ -169,12 +170,12 @@ impl Graphs {
         })
     }
 
-    /// Brings a graph up, and keeps it from then on. If it does not come up, a new graph is forgotten, and a known one
-    /// gets its previous record back. If automatic starts have failed before, the request does not wait for the next
-    /// one.
+    /// Starts a graph with `record`, and supervises it from then on. If it cannot be started, a new graph is removed,
+    /// and a known graph gets its previous record back. The request does not wait for an automatic start that is due
+    /// after a failed one.
     ///
     /// # Errors
-    /// The reason why it does not come up; `InUse` if it runs.
+    /// The reason why the graph cannot be started; `InUse` if it runs.
     pub async fn bring_up(&self, record: Record, mut words: Vec<String>) -> Result<KeptGraph> {
         let _turn = self.turn.lock().await;
         let name = record.name.clone();
@@ -206,7 +207,7 @@ impl Graphs {
         }
     }
 
-    /// Writes the new record of a graph and supervises it, without a worker yet.
+    /// Writes the new record of a graph, and supervises the graph without starting a worker yet.
     fn begin_anew(&self, record: &Record, known: Option<Kept>) -> Result<Kept> {
         if self.ending.load(Ordering::Relaxed) {
             return Err(Failure::new(Exit::Other, "the daemon is stopping"));
@@ -219,7 +220,7 @@ impl Graphs {
         Ok(kept)
     }
 
-    /// Restores the previous state after a failed start: the previous record, or no graph.
+    /// Restores the state from before a failed start: the previous record, or no graph.
     async fn back(&self, name: &str, kept: &Kept, before: Option<Record>) -> Result<()> {
         match before {
             Some(before) => {
@@ -236,10 +237,11 @@ impl Graphs {
         Ok(())
     }
 
-    /// Closes a graph in order, and forgets it.
+    /// Stops a graph in order, with all writes flushed and its labels closed, and removes it from the daemon.
     ///
     /// # Errors
-    /// `Unflushed` if it did not close in order. Then it is kept, and may be stopped again.
+    /// `Unflushed` if the graph could not be stopped in order. Then the daemon keeps the graph, and the client may
+    /// stop it again.
     pub async fn stop(&self, name: &str) -> Result<KeptGraph> {
         let _turn = self.turn.lock().await;
         if let Ok(kept) = self.find(name)? {
@@ -254,13 +256,13 @@ impl Graphs {
     /// Replaces the worker of a graph by a new one.
     ///
     /// # Errors
-    /// The reason why the old one continues, or the new one does not come up.
+    /// The reason why the old worker continues, or why the new worker does not start.
     pub async fn renew(&self, name: &str) -> Result<KeptGraph> {
         self.find(name)??.renew().await.map_err(failure)?;
         self.one(name)
     }
 
-    /// Replaces the workers of all graphs, one after the other. Failures are logged.
+    /// Replaces the workers of all graphs, one after the other. A failure is logged.
     pub async fn renew_all(self: Arc<Self>) {
         for (name, kept) in self.kept() {
             if kept.status().phase == Phase::Up
@@ -276,8 +278,8 @@ impl Graphs {
         all.iter().filter_map(|(name, graph)| Some((name.clone(), graph.clone().ok()?))).collect()
     }
 
-    /// Closes all graphs in order, at the same time. Each time `impatient` is notified, they stop without waiting for
-    /// unflushed data. They come up again with the next daemon.
+    /// Stops all graphs in order, at the same time. Each time `impatient` is notified, all workers stop without
+    /// waiting for a flush. The next daemon starts the graphs again.
     pub async fn stop_all(self: Arc<Self>, impatient: &Notify) -> Exit {
         // A start in progress fails, because its graph is stopped.
         self.ending.store(true, Ordering::Relaxed);
@@ -306,12 +308,13 @@ impl Graphs {
         }
     }
 
-    /// Leaves all graphs to another daemon as they are, once none is starting or being replaced. Returns the
-    /// descriptors held for them, those of graphs without a worker first: no other process has these.
+    /// Ends the supervision of all graphs for the next daemon, once no graph is being started or replaced. The
+    /// workers continue. Returns the descriptors that the daemon holds for graphs; those of graphs without a worker
+    /// are first, because no other process has them.
     ///
     /// # Errors
-    /// `InUse` if the descriptors are not passed on (`passes_on`), and a graph without a worker has some. Then all
-    /// graphs are kept as before.
+    /// `InUse` if a graph without a worker has descriptors, and the caller does not pass them to the next daemon
+    /// (`passes_on`). Then the daemon supervises all graphs as before.
     pub async fn leave_all(&self, passes_on: bool) -> Result<Left> {
         let _turn = self.turn.lock().await;
         // Requests that wait for their turn are refused afterwards.
@@ -347,7 +350,8 @@ impl Graphs {
         Ok(all.flat_map(|(_, graph, held)| held.into_iter().map(named(graph))).collect())
     }
 
-    /// Supervises a graph again after a leave that another graph refused. `phase` is its phase before.
+    /// Supervises a graph again, after the hand-over to another daemon has failed for another graph. `phase` is the
+    /// graph's phase before the hand-over.
     fn keep_again(&self, phase: Phase, name: String, held: Left) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), held);
         match self.keep(&name) {
@@ -361,19 +365,19 @@ impl Graphs {
         }
     }
 
-    /// Ends this daemon, because another one takes its place.
+    /// Makes this daemon end, because another one replaces it.
     pub fn goes(&self) {
         self.leaving.notify_one();
     }
 
-    /// Returns when another daemon takes the place of this one.
+    /// Waits until another daemon replaces this one.
     pub async fn left(&self) {
         self.leaving.notified().await;
     }
 }
 
 /// Returns the command that starts a worker, in the directory where relative paths of its graph begin. If the record
-/// cannot be read, the worker reports that.
+/// cannot be read, the worker reports the error.
 fn command(file: &Path, seat: &Path, words: &[String]) -> Command {
     let directory =
         Record::read(file).map_or_else(|_| PathBuf::from("/"), |record| record.directory);
@@ -419,7 +423,7 @@ fn describe(name: &str, graph: &Graph) -> KeptGraph {
     }
 }
 
-/// Returns the refusal to bring up a graph that runs or is starting.
+/// Returns the failure for a request to start a graph that runs, or that is being started.
 fn not_at_rest(name: &str, ended: &Ended, status: &WorkerStatus) -> Failure {
     let last =
         status.failure.as_ref().map(|last| format!("; the previous worker ended: {}", last.why));

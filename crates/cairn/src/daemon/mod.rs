@@ -1,13 +1,13 @@
-//! `cairn daemon`: many graphs on one machine, each in a process of its own that may die.
+//! `cairn daemon`: serves many graphs on one machine, each in a worker process of its own, which may end at any time.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the arguments, the main loop, the end |
-//! | `before.rs` | the previous daemon, which still has the state directory |
-//! | `graphs.rs` | the graphs: brings up, stops and replaces their workers |
-//! | `asked.rs` | the requests at the control socket |
+//! | `mod.rs` | the arguments, the main loop, the end of the daemon |
+//! | `before.rs` | the end of the previous daemon, which has the state directory open |
+//! | `graphs.rs` | the graphs of the daemon: starts, stops and replaces their workers |
+//! | `asked.rs` | the requests of the control socket |
 //!
-//! The process opens no disk and does no I/O on one. It runs on tokio, as all control-plane work does.
+//! The daemon opens no disk and sends no request to one. It runs on tokio, as all code of the control plane does.
 
 mod asked;
 mod before;
@@ -37,13 +37,13 @@ use crate::serve::process;
 pub use asked::handlers;
 use graphs::Graphs;
 
-/// Longest wait, at the end, for answers that are still being sent.
+/// Longest wait, when the daemon ends, until replies on the control socket are sent.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The argument of a daemon that takes the place of another one.
+/// The argument of a daemon that replaces another one.
 const REPLACE: &str = "--replace";
 
-/// The argument of a daemon that inherits descriptors through its standard input.
+/// The argument of a daemon that receives descriptors through its standard input.
 const LEFT: &str = "--left-at-stdin";
 
 /// Arguments of `daemon`.
@@ -66,11 +66,11 @@ pub struct DaemonArgs {
     left_at_stdin: bool,
 }
 
-/// The action after the main loop.
+/// The action of a daemon after its main loop.
 enum After {
     /// Exit with this code.
     End(Exit),
-    /// Execute the same program again, maybe in a newer version, with the descriptors held for graphs.
+    /// Execute the program again, perhaps a newer version of it, and pass the descriptors that are held for graphs.
     Anew(Left),
 }
 
@@ -103,7 +103,7 @@ impl DaemonArgs {
         }
     }
 
-    /// Runs the main loop, from the first start of graphs to the end.
+    /// Runs the main loop of the daemon, from the first start of graphs to the end.
     async fn keep(&self, graphs: Arc<Graphs>) -> Result<After> {
         let kind = |kind| {
             signal(kind).map_err(|error| Failure::io(&error, "installing the signal handlers"))
@@ -143,7 +143,7 @@ impl DaemonArgs {
         Ok(after)
     }
 
-    /// Checks the address for metrics. This comes before another daemon is asked to leave.
+    /// Checks the address for metrics, before another daemon is asked to end.
     fn check_metrics(&self) -> Result<()> {
         match self.metrics {
             Some(at) if !at.ip().is_loopback() => {
@@ -158,8 +158,8 @@ impl DaemonArgs {
         }
     }
 
-    /// Opens the port for metrics, if it is configured. A daemon that has replaced another one continues without it on
-    /// failure.
+    /// Opens the port for metrics, if there is one in the arguments. If that fails in a daemon that has replaced
+    /// another one, the daemon continues without the port.
     fn open_metrics(&self) -> Result<Option<MetricsPort>> {
         let Some(at) = self.metrics else { return Ok(None) };
         match MetricsPort::open(at) {
@@ -188,7 +188,7 @@ impl Ends {
     }
 }
 
-/// Stops every graph in order. A second signal makes them stop without waiting.
+/// Stops every graph in order, flushed and closed. After a second signal, graphs stop without waiting for the flush.
 async fn end(graphs: &Arc<Graphs>, ends: &mut Ends) -> Exit {
     process::notify_manager("STOPPING=1");
     let impatient = Notify::new();
@@ -223,8 +223,8 @@ fn open_socket() -> Result<ControlSocket> {
     })
 }
 
-/// Sends watchdog beats to the service manager while this process makes progress. Workers are not covered: this process
-/// kills and replaces those that hang.
+/// Sends watchdog messages to the service manager while this process makes progress. They do not depend on workers:
+/// this process kills and replaces workers that hang.
 fn watch() {
     let Some(pause) = process::watchdog() else { return };
     tokio::spawn(async move {
@@ -236,7 +236,8 @@ fn watch() {
     });
 }
 
-/// Executes the program at this path again. Meanwhile the workers continue and hold their descriptors.
+/// Executes the program at its path again, with the descriptors `left`. The workers continue meanwhile, and hold
+/// their own descriptors.
 fn anew(left: &Left) -> Failure {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Draws a graph as text for Graphviz.
+//! The picture of a graph as text for Graphviz.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use api::{GraphView, Power};
 
 use super::facts;
 
-/// Returns the text for `cairn graph --dot | dot -Tpng`.
+/// Returns the picture of `graph` as the input of `dot`, for `cairn graph --dot | dot -Tpng`.
 pub fn dot(graph: &GraphView) -> String {
     // Writing to a String does not fail.
     let mut text = format!("digraph {} {{\n  node [shape=box];\n", quoted(&graph.name));

@@ -1,19 +1,19 @@
-//! A layered layout: every edge goes down from one layer to the next.
+//! A layered layout for pictures of graphs: every edge leads down from one layer to a lower one.
 //!
-//! An edge that spans layers gets a point in each layer between, so that it passes between boxes, not behind them. Each
-//! layer is sorted by the positions of its neighbours, above and below in turns, until most crossings are gone. Then
-//! each vertex moves towards its neighbours as far as the gaps allow.
+//! An edge that crosses layers gets a point in each of them, so that the edge passes between boxes, not behind them.
+//! Each layer is sorted by the positions of the neighbours of its boxes, those above and those below in turns, until
+//! most crossings are removed. Then each box and point moves towards its neighbours as far as the gaps permit.
 
-/// Least distance between two boxes, and between a box and an edge that passes it.
+/// Least distance between two boxes, and between a box and an edge that passes the box, in pixels.
 const GAP: f64 = 24.0;
 
-/// Distance between the tops of two layers.
+/// Distance between the tops of two consecutive layers, in pixels.
 pub const LAYER_HEIGHT: f64 = 96.0;
 
-/// Rounds of sorting and of moving. More rounds change nothing visible.
+/// Number of rounds of sorting and of moving. More rounds cause no visible change.
 const TURNS: usize = 12;
 
-/// A box, or a point of an edge.
+/// A box of the picture, or a point of an edge between two layers.
 struct Vertex {
     layer: usize,
     width: f64,
@@ -22,20 +22,20 @@ struct Vertex {
     down: Vec<usize>,
 }
 
-/// The positions of all boxes and edges.
+/// The positions of all boxes and edges of a picture.
 pub struct Layout {
-    /// The centre of each box, and its layer.
+    /// The horizontal centre of each box, in pixels, and the number of its layer.
     pub boxes: Vec<(f64, usize)>,
-    /// The points of each edge, from its upper end to its lower one.
+    /// The points of each edge, from its upper end to its lower end: position in pixels, and number of the layer.
     pub edges: Vec<Vec<(f64, usize)>>,
     /// Distance from the left edge of the leftmost box to the right edge of the rightmost one.
     pub width: f64,
-    /// Number of layers.
+    /// Number of layers of the picture.
     pub layers: usize,
 }
 
-/// Lays out boxes of the given widths. An edge is (upper, lower); the edges must not form a cycle. The `sunk` boxes go
-/// to the lowest layer.
+/// Returns the layout of boxes with these widths. An edge is a pair of the upper and the lower box; the edges must
+/// not form a cycle. The boxes marked in `sunk` are in the lowest layer.
 pub fn layout(widths: &[f64], edges: &[(usize, usize)], sunk: &[bool]) -> Layout {
     let layers_of = layers(widths.len(), edges, sunk);
     let layers = layers_of.iter().max().map_or(0, |deepest| deepest + 1);
@@ -65,7 +65,7 @@ pub fn layout(widths: &[f64], edges: &[(usize, usize)], sunk: &[bool]) -> Layout
     }
 }
 
-/// Returns the layer of each box: one below the lowest of its uppers.
+/// Returns the layer of each box: the first one below all layers of its uppers.
 fn layers(count: usize, edges: &[(usize, usize)], sunk: &[bool]) -> Vec<usize> {
     let mut layers = vec![0; count];
     let mut changed = true;
@@ -85,7 +85,7 @@ fn layers(count: usize, edges: &[(usize, usize)], sunk: &[bool]) -> Vec<usize> {
     layers
 }
 
-/// Returns the vertices of an edge, with a new one in each layer between its ends.
+/// Returns the vertices of an edge, and creates a vertex in each layer between the edge's ends.
 fn chain(all: &mut Vec<Vertex>, (upper, lower): (usize, usize)) -> Vec<usize> {
     let mut chain = vec![upper];
     for layer in all[upper].layer + 1..all[lower].layer {

@@ -12,7 +12,7 @@ pub use term::term;
 use api::{ExportView, Health, NodeView, Power};
 use block::units::format_size;
 
-/// Returns the facts of a node that are shown beside its name.
+/// Returns the facts about a node that a picture shows beside the node's name.
 fn facts(node: &NodeView) -> String {
     let mut facts = vec![node.kind.clone(), format_size(node.size_bytes)];
     if node.power == Power::Disk && !node.words.is_empty() {
@@ -29,7 +29,7 @@ fn facts(node: &NodeView) -> String {
     facts.join(", ")
 }
 
-/// Returns the facts of an export that are shown beside its name.
+/// Returns the facts about an export that a picture shows beside the export's name.
 fn export_facts(export: &ExportView) -> String {
     let read_only = if export.read_only { ", read-only" } else { "" };
     format!("export, {}{read_only}", format_size(export.size_bytes))

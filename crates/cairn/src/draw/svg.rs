@@ -1,4 +1,4 @@
-//! Draws a graph as a self-contained SVG image.
+//! The picture of a graph as an SVG image without external parts.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ const MARGIN: f64 = 24.0;
 const TITLE_HEIGHT: f64 = 32.0;
 const BOX_HEIGHT: f64 = 44.0;
 
-/// Approximate width of a character of the font, at 12 pixels.
+/// Approximate width of a character of the picture's font, in pixels.
 const CHARACTER: f64 = 6.7;
 
 const STYLE: &str = "text{font:12px system-ui,sans-serif;text-anchor:middle;fill:#1f2430}\
@@ -21,14 +21,14 @@ const STYLE: &str = "text{font:12px system-ui,sans-serif;text-anchor:middle;fill
     .table{fill:#eef8f0;stroke:#3c9a5f}.hooks{fill:#fdf5e3;stroke:#c8922b}\
     .device{fill:#f4edfc;stroke:#8557c5}.bad{fill:#fde8e8;stroke:#d03a3a}";
 
-/// The text of a box.
+/// The text and the style of a box.
 struct Label<'g> {
     name: &'g str,
     facts: String,
     class: &'static str,
 }
 
-/// Draws the graph with exports at the top and disks at the bottom.
+/// Returns the picture of `graph` as an SVG image, with exports at the top and disks at the bottom.
 pub fn svg(graph: &GraphView) -> String {
     let labels = labels(graph);
     let widths: Vec<f64> = labels.iter().map(Label::width).collect();
@@ -52,7 +52,8 @@ pub fn svg(graph: &GraphView) -> String {
     text
 }
 
-/// Returns the labels of exports, then those of nodes. The edges use these indices.
+/// Returns the labels of all exports, and after them those of all nodes. An edge names a box by its index in this
+/// list.
 fn labels(graph: &GraphView) -> Vec<Label<'_>> {
     let exports = graph.exports.iter().map(|export| Label {
         name: &export.name,
@@ -99,12 +100,13 @@ impl Label<'_> {
     }
 }
 
-/// Returns the top of a layer.
+/// Returns the vertical position of the top of a layer, in pixels.
 fn y(layer: usize) -> f64 {
     MARGIN + TITLE_HEIGHT + layer as f64 * LAYER_HEIGHT
 }
 
-/// Draws an edge from the foot of a box to the head of another, vertical at each of its points.
+/// Returns the SVG path of an edge, from the bottom of one box to the top of another. It is vertical at each point in
+/// `points`.
 fn curve(points: &[(f64, usize)]) -> String {
     let mut path = String::new();
     for (n, pair) in points.windows(2).enumerate() {

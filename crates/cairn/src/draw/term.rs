@@ -1,4 +1,4 @@
-//! Draws a graph as a tree for the terminal.
+//! The picture of a graph as a tree of text for the terminal.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use api::{GraphView, NodeView};
 use super::{export_facts, facts};
 use crate::out::columns;
 
-/// Draws each export with all nodes below it. A node below several others is shown in full once.
+/// Returns a tree with each export and all nodes below it. A node with several uppers is shown with its lowers only
+/// once.
 pub fn term(graph: &GraphView) -> String {
     let mut tree = Tree { nodes: &graph.nodes, seen: BTreeSet::new(), rows: Vec::new() };
     for export in &graph.exports {

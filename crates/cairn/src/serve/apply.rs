@@ -1,4 +1,4 @@
-//! `cairn apply` for a running graph: changes it to a new spec while its clients wait.
+//! `cairn apply` for a running graph: changes the graph to a new spec while its clients wait.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -20,10 +20,11 @@ use crate::out;
 use crate::registry::REGISTRY;
 use crate::source::faulty;
 
-/// Longest wait until begun requests are answered and flushed, and replaced devices have ended.
+/// Longest wait, in a live change, until begun requests are answered and flushed and the replaced devices have
+/// closed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A spec that is fit for a change, with the probe of its labelled disks.
+/// The plan of a spec to which a live change is possible, with the probe of its labelled disks.
 pub(super) struct Wanted {
     planned: Planned,
     probe: Option<Probe>,
@@ -31,10 +32,10 @@ pub(super) struct Wanted {
 }
 
 impl Serving {
-    /// Changes the graph to a spec, or reports the effect of doing so.
+    /// Changes the graph to the spec of the request; in a dry run, only returns the effects of the change.
     ///
     /// # Errors
-    /// The reason against the change. Then nothing has changed.
+    /// The reason why the change is not possible. Then nothing has changed.
     pub async fn apply(self: &Rc<Self>, request: &ApplyRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         let mut spec = read(request)?;
@@ -42,8 +43,8 @@ impl Serving {
         self.become_or_move(&turn, spec, &request.way).await
     }
 
-    /// Changes the graph to a spec. If bytes are to move, exports that would show other bytes get a move of their bytes
-    /// instead.
+    /// Changes the graph to `spec`. If `way` moves bytes, an export that would show other bytes gets a migration of
+    /// its present bytes instead.
     pub(super) async fn become_or_move(
         self: &Rc<Self>,
         turn: &ChangeGuard,
@@ -63,10 +64,11 @@ impl Serving {
         Ok(applied)
     }
 
-    /// Lets the graph use all of a disk that has grown, or enlarges its file first.
+    /// Changes the graph so that it uses all of a disk that has grown. If the request has a size, first sets the
+    /// disk's file to it.
     ///
     /// # Errors
-    /// As [`Serving::apply`]; `NotFound` without such a disk.
+    /// As [`Serving::apply`]; `NotFound` if the graph has no disk of that name.
     pub async fn resize(&self, request: &ResizeRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         let now = self.live.now();
@@ -135,7 +137,7 @@ impl Serving {
         Ok(Applied { graph: self.live.now().planned.name.clone(), changes: changes.lines, notes })
     }
 
-    /// Changes the graph, and with it the daemon's record of its spec.
+    /// Carries out `change`, and writes `spec` into the daemon's record of the graph, if a daemon keeps the graph.
     async fn on_record(
         &self,
         spec: &Spec,
@@ -159,7 +161,8 @@ impl Serving {
         changed.map_err(failure_of)
     }
 
-    /// Returns the options for opening disks in a change. `wipe`: disks to label even if they hold data.
+    /// Returns the options for opening disks in a live change. `wipe` names disks that get a label even if they have
+    /// data.
     pub(super) fn opening(&self, wipe: Vec<String>) -> Opening {
         // Disks that are missing now were missing before, and the operator has accepted that.
         let opening = labels::doctor(&self.env).opening();
@@ -196,7 +199,8 @@ impl Serving {
         Ok(Wanted { planned, probe, notes })
     }
 
-    /// Fails if the spec changes addresses or certificates. These are fixed at the start.
+    /// Fails if the new plan changes addresses, certificates or the limit of connections, because these are fixed at
+    /// the start.
     fn reachable_as_before(&self, planned: &Planned) -> Result<()> {
         let now = self.live.now();
         let same = now.planned.listens == planned.listens
@@ -227,7 +231,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Offers the present exports to new clients, and adapts attached devices to their exports. Returns notes.
+    /// Offers the exports of a changed graph to new clients, closes connections that are not admitted any more, and
+    /// adapts attached devices. Returns notes for the operator.
     async fn notify_clients(&self) -> Vec<String> {
         let now = self.live.now();
         offer(&self.env, &self.engine, &self.live, &self.exports);
@@ -244,14 +249,14 @@ impl Serving {
     }
 }
 
-/// Parses the spec of a request. Its relative paths begin in the client's directory.
+/// Parses the spec of a request. Its relative paths begin in the directory of the client.
 fn read(request: &ApplyRequest) -> Result<Spec> {
     here(&request.way.directory, &format!("paths in {}", request.file))?;
     let variable = |name: &str| request.variables.get(name).cloned();
     Ok(Spec::parse(&request.text, &request.file, &variable))
 }
 
-/// Fails if relative paths mean other files to the client than to this process.
+/// Fails if `directory`, where the client's relative paths begin, is not the working directory of this process.
 pub(super) fn here(directory: &Path, what: &str) -> Result<()> {
     let here =
         std::env::current_dir().map_err(|error| Failure::io(&error, "the current directory"))?;
@@ -266,7 +271,7 @@ pub(super) fn here(directory: &Path, what: &str) -> Result<()> {
     Err(Failure::new(Exit::Usage, why).next("run this command in that directory"))
 }
 
-/// Returns the failure for a graph that was not opened or not changed.
+/// Returns the failure for a graph that could not be opened or changed.
 pub fn failure_of(unchanged: Unchanged) -> Failure {
     match unchanged {
         Unchanged::Refused(refusals) => Failure::because(refusals),
@@ -281,7 +286,8 @@ pub fn failure_of(unchanged: Unchanged) -> Failure {
     }
 }
 
-/// Fails if bytes are being moved from or to a disk: its size must not change meanwhile.
+/// Fails if a migration moves bytes from or to `disk`, because the size of the disk must not change during the
+/// migration.
 fn nothing_moves(planned: &Planned, disk: &str) -> Result<()> {
     let is_above = |device: &str| planned.beneath(device).iter().any(|below| below == disk);
     let moves = planned.nodes.iter().filter(|node| node.kind.capabilities.moves.is_some());

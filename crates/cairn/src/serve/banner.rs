@@ -1,4 +1,4 @@
-//! The text that is printed at the start.
+//! The text that `cairn serve` prints at the start.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::attach::must_be_root;
 
 use super::listen::{absolute, reachable, uri, uris};
 
-/// Returns each export with its URIs, the notes of the plan, and example commands.
+/// Returns a line for each export and each of its URIs, the notes of the plan, and examples of commands.
 pub fn text(planned: &Planned, attached: &[Attached]) -> String {
     let summary = planned.summary();
     let mut lines = summary.lines();
@@ -55,13 +55,13 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
     text
 }
 
-/// Returns the first export that is reachable, with its first address.
+/// Returns the first export that clients can use, with the first address for it.
 fn first(planned: &Planned) -> Option<(&Listen, &str)> {
     let at = |named: bool| planned.listens.iter().find(|at| at.tls || !named);
     planned.exports.iter().find_map(|export| Some((at(export.clients.is_some())?, &*export.name)))
 }
 
-/// Returns the URI for the examples. With TLS it has a placeholder for the client's certificate files.
+/// Returns the URI of an export for the examples. With TLS it has a placeholder for the client's certificate files.
 fn try_uri(at: &Listen, export: &str) -> String {
     let uri = uri(at, export);
     match (at.tls, uri.contains('?')) {
@@ -71,7 +71,7 @@ fn try_uri(at: &Listen, export: &str) -> String {
     }
 }
 
-/// Returns the source argument of `qemu-img convert`. Its NBD URIs do not support TLS.
+/// Returns the source argument of `qemu-img convert` for an export. The NBD URIs of `qemu-img` do not support TLS.
 fn qemu(at: &Listen, export: &str) -> String {
     if !at.tls {
         return format!("-f raw '{}'", uri(at, export));
@@ -90,7 +90,7 @@ fn qemu(at: &Listen, export: &str) -> String {
     )
 }
 
-/// Returns the effects of a start, for a dry run.
+/// Returns the effects that a start of the graph would have, for a dry run.
 pub fn dry(planned: &Planned, listens: &[Listen]) -> String {
     let mut text = planned.summary();
     // Labelled disks are reported with their labels.

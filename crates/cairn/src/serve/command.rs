@@ -1,4 +1,4 @@
-//! `--run`: a shell command beside the server, which ends when the command ends.
+//! `--run`: a shell command that runs while the server serves. The server stops when the command ends.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
@@ -12,14 +12,14 @@ use tokio::sync::oneshot;
 use super::listen;
 use crate::exit::{Exit, Failure, Result};
 
-/// A running command.
+/// The running shell command of `--run`.
 pub struct Command {
     pid: Pid,
     ended: oneshot::Receiver<u8>,
 }
 
 impl Command {
-    /// Starts the command, with the URI, socket and size of the first export in its environment.
+    /// Starts the shell command `line`, with the URI, socket and size of the first export in its environment.
     pub fn start(line: &str, planned: &Planned, signals: &Signals) -> Result<Self> {
         let (export, at) = match (planned.exports.first(), planned.listens.first()) {
             (Some(export), Some(at)) => (export, at),
@@ -51,12 +51,12 @@ impl Command {
         Ok(Self { pid, ended })
     }
 
-    /// Waits for the end of the command. Returns its exit status in the shell's encoding.
+    /// Waits until the command has ended. Returns its exit status in the shell's encoding.
     pub async fn ended(&mut self) -> u8 {
         (&mut self.ended).await.unwrap_or(1)
     }
 
-    /// Asks the command to end.
+    /// Sends SIGTERM to the command.
     pub fn terminate(&self) {
         // The command may just have ended by itself.
         let _ = kill_process(self.pid, Signal::TERM);

@@ -1,4 +1,4 @@
-//! Hand-over of connections to the next process. `docs/formats/keeper.md` describes how they get there.
+//! Hand-over of connections to the next process. `docs/formats/keeper.md` defines how the supervisor holds them.
 
 use std::rc::Rc;
 
@@ -10,14 +10,15 @@ use crate::exit::{Failure, Result};
 use crate::out;
 use crate::registry::REGISTRY;
 
-/// Name under which the state of all connections is left to the next process.
+/// Name under which the supervisor holds the state of all connections for the next process.
 const STATE: &str = "connections";
 
-/// Prefix of the name of a connection's socket, before its index in the state.
+/// Prefix of the name under which the supervisor holds the socket of a connection. The connection's index in the
+/// state follows.
 const SOCKET: &str = "connection/";
 
 impl Serving {
-    /// Returns a number that identifies the devices behind the exports.
+    /// Returns a number that identifies the devices behind the exports. It differs if a device changes.
     fn identity(&self) -> u64 {
         // Instructions for the first start do not change the identity.
         let mut spec = self.spec.borrow().clone();
@@ -25,7 +26,8 @@ impl Serving {
         handed::identity(&self.live.now().planned.name, &spec.to_text())
     }
 
-    /// Leaves all paused connections to the next process. If the supervisor cannot hold them, they end with this process.
+    /// Passes all paused connections to the supervisor, for the next process. If the supervisor cannot hold them,
+    /// they are closed.
     pub(super) fn leave_connections(&self) {
         let all = self.server.hand_over(self.identity());
         if all.is_empty() {
@@ -40,7 +42,8 @@ impl Serving {
         }
     }
 
-    /// Gives the sockets and their state to the supervisor. The state comes last: sockets without it are useless.
+    /// Passes the sockets and their state to the supervisor. The state is passed last, because sockets without a
+    /// state are useless.
     fn entrust_connections(&self, all: &[(Handed, Rc<dyn Socket>)]) -> Result<()> {
         for (place, (_, socket)) in all.iter().enumerate() {
             socket.fdstore_put(&format!("{SOCKET}{place}"))?;
@@ -50,8 +53,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Takes over the connections that the previous process left. Closes those that do not fit any more; their clients
-    /// reconnect and negotiate again.
+    /// Takes over the connections of the previous process from the supervisor. A connection whose export has changed
+    /// is closed; its client can connect again.
     pub(super) async fn take_connections(&self) {
         let left = self.env.inherited();
         let is_one = |name: &&String| **name == STATE || name.starts_with(SOCKET);

@@ -1,4 +1,4 @@
-//! `cairn device insert`, `replace` and `remove`: changes one member in the spec of the running graph.
+//! `cairn device insert`, `replace` and `remove`: live changes of one member of a device.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use crate::names;
 use crate::registry::REGISTRY;
 
 impl Serving {
-    /// Inserts, replaces or removes a member, as a change of the graph like any other.
+    /// Inserts, replaces or removes a member, by a live change of the graph.
     ///
     /// # Errors
-    /// As [`Serving::apply`]. A disk with data is refused unless the request wipes it.
+    /// As [`Serving::apply`]. A disk with data is refused, unless the request permits to overwrite the data.
     pub async fn disk(&self, request: &DiskRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         let DiskRequest { member, change, .. } = request;
@@ -51,8 +51,8 @@ impl Serving {
         Ok(applied)
     }
 
-    /// Returns the device that a request is about. A new member has no path yet, so the graph's name may stand for its
-    /// only device with members.
+    /// Returns the name of the device that a request is about. A new member has no path yet; so for an insert the
+    /// name of the graph stands for its only device with members.
     fn device_of(&self, request: &DiskRequest) -> Result<String> {
         let DiskRequest { of, member, change, .. } = request;
         let now = self.live.now();
@@ -74,8 +74,8 @@ impl Serving {
     }
 }
 
-/// Returns the kind of disk at a path, and the path. A relative path begins in `directory`, and is kept as it is if the
-/// graph is served from there.
+/// Returns the kind of the disk at `path`, and the path for the spec. A relative path begins in `directory`; it stays
+/// relative if the graph is served from there.
 fn place(directory: &Path, path: &Path) -> Result<(&'static Kind, PathBuf)> {
     use std::os::unix::fs::FileTypeExt;
     let here =
@@ -87,7 +87,7 @@ fn place(directory: &Path, path: &Path) -> Result<(&'static Kind, PathBuf)> {
     Ok((kind, path))
 }
 
-/// Returns a note: the user must change the spec file, which Cairn does not edit.
+/// Returns a note for the operator to change the spec file in the same way, because Cairn does not write spec files.
 fn note(device: &str, request: &DiskRequest) -> String {
     let member = &request.member;
     let next = match &request.change {

@@ -15,10 +15,10 @@ use tokio::sync::oneshot;
 use super::{Serving, process};
 use crate::out;
 
-/// Longest run of the program. After that it is killed.
+/// Longest run of the program for one event. A longer run is killed.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Interval of the checks whether it has ended.
+/// Interval of the checks whether the program has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
 fn line(graph: &str, receiver: RecordedEvent) -> EventLine {
@@ -34,12 +34,13 @@ fn line(graph: &str, receiver: RecordedEvent) -> EventLine {
 }
 
 impl Serving {
-    /// Returns the events after number `after`, for the control socket.
+    /// Returns the recent events with numbers above `after`, as replies of the control socket.
     pub(super) fn events(&self, after: u64) -> Vec<EventLine> {
         self.lines(self.env.events().map(|events| events.after(after)).unwrap_or_default())
     }
 
-    /// Waits for events after number `after`, and returns them. Never returns without an event log.
+    /// Waits for events with numbers above `after`, and returns them. Waits without end if the environment stores no
+    /// events.
     pub(super) async fn next_events(&self, after: u64) -> Vec<EventLine> {
         match self.env.events() {
             Some(events) => self.lines(events.next_after(after).await),
@@ -52,7 +53,8 @@ impl Serving {
         told.into_iter().map(|told| line(graph, told)).collect()
     }
 
-    /// Removes a member from its mirror when its file is deleted: its data would be gone after the next stop.
+    /// Takes a member out of its mirror when its file is deleted, because the bytes of the file will be lost when
+    /// this process ends.
     pub fn take_out_deleted(self: &Rc<Self>) {
         let Some(events) = self.env.events() else { return };
         let serving = self.clone();
@@ -69,8 +71,9 @@ impl Serving {
         });
     }
 
-    /// Runs the program of the spec, if there is one, once for each event. The runs follow each other, beside the data
-    /// path. Events that come faster stay in the event log as long as it has room, and a warning reports lost ones.
+    /// Runs the program that the spec names, once for each event, one run after the other. Clients do not wait for
+    /// it. If events come faster than the runs, the event buffer stores them; when the buffer is full, a warning
+    /// reports the lost events.
     pub fn notify_program(self: &Rc<Self>) {
         let Some(events) = self.env.events() else { return };
         let serving = self.clone();
@@ -107,7 +110,8 @@ impl Serving {
     }
 }
 
-/// Returns the program with its arguments and environment for an event. The arguments are those that mdadm gives.
+/// Returns the run of the program for one event: its arguments and environment. The arguments are those of a program
+/// of mdadm.
 fn event_of(program: &Path, line: EventLine) -> std::io::Result<Event> {
     let EventLine { number, at_unix_s, event, graph, device, member, words } = line;
     let variables = [
@@ -128,7 +132,8 @@ fn event_of(program: &Path, line: EventLine) -> std::io::Result<Event> {
     })
 }
 
-/// Lets the daemon run the program. As a child of this process it would inherit the system call filter.
+/// Sends the run to the daemon, which carries it out. A child of this process would inherit the filter of system
+/// calls.
 fn have_run(event: &Event) {
     match event.message() {
         Some(message) => process::notify_manager(&message),
@@ -139,7 +144,7 @@ fn have_run(event: &Event) {
     }
 }
 
-/// Runs the program on a separate thread, and waits for its end.
+/// Runs the program on a thread of its own, and waits until it has ended.
 async fn run(event: Event) {
     let (sender, ended) = oneshot::channel();
     let begun = std::thread::Builder::new().name("cairn-event".to_owned()).spawn(move || {
@@ -156,7 +161,7 @@ async fn run(event: Event) {
     }
 }
 
-/// Runs the program to its end. Reports a failure as a warning.
+/// Runs the program, and waits until it has ended. A failure is logged as a warning.
 pub fn run_noted(event: &Event) {
     if let Err(error) = run_now(event) {
         let what = event.arguments.join(" of ");

@@ -1,4 +1,4 @@
-//! Growth of the file below a disk.
+//! Growth of the file of a disk.
 
 use std::fs::File;
 
@@ -8,13 +8,13 @@ use graph::spec::{Planned, Role};
 
 use crate::exit::{Exit, Failure, Result};
 
-/// A file to enlarge.
+/// A planned growth of the file of a disk.
 pub(super) struct Growth {
     path: String,
     wanted_bytes: u64,
 }
 
-/// A file that was enlarged.
+/// The file of a disk after its growth.
 pub(super) struct Grown<'g> {
     growth: &'g Growth,
     file: File,
@@ -22,7 +22,7 @@ pub(super) struct Grown<'g> {
 }
 
 impl Grown<'_> {
-    /// Restores the previous size of the file, after a change that failed, unless the file was resized again since.
+    /// Restores the previous size of the file after a change that failed, unless the file was resized again since.
     pub fn take_back(self) {
         let has = self.file.metadata().map(|metadata| metadata.len());
         if has.is_ok_and(|has| has == self.growth.wanted_bytes) {
@@ -33,11 +33,11 @@ impl Grown<'_> {
 }
 
 impl Growth {
-    /// Returns the growth that a request asks for, if it has a size.
+    /// Returns the growth that a request asks for; `None` if the request has no size.
     ///
     /// # Errors
-    /// `NotFound` without such a disk, `Unsupported` if it is not a file or would shrink, `Usage` if it would grow by
-    /// less than the size of a label.
+    /// `NotFound` if the graph has no disk of that name; `Unsupported` if the disk is not a file, or would shrink;
+    /// `Usage` if a labelled disk would grow by less than the size of a label.
     pub fn of(planned: &Planned, request: &ResizeRequest) -> Result<Option<Self>> {
         let name = &request.disk;
         let disks = planned.nodes.iter().filter(|node| node.role == Role::Disk);
@@ -67,7 +67,7 @@ impl Growth {
         Ok(Some(Self { path: path.to_owned(), wanted_bytes }))
     }
 
-    /// Enlarges the file, unless it is large enough already.
+    /// Sets the file to its new size. Returns `None`, and changes nothing, if the file has that size or more.
     ///
     /// # Errors
     /// Errors of the system.
@@ -84,7 +84,7 @@ impl Growth {
         Ok(grow().map_err(|error| block::Error::size(&error, &self.path, self.wanted_bytes))?)
     }
 
-    /// Returns the line for the list of changes.
+    /// Returns the line about the growth in the list of changes.
     pub fn line(&self, disk: &str) -> ChangeLine {
         let words = format!("{} to {}", self.path, format_exact(self.wanted_bytes));
         ChangeLine { verb: "grow".to_owned(), name: disk.to_owned(), words }

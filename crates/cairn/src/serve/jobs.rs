@@ -1,4 +1,4 @@
-//! Long-running jobs: their progress, and the removal of moving devices that are done.
+//! Long-running jobs: their progress, and the removal of moving devices whose migration has ended.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ use crate::out;
 use crate::registry::REGISTRY;
 
 impl Serving {
-    /// Returns all jobs. A job gets its number when it is first listed.
+    /// Returns all jobs of the graph. A job gets its number when it is listed for the first time.
     pub fn jobs(&self) -> Vec<Job> {
         let now = self.live.now();
         let mut known = self.jobs.borrow_mut();
@@ -44,7 +44,7 @@ impl Serving {
         jobs
     }
 
-    /// Pauses, resumes or cancels a job.
+    /// Pauses, resumes or cancels the job that the request names, and returns the job.
     pub async fn job(&self, request: &JobRequest) -> Result<Job> {
         let JobRequest { job: wanted, command, dry_run } = request;
         let found = self.find_job(wanted)?;
@@ -71,8 +71,8 @@ impl Serving {
         })
     }
 
-    /// Starts a task for each move in the spec, however it got there. The task removes the moving device from the graph
-    /// once the move is done.
+    /// Starts a task for each migration in the spec that has none. The task removes the moving device from the graph
+    /// when the migration has ended.
     pub fn follow_moves(self: &Rc<Self>) {
         for moving in self.spec.borrow().moves(REGISTRY) {
             let mut followed = self.followed.borrow_mut();
@@ -110,7 +110,8 @@ impl Serving {
         Some(now.graph.ask::<Wait>(now.graph.member(name)?, Nothing {}))
     }
 
-    /// Returns the device that has all bytes, if the move is done.
+    /// Returns the name of the disk or device that has all bytes, if the migration of the moving device `name` has
+    /// ended.
     fn is_done(&self, name: &str) -> Option<String> {
         let now = self.live.now();
         let moving = now.graph.member(name)?;
@@ -124,7 +125,8 @@ impl Serving {
         self.become_spec(turn, spec, self.opening(Vec::new()), false).await.map(drop)
     }
 
-    /// Adds the moves to a spec that let each export show the same bytes as now. Also returns notes about them.
+    /// Adds to `spec` a migration for each export that would show other bytes than now. Returns the new spec, and
+    /// notes about the migrations.
     pub fn with_moves(
         &self,
         spec: &Spec,
@@ -152,7 +154,7 @@ impl Serving {
     }
 }
 
-/// Returns the jobs of a device. The key of each stays the same while the job runs.
+/// Returns the jobs of a device from its report, each with a key that does not change while the job runs.
 fn jobs_of(report: Report) -> Vec<(String, block::Job)> {
     let running = |what: String, detail, progress| {
         let state = block::JobState::Running;

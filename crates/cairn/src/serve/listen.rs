@@ -1,4 +1,4 @@
-//! The listening addresses, and the URIs of exports at them.
+//! The listening addresses of a server, and the URIs of exports at these addresses.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use wire::nbd::uri::NbdUri;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
-/// Parses an address of the command line.
+/// Parses the address of an option `--listen`.
 pub fn parse(text: &str, insecure: bool) -> Result<Listen> {
     parse_address(text, insecure).map_err(|why| {
         let why = why.replace("set insecure = true", "add --insecure");
@@ -17,7 +17,7 @@ pub fn parse(text: &str, insecure: bool) -> Result<Listen> {
     })
 }
 
-/// Warns of addresses that other machines can reach without TLS.
+/// Prints a warning for each address that other machines can reach without TLS.
 pub fn warn(listens: &[Listen]) {
     for at in listens {
         if let Address::Tcp(host, _) = &at.address
@@ -31,7 +31,7 @@ pub fn warn(listens: &[Listen]) {
     }
 }
 
-/// Returns the URI of an export, in the form that `nbdinfo` and `qemu-img` take.
+/// Returns the URI of an export at an address, in the form for `nbdinfo` and `qemu-img`.
 pub fn uri(at: &Listen, export: &str) -> String {
     let address = match &at.address {
         Address::Tcp(host, port) => Address::Tcp(reachable(host), *port),
@@ -41,13 +41,13 @@ pub fn uri(at: &Listen, export: &str) -> String {
     NbdUri { tls: at.tls, address, export, certificates: None, hostname: None }.to_string()
 }
 
-/// Returns the URIs of an export, one for each address. An export with named clients (`named`) is only available
-/// through TLS.
+/// Returns the URIs of an export, one for each address at which clients can use it. An export with named clients
+/// (`named`) can be used only through TLS.
 pub fn uris(listens: &[Listen], export: &str, named: bool) -> Vec<String> {
     listens.iter().filter(|at| at.tls || !named).map(|at| uri(at, export)).collect()
 }
 
-/// Returns the absolute path, unless it would be too long for a socket.
+/// Returns `path` as an absolute path; unchanged if the absolute path would be too long for a socket.
 pub fn absolute(path: &Path) -> String {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let fits = whole.as_os_str().len() <= SOCKET_PATH_MAX_BYTES;
@@ -55,7 +55,7 @@ pub fn absolute(path: &Path) -> String {
     shown.to_string_lossy().into_owned()
 }
 
-/// Replaces a wildcard address, which is no address to connect to, by the loopback address.
+/// Returns the address to which a client can connect: for a wildcard address the loopback address, otherwise `host`.
 pub fn reachable(host: &str) -> String {
     match host {
         "0.0.0.0" => "127.0.0.1".to_owned(),

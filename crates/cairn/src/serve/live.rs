@@ -1,4 +1,4 @@
-//! Requests of the control socket to the running graph.
+//! The requests of the control socket to a running graph.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::names;
 use crate::registry::REGISTRY;
 use crate::view;
 
-/// Returns the handlers of the control socket.
+/// Returns the handlers of the control socket, one for each route.
 pub fn handlers() -> Vec<Handler<Arc<Bridge<Serving>>>> {
     vec![
         on(&routes::GRAPH, async |serving, _| Ok(serving.graph())),
@@ -70,7 +70,7 @@ pub fn handlers() -> Vec<Handler<Arc<Bridge<Serving>>>> {
     ]
 }
 
-/// Returns the handler of a route.
+/// Returns the handler of `route`, which runs `work` on the core of the graph.
 fn on<Q, A>(
     route: &Route<Q, A>,
     work: impl AsyncFn(Rc<Serving>, Q) -> Result<A> + Copy + Send + Sync + 'static,
@@ -87,8 +87,8 @@ fn devices(graph: &Graph) -> Vec<DeviceStatus> {
     graph.members().iter().map(|member| device(member, graph.report(member))).collect()
 }
 
-/// Returns the worst health of the exported devices. A device with members accounts for their health itself; any other
-/// device is at best as healthy as its lowers.
+/// Returns the worst health of the devices behind exports. The health of a device with members includes that of its
+/// members; any other device is at best as healthy as its lowers.
 fn health(graph: &Graph, devices: &[DeviceStatus]) -> Health {
     let mut health: Vec<Health> = Vec::new();
     for (member, device) in graph.members().iter().zip(devices) {
@@ -100,7 +100,7 @@ fn health(graph: &Graph, devices: &[DeviceStatus]) -> Health {
     shown.max().unwrap_or(Health::Ok)
 }
 
-/// Returns the request counts of a node.
+/// Returns the request counts of the node `index`.
 fn counts(engine: &Engine, graph: &Graph, index: usize) -> Counts {
     let all = block::OpKind::ALL;
     engine.counters(graph.members()[index].counted(), |counters| Counts {
@@ -111,7 +111,7 @@ fn counts(engine: &Engine, graph: &Graph, index: usize) -> Counts {
     })
 }
 
-/// Lists the members of a graph by their paths, each with its device.
+/// Returns the path of each member of the graph, with the member's device.
 pub fn members(graph: &Graph) -> Vec<(names::Path, &Member)> {
     let paths = |device| {
         let members = graph.report(device).members.into_iter();
@@ -133,7 +133,7 @@ fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Mem
     })
 }
 
-/// Returns the device with copies that a word names. The graph's name stands for its only such device.
+/// Returns the device with copies that a word names. The name of the graph stands for its only such device.
 fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member> {
     let has_copies = |device: &&Member| graph.report(device).scrub.is_some();
     let devices: Vec<_> = graph.members().iter().filter(has_copies).collect();
@@ -211,7 +211,7 @@ impl Serving {
         self.attachments.attach(&export, name.as_deref(), by, dry_run).await
     }
 
-    /// Carries out a command on a device unless `dry_run`, and returns the state of the device.
+    /// Sends a command to the device `name`, unless `dry_run`. Returns the status of the device.
     async fn ask<V: Verb>(
         &self,
         name: String,
@@ -229,7 +229,7 @@ impl Serving {
         })
     }
 
-    /// Carries out a command with arguments in JSON.
+    /// Sends a command with arguments in JSON to a device, and returns the answer in JSON.
     async fn command(&self, request: &CommandRequest) -> block::Result<Value> {
         let CommandRequest { device, verb, args } = request;
         let at = |error: block::Error| error.at(device);

@@ -1,23 +1,23 @@
-//! `cairn serve`: a graph in the foreground, until a signal ends it.
+//! `cairn serve`: serves one graph in the foreground, until a signal ends it.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the arguments; from the plan to the last flush |
+//! | `mod.rs` | the arguments; the steps from the plan to the last flush |
 //! | `listen.rs` | the listening addresses, and the URIs of exports |
 //! | `banner.rs` | the text that is printed at the start |
-//! | `stop.rs` | the end: begun requests, flushes, deadlines |
+//! | `stop.rs` | the stop: begun requests, flushes, deadlines |
 //! | `command.rs` | `--run` |
-//! | `connections.rs` | connections that outlive a process |
+//! | `connections.rs` | the hand-over of connections to the next process |
 //! | `live.rs` | the requests of the control socket |
-//! | `apply.rs` | changes to another spec, while clients wait |
-//! | `disks.rs` | members inserted, replaced and removed by a command |
+//! | `apply.rs` | live changes to another spec |
+//! | `disks.rs` | members that a command inserts, replaces or removes |
 //! | `events.rs` | events of devices, and the program that is run for them |
-//! | `jobs.rs` | long-running jobs, and moving devices that leave when they are done |
-//! | `growth.rs` | the file of a disk that grows |
+//! | `jobs.rs` | long-running jobs, and the removal of finished migrations |
+//! | `growth.rs` | growth of the file of a disk |
 //! | `remote.rs` | `cairn attach URI` |
 //! | `process.rs` | limits, the pid file, messages to the service manager |
-//! | `past.rs` | the check of labels, and the way back to earlier specs |
-//! | `worker.rs` | the process of one graph of a daemon |
+//! | `past.rs` | the check of labels, and the undo of changes |
+//! | `worker.rs` | the worker process of a daemon |
 
 mod apply;
 mod banner;
@@ -73,7 +73,7 @@ use worker::OnFile;
 
 pub use remote::attach_uri;
 
-/// Longest time that the kernel takes to close the sockets of a dead process.
+/// Longest time that the kernel takes to close the listening sockets of a killed process.
 const CLOSING: Duration = Duration::from_millis(300);
 
 /// Arguments of `serve`.
@@ -127,7 +127,7 @@ pub struct ServeOptions {
     log: LogForm,
 }
 
-/// A graph that is ready to be opened.
+/// A graph with its spec and plan, before its disks are opened.
 struct Prepared {
     engine: Engine,
     spec: Spec,
@@ -146,19 +146,19 @@ pub struct Serving {
     exports: Rc<ExportList>,
     server: Server,
     attachments: Attachments,
-    /// The addresses at which it listens.
+    /// The addresses at which the server listens.
     listens: RefCell<Vec<Listen>>,
-    /// The present spec.
+    /// The present spec of the graph.
     spec: RefCell<Spec>,
-    /// Earlier specs of this process and their disks, the newest first.
+    /// Earlier specs of the graph in this process and their disks, the newest first. An undo needs them.
     before: RefCell<Vec<Known>>,
-    /// Whether writes are refused regardless of the spec.
+    /// Whether all exports refuse writes, even if the spec permits them.
     read_only: bool,
-    /// Jobs in the order of their numbers: the device, and a key of the job.
+    /// Jobs in the order of their numbers: the name of the device, and a key of the job in the device.
     jobs: RefCell<Vec<(String, String)>>,
-    /// Names of moves that a task follows to their end.
+    /// Names of moving devices for which a task waits until the migration has ended.
     followed: RefCell<BTreeSet<String>>,
-    /// The daemon's record of the graph, if a daemon keeps it.
+    /// The daemon's record of the graph; `None` if no daemon keeps the graph.
     record: Option<OnFile>,
 }
 
@@ -199,7 +199,7 @@ impl Serving {
         })
     }
 
-    /// Opens the listeners, and serves clients from then on.
+    /// Opens the listeners at `listens`, and serves the clients that connect to them from then on.
     async fn listen(&self, listens: &[Listen], tls: Option<CurrentTls>) -> Result<()> {
         let mut listeners = Vec::new();
         for at in listens {
@@ -226,8 +226,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Opens a listener. The kernel may close the sockets of a killed process a moment after the process is gone, so an
-    /// address in use is tried again for a while.
+    /// Opens a listener at `at`. If the address is in use, tries again for [`CLOSING`], because the kernel may close
+    /// the sockets of a killed process a moment after the process has ended.
     async fn listener(&self, at: &Address) -> block::Result<Rc<dyn Listener>> {
         let begun = self.env.now();
         loop {
@@ -243,14 +243,15 @@ impl Serving {
         }
     }
 
-    /// Whether this process takes over listeners or devices of an earlier one. If so, new attachments that fail do not
-    /// end it.
+    /// Whether this process takes over listeners or attached devices of an earlier process. In such a process a
+    /// failed new attach does not end the server.
     fn goes_on(&self) -> bool {
         self.env.inherited().iter().any(|name| name == LISTENER || Kept::is_meant(name))
     }
 
-    /// Attaches the exports that the spec marks. A failure ends a new start, but not a process that `goes_on`: the
-    /// device may have been missing for long.
+    /// Attaches the exports that the spec marks with `attach`. A failure ends a new server. If the process takes over
+    /// state (`goes_on`), a failure is only a warning, because the device may have been missing in the earlier
+    /// process too.
     async fn attach(&self, planned: &Planned, goes_on: bool) -> Result<()> {
         for export in planned.exports.iter().filter(|export| export.attach) {
             if self.attachments.of(&export.name).is_some() {
@@ -271,12 +272,12 @@ impl Serving {
         Ok(())
     }
 
-    /// Returns the plan with the addresses that were bound.
+    /// Returns the plan of the graph, with the addresses at which the server listens.
     fn planned(&self) -> Planned {
         Planned { listens: self.listens.borrow().clone(), ..self.live.now().planned.clone() }
     }
 
-    /// Returns the graph for users.
+    /// Returns the view of the graph for users, with URIs and attached devices.
     fn view(&self) -> GraphView {
         let planned = &self.planned();
         let pid = Some(std::process::id());
@@ -296,7 +297,8 @@ fn no_device(export: &str, failure: &Failure) -> String {
     format!("warning: the export {export} is not attached: {}", failure)
 }
 
-/// Offers the present exports of the graph to clients. An export that existed before keeps its identity.
+/// Puts the present exports of the graph into the server's catalogue. An export with an unchanged name stays the same
+/// object, so its connections stay open.
 fn offer(env: &Env, engine: &Engine, live: &RunningGraph, list: &ExportList) {
     let now = live.now();
     let offered = now.graph.exports().iter().map(|export| {
@@ -313,7 +315,7 @@ fn offer(env: &Env, engine: &Engine, live: &RunningGraph, list: &ExportList) {
 }
 
 impl ServeArgs {
-    /// Serves until a signal comes or the command of `--run` ends.
+    /// Serves the target until a signal ends the process, or until the command of `--run` ends.
     pub fn run(self, form: Form) -> Result {
         let Self { target, wipe, options } = self;
         options.serve(Source::of(&target)?, &wipe, form)
@@ -321,18 +323,18 @@ impl ServeArgs {
 }
 
 impl ServeOptions {
-    /// Returns the options for a graph that a daemon brings up.
+    /// Returns the options for a graph that a daemon serves.
     pub fn of(degraded: bool, take: bool, dry_run: bool) -> Self {
         let options = supervisor::Options { degraded, ..supervisor::Options::default() };
         Self { dry_run, take, ..worker::options(&options) }
     }
 
-    /// Whether a daemon supports all of the options.
+    /// Whether a daemon can serve a graph with these options.
     pub fn suits_daemon(&self) -> bool {
         !self.dry_run && self.run.is_none() && self.pidfile.is_none() && self.at.is_none()
     }
 
-    /// Returns the request to a daemon with the same options.
+    /// Returns the request that makes a daemon serve the graph `name` with the same options.
     pub fn up(&self, name: &str, source: GraphSource) -> Result<UpRequest> {
         Ok(UpRequest {
             name: name.to_owned(),
@@ -349,7 +351,7 @@ impl ServeOptions {
         })
     }
 
-    /// Serves the graph of the source, until a signal comes or the command of `--run` ends.
+    /// Serves the graph of `source`, until a signal ends the process, or until the command of `--run` ends.
     pub fn serve(self, source: Source, wipe: &[String], form: Form) -> Result {
         log::begin(self.log, None);
         let core = Core::new(Config { note: out::note, ..Config::default() })?;
@@ -357,7 +359,8 @@ impl ServeOptions {
         self.serve_on(core, None, source, wipe, form)
     }
 
-    /// Serves the graph on an existing core. `kept` is set for a worker of a daemon.
+    /// Serves the graph of `source` on the core `core`. In a worker of a daemon, `kept` has the signals and the
+    /// daemon's record.
     fn serve_on(
         self,
         core: Core,
@@ -409,7 +412,7 @@ impl ServeOptions {
         ended.finish(core)
     }
 
-    /// Makes the plan and all checks that do not need open disks.
+    /// Makes the plan of the graph, and all checks that need no open disks.
     fn prepare(&self, core: &Core, source: &Source, wipe: &[String]) -> Result<Prepared> {
         if let Some(at) = &self.at {
             place::check_socket(at, "a shorter --at")?;
@@ -436,7 +439,7 @@ impl ServeOptions {
         Ok(Prepared { engine, spec, probe, planned, listens, tls })
     }
 
-    /// Serves until the end, and stops.
+    /// Serves clients until a signal comes or the command of `--run` ends, and then stops.
     fn until_end(
         &self,
         core: &Core,
@@ -461,7 +464,7 @@ impl ServeOptions {
         Ok(core.block_on(serving.until_signal(&mut signals, self.stop_timeout)))
     }
 
-    /// Checks whether the labelled disks may be opened, as far as this is known without a plan.
+    /// Checks whether the labelled disks may be opened, before the plan is made. Fails with the reasons against it.
     fn judge(&self, probe: Option<&Probe>, wipe: &[String]) -> Result<()> {
         let Some(probe) = probe else {
             let what = match (self.degraded || self.take, wipe.first()) {
@@ -505,7 +508,7 @@ impl ServeOptions {
     }
 }
 
-/// Adds the moves to the spec that are in progress according to the labels.
+/// Adds to the spec the migrations that have begun and not ended, according to the labels.
 fn goes_on(spec: Spec, probe: Option<&Probe>) -> Spec {
     let moves = probe.map(|probe| probe.spec_before().moves(REGISTRY)).unwrap_or_default();
     moves.iter().fold(spec, |spec, moving| {
@@ -521,7 +524,7 @@ fn goes_on(spec: Spec, probe: Option<&Probe>) -> Spec {
     })
 }
 
-/// Opens the control socket, at `at` or at the place where live verbs look.
+/// Opens the control socket, at `at` or at the path where live verbs look for it.
 fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server> {
     let path = match at {
         Some(path) => path.to_owned(),

@@ -1,4 +1,4 @@
-//! The labels of a running graph: their check, and the way back to earlier specs.
+//! The labels of a running graph: their check, and the undo of changes.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,10 +15,10 @@ use crate::registry::REGISTRY;
 use crate::source::faulty;
 
 impl Serving {
-    /// Returns the earlier specs of the graph.
+    /// Returns the earlier specs of the graph that its labels contain.
     ///
     /// # Errors
-    /// `Unsupported` without labels.
+    /// `Unsupported` if the graph has no labelled disks.
     pub fn history(&self) -> Result<History> {
         let now = self.live.now();
         let labels = kept(now.labels.as_ref())?;
@@ -45,10 +45,10 @@ impl Serving {
         Ok(History { graph: now.planned.name.clone(), change, past })
     }
 
-    /// Checks the labels. With `repair`, first rewrites labels that have one sound copy.
+    /// Checks the labels of the graph. With `repair`, first rewrites labels that have one sound copy.
     ///
     /// # Errors
-    /// `Unsupported` without labels; errors of the disks.
+    /// `Unsupported` if the graph has no labelled disks; errors of the disks.
     pub async fn check(&self, repair: bool) -> Result<Checked> {
         // The graph must not change during the check.
         let _turn = self.live.turn().await;
@@ -69,10 +69,11 @@ impl Serving {
         })
     }
 
-    /// Changes the graph to an earlier spec, or reports the effect of doing so.
+    /// Changes the graph to an earlier spec from its labels; in a dry run, only returns the effects of the change.
     ///
     /// # Errors
-    /// As [`Serving::apply`]; `NotFound` if the labels do not have that spec, or the place of a disk is unknown.
+    /// As [`Serving::apply`]; `NotFound` if the labels do not contain the requested spec, or the path of a disk is
+    /// not known.
     pub async fn go_back(self: &Rc<Self>, request: UndoRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         if !(request.disks.is_empty() && request.keys.is_empty() && request.options.is_empty()) {
@@ -103,7 +104,7 @@ impl Serving {
         Ok(applied)
     }
 
-    /// Returns the present spec and disks, for a later undo.
+    /// Returns the present spec and its disks, for a later undo.
     pub fn known(&self) -> Known {
         let now = self.live.now();
         let disks =
@@ -111,7 +112,7 @@ impl Serving {
         Known { spec: self.spec.borrow().clone(), disks }
     }
 
-    /// Keeps the spec and disks from before a change.
+    /// Stores the spec and the disks that the graph had before a change, for a later undo.
     pub fn remember(&self, known: Known) {
         let mut before = self.before.borrow_mut();
         before.insert(0, known);
@@ -161,8 +162,8 @@ impl Serving {
     }
 }
 
-/// Returns the uuids of the labelled disks of a spec in a label. A spec that cannot be read has none here, and is
-/// reported later.
+/// Returns the uuids of the labelled disks in the text of a spec from a label. Empty for a text that cannot be read;
+/// another check reports the fault.
 fn uuids(text: &str) -> BTreeMap<String, Uuid> {
     let disks = disks(text).unwrap_or_default().into_iter();
     disks.map(|(name, known)| (name, known.disk)).collect()

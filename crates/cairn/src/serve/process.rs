@@ -1,4 +1,4 @@
-//! This process and the system: its limits, its pid file, its service manager.
+//! Properties of this process in the system: its limits, its pid file, its service manager.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,7 +11,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::{Exit, Failure, Result};
 
-/// Sets the name of the process. Without this, a process that was started through a link in /proc is listed as `exe`.
+/// Sets the name of the process. A process that was started through a link in /proc would otherwise be listed as
+/// `exe`.
 pub fn take_name() {
     // On failure it keeps that name.
     let _ = rustix::thread::set_name(c"cairn");
@@ -20,10 +21,10 @@ pub fn take_name() {
 /// Number of open files that a server needs for a small graph, a few clients and its sockets.
 const FILES_MIN: u64 = 64;
 
-/// Raises the limits of open files and of locked memory (for rings) to the maximum of this user.
+/// Raises the limits of this process on open files and on locked memory (for rings) to the maximum of this user.
 ///
 /// # Errors
-/// `Limit` if there are too few files for any graph. Without this check, anything could fail later.
+/// `Limit` if the process may open too few files for any graph.
 pub fn raise_limits() -> Result<()> {
     for which in [Resource::Nofile, Resource::Memlock] {
         let Rlimit { maximum, .. } = getrlimit(which);
@@ -42,15 +43,15 @@ pub fn raise_limits() -> Result<()> {
     }
 }
 
-/// Sends a line to the service manager, if there is one: `READY=1`, `STOPPING=1`.
+/// Sends a message to the service manager, if there is one: `READY=1`, `STOPPING=1`.
 pub fn notify_manager(line: &str) {
     if let Err(error) = runtime::notify_manager(line) {
         crate::out::note(&format!("warning: cannot notify the service manager: {error}"));
     }
 }
 
-/// Returns the pause between two watchdog beats, if the service manager wants them. There are three beats within the
-/// time after which the manager takes the process for dead.
+/// Returns the time between two watchdog messages, if the service manager wants such messages. There are three in the
+/// time after which the manager restarts a process without messages.
 pub fn watchdog() -> Option<Duration> {
     let variable = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_meant = variable("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -58,14 +59,14 @@ pub fn watchdog() -> Option<Duration> {
     Some(Duration::from_micros(limit / 3))
 }
 
-/// Sends a watchdog beat to the service manager.
+/// Sends a watchdog message to the service manager.
 pub fn beat() {
     if let Err(error) = runtime::beat() {
         crate::out::note(&format!("warning: {error}"));
     }
 }
 
-/// Sends watchdog beats to the service manager, if it wants them, while this core makes progress.
+/// Sends watchdog messages to the service manager while this core runs its tasks, if the manager wants such messages.
 pub fn watch(env: &Env) {
     let Some(pause) = watchdog() else { return };
     let me = env.clone();
@@ -77,14 +78,14 @@ pub fn watch(env: &Env) {
     });
 }
 
-/// A file with the id of this process, removed at the end.
+/// A file with the id of this process, which is removed when the process ends in order.
 pub struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Checks that the pid file belongs to no other running process.
+    /// Checks that the pid file at `path` does not name another running process.
     ///
     /// # Errors
-    /// `InUse` with that process.
+    /// `InUse` with the id of that process.
     pub fn claim(path: &Path) -> Result<Self> {
         if let Ok(text) = std::fs::read_to_string(path)
             && let Ok(pid) = text.trim().parse::<u32>()
@@ -99,7 +100,7 @@ impl PidFile {
         Ok(Self(path.to_owned()))
     }
 
-    /// Writes the file. Clients can connect by now.
+    /// Writes the id of this process into the file. The caller calls it when clients can connect.
     pub fn write(&self) -> Result<()> {
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create(true).truncate(true);

@@ -1,4 +1,4 @@
-//! `cairn attach URI`: a graph of one NBD disk in the foreground, which serves only this machine.
+//! `cairn attach URI`: serves a graph of one NBD disk in the foreground, and attaches it to this machine.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
 use crate::registry::REGISTRY;
 
-/// Longest wait, at the end, for users of the device and for the last flush.
+/// Longest wait, when the process stops, for users of the device and for the last flush.
 const STOP: Duration = Duration::from_secs(30);
 
-/// Name of the device if the URI names no export.
+/// Name of the attached device if the URI names no export.
 const UNNAMED: &str = "nbd";
 
-/// Attaches the export of that URI until a signal comes or the device is detached.
+/// Attaches the export at the URI of the request, until a signal comes or the device is detached.
 pub fn attach_uri(form: Form, request: &AttachRequest) -> Result {
     let AttachRequest { export: uri, name, by, dry_run } = request;
     let usage = |why: String| Failure::new(Exit::Usage, format!("{uri}: {why}"));
@@ -66,7 +66,7 @@ pub fn attach_uri(form: Form, request: &AttachRequest) -> Result {
     ended.finish(core)
 }
 
-/// Returns the plan with its graph and its export renamed.
+/// Returns the plan with `name` as the name of its graph and of its export.
 fn named(mut planned: Planned, name: &str) -> Planned {
     name.clone_into(&mut planned.name);
     for export in &mut planned.exports {

@@ -1,4 +1,4 @@
-//! The end of serving: no new clients, answers to begun requests, a flush of every device.
+//! The stop of a server: no new clients, replies to all begun requests, a flush of every device.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use super::{Serving, process, worker};
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
-/// Longest wait, after the flush, to close the listeners and the ring.
+/// Longest wait, after the last flush, until the listeners and the ring are closed.
 const CLOSE: Duration = Duration::from_secs(5);
 
 const AT_ONCE: &str = "stopped at once by a second signal; a power cut may lose unflushed writes";
 
-/// The result of serving.
+/// The result of serving a graph.
 pub enum Ended {
-    /// All data are flushed. The value is the exit code.
+    /// All writes are flushed. The value is the exit code.
     Flushed(u8),
-    /// Not all data are flushed, for this reason.
+    /// Not all writes are flushed; the text has the reason.
     Unflushed(String),
-    /// All data are flushed, and another process continues.
+    /// All writes are flushed, and another process continues to serve the graph.
     HandedOver,
 }
 
@@ -49,7 +49,7 @@ impl Ended {
 }
 
 impl Serving {
-    /// Serves until a signal comes. Then stops, or hands over to another process.
+    /// Serves clients until a signal comes. Then stops the server, or hands the graph over to another process.
     pub async fn until_signal(&self, signals: &mut Signals, limit: Duration) -> Ended {
         loop {
             match signals.next().await {
@@ -69,7 +69,7 @@ impl Serving {
         }
     }
 
-    /// Serves until the command ends or a signal comes. Then stops.
+    /// Serves clients until `command` ends or a signal comes. Then stops the server.
     pub async fn until_command(
         &self,
         mut command: Command,
@@ -82,7 +82,7 @@ impl Serving {
         }
     }
 
-    /// Stops. A second signal ends the process at once.
+    /// Stops the server. A second signal ends the process without further waits.
     pub(super) async fn end(
         &self,
         signals: &mut Signals,
@@ -112,7 +112,8 @@ impl Serving {
         }
     }
 
-    /// Waits for a signal to end at once. The signals of a supervisor (USR1, USR2) have another meaning.
+    /// Waits for a signal that ends the process without further waits. The signals of a supervisor (USR1, USR2) do
+    /// not.
     async fn impatience(&self, signals: &mut Signals) {
         loop {
             match signals.next().await {
@@ -123,7 +124,8 @@ impl Serving {
         }
     }
 
-    /// Stops, and gives up all memory that a supervisor would pass on: a later process must not inherit it unasked.
+    /// Stops the server, and removes its memory from the supervisor, because a process that is started later must not
+    /// inherit it.
     async fn stop_for_good(&self, limit: Duration) -> Result<usize, String> {
         let stopped = self.stop(limit).await;
         if let Err(error) = self.env.fdstore_remove_memory() {
@@ -132,8 +134,8 @@ impl Serving {
         stopped
     }
 
-    /// Answers begun requests and flushes all devices. Returns the number of closed connections, or the reason for a
-    /// failure.
+    /// Waits until begun requests are answered, and flushes all devices. Returns the number of closed connections; or
+    /// the reason, if a write may not be flushed.
     async fn stop(&self, limit: Duration) -> Result<usize, String> {
         let Some(turn) = self.env.within(limit, self.live.turn()).await else {
             return Err(self.overdue(limit));
@@ -160,8 +162,8 @@ impl Serving {
         }
     }
 
-    /// Closes the devices, and marks the labels as closed. If that fails, the next start treats it as a crash and
-    /// repeats work needlessly.
+    /// Closes the devices, and marks the labels as closed. After a failure the next start treats the disks as after a
+    /// crash, and does unnecessary work.
     pub(super) async fn close(&self, deadline: Mono) {
         self.live.close_devices(deadline).await;
         let now = self.live.now();
@@ -181,7 +183,7 @@ impl Serving {
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
-    /// Returns the message for a stop after the deadline, with the requests that are not answered.
+    /// Returns the message for a stop after the time `limit`, with the requests that are not answered.
     pub(super) fn overdue(&self, limit: Duration) -> String {
         let waiting = self.live.unanswered(&self.live.now());
         let limit = format_duration(limit);

@@ -1,5 +1,5 @@
-//! The process of one graph under `cairn daemon`. It serves as `cairn serve` does, but gets its spec and its orders
-//! from the daemon. `docs/formats/keeper.md` describes the protocol.
+//! The worker of `cairn daemon`, a process that serves one graph. It serves as `cairn serve` does, but gets its spec
+//! and its signals from the daemon. `docs/formats/keeper.md` defines the protocol.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -24,19 +24,20 @@ use crate::out::{self, Form};
 use crate::registry::REGISTRY;
 use crate::source::Source;
 
-/// The name under which this program is a worker.
+/// The program name (`argv[0]`) under which this program runs as a worker.
 pub const NAME: &str = "cairn-worker";
 
-/// Longest wait, at the end, for begun requests, flushes, and users of attached devices.
+/// Longest wait, when a worker stops, for begun requests, for flushes, and for users of attached devices.
 const STOP: Duration = Duration::from_secs(30);
 
-/// Longest wait, in a hand-over, until begun requests are answered and flushed. After that this process continues.
+/// Longest wait, before a hand-over, until begun requests are answered and flushed. After a longer wait this process
+/// continues to serve.
 const HAND_OVER: Duration = Duration::from_secs(10);
 
-/// Longest wait for a daemon, if another one takes its place during a hand-over.
+/// Longest wait for a daemon that replaces another one during the hand-over of a worker.
 const DAEMON_BACK: Duration = Duration::from_secs(30);
 
-/// Interval of the tries to reach the daemon.
+/// Interval of the tries to reach that daemon.
 const DAEMON_LOOK: Duration = Duration::from_millis(50);
 
 /// Arguments of a worker, from its daemon.
@@ -71,12 +72,12 @@ struct WorkerArgs {
     log: LogForm,
 }
 
-/// Whether this program was started as a worker.
+/// Whether `name`, the program name of this process, is that of a worker.
 pub fn is_meant(name: &OsStr) -> bool {
     name == NAME
 }
 
-/// Runs a worker from its start to its end.
+/// Runs a worker process from its start to its end.
 pub fn main() -> ExitCode {
     process::take_name();
     let args = WorkerArgs::parse();
@@ -134,7 +135,7 @@ impl WorkerArgs {
     }
 }
 
-/// Returns the options for a graph that a daemon keeps.
+/// Returns the options for serving a graph, from the options in a daemon's record.
 pub fn options(kept: &supervisor::Options) -> ServeOptions {
     let supervisor::Options { read_only, degraded, insecure, listen } = kept.clone();
     ServeOptions {
@@ -148,7 +149,7 @@ pub fn options(kept: &supervisor::Options) -> ServeOptions {
     }
 }
 
-/// The daemon's record of a graph, which the worker may change.
+/// The daemon's record of a graph on disk, which the worker updates during a live change.
 pub struct OnFile {
     path: PathBuf,
     record: RefCell<Record>,
@@ -164,8 +165,8 @@ impl OnFile {
         self.record.borrow().clone()
     }
 
-    /// Returns the spec to serve. If the previous process ended during a change, the labels show whether the change has
-    /// happened: they refuse a spec that is not theirs.
+    /// Returns the spec to serve. If the previous process ended during a live change, the labels decide whether the
+    /// change is complete, because they refuse a spec that they do not record.
     fn choose(&self, core: &Core, options: &ServeOptions, wipe: &[String]) -> Result<Spec> {
         let record = self.record();
         let name = &record.name;
@@ -193,19 +194,19 @@ impl OnFile {
         Ok(spec)
     }
 
-    /// Records that a change to `next` begins.
+    /// Records durably that a live change to the spec `next` begins.
     ///
     /// # Errors
-    /// Errors of the system. Then the change must not begin.
+    /// Errors of the system. After an error the change must not begin.
     pub fn begin(&self, next: Kept) -> Result<()> {
         let record = self.record();
         self.write(Record { next: Some(next), ..record })
     }
 
-    /// Records the end of the change: whether it has happened.
+    /// Records durably that the live change has ended, and whether it `happened`.
     ///
     /// # Errors
-    /// Errors of the system. Then the next process decides by the labels.
+    /// Errors of the system. After an error the next process decides by the labels.
     pub fn settle(&self, happened: bool) -> Result<()> {
         let mut record = self.record();
         if let Some(next) = record.next.take().filter(|_| happened) {
@@ -221,7 +222,7 @@ impl OnFile {
     }
 }
 
-/// Marks members of mirrors whose bytes count at this start.
+/// Marks `members` of mirrors as trusted: at this start their bytes count if members may differ.
 ///
 /// # Errors
 /// `Usage` for a name that is not a member of a mirror.
@@ -231,7 +232,7 @@ pub fn trust(spec: &mut Spec, members: &[String]) -> Result<()> {
     })
 }
 
-/// Returns the spec of a daemon's record.
+/// Returns the spec that a daemon's record contains.
 pub fn spec_of(source: &Kept, name: &str) -> Spec {
     match source {
         Kept::Spec { file, text, variables } => {
@@ -247,18 +248,18 @@ pub fn spec_of(source: &Kept, name: &str) -> Spec {
     }
 }
 
-/// The result of a dry run with a spec, from worst to best.
+/// The result of a dry run of a start with a spec, from worst to best.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Prospect {
-    /// The labels or the plan refuse it.
+    /// The labels or the plan refuse the spec.
     Refused,
-    /// It can be opened.
+    /// The disks can be opened with the spec.
     Opens,
-    /// The labels have this spec.
+    /// The labels record this spec as that of the graph.
     OnDisks,
 }
 
-/// Returns the result of a dry run with a spec.
+/// Returns the result of a dry run of a start with `spec`.
 async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String]) -> Prospect {
     let env = core.env();
     let doctor = labels::doctor(&env);
@@ -279,13 +280,14 @@ async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String])
 }
 
 impl Serving {
-    /// Reports to a new daemon, and gives it all that the previous daemon held.
+    /// Reports this process as ready to a daemon that has replaced another one, and passes all held state to that
+    /// daemon.
     pub(super) fn notify_again(&self) {
         self.fdstore_put_again();
         process::notify_manager("READY=1");
     }
 
-    /// Gives the present supervisor all state that is held across processes.
+    /// Passes all state that a supervisor holds for the next process to the present supervisor again.
     pub(super) fn fdstore_put_again(&self) {
         if let Err(failure) = self.entrust_all() {
             out::note(&format!("warning: {}", failure));
@@ -298,8 +300,8 @@ impl Serving {
         Ok(self.env.fdstore_put_memory()?)
     }
 
-    /// Gives the supervisor all state before the hand-over is reported. Tries again until a deadline, because another
-    /// daemon may just be taking the place of this one.
+    /// Passes all state to the supervisor before the end of this process. Tries again until a deadline, because
+    /// another daemon may be about to replace the present one.
     async fn entrust_to_the_end(&self) {
         let deadline = self.env.now().after(DAEMON_BACK);
         while let Err(failure) = self.entrust_all() {
@@ -312,7 +314,8 @@ impl Serving {
         self.leave_connections();
     }
 
-    /// Hands over to another process. Returns `None` if that is impossible; then this process continues.
+    /// Hands the graph over to another process. Returns `None` if that is not possible; then this process continues
+    /// to serve.
     pub(super) async fn hand_over(&self) -> Option<Ended> {
         match self.left_in_order().await {
             Ok(()) => Some(Ended::HandedOver),
@@ -369,8 +372,8 @@ impl Serving {
     }
 }
 
-/// Ends a process that has handed over. Closing listeners and mounts in order would end them for the next process too,
-/// so they stay as they are.
+/// Ends a process that has handed its graph over. Listeners and mounts are not closed in order, because that would
+/// also end them in the next process.
 pub fn leave() -> ! {
     process::notify_manager(&format!("{RENEWED}=1\n{}", NotifyMessage::last(Exit::Ok.code(), "")));
     std::process::exit(i32::from(Exit::Ok.code()));

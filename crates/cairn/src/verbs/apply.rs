@@ -1,4 +1,4 @@
-//! `cairn apply` and `cairn diff`: changes a graph to a spec. If the graph does not run, a daemon brings it up.
+//! `cairn apply` and `cairn diff`: changes a running graph to a spec. If the graph does not run, a daemon starts it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ pub struct Moving {
     pub wait: bool,
 }
 
-/// Parses a speed that a move may have.
+/// Parses the speed of a migration from the option `--speed`.
 fn speed(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
     match REGISTRY.mover().map(|(_, moving)| moving.speed.value) {
@@ -85,7 +85,8 @@ pub struct DiffArgs {
 }
 
 impl ApplyArgs {
-    /// Asks the running graph of that name to change. If it does not run, asks the daemon to bring it up.
+    /// Makes the running graph of the spec's name change to the spec. If the graph does not run, makes the daemon
+    /// start it.
     pub fn run(self, form: Form) -> Result {
         let Self { spec: path, wipe, moving, degraded, take, dry_run, at } = self;
         let written = Written::read(&path)?;
@@ -110,7 +111,7 @@ impl ApplyArgs {
 }
 
 impl DiffArgs {
-    /// Asks the running graph of that name for the effect of a change.
+    /// Asks the running graph of the spec's name for the effects of a change to the spec, and prints them.
     pub fn run(self, form: Form) -> Result {
         let Written { name, request } = Written::read(&self.spec)?;
         let way = ChangeWay { move_bytes: self.move_bytes, dry_run: true, ..request.way };
@@ -120,10 +121,10 @@ impl DiffArgs {
 }
 
 impl Moving {
-    /// Prints the changes. With `--wait`, watches the move that has begun.
+    /// Prints the changes. With `--wait`, watches the migration that has begun.
     ///
     /// # Errors
-    /// As `job watch`.
+    /// As `cairn job watch`.
     pub fn done(self, client: &Client, applied: &Applied, dry_run: bool, form: Form) -> Result {
         print(form, applied, dry_run)?;
         if !self.wait || dry_run {
@@ -139,10 +140,10 @@ impl Moving {
     }
 }
 
-/// The text of a spec, for another process to parse.
+/// The text of a spec file, which another process will parse.
 struct Written {
     name: String,
-    /// The request to apply it, without any option.
+    /// The request to apply the spec, without options.
     request: ApplyRequest,
 }
 
@@ -162,8 +163,8 @@ impl Written {
         Ok(Self { name, request: ApplyRequest { file, text, variables, way } })
     }
 
-    /// Reads the keys that the daemon's worker cannot read: it has no terminal and no descriptors of this command. A
-    /// passphrase is typed twice, because the device may be new.
+    /// Reads the keys that the daemon's worker cannot read, because the worker has neither a terminal nor the
+    /// descriptors of this command. The operator types a passphrase twice, because the device may be new.
     fn lend_keys(&self) -> Result<BTreeMap<String, Lent>> {
         let ApplyRequest { file, text, variables, .. } = &self.request;
         let spec = Spec::parse(text, file, &|name| variables.get(name).cloned());
@@ -178,14 +179,14 @@ impl Written {
     }
 }
 
-/// Asks the running graph of that name to change to a spec, or for the effect of doing so.
+/// Makes the running graph called `name` change to a spec; in a dry run, returns the effects of the change.
 fn ask(name: &str, request: &ApplyRequest, at: &At) -> Result<(Client, Applied)> {
     let client = at.one_that(&format!("is called {name}"), |it| running::is_called(it, name))?;
     let applied = client.ask(&routes::APPLY, request)?;
     Ok((client, applied))
 }
 
-/// Asks a daemon to bring a graph up, and prints the addresses for clients. `lent` are keys, by device.
+/// Makes a daemon start a graph, and prints the addresses for clients. `lent` has the keys, by device.
 pub(super) fn bring_up(
     form: Form,
     daemon: &Client,
@@ -205,7 +206,7 @@ pub(super) fn bring_up(
     form.print(&kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))
 }
 
-/// Prints the changes that were made, or would be.
+/// Prints the changes of a graph that were made; in a dry run, those that would be made.
 pub fn print(form: Form, applied: &Applied, dry_run: bool) -> Result {
     if form == Form::Text {
         applied.notes.iter().for_each(|note| out::note(note));

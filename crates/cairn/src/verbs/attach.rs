@@ -51,7 +51,7 @@ pub struct DetachArgs {
 }
 
 impl AttachArgs {
-    /// Asks the running graph with that export. For a URI, serves the export in this process.
+    /// Makes the running graph with that export attach it. For a URI, this process serves and attaches the export.
     pub fn run(self, form: Form) -> Result {
         let Self { export, name, by, dry_run, at } = self;
         let request = AttachRequest { export, name, by, dry_run };
@@ -68,7 +68,8 @@ impl AttachArgs {
     }
 }
 
-/// Adds to a failure of root that another user may serve the export: then its URI is needed.
+/// Adds to `failure`, of a command that root runs, that another user may serve the export. Then the command needs the
+/// URI.
 fn of_others(failure: Failure, export: &str) -> Failure {
     let why = format!(
         "{}; or, if another user serves the export, cairn attach 'nbd+unix:///{export}?socket=SOCKET' with \
@@ -79,7 +80,8 @@ fn of_others(failure: Failure, export: &str) -> Failure {
 }
 
 impl DetachArgs {
-    /// Asks the running graph that has attached the device. Removes the leftovers of a dead process itself.
+    /// Makes the process that attached the device detach it. If that process has ended, removes the parts of the
+    /// device itself.
     pub fn run(self, form: Form) -> Result {
         let name = self.name.strip_prefix("/dev/cairn/").unwrap_or(&self.name).to_owned();
         let has = |client: &Client| {
@@ -99,7 +101,7 @@ impl DetachArgs {
         form.print(&detached, || format!("{}  {would}detached\n", detached.path))
     }
 
-    /// Removes the leftovers of a dead process under that name. Returns `failure` if there are none.
+    /// Removes the parts of the device `name` that an ended process left. Returns `failure` if there are none.
     fn clear(&self, name: &str, failure: Failure) -> Result {
         let name: Name = name.parse()?;
         if !attach::is_left(&name) {
@@ -129,7 +131,7 @@ fn not_attached(name: &Name, failure: Failure) -> Failure {
     }
 }
 
-/// Returns the users of a device that is gone, who must close it.
+/// Returns a text about the processes that still have the removed device open; `None` if there are none.
 fn still_used(name: &Name) -> Option<String> {
     attach::still_used(name).map(|users| format!("the device behind {name} {users}"))
 }

@@ -1,4 +1,4 @@
-//! `cairn bench`: the same load on one server or several, round by round.
+//! `cairn bench`: the same load on the exports of one or several servers, in rounds.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form};
 
-/// Time before each round that is not counted.
+/// Time at the begin of each round in which requests are not counted.
 const WARM_UP: Duration = Duration::from_millis(150);
 
 /// Arguments of `bench`.
@@ -60,7 +60,7 @@ fn parse_pattern(word: &str) -> std::result::Result<Pattern, String> {
     })
 }
 
-/// The results for one export.
+/// The results of all rounds for one export.
 #[derive(Serialize)]
 struct Measured {
     uri: String,
@@ -73,7 +73,7 @@ struct Measured {
 }
 
 impl BenchArgs {
-    /// Measures the load, and prints the results.
+    /// Runs the load on each export, and prints the results.
     pub fn run(self, form: Form) -> Result {
         self.may_write()?;
         let load = self.load()?;
@@ -98,7 +98,7 @@ impl BenchArgs {
         form.print(&measured, || self.text(&measured))
     }
 
-    /// Fails if the load writes and `--yes` is missing: a measurement must not destroy data unasked.
+    /// Fails if the load writes and `--yes` is missing.
     fn may_write(&self) -> Result<()> {
         let writes = !matches!(self.pattern, Pattern::RandomRead | Pattern::SequentialRead);
         if (writes || self.fill) && !self.yes {

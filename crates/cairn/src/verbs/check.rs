@@ -1,4 +1,4 @@
-//! `cairn check`: whether the labels of graphs are sound.
+//! `cairn check`: checks whether the labels of graphs are sound.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// Checks the labels without a change. The exit code is that of the worst finding.
+    /// Prints the findings about the labels, and changes nothing. The exit code is that of the worst finding.
     pub fn run(self, form: Form) -> Result {
         let (_, found) = look(self.graph.as_deref(), &self.directory)?;
         form.print(&found, || text(&found))?;
@@ -34,11 +34,11 @@ impl CheckArgs {
     }
 }
 
-/// Checks the running graphs, and then those on disks. Also returns the control sockets of the running ones, in the same
-/// order.
+/// Checks the labels of running graphs, and then those of graphs on disks. Also returns a client of each running
+/// graph that was checked, in the same order.
 ///
 /// # Errors
-/// `NotFound` if a graph is named that neither runs nor is found; errors of servers and disks.
+/// `NotFound` if the named graph neither runs nor is on a disk; errors of servers and disks.
 pub fn look(graph: Option<&Path>, directory: &Path) -> Result<(Vec<Client>, Found)> {
     let wanted = graph.map(undo::name).transpose()?;
     let wanted = wanted.map(|wanted| wanted.to_string_lossy().into_owned());
@@ -111,7 +111,7 @@ pub fn text(found: &Found) -> String {
     text
 }
 
-/// Returns `home  change 3, 2 disks: sound`, with the disks and findings in lines below.
+/// Returns the line `home  change 3, 2 disks: sound`, with a line below for each disk and finding.
 fn graph(checked: &Checked, title: &str) -> String {
     let Checked { change, soundness, disks, kept, findings, .. } = checked;
     let many = count(disks.len() as u64, "disk");

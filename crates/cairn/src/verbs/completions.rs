@@ -1,4 +1,5 @@
-//! `cairn completions` and `cairn man`: shell completions and manual pages from the command line's definition.
+//! `cairn completions` and `cairn man`: shell completions and manual pages, made from the definition of the command
+//! line.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,7 @@ pub struct ManArgs {
 }
 
 impl CompletionsArgs {
-    /// Prints the completions.
+    /// Prints the completions for the shell.
     pub fn run(self, mut command: Command) -> Result {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, "cairn", &mut script);
@@ -34,7 +35,7 @@ impl CompletionsArgs {
 }
 
 impl ManArgs {
-    /// Prints the page of `cairn`, or writes those of all verbs.
+    /// Prints the manual page of `cairn`, or writes the pages of all verbs into a directory.
     pub fn run(self, command: Command) -> Result {
         match &self.dir {
             None => out::print(&String::from_utf8_lossy(&page(command)))?,
@@ -49,7 +50,8 @@ impl ManArgs {
     }
 }
 
-/// Writes the page of a command, and those of the verbs below it.
+/// Writes the manual page of a command into `dir`, and those of its subcommands. `above` are the names of the
+/// commands above it.
 fn write(command: Command, dir: &Path, above: &str) -> Result<()> {
     let name = format!("{above}{}", command.get_name());
     for verb in command.get_subcommands() {

@@ -1,4 +1,4 @@
-//! `cairn create`: an empty disk on a file.
+//! `cairn create`: creates an empty disk in a file.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -11,10 +11,10 @@ use serde::Serialize;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form};
 
-/// The largest file that the kernel can address.
+/// Length in bytes of the longest file that the kernel supports.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 
-/// Least block size: the size of a disk is a multiple of it.
+/// Smallest block size in bytes. The size of a disk is a multiple of it.
 const BLOCK_BYTES: u64 = 512;
 
 /// Arguments of `create`.
@@ -38,7 +38,7 @@ struct Created {
 }
 
 impl CreateArgs {
-    /// Makes a sparse file.
+    /// Creates the file, without allocating space for it.
     pub fn run(self, form: Form) -> Result {
         let shown = self.file.display();
         self.check_size()?;

@@ -1,4 +1,4 @@
-//! `cairn device`: members of redundant devices, while they are in use.
+//! `cairn device`: changes members of devices in a running graph, and the size of disks.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::out::Form;
 use crate::place;
 use crate::running::At;
 
-/// Interval of the checks of a rebuild.
+/// Interval of the checks of the progress of a resync.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Arguments of `device`.
@@ -108,7 +108,7 @@ struct Target {
     at: At,
 }
 
-/// Parses the size of a disk.
+/// Parses the size of a disk, which is above zero.
 fn size(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         0 => Err("the size of a disk must be above 0".to_owned()),
@@ -116,20 +116,20 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Returns the disks and devices of a graph.
+/// Returns the paths of all disks and devices of the graph of a client.
 pub fn nodes(client: &Client) -> Vec<Path> {
     let graph = client.get(&routes::GRAPH).ok().into_iter();
     graph.flat_map(|graph| graph.nodes).map(|node| vec![node.name]).collect()
 }
 
-/// Returns the devices of a graph for which `has` is true.
+/// Returns the paths of the graph's devices for which `has` is true.
 fn devices(client: &Client, has: impl Fn(&DeviceStatus) -> bool) -> Vec<Path> {
     let status = client.get(&routes::STATUS).ok().into_iter();
     let devices = status.flat_map(|status| status.devices).filter(has);
     devices.map(|device| vec![device.name]).collect()
 }
 
-/// Returns the device of a graph for which `is_it` is true.
+/// Returns the status of the graph's device for which `is_it` is true.
 fn find(client: &Client, is_it: impl Fn(&DeviceStatus) -> bool) -> Result<DeviceStatus> {
     let found = client.get(&routes::STATUS)?.devices.into_iter().find(is_it);
     found.ok_or_else(|| {
@@ -137,7 +137,7 @@ fn find(client: &Client, is_it: impl Fn(&DeviceStatus) -> bool) -> Result<Device
     })
 }
 
-/// Returns the members of a graph.
+/// Returns the paths of all members in the graph of a client.
 fn members(client: &Client) -> Vec<Path> {
     let status = client.get(&routes::STATUS).ok().into_iter();
     let devices = status.flat_map(|status| status.devices);
@@ -148,7 +148,7 @@ fn members(client: &Client) -> Vec<Path> {
     paths.collect()
 }
 
-/// A member with its device or graph: `pair/b`.
+/// The name of a member, after that of its device or graph: `pair/b`.
 #[derive(Clone)]
 struct Name {
     of: String,
@@ -176,7 +176,7 @@ impl FromStr for Name {
 }
 
 impl DeviceArgs {
-    /// Asks the running graph to carry out the command.
+    /// Makes the running graph carry out the verb of `cairn device`.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
             Verb::Fail { target, yes } => target.fail(form, yes),
@@ -240,7 +240,7 @@ impl Target {
         Ok(DiskRequest { of, member, change, directory, wipe, dry_run: self.dry_run })
     }
 
-    /// Fails if the member is not in sync now.
+    /// Fails if the member is not in sync in this status of its device.
     fn judge(&self, device: &DeviceStatus) -> Result {
         let member = self.find(device)?;
         if member.state == MemberState::InSync {
@@ -250,7 +250,7 @@ impl Target {
         Err(Failure::new(Exit::Io, why))
     }
 
-    /// Returns the graph with the member, and the member's name there.
+    /// Returns a client of the graph with the member, and the name of the member in the graph.
     fn resolve(&self) -> Result<(Client, Name)> {
         let Name { of, member } = &self.member;
         let word = format!("{of}/{member}");
@@ -259,7 +259,8 @@ impl Target {
         Ok((client, name.parse().unwrap_or_else(|_| self.member.clone())))
     }
 
-    /// Returns the graph with the device that gets a new member, and the device's name there.
+    /// Returns a client of the graph with the device that gets a new member, and the name of the new member in the
+    /// graph.
     fn resolve_new(&self) -> Result<(Client, Name)> {
         let Name { of, member } = &self.member;
         let with_members = |client: &Client| devices(client, |device| !device.members.is_empty());
@@ -268,8 +269,8 @@ impl Target {
         Ok((client, Name { of, member: member.clone() }))
     }
 
-    /// Shows the progress until the member is no longer being copied. The server does the copy, so the end of this
-    /// process does not affect it.
+    /// Shows the progress of the resync of the member until the resync has ended. The server carries out the resync,
+    /// so it continues if this process ends.
     fn watch(&self, client: &Client, mut device: DeviceStatus) -> Result<DeviceStatus> {
         let Some(copied) = self.find(&device)?.progress else { return Ok(device) };
         let whose = format!("{}/{}", client.get(&routes::GRAPH)?.name, device.name);
@@ -288,7 +289,7 @@ impl Target {
         }
     }
 
-    /// Returns the member in the status of its device.
+    /// Returns the status of the member from that of its device.
     fn find<'a>(&self, device: &'a DeviceStatus) -> Result<&'a Member> {
         let member = &self.member.member;
         device.members.iter().find(|one| one.name == *member).ok_or_else(|| {
@@ -297,7 +298,7 @@ impl Target {
         })
     }
 
-    /// Prints the member's state, or what would be done to it.
+    /// Prints the state of the member; in a dry run, also the effect that the command would have.
     fn print(&self, form: Form, device: &DeviceStatus, would: &str) -> Result {
         let member = self.find(device)?;
         let line = format!("{}/{}  {}", device.name, member.name, member.state);

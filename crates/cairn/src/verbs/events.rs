@@ -1,4 +1,4 @@
-//! `cairn events`: the events of devices.
+//! `cairn events`: prints the events of the devices of a running graph.
 
 use api::{EventLine, EventsAfter, routes};
 use block::units::format_duration;
@@ -19,7 +19,7 @@ pub struct EventsArgs {
 }
 
 impl EventsArgs {
-    /// Prints a line for each event.
+    /// Prints a line for each recent event; with `--follow`, also for each later one.
     pub fn run(self, form: Form) -> Result {
         let client = self.at.one()?;
         if !self.follow {
@@ -40,7 +40,7 @@ impl EventsArgs {
     }
 }
 
-/// Prints an event. Each is a complete JSON value on a line, so that programs need not wait for the last one.
+/// Prints an event. As JSON each event is a complete value on a line, so that a program can read each event at once.
 fn print(event: &EventLine, form: Form) -> Result<()> {
     match form {
         Form::Json => out::print(&(serde_json::to_string(event).expect("an event is JSON") + "\n")),

@@ -1,4 +1,4 @@
-//! `cairn graph`: a picture of the graph.
+//! `cairn graph`: draws the graph of a spec, or a running graph.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub struct GraphArgs {
 }
 
 impl GraphArgs {
-    /// Draws the graph.
+    /// Prints the picture of the graph.
     pub fn run(self, form: Form) -> Result {
         let graph = match &self.spec {
             Some(path) => view::graph(&plan(path)?, None, |_| Vec::new()),

@@ -1,4 +1,4 @@
-//! `cairn import`: finds graphs on disks by their labels, without a file that describes them.
+//! `cairn import`: finds graphs on disks by their labels, and serves one of them without a spec file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub struct ImportArgs {
     options: ServeOptions,
 }
 
-/// Parses a name and its value, as `safe=file:key`.
+/// Parses a name and a value that are separated by `=`: `safe=file:key`.
 ///
 /// # Errors
 /// A message if the text is not such a pair.
@@ -65,10 +65,11 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Returns the sources of devices' keys.
+/// Returns the sources of keys from the command line, by the name of their device.
 ///
 /// # Errors
-/// `Usage` for a text that is not a source. The text is not repeated, because it may be a key by mistake.
+/// `Usage` for a text that is not a source. The error does not contain the text, because the text may be a key by
+/// mistake.
 pub fn keys(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     for (device, source) in pairs {
         if let Err(why) = source.parse::<KeySource>() {
@@ -79,10 +80,10 @@ pub fn keys(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     Ok(pairs.iter().cloned().collect())
 }
 
-/// Parses the options of devices that labels do not hold.
+/// Returns the options from the command line that labels do not contain, by device and option.
 ///
 /// # Errors
-/// `Usage` for a name without a device and an option.
+/// `Usage` for a name that is not a device and an option, separated by a dot.
 pub fn options(set: &[(String, String)]) -> Result<BTreeMap<String, BTreeMap<String, String>>> {
     let mut options: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     for (name, value) in set {
@@ -96,16 +97,16 @@ pub fn options(set: &[(String, String)]) -> Result<BTreeMap<String, BTreeMap<Str
     Ok(options)
 }
 
-/// The result of a scan.
+/// The graphs and disks that a scan has found.
 #[derive(Serialize)]
 struct Found {
     graphs: Vec<FoundGraph>,
-    /// Disks that another process has open or that cannot be read, with the reason.
+    /// Disks that could not be read, or that another process has open, each with the reason.
     skipped: Vec<Skipped>,
 }
 
 impl ImportArgs {
-    /// Lists the graphs, or serves one.
+    /// Lists the graphs on the disks of this machine, or serves one of them.
     pub fn run(self, form: Form) -> Result {
         let keys = keys(&self.key)?;
         let found = {
@@ -135,7 +136,7 @@ impl ImportArgs {
         self.options.serve(Source::Labels(Box::new(spec)), &self.wipe, form)
     }
 
-    /// Asks a daemon to serve the graph and keep it.
+    /// Makes a daemon serve the graph, and keep the graph in its records.
     fn bring_up(&self, form: Form, daemon: &Client, graph: &FoundGraph, local: Local) -> Result {
         let by_hand = |source: Option<&String>| match source.map(|source| source.parse()) {
             None => Some(KeySource::Ask),
@@ -161,7 +162,7 @@ impl ImportArgs {
         apply::bring_up(form, daemon, up, &lent)
     }
 
-    /// Returns the facts that labels do not have: disks, keys and local options.
+    /// Returns the facts that labels do not contain: the paths of disks, the sources of keys, and local options.
     fn local(&self, graph: &FoundGraph, keys: BTreeMap<String, String>) -> Result<Local> {
         let usage = |why: String| Err(Failure::new(Exit::Usage, why));
         let mut disks = graph.places(&self.disk).map_err(Failure::because)?;
@@ -202,7 +203,7 @@ impl ImportArgs {
 }
 
 impl Found {
-    /// Returns the graph of that name or uuid.
+    /// Returns the graph whose name or uuid is `wanted`.
     fn choose(&self, wanted: &str) -> Result<&FoundGraph> {
         let is_it = |graph: &&FoundGraph| graph.name == wanted || graph.uuid == wanted;
         let found: Vec<&FoundGraph> = self.graphs.iter().filter(is_it).collect();
@@ -229,7 +230,7 @@ impl Found {
         }
     }
 
-    /// Returns the name of a graph, with part of its uuid if several have that name.
+    /// Returns the name of a graph. If several graphs have this name, it includes a part of the uuid.
     fn title(&self, graph: &FoundGraph) -> String {
         let called = self.graphs.iter().filter(|other| other.name == graph.name).count();
         out::title(&graph.name, &graph.uuid, called > 1)
@@ -253,7 +254,8 @@ impl Found {
     }
 }
 
-/// Returns the lines of a graph: `home  2 disks, 1 found (sdc = a, change 41), missing b   open on host "old" since 2 h`
+/// Returns the lines about a graph: `home  2 disks, 1 here (sdc = a, change 41), missing b   open on host "old" since
+/// 2 h`
 fn line(graph: &FoundGraph, title: String) -> String {
     let names: BTreeSet<&String> = graph.disks.iter().map(|disk| &disk.name).collect();
     let all = names.len() + graph.missing.len();
@@ -277,7 +279,7 @@ fn line(graph: &FoundGraph, title: String) -> String {
     text
 }
 
-/// Returns the options that are needed to serve the graph, or the reasons against it.
+/// Returns the options that a start of the graph needs, or the reasons why the graph cannot be served.
 fn prospect(graph: &FoundGraph) -> String {
     if !graph.refused.is_empty() {
         return format!("refused: {}", graph.refused.join("\n  refused: "));

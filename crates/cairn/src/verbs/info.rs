@@ -1,4 +1,4 @@
-//! `cairn info`: the facts of a file or an export, without a change to it.
+//! `cairn info`: the facts about a file, a block device or an export. Nothing is changed.
 
 use std::path::{Path, PathBuf};
 
@@ -24,22 +24,22 @@ pub struct InfoArgs {
     target: String,
 }
 
-/// The facts of a file or a block device.
+/// The facts about a file or a block device.
 #[derive(Serialize)]
 struct FileView {
     path: String,
     size_bytes: u64,
-    /// Bytes in use. Unknown for a block device.
+    /// Bytes of the file that are allocated; `None` for a block device.
     allocated_bytes: Option<u64>,
     block_size_bytes: u32,
     format: String,
     access: String,
     holder: Option<String>,
-    /// The facts of its label, if it has one.
+    /// The facts about the label of the disk, if it has one.
     label: Option<LabelView>,
 }
 
-/// The facts of a label.
+/// The facts about the label of a disk.
 #[derive(Serialize)]
 struct LabelView {
     graph: String,
@@ -54,7 +54,7 @@ struct LabelView {
 }
 
 impl InfoArgs {
-    /// Prints the facts.
+    /// Prints the facts about the target.
     pub fn run(self, form: Form) -> Result {
         let core = core()?;
         let env = core.env();
@@ -100,7 +100,8 @@ fn file(path: &Path, env: &Env) -> Result<FileView> {
     })
 }
 
-/// Returns the process that has the disk open for writing. Tries a reader's lock, and releases it at once.
+/// Returns the process that has the disk open for writing. To find it, takes the lock of a reader, and releases the
+/// lock at once.
 fn holder(open: &Open, env: &Env) -> Result<Option<String>> {
     match env.open(open) {
         Ok(_) => Ok(None),

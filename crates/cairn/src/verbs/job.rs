@@ -1,4 +1,4 @@
-//! `cairn job`: jobs that run in the background.
+//! `cairn job`: lists, watches and controls background jobs of running graphs.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::names;
 use crate::out::Form;
 use crate::running::At;
 
-/// Interval of the checks of a job.
+/// Interval of the checks of the progress of a job.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Arguments of `job`.
@@ -54,7 +54,7 @@ struct CommandArgs {
     at: At,
 }
 
-/// A job and its graph.
+/// A job with the name of its graph.
 #[derive(Serialize)]
 struct Row {
     graph: String,
@@ -63,7 +63,7 @@ struct Row {
 }
 
 impl JobArgs {
-    /// Asks the running graphs.
+    /// Carries out the verb of `cairn job` on the running graphs.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
             Verb::Ls(at) => list(&at, form),
@@ -98,7 +98,7 @@ impl Row {
     }
 }
 
-/// Returns a line: `safe-move  migrate from a to safe  37 %, 380 MiB of 1 GiB`
+/// Returns a line about a job: `safe-move  migrate from a to safe  37 %, 380 MiB of 1 GiB`
 fn line(job: &Job) -> String {
     let Job { device, kind, work, .. } = job;
     let block::Job { what, progress, detail, state, .. } = work;
@@ -113,7 +113,7 @@ fn line(job: &Job) -> String {
     format!("{device}  {kind} {what}  {percent} %, {done} of {all}{state}")
 }
 
-/// Returns the graph with the job, and the job's name there.
+/// Returns a client of the graph with the job that `wanted` names, and the name of the job in the graph.
 fn owner(at: &At, wanted: &str) -> Result<(Client, String)> {
     let jobs = |client: &Client| {
         let jobs = client.get(&routes::JOBS).unwrap_or_default().into_iter();
@@ -136,8 +136,8 @@ impl CommandArgs {
     }
 }
 
-/// Shows the progress of a job until it is over. The server does the job, so the end of this process does not affect
-/// it.
+/// Shows the progress of a job until the job has ended. The server carries out the job, so the job continues if this
+/// process ends.
 pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
     let jobs = client.get(&routes::JOBS)?;
     let Some(mut job) = find(&jobs, wanted).cloned() else {

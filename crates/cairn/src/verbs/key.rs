@@ -1,8 +1,8 @@
-//! `cairn key`: the key slots of an encrypted device that is in use.
+//! `cairn key`: lists and changes the key slots of an encrypted device in a running graph.
 //!
-//! The command reads the passphrases. So it can ask at its own terminal, and reads files with the rights of its user.
-//! The server gets each passphrase through a pipe, which it opens by its path in `/proc`. No secret is in a request, in
-//! an argument or on a disk.
+//! The command reads the passphrases, so it can ask at its own terminal, and reads files with the rights of its user.
+//! The server gets each passphrase through a pipe of the command, which it opens by its path in `/proc`. No
+//! passphrase is in a request, in an argument or on a disk.
 
 use std::io::{PipeReader, Write};
 use std::os::fd::AsRawFd;
@@ -80,7 +80,7 @@ struct Keys {
     new_key: String,
 }
 
-/// Parses the source of a key. clap would repeat an invalid value, which may be a passphrase, in its message.
+/// Parses the source of a key from the option `option`. clap would print an invalid value, which may be a passphrase.
 fn source(option: &str, text: &str) -> Result<KeySource> {
     text.parse().map_err(|words| Failure::new(Exit::Usage, format!("{option}: {words}")))
 }
@@ -95,7 +95,7 @@ struct Target {
 }
 
 impl KeyArgs {
-    /// Asks the running graph to carry out the change.
+    /// Lists the key slots of the device, or makes the running graph change them.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
             Verb::Ls(target) => target.list(form),
@@ -115,7 +115,7 @@ impl KeyArgs {
 }
 
 impl Target {
-    /// Returns the graph with the device, and the device's name there.
+    /// Returns a client of the graph with the device, and the name of the device in the graph.
     fn find(&self) -> Result<(Client, String)> {
         self.at.owner("a device", &self.device, names::resolve, nodes)
     }
@@ -126,7 +126,8 @@ impl Target {
         print(form, &device, &slots)
     }
 
-    /// Checks whether the change is possible, then reads the passphrases, then makes the change.
+    /// Checks whether the change is possible, then reads the passphrases, and then makes the server carry out the
+    /// change.
     fn with_keys(
         &self,
         form: Form,
@@ -164,14 +165,14 @@ impl Target {
     }
 }
 
-/// A passphrase in a pipe, for the server to read.
+/// A passphrase in a pipe of this process, which the server reads.
 pub(super) struct Lent(PipeReader);
 
 impl Lent {
-    /// Reads the passphrase from its source, or asks for it.
+    /// Reads the passphrase from its source, or from the operator.
     ///
     /// # Errors
-    /// `Denied` with the next step.
+    /// `Denied` with the next step for the operator.
     pub(super) fn of(source: &KeySource, prompt: String, twice: bool) -> Result<Self> {
         let core = core()?;
         let wanted = Wanted { source: source.clone(), prompt, twice, full_name: String::new() };
@@ -184,18 +185,18 @@ impl Lent {
         Ok(Self(reader))
     }
 
-    /// Returns the source under which the server finds the passphrase.
+    /// Returns the source from which the server reads the passphrase, as text.
     fn source(&self) -> String {
         format!("file:{}", self.path())
     }
 
-    /// Returns the path at which the server finds the passphrase.
+    /// Returns the path from which the server reads the passphrase.
     pub(super) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 }
 
-/// The key slots of a device, as JSON.
+/// The key slots of a device.
 #[derive(Serialize)]
 struct Shown<'s> {
     device: &'s str,

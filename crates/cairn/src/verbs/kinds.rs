@@ -31,12 +31,12 @@ struct OptionView {
     name: &'static str,
     value: String,
     required: bool,
-    /// The scope of its value.
+    /// Scope of the option's value: where the value is stored.
     scope: &'static str,
     help: &'static str,
 }
 
-/// A command that devices of the kind may know.
+/// A command that devices of a kind may know.
 #[derive(Serialize)]
 struct CommandView {
     name: &'static str,
@@ -44,7 +44,7 @@ struct CommandView {
 }
 
 impl KindsArgs {
-    /// Prints the list of kinds, or the manual of one.
+    /// Prints the list of kinds, or the manual of one kind.
     pub fn run(self, form: Form) -> Result {
         match &self.kind {
             None => {

@@ -1,4 +1,4 @@
-//! `cairn locate`: the place of a byte of an export on the disks.
+//! `cairn locate`: the position of a byte of an export on the disks.
 
 use api::{Byte, Place, routes};
 use block::units::parse_size;
@@ -21,7 +21,7 @@ pub struct LocateArgs {
 }
 
 impl LocateArgs {
-    /// Asks the running graph, and prints the way down.
+    /// Asks the running graph for the position of the byte, and prints the devices on the way to the disks.
     pub fn run(self, form: Form) -> Result {
         let (client, export) = self.at.owner_of_export(&self.export)?;
         let byte = Byte { export, offset: self.offset };
@@ -34,7 +34,8 @@ impl LocateArgs {
     }
 }
 
-/// Draws the way down in one line. Further copies get lines of their own, below the arrow at `column`.
+/// Adds to `text` the way of a byte to the disks, in one line. Each further copy has a line of its own, below the
+/// arrow at `column`.
 fn draw(place: &Place, column: usize, text: &mut String) {
     text.push_str(&place.name);
     let Some((first, others)) = place.below.split_first() else {
@@ -60,7 +61,7 @@ fn draw(place: &Place, column: usize, text: &mut String) {
     }
 }
 
-/// Returns an exact offset in common units: `5 GiB + 1 MiB`.
+/// Returns the exact offset `bytes` as a sum of common units: `5 GiB + 1 MiB`.
 fn sum(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
     let mut rest = bytes;

@@ -1,4 +1,4 @@
-//! `cairn ls`: the running graphs, and the addresses for clients.
+//! `cairn ls`: lists the running graphs, and their addresses for clients.
 
 use api::{GraphView, routes};
 use block::units::format_size;
@@ -8,7 +8,7 @@ use crate::exit::Result;
 use crate::out::{Form, columns};
 use crate::running::At;
 
-/// A graph that is running.
+/// A running graph with its control socket.
 #[derive(Serialize)]
 struct Listed {
     control: String,
@@ -16,7 +16,7 @@ struct Listed {
     graph: GraphView,
 }
 
-/// Lists every running graph.
+/// Prints a list of all running graphs.
 pub fn run(at: &At, form: Form) -> Result {
     let mut all = Vec::new();
     for client in at.all()? {

@@ -1,4 +1,4 @@
-//! The verbs: one file each, with its arguments and its code.
+//! The verbs of the command line: one file for each, with its arguments and its code.
 
 pub mod apply;
 pub mod attach;
@@ -37,12 +37,12 @@ use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
 use crate::source::{failure_of, read_spec};
 
-/// Returns a core for a short command that reads disks and sockets. It needs no ring.
+/// Returns a core for a short command, which reads disks and sockets without a ring.
 fn core() -> Result<Core> {
     Ok(Core::new(Config { engine: Engine::Threads, ..Config::default() })?)
 }
 
-/// Asks for confirmation of an irreversible step, unless it is given (`yes`).
+/// Asks the operator to confirm an irreversible step, unless `yes` confirms it. Fails without a confirmation.
 fn confirm(yes: bool, question: &str) -> Result<()> {
     if yes {
         return Ok(());
@@ -60,12 +60,12 @@ fn confirm(yes: bool, question: &str) -> Result<()> {
     }
 }
 
-/// Plans a spec file. Prints its faults.
+/// Returns the plan of the spec file at `path`. Prints the faults of the spec.
 fn plan(path: &Path) -> Result<Planned> {
     planned(&read_spec(path)?)?.map_err(failure_of)
 }
 
-/// Plans a spec. Returns its faults as the inner error.
+/// Returns the plan of a spec, or the faults of the spec as the inner error.
 fn planned(spec: &Spec) -> Result<Result<Planned, Faults>> {
     let core = core()?;
     let env = core.env();

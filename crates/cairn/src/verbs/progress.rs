@@ -1,11 +1,12 @@
-//! A progress bar for a job of the server, which does not depend on this process.
+//! A progress bar for a job of the server. The job continues if this process ends.
 
 use std::fmt::Write;
 
 use block::units::format_duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-/// Returns a bar with the action `what` on `whose`, for `all_bytes` bytes. Draws nothing without a terminal.
+/// Returns a progress bar over `all_bytes` bytes, with the action `what` on the device `whose`. Draws nothing if
+/// there is no terminal.
 pub fn bar(what: &str, whose: &str, all_bytes: u64) -> ProgressBar {
     let bar = ProgressBar::new(all_bytes);
     let template = "{msg} {prefix}  [{bar:14}] {percent:>2} %  {decimal_bytes_per_sec}  {left} \

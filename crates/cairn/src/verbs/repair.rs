@@ -1,4 +1,4 @@
-//! `cairn repair`: rewrites labels from a sound copy of their own, or from the labels of the graph's other disks.
+//! `cairn repair`: rewrites damaged labels from their own sound copy, or from the labels of the graph's other disks.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ pub struct RepairArgs {
     yes: bool,
 }
 
-/// The findings, and the repairs that are possible.
+/// The findings of a check, and the possible repairs.
 #[derive(Serialize)]
 struct Shown<'f> {
     #[serde(flatten)]
@@ -50,7 +50,7 @@ struct Shown<'f> {
 }
 
 impl RepairArgs {
-    /// Prints the plan, or carries it out.
+    /// Prints the plan of the repairs, or carries them out.
     pub fn run(self, form: Form) -> Result {
         let graph = self.graph.as_deref();
         let (clients, found) = look(graph, &self.directory)?;

@@ -1,4 +1,4 @@
-//! `cairn show`: a spec with all variables and defaults filled in.
+//! `cairn show`: prints a spec with all variables replaced and all defaults included.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub struct ShowArgs {
 }
 
 impl ShowArgs {
-    /// Prints the spec.
+    /// Prints the spec of a file, or of a running graph.
     pub fn run(self, form: Form) -> Result {
         let spec = match &self.spec {
             Some(path) => view::spec(&plan(path)?),

@@ -1,4 +1,4 @@
-//! `cairn status`: the state of all graphs, and the next steps for the user.
+//! `cairn status`: the state of all graphs, and the next steps for the operator.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::exit::{Exit, Result};
 use crate::out::{self, Form, count};
 use crate::running::{self, At};
 
-/// Prints the status of every running graph. The exit code is that of the worst.
+/// Prints the status of every graph. The exit code is that of the graph with the worst health.
 pub fn run(at: &At, form: Form) -> Result {
     let all = all(at)?;
     form.print(&all, || all.iter().map(text).collect())?;
@@ -24,7 +24,7 @@ pub fn run(at: &At, form: Form) -> Result {
     })
 }
 
-/// Returns the status of every running graph, and of the graphs of a daemon that do not run.
+/// Returns the status of every running graph, and of each graph of a daemon that does not run.
 fn all(at: &At) -> Result<Vec<Status>> {
     let daemon = running::daemon().filter(|_| at.is_any());
     let kept = daemon.map(|daemon| daemon.get(&routes::DAEMON)).transpose()?;
@@ -52,7 +52,7 @@ fn all(at: &At) -> Result<Vec<Status>> {
     Ok(all)
 }
 
-/// Returns the text for a graph without a process to ask.
+/// Returns the text about a graph of a daemon that has no running worker.
 fn down(graph: &KeptGraph) -> String {
     let KeptGraph { name, phase, problem, held, .. } = graph;
     let word = match phase {
@@ -135,7 +135,7 @@ fn text(status: &Status) -> String {
     text
 }
 
-/// Returns the details of a member, beside its state.
+/// Returns the details about a member that are printed after its state.
 fn words(member: &Member) -> String {
     let mut words = Vec::new();
     if let Some(progress) = member.progress {
@@ -153,7 +153,8 @@ fn words(member: &Member) -> String {
     words.join(", ")
 }
 
-/// Returns the progress, the speed, and the estimated time left.
+/// Returns the progress of a task that runs since the time `past`, its speed, and the estimated time that it still
+/// takes.
 fn how_far(progress: Progress, past: Option<Duration>) -> Vec<String> {
     let Progress { done_bytes: done, all_bytes: all, of_bytes: of } = progress;
     let percent = (u128::from(done) * 100).checked_div(u128::from(all)).unwrap_or(100);

@@ -1,4 +1,4 @@
-//! `cairn stop`: closes a graph of a daemon in order, so that another machine may open it.
+//! `cairn stop`: stops a graph of a daemon in order, so that another machine may open its disks.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub struct StopArgs {
 }
 
 impl StopArgs {
-    /// Detaches its devices, closes the graph, and lets the daemon forget it.
+    /// Detaches the devices of the graph, stops the graph, and removes it from the daemon.
     pub fn run(self, form: Form) -> Result {
         let Self { name, yes, dry_run } = self;
         let Some(daemon) = running::daemon() else { return Err(without(&name)) };
@@ -73,7 +73,7 @@ impl StopArgs {
     }
 }
 
-/// Detaches the devices of the graph. First asks for confirmation if it has clients.
+/// Detaches the devices of the graph. If the graph has clients, first asks the operator to confirm.
 fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> {
     let status = client.get(&routes::STATUS)?;
     if status.connections > 0 {
@@ -86,7 +86,8 @@ fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> 
     Ok(())
 }
 
-/// Whether the graph has labelled disks, from which it can be imported. Assumed if the record cannot be read.
+/// Whether the record of a graph has labelled disks, from which the graph can be imported. True if the record cannot
+/// be read.
 fn is_labelled(file: &Path) -> bool {
     let spec = Record::read(file).map(|record| worker::spec_of(&record.source, &record.name));
     spec.map_or(true, |spec| !spec.labelled(REGISTRY).is_empty())
@@ -109,7 +110,8 @@ fn without(name: &str) -> Failure {
     Failure::new(Exit::NotFound, why).next(next)
 }
 
-/// Whether the process is a worker of a daemon. The next daemon takes it over.
+/// Whether the process `pid` is the daemon's worker of the graph `name`. Such a worker continues when the daemon is
+/// replaced.
 fn is_worker(name: &str, pid: u32) -> bool {
     let seat = place::keeper().join(format!("{name}.seat"));
     seat.exists() && WorkerLock::holder(&seat).is_ok_and(|sat| sat == LockHolder::By(pid))

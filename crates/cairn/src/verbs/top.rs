@@ -1,4 +1,4 @@
-//! `cairn top`: the activity of every device, each second.
+//! `cairn top`: prints the request rates of every device, each second.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form, columns};
 use crate::running::At;
 
-/// The shortest interval: below it, the measurement itself would dominate the figures.
+/// Shortest interval between two updates. In a shorter one the measurement itself would change the figures.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Arguments of `top`.
@@ -30,7 +30,7 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
-    /// Shows rates until a signal ends it. As JSON, prints the figures since the start, once.
+    /// Prints rates until a signal ends the command. As JSON, prints the totals since the start of the server once.
     pub fn run(self, form: Form) -> Result {
         if self.interval < INTERVAL_MIN {
             let why =

@@ -1,4 +1,4 @@
-//! `cairn undo`: changes a graph back to its spec before the last change.
+//! `cairn undo`: changes a running graph back to an earlier spec.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ pub struct UndoArgs {
 }
 
 impl UndoArgs {
-    /// Asks the running graph for the change, or lists its earlier specs.
+    /// Makes the running graph change back to an earlier spec, or lists its earlier specs.
     pub fn run(self, form: Form) -> Result {
         let keys = keys(&self.key)?;
         let client = match &self.graph {
@@ -84,8 +84,8 @@ impl UndoArgs {
         self.moving.done(&client, &undone, self.dry_run, form)
     }
 
-    /// Returns the places of disks that the server does not know: those of the command line, and those of labels found
-    /// here.
+    /// Returns the paths of disks that the server does not know: those of the command line, and those of labelled
+    /// disks that a scan of this machine finds.
     fn disks(&self, history: &History) -> Result<BTreeMap<String, (String, String)>> {
         let said = self.disk.iter().map(|(name, at)| (name.clone(), said_place(at)));
         let mut disks: BTreeMap<_, _> = said.collect();
@@ -111,7 +111,7 @@ impl UndoArgs {
     }
 }
 
-/// Returns the name of a graph: the argument itself, or the name in that spec.
+/// Returns the name of a graph: `graph` itself, or the name in the spec file `graph`.
 ///
 /// # Errors
 /// Errors of reading the spec.
@@ -122,7 +122,7 @@ pub fn name(graph: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns a line for each spec that is kept.
+/// Returns a line for each earlier spec of the graph.
 fn text(history: &History) -> String {
     let History { graph, change, past } = history;
     let mut text = format!("{graph}  change {change}, now\n");

@@ -1,4 +1,4 @@
-//! `cairn validate`: all faults of a spec, or a summary of its graph.
+//! `cairn validate`: prints all faults of a spec, or a summary of its graph.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub struct ValidateArgs {
     spec: PathBuf,
 }
 
-/// The faults of a spec, or else its graph.
+/// The faults of a spec; or its graph, if the spec has none.
 #[derive(Serialize)]
 struct Validated {
     faults: Vec<FaultView>,
@@ -39,7 +39,7 @@ struct FaultView {
 }
 
 impl ValidateArgs {
-    /// Checks the spec without opening a disk for writing.
+    /// Checks the spec, without opening a disk for writing.
     pub fn run(self, form: Form) -> Result {
         let spec = read_spec(&self.spec)?;
         let plan = planned(&spec)?;
@@ -63,7 +63,7 @@ impl ValidateArgs {
     }
 }
 
-/// Shows the effect of a start on labelled disks. Nothing is written.
+/// Prints the effect that a start with the spec would have on labelled disks. Writes nothing.
 fn look(spec: &Spec, form: Form) -> Result {
     let core = core()?;
     let env = core.env();

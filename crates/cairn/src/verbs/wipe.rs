@@ -36,7 +36,7 @@ struct Wiped {
 }
 
 impl WipeArgs {
-    /// Checks the content, asks for confirmation, and overwrites the first and last MiB with zeros.
+    /// Checks the content of the disk, asks for confirmation, and overwrites the first and the last MiB with zeros.
     pub fn run(self, form: Form) -> Result {
         let core = core()?;
         let doctor = labels::doctor(&core.env());

@@ -1,4 +1,4 @@
-//! The buffers into which messages are received. Their memory is allocated and locked beforehand.
+//! The receive buffers of a FUSE mount. Their memory is allocated and locked before the first message is received.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,10 +18,10 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Allocates and locks the buffers for messages of `channel`.
+    /// Allocates and locks the receive buffers for messages of `channel`.
     ///
     /// # Errors
-    /// `Limit` if there is no memory for the buffers, or none that may be locked.
+    /// `Limit` if the pool has no memory for the buffers, or if no more memory may be locked.
     pub fn new(env: &Env, channel: &Rc<dyn Channel>) -> Result<Self> {
         let head = env.buf(HEAD_BYTES)?;
         channel.pin(&head)?;
@@ -30,7 +30,7 @@ impl Inbox {
         Ok(Self { env: env.clone(), channel: channel.clone(), head, payload: payload.into() })
     }
 
-    /// Receives the next message of the channel and returns its length; `None` if there is no message now.
+    /// Receives the next message of the channel, and returns its length in bytes; `None` if there is no message now.
     ///
     /// # Errors
     /// As [`Channel::recv`].
@@ -38,7 +38,7 @@ impl Inbox {
         self.channel.recv(&self.head, &self.payload.borrow())
     }
 
-    /// Parses the last message of the channel. Its length was `came_bytes`.
+    /// Parses the last message that was received, which has `came_bytes` bytes, and passes the request to `read`.
     ///
     /// # Errors
     /// As [`Request::parse`].
@@ -50,8 +50,8 @@ impl Inbox {
         Request::parse(&self.head.read(), came_bytes).map(read)
     }
 
-    /// Returns the payload of the last message, which is a write, in a buffer that stays valid: a copy, or, if it is
-    /// long, the buffer into which it was received.
+    /// Returns the payload of the last message, a write of `len` bytes, in a buffer that the next message does not
+    /// overwrite: a copy, or, for a long payload, the receive buffer itself.
     ///
     /// # Errors
     /// `Limit` if the pool can never have a buffer of `len` bytes.

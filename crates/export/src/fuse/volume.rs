@@ -1,4 +1,5 @@
-//! A mounted export. Requests of the kernel become operations, and their results become replies.
+//! An export that is served as a file of a FUSE mount. Requests of the kernel become operations, and results become
+//! replies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -17,13 +18,13 @@ use crate::nbd::{Export, Orphan};
 use crate::pieces::{PIECE_BYTES, in_pieces};
 use crate::tokens::Tokens;
 
-/// ENOENT: there is no other name.
+/// ENOENT: the mount has no file of this name.
 const NO_ENTRY: i32 = 2;
 /// ENOTDIR
 const NOT_A_DIRECTORY: i32 = 20;
 /// EISDIR
 const IS_A_DIRECTORY: i32 = 21;
-/// ENOSYS: the kernel does not ask again.
+/// ENOSYS: the kernel does not send such a request again.
 const NOT_IMPLEMENTED: i32 = 38;
 /// EIO
 const FAILED: i32 = 5;
@@ -39,10 +40,10 @@ pub struct Volume(Rc<Inner>);
 /// The features of a FUSE mount on which the kernel and this server have agreed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
-    /// Minor version of FUSE protocol 7 on the mount; for a mount that was taken over, the newest one that this server
-    /// speaks.
+    /// Minor version of FUSE protocol 7 that is used on the mount. For a mount that was taken over, the newest
+    /// version that this server can use.
     pub minor: u32,
-    /// Whether the kernel can resend requests without a reply to another process that has the channel.
+    /// Whether the kernel can send requests without a reply again, to another process that took over the channel.
     pub has_resend: bool,
 }
 
@@ -56,26 +57,26 @@ struct Inner {
     pending: RefCell<Tokens<Asked>>,
     in_flight: Cell<usize>,
     agreed: Cell<Option<Agreed>>,
-    /// Whether a flush has failed.
+    /// Whether the mount must end with this process, because a flush has failed.
     mortal: Cell<bool>,
-    /// Whether no more requests come.
+    /// Whether the kernel sends no more requests.
     over: Cell<bool>,
     waiting: Notify,
 }
 
-/// The facts about a request that are needed at its end.
+/// The facts about a request in flight that its reply needs.
 #[derive(Clone, Copy)]
 struct Asked {
     unique: u64,
-    /// The bytes that it changes; `None` if it changes nothing.
+    /// Bytes of the export that the request changes; `None` if it changes none.
     changes: Option<ByteRange>,
 }
 
 impl Volume {
-    /// Serves `export` through the channel of a FUSE mount. `log` gets a line for each unexpected event.
+    /// Serves `export` through the channel of a FUSE mount. `log` is called with a line for each unexpected event.
     ///
     /// # Errors
-    /// `Limit` if no memory may be locked, `Unsupported` for a device that cannot be written in pages.
+    /// `Limit` if no more memory may be locked; `Unsupported` for a device that cannot be written in pages.
     pub fn serve(
         export: &Rc<Export>,
         channel: Rc<dyn Channel>,
@@ -87,12 +88,13 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Takes over a mount that another process has served until its end, and for which that process has agreed on
-    /// messages of `max_bytes`. Every disk of the export must be open already, so no request of the other process is in
-    /// flight any more.
+    /// Takes over the mount of another process, which has served it until that process ended, and which agreed with
+    /// the kernel on messages of at most `max_bytes`. Every disk of the export must be open: then no request of the
+    /// other process is in flight any more.
     ///
     /// # Errors
-    /// As [`Volume::serve`]; `Unsupported` if the export takes only shorter messages; else the error of the kernel.
+    /// As [`Volume::serve`]; `Unsupported` if the export takes only messages shorter than `max_bytes`; otherwise the
+    /// error of the kernel.
     pub fn resume(
         export: &Rc<Export>,
         channel: Rc<dyn Channel>,
@@ -116,7 +118,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Returns the length of the longest message for an export.
+    /// Returns the length in bytes of the longest payload of a message for `export`.
     fn most_bytes(export: &Export) -> Result<u32> {
         let info = export.info();
         let page = PAGE_BYTES as u32;
@@ -172,14 +174,15 @@ impl Volume {
         self.0.export.env.spawn("a mounted volume", self.0.clone().run(inbox));
     }
 
-    /// Reports the present size of the export from now on, whenever the kernel asks for it. The kernel asks when a
-    /// program does.
+    /// Reports the present size of the export from now on, when the kernel asks for the attributes of the file. The
+    /// kernel asks when a program does.
     pub fn resized(&self) {
         let size_bytes = self.0.export.info().size;
         self.0.facts.set(Facts { size_bytes, ..self.0.facts.get() });
     }
 
-    /// Waits for the kernel's first message, and returns the features on which kernel and server have agreed.
+    /// Waits for the kernel's first message, and returns the features on which the kernel and this server have
+    /// agreed.
     ///
     /// # Errors
     /// `TimedOut` if the kernel sends no first message, `Unsupported` if the kernel's protocol is too old.
@@ -196,7 +199,7 @@ impl Volume {
         })
     }
 
-    /// Waits until the mount has ended and every request has ended.
+    /// Waits until the kernel sends no more requests and every begun request has ended.
     pub async fn ended(&self) {
         let inner = &self.0;
         inner.waiting.until(|| inner.over.get() && inner.in_flight.get() == 0).await;
@@ -207,7 +210,7 @@ impl Volume {
         &self.0.export
     }
 
-    /// Returns the longest read and write that the server has promised to the kernel, in bytes.
+    /// Returns the length of the longest read or write that the server has announced to the kernel, in bytes.
     pub fn max_bytes(&self) -> u32 {
         self.0.max_bytes
     }
@@ -225,14 +228,15 @@ impl Volume {
         &*self.0.channel
     }
 
-    /// Returns a description of the features that the kernel did not grant to the mount's channel, if there are any.
+    /// Returns a description of the features that the kernel does not support on the channel; `None` if it supports
+    /// all.
     pub fn lacks(&self) -> Option<&str> {
         self.0.channel.lacks()
     }
 }
 
 impl Inner {
-    /// Takes messages until there will be no more.
+    /// Receives messages of the kernel until the channel ends.
     async fn run(self: Rc<Self>, inbox: Inbox) {
         if let Err(error) = self.take_all(&inbox).await
             && error.kind() != ErrorKind::Stopped
@@ -299,8 +303,8 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::answer`], for a resent request. A request that may have ended several processes is not begun once
-    /// more.
+    /// Carries out a resent request as [`Inner::answer`] does. If several server processes ended while the request
+    /// was in flight, the request fails instead.
     fn answer_again(&self, request: &wire::fuse::Request<'_>) -> Next {
         let next = self.answer(request);
         if matches!(next, Next::Answered) {
@@ -324,7 +328,7 @@ impl Inner {
         self.refuse(request.unique, FAILED)
     }
 
-    /// Replies to a request that needs no device. Otherwise returns the operation to begin.
+    /// Replies to a request that needs no device. For any other request returns the operation to begin.
     fn answer(&self, request: &wire::fuse::Request<'_>) -> Next {
         let unique = request.unique;
         let reply = match (request.call, request.node) {
@@ -370,7 +374,7 @@ impl Inner {
         reply
     }
 
-    /// Prepares a read, which ends at the end of the volume.
+    /// Returns the operation for a read, shortened to the end of the volume.
     fn read(&self, unique: u64, offset: u64, size: u32) -> Next {
         let end = self.facts.get().size_bytes.min(offset.saturating_add(u64::from(size)));
         match ByteRange::between(offset, end) {
@@ -390,8 +394,9 @@ impl Inner {
         }
     }
 
-    /// Prepares zeroing. The kernel sends the same request for a discard and for a write of zeroes, so the bytes must
-    /// read as zeros afterwards. A device that cannot do this by itself is not asked.
+    /// Returns the operation that zeroes a range. The kernel sends the same request for a discard and for a write of
+    /// zeroes, so the bytes must read as zeros afterwards. A device that would write zeros as data does not get the
+    /// operation.
     fn zero(&self, unique: u64, offset: u64, length: u64, mode: Option<Zeroing>) -> Next {
         if !self.export.info().native_zeroes {
             return self.refuse(unique, NOT_IMPLEMENTED);
@@ -409,7 +414,8 @@ impl Inner {
         Next::Answered
     }
 
-    /// Begins an operation, after overlapping requests of closed connections have ended.
+    /// Begins an operation of a request of the kernel. If requests of closed connections overlap it, waits until they
+    /// have ended.
     async fn begin(&self, unique: u64, op: Op) {
         let export = &self.export;
         if export.is_fenced(op.range()) {
@@ -426,8 +432,8 @@ impl Inner {
         export.engine.admit(&export.portal, op, &me, token as u64).await;
     }
 
-    /// Zeroes a long range in pieces. No piece begins once the volume is unmounted, or while its graph is handed over:
-    /// the kernel resends requests without a reply to the next server.
+    /// Zeroes a long range in pieces. No further piece begins once the channel has ended, by an unmount or by a
+    /// hand-over: after a hand-over the kernel sends requests without a reply again, to the next server.
     async fn zero_in_pieces(self: Rc<Self>, token: usize, whole: ByteRange, unmap: bool) {
         let zeroes = |range| Op::WriteZeroes { range, unmap, fua: false };
         let goes_on = || !self.over.get();
@@ -440,7 +446,7 @@ impl Inner {
         self.pending.borrow_mut().add(asked)
     }
 
-    /// Replies to a request, by its token.
+    /// Sends the reply to the request with this token, and removes the request.
     fn end(&self, token: usize, op: &Op, result: Result<()>) {
         let Asked { unique, .. } = self.pending.borrow_mut().take(token);
         self.in_flight.set(self.in_flight.get() - 1);
@@ -469,8 +475,8 @@ impl Inner {
         }
     }
 
-    /// Makes the mount end with this process. After a failed flush every later one must fail, and the next process
-    /// would not know about it.
+    /// Makes the mount end with this process, instead of passing it to the next one. After a failed flush every later
+    /// flush must fail, and the next process would not know of the failure.
     fn end_with_process(&self) {
         self.mortal.set(true);
         self.log_failure(self.channel.fdstore_remove());
@@ -500,7 +506,7 @@ impl Inner {
     }
 }
 
-/// The next step for a message.
+/// The next step of the server after a message of the kernel.
 enum Next {
     Answered,
     Begin(u64, Op),

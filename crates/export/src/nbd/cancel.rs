@@ -1,10 +1,10 @@
-//! The cancel token of a connection: open until it is cancelled. Shutting it ends the waits that it guards.
+//! The token that ends the requests of a connection, and the waits that depend on it.
 
 use std::cell::Cell;
 
 use block::{Notify, first};
 
-/// Permission of a connection to begin more requests. It is withdrawn once, for good.
+/// Permission of a connection to begin requests. It can be withdrawn once, and not restored.
 #[derive(Default)]
 pub struct CancelToken {
     shut: Cell<bool>,
@@ -21,7 +21,7 @@ impl CancelToken {
         self.shut.get()
     }
 
-    /// Returns the output of `future`; `None` once the token is cancelled, which takes precedence.
+    /// Returns the output of `future`; `None` if the permission is withdrawn first, or at the same time.
     pub async fn unless<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut output = None;
         let done = async { output = Some(future.await) };

@@ -1,12 +1,12 @@
-//! From NBD commands to operations, and from results to replies.
+//! Conversion of NBD commands to operations of devices, and of results to parts of NBD replies.
 
 use block::{Buf, ByteRange, Copies, ErrorKind, Extent, Op, State};
 use wire::nbd::{AllocationFlags, Command, CommandFlags, Errno, RequestHeader};
 
-/// Length of the pieces in which the range of an NBD cache command is read.
+/// Length in bytes of the pieces in which the range of an NBD cache command is read.
 pub const PREFETCH_BYTES: u64 = 1 << 20;
 
-/// Returns the range of an NBD request that the codec has checked.
+/// Returns the byte range of an NBD request that [`wire::nbd::check()`] has accepted.
 ///
 /// # Panics
 /// If the request has not been checked.
@@ -15,10 +15,10 @@ pub fn range_of(header: &RequestHeader) -> ByteRange {
         .expect("the range of a checked request is not empty and within 64 bits")
 }
 
-/// Returns the operation of a checked NBD request. `buf` is the buffer of a read or a write.
+/// Returns the operation for an NBD request that the codec has checked. `buf` is the buffer of a read or a write.
 ///
 /// # Panics
-/// If the command has no single operation, or the buffer is missing.
+/// If the request has no single operation, or a read or write has no buffer.
 pub fn op_of(header: &RequestHeader, buf: Option<Buf>) -> Op {
     let fua = header.flags.has(CommandFlags::FUA);
     let buf = || buf.expect("a read or write has a buffer");
@@ -43,13 +43,13 @@ pub fn zeroing(header: &RequestHeader, range: ByteRange) -> Op {
     }
 }
 
-/// Returns the NBD error number for an error of that kind.
+/// Returns the NBD error number for a kind of error.
 pub fn errno_of(kind: ErrorKind) -> Errno {
     Errno::from_wire(kind.errno() as u32)
 }
 
-/// Returns the extents of `range` in the metadata context `base:allocation`, from the block status of a device; the
-/// first extent alone if `only_one`.
+/// Returns the extents of `range` in the metadata context `base:allocation`, converted from the block status of a
+/// device; only the first extent if `only_one`.
 pub fn allocation(extents: &[Extent], range: ByteRange, only_one: bool) -> Vec<wire::nbd::Extent> {
     let mut left = range.len();
     let mut all = Vec::with_capacity(extents.len());

@@ -1,4 +1,4 @@
-//! The state that the two tasks of a connection share, and the sink of its replies.
+//! The state of a connection, which its reader and its writer share. It queues the replies for the writer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,14 +17,14 @@ use super::command::{PREFETCH_BYTES, allocation, errno_of, range_of};
 use super::{Export, Limits, Orphan};
 use crate::tokens::Tokens;
 
-/// Minimum length of replies that are sent while the next requests are carried out, so that client and server work at
-/// the same time with few system calls.
+/// Length in bytes from which on replies are sent at once, while further requests are begun. So client and server
+/// work at the same time, with few system calls.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// Minimum length of reads that are checked for zeros, if the client can receive holes.
+/// Length in bytes of the shortest read whose bytes the server checks for zeros, so that it can reply with a hole.
 const LOOK_FOR_ZEROS_BYTES: usize = 4096;
 
-/// A client's connection in its transmission phase. It outlives its socket while requests are in flight.
+/// A client's connection after its handshake. It outlives its socket while it has requests in flight.
 pub struct Connection {
     pub export: Rc<Export>,
     pub socket: Rc<dyn Socket>,
@@ -34,32 +34,33 @@ pub struct Connection {
     pub limits: Limits,
     /// Token that is cancelled when the connection may begin no more requests.
     pub cancel: Rc<CancelToken>,
-    /// Token that is cancelled when the connection's client is gone and another client waits to be served.
+    /// Token that is cancelled when the client has ended the connection and another client waits to be served.
     pub gone: CancelToken,
     pub peers: Rc<Peers>,
     pending: RefCell<Tokens<RequestHeader>>,
     outbox: RefCell<Outbox>,
-    /// Replies that did not fit into the outbox.
+    /// Results of requests whose replies did not fit into the outbox.
     overflow: RefCell<VecDeque<Answer>>,
     held_bytes: Cell<usize>,
     in_flight: Cell<u32>,
-    /// Start of the present send: since then the client has taken nothing.
+    /// Start of the send in flight. Since then the client has read nothing.
     sending: Cell<Option<Mono>>,
-    /// Headers of begun requests that are left to the next server of the connection, as they arrived.
+    /// Headers, as they arrived, of begun requests that the next server of the connection must carry out again.
     pub unanswered: RefCell<Vec<u8>>,
-    /// Whether no more replies are sent.
+    /// Whether the connection sends no more replies.
     closed: Cell<bool>,
-    /// Whether another server must take it over.
+    /// Whether another server must take over the connection.
     leaving: Cell<bool>,
-    /// Whether no more requests come.
+    /// Whether the client sends no more requests.
     ended: Cell<bool>,
-    /// Whether the writer has ended.
+    /// Whether the writer of the connection has ended.
     written: Cell<bool>,
-    /// Whether the connection was closed because it kept memory from others.
+    /// Whether the server closed the connection because its client did not read replies while other clients waited
+    /// for memory.
     pub cut: Cell<bool>,
     reader: Notify,
     writer: Notify,
-    /// Wakes the tasks that wait for the end.
+    /// Wakes the tasks that wait for the end of the reader, of the writer, or of all requests in flight.
     waiting: Notify,
 }
 
@@ -78,9 +79,9 @@ impl Peers {
         self.0.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Waits until no client that is gone has a request that is not begun. Requests before such a client's
-    /// `NBD_CMD_DISC` are begun, within `limit`; all others are dropped. A client that connects now may know that the
-    /// other one has ended, and may assume that none of the other's unbegun requests will be carried out.
+    /// Waits until no client that has ended its connection has an unbegun request. Requests before such a client's
+    /// `NBD_CMD_DISC` are begun, within `limit`; all others are dropped. So a client that connects after the end of
+    /// another client may assume that no unbegun request of the other client will be carried out.
     pub async fn close_gone(&self, env: &Env, limit: Duration) {
         let mut gone = self.all();
         gone.retain(|peer| peer.socket.is_gone() && !seeded::on(Bug::GoneNotClosed));
@@ -94,7 +95,7 @@ impl Peers {
         }
     }
 
-    /// Closes the connections of clients whose certificates their exports do not admit any more.
+    /// Closes the connections of clients whose certificates are not admitted to their exports any more.
     pub fn close_barred(&self) {
         for peer in self.all() {
             let is_barred = !peer.export.is_for(&peer.names) && !seeded::on(Bug::BarredStays);
@@ -105,8 +106,8 @@ impl Peers {
         }
     }
 
-    /// Closes the connections of the server that keep memory from others, because their clients do not read their
-    /// replies.
+    /// Closes the connections whose clients have not read replies for too long, to free their memory for other
+    /// connections.
     pub fn close_stuck(&self) {
         for peer in self.all() {
             if peer.is_stuck() {
@@ -117,10 +118,10 @@ impl Peers {
     }
 }
 
-/// A request and its result.
+/// A request and its result, for which a reply must be sent.
 struct Answer {
     header: RequestHeader,
-    /// Bytes that it holds until it is sent; 0 if it never began.
+    /// Bytes of memory that the request holds until its reply is sent; 0 if the request never began.
     held: usize,
     op: Option<Op>,
     result: Result<()>,
@@ -164,8 +165,8 @@ impl Connection {
         }))
     }
 
-    /// Whether the connection may begin another request of `bytes` now. No requests are read from a client that does
-    /// not read its replies, and no connection holds more bytes than are left for all others.
+    /// Whether the connection may begin another request of `bytes` bytes now. A connection may not if its client does
+    /// not read replies, or if it would have more memory than remains for all others.
     pub fn may_begin(&self, bytes: usize) -> bool {
         let pool = self.export.env.pool();
         let left = pool.free_bytes();
@@ -180,12 +181,12 @@ impl Connection {
         self.reader.until(|| self.may_begin(bytes)).await;
     }
 
-    /// Whether enough replies for a system call are ready, and the connection is sending nothing.
+    /// Whether the outbox has enough replies for a system call, and no send is in flight.
     pub fn has_batch(&self) -> bool {
         self.sending.get().is_none() && self.outbox.borrow().held() >= BATCH_BYTES
     }
 
-    /// Waits until every begun request of the connection has been answered.
+    /// Waits until every begun request of the connection has ended.
     pub async fn quiet(&self) {
         self.waiting.until(|| self.in_flight.get() == 0).await;
     }
@@ -195,14 +196,14 @@ impl Connection {
         self.waiting.until(|| self.written.get()).await;
     }
 
-    /// Records a request that begins and holds `held` bytes of memory. Returns the token for its result.
+    /// Records that a request begins, which holds `held` bytes of memory. Returns the token for its result.
     pub fn begin(&self, header: RequestHeader, held: usize) -> u64 {
         self.in_flight.set(self.in_flight.get() + 1);
         self.held_bytes.set(self.held_bytes.get() + held);
         self.pending.borrow_mut().add(header) as u64
     }
 
-    /// Queues the reply to the request with that token.
+    /// Removes the request with this token, which has ended, and queues the reply to it.
     pub fn end(&self, token: u64, op: Option<Op>, result: Result<()>) {
         let header = self.take(token);
         if self.closed.get() {
@@ -212,14 +213,15 @@ impl Connection {
         self.answer(Answer { header, held, op, result });
     }
 
-    /// Leaves the request with that token to the next server of the connection. Its header arrived as `bytes`.
+    /// Removes the request with this token without a reply, so that the next server of the connection carries it out
+    /// again. `bytes` is the request's header as it arrived.
     pub fn leave_unanswered(&self, token: u64, bytes: &[u8]) {
         self.unanswered.borrow_mut().extend_from_slice(bytes);
         self.take(token);
         self.writer.wake();
     }
 
-    /// Removes an ended request from the pending ones.
+    /// Removes the request with this token, which has ended, and returns its header.
     fn take(&self, token: u64) -> RequestHeader {
         let header = self.pending.borrow_mut().take(token as usize);
         self.in_flight.set(self.in_flight.get() - 1);
@@ -232,7 +234,7 @@ impl Connection {
         header
     }
 
-    /// Queues an error as the reply to a request that never began.
+    /// Queues an error as the reply to a request that did not begin.
     pub fn refuse(&self, header: RequestHeader, error: Error) {
         self.answer(Answer { header, held: 0, op: None, result: Err(error) });
     }
@@ -291,7 +293,7 @@ impl Connection {
         outbox.payload(data);
     }
 
-    /// Puts bytes that might not fit beside the heads. If they do not, they get a buffer of their own.
+    /// Adds the chunks of a long reply to the outbox. If they do not fit, they get a buffer of their own.
     fn put_long(&self, outbox: &mut Outbox, bytes: &[u8]) {
         if outbox.fits(bytes.len(), 0) {
             outbox.bytes(bytes);
@@ -303,18 +305,19 @@ impl Connection {
         }
     }
 
-    /// Records that a send of the connection begins, or that it has ended.
+    /// Records that a send on the connection starts, or that it has completed.
     pub fn sends(&self, sends: bool) {
         self.sending.set(sends.then(|| self.export.env.now()));
     }
 
-    /// Whether the client has read none of its replies for the time limit of one request.
+    /// Whether the client has read no bytes of a send for the time limit of one request.
     pub fn is_stuck(&self) -> bool {
         let now = self.export.env.now();
         self.sending.get().is_some_and(|since| now.since(since) >= self.limits.request)
     }
 
-    /// Waits for the next batch of replies to send. Returns `None` when there will be no more.
+    /// Waits for replies, and returns those of the outbox to send together. Returns `None` when the connection sends
+    /// no more replies.
     pub async fn batch(&self) -> Option<Batch> {
         let is_over = || self.closed.get() || self.ended.get() && self.in_flight.get() == 0;
         self.writer.until(|| is_over() || !self.outbox.borrow().is_empty()).await;
@@ -330,14 +333,14 @@ impl Connection {
         Some(batch)
     }
 
-    /// Frees the memory that the replies of a batch held, once the batch was sent.
+    /// Frees the memory of the replies in `batch`, which has been sent.
     pub fn sent(&self, batch: Batch) {
         self.held_bytes.set(self.held_bytes.get() - batch.held);
         self.outbox.borrow_mut().sent(batch);
         self.reader.wake();
     }
 
-    /// Records that no more requests of the client come. The writer ends once all requests have replies.
+    /// Records that the client sends no more requests. The writer ends when all begun requests have replies.
     pub fn end_of_requests(&self) {
         self.ended.set(true);
         self.waiting.wake();
@@ -350,8 +353,8 @@ impl Connection {
         self.waiting.wake();
     }
 
-    /// Closes the connection for requests and replies. Requests in flight go on, and later requests that overlap them
-    /// wait.
+    /// Closes the connection: it begins no more requests and sends no more replies. Requests in flight run to their
+    /// end.
     pub fn close(&self) {
         if self.closed.replace(true) {
             return;
@@ -361,7 +364,7 @@ impl Connection {
         self.writer.wake();
     }
 
-    /// Makes overlapping requests of other connections wait for the begun requests of this one from now on.
+    /// Makes new requests of other connections wait for requests in flight of this connection that they overlap.
     pub fn fence(self: &Rc<Self>) {
         if self.has_requests() {
             let orphan: Rc<dyn Orphan> = self.clone();
@@ -369,8 +372,8 @@ impl Connection {
         }
     }
 
-    /// Makes the connection begin no more requests; begun ones get their replies. Afterwards another server can take
-    /// over the connection, unless its stream has state beyond its bytes (TLS).
+    /// Makes the connection begin no more requests; begun requests get their replies. Afterwards another server can
+    /// take over the connection, unless its socket has state in this process (TLS).
     pub fn leave(&self) {
         self.leaving.set(self.socket.may_outlive());
         self.cancel.cancel();
@@ -381,7 +384,7 @@ impl Connection {
         self.leaving.get() && !self.closed.get()
     }
 
-    /// Gives up the socket of the connection to another server.
+    /// Ends the use of the socket by this server, because another server takes over the connection.
     pub fn let_go(&self) {
         self.closed.set(true);
     }
@@ -399,7 +402,7 @@ impl Orphan for Connection {
 }
 
 impl Answer {
-    /// Returns the maximum room that its head may take.
+    /// Returns the greatest length in bytes that the reply may have besides its payload.
     fn len(&self) -> usize {
         match &self.result {
             Err(_) => 8192,
@@ -408,7 +411,7 @@ impl Answer {
     }
 }
 
-/// Returns the bytes of payload that an NBD request holds in memory until its reply is sent.
+/// Returns the number of payload bytes that an NBD request holds in memory until its reply is sent.
 pub fn held_bytes(header: &RequestHeader, style: ReplyStyle) -> usize {
     match header.command {
         wire::nbd::Command::Read => header.length as usize,

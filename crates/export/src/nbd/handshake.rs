@@ -1,4 +1,4 @@
-//! The handshake of a connection: bounded in time, in options and in bytes.
+//! The handshake of a server with a client: limited in time, in options and in bytes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,23 +12,24 @@ use super::Export;
 use super::server::Paused;
 use crate::{Catalog, Listed};
 
-/// Number of volumes that are read from a catalogue at a time.
+/// Number of volumes that one call to a catalogue lists.
 const PAGE: usize = 256;
 
-/// The most volumes that one handshake lists.
+/// Most volumes that the server lists in one handshake.
 const LISTED_MAX: usize = 65_536;
 
-/// The rules for clients that connect to one listener of an NBD server.
+/// The rules for the clients of one listener of an NBD server.
 pub struct ListenerPolicy<'a> {
     pub catalog: &'a dyn Catalog,
-    /// The server's limit of connections, if this client is beyond it.
+    /// The server's limit of connections if this client is above it; `None` if the client may be served.
     pub full: Option<usize>,
-    /// The server's side of TLS, if the client must use TLS.
+    /// The server's side of TLS; `None` if the listener works without TLS. With it, a client must begin TLS.
     pub tls: Option<&'a tls::Server>,
 }
 
 impl ListenerPolicy<'_> {
-    /// Returns the reply to a client beyond the server's limit of connections.
+    /// Returns the error text for a client above the server's limit of connections; `None` if the client may be
+    /// served.
     pub fn refusal(&self) -> Option<String> {
         let all = |most| {
             format!("the server has reached its limit of {most} connections; try again later")
@@ -45,17 +46,18 @@ impl ListenerPolicy<'_> {
     }
 }
 
-/// The exports that a client may see, as the codec asks for them.
+/// The exports of a catalogue that one client may see, as the codec asks for them.
 struct Offer<'a> {
     policy: &'a ListenerPolicy<'a>,
-    /// The names in the client's certificate.
+    /// The names in the client's certificate; empty without TLS.
     names: &'a [String],
-    /// The volume that was found last.
+    /// The volume that the last search of the client has found.
     found: &'a RefCell<Option<Rc<Export>>>,
 }
 
 impl Offer<'_> {
-    /// Reads a page of the list into `all`. Returns whether it was the last one.
+    /// Adds up to `most` volumes of the catalogue to `all`, which come after those in it. Returns whether there are
+    /// no more.
     async fn page(&self, all: &mut Vec<Listed>, most: usize) -> Result<bool, String> {
         let after = all.last().map_or("", |listed| &listed.name);
         let page =
@@ -80,7 +82,8 @@ impl Exports for Offer<'_> {
         Ok(open.map(|Listed { name, description, .. }| ExportEntry { name, description }).collect())
     }
 
-    /// Finds an export by name. The empty name means the only export, if there is only one.
+    /// Returns the facts about the export called `name`. The empty name means the only export of the catalogue, if it
+    /// has only one.
     async fn find(&self, name: &str) -> Result<Option<ExportFacts>, String> {
         let mut name = name.to_owned();
         if name.is_empty() {
@@ -101,11 +104,11 @@ impl Exports for Offer<'_> {
     }
 }
 
-/// Carries out the NBD handshake with a client, and returns the connection before its first request; `None` if the
-/// client left. After TLS has begun, `socket` is the TLS socket.
+/// Carries out the NBD handshake with a client. Returns the connection before its first request; `None` if the client
+/// ended the handshake. If TLS has begun, `socket` becomes the TLS socket.
 ///
 /// # Errors
-/// The reason, in words, why the connection must be closed.
+/// The reason, in words, why the server must close the connection.
 pub async fn negotiate(
     env: &Env,
     socket: &mut Rc<dyn Socket>,

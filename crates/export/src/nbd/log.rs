@@ -1,18 +1,18 @@
-//! A log of connections that end badly. Each gets a line, as long as they are few.
+//! The log of an NBD server about connections that end with an error, limited in its number of lines.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use block::{Env, Mono};
 
-/// Most lines that the log of an NBD server gets in one window. A client that connects in a loop must not fill a disk,
-/// nor a pipe with a slow reader.
+/// Most lines that an NBD server logs in one window. So a client that connects in a loop cannot fill a disk, or a
+/// pipe with a slow reader.
 pub const LINES: u32 = 20;
 
-/// Length of a window of an NBD server's log.
+/// Duration of a window of an NBD server's log.
 pub const WINDOW: Duration = Duration::from_secs(10);
 
-/// A log of an NBD server, with a limited number of lines per window.
+/// A log of an NBD server, with at most [`LINES`] lines in each window.
 pub struct Log {
     env: Env,
     write: Box<dyn Fn(&str)>,
@@ -26,7 +26,8 @@ impl Log {
         Self { env: env.clone(), write: Box::new(write), since, lines: Cell::new(0) }
     }
 
-    /// Writes a line to the log if it is one of the first of this window; else only counts it.
+    /// Writes `words` to the log as a line, unless the window has its [`LINES`] lines already; then counts the line
+    /// only.
     pub fn line(&self, words: &str) {
         let now = self.env.now();
         if now.since(self.since.get()) >= WINDOW {

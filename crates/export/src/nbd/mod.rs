@@ -1,8 +1,8 @@
-//! The NBD server: one device, any number of clients, one core.
+//! The NBD server: devices behind portals, for any number of clients, on one core.
 //!
-//! A connection is two tasks. The reader takes all bytes that have arrived and begins every request in them. The writer
-//! sends all available replies with one system call. In between, a request belongs to the engine. So a client that
-//! pipelines pays for two system calls per batch, not per request.
+//! A connection has two tasks. The reader receives all bytes that have arrived, and begins every request in them. The
+//! writer sends all available replies with one system call. Between the reader and the writer a request belongs to
+//! the engine. So a client that sends several requests together costs two system calls for all of them, not for each.
 
 mod cancel;
 mod command;
@@ -27,21 +27,23 @@ use crate::pieces::PIECE_BYTES;
 
 pub use server::{CurrentTls, Server};
 
-/// Limits of the resources of an NBD server that clients may use.
+/// Limits on the resources of an NBD server that its clients may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most connections of one server. A client beyond them gets a reply that gives this reason, and is closed.
+    /// Most connections of one server. A client above the limit gets an error that names the limit, and its
+    /// connection is closed.
     pub connections: usize,
-    /// Most requests of one connection that are begun and not answered.
+    /// Most requests of one connection that have begun and are not answered.
     pub requests: u32,
-    /// Most bytes of requests and replies that one connection may hold in memory; at least one request fits.
+    /// Most bytes of payloads of requests and replies that one connection may have in memory. One request is always
+    /// allowed.
     pub held_bytes: usize,
-    /// Time limit of the whole handshake with a client.
+    /// Longest duration of the whole handshake with a client.
     pub handshake: Duration,
-    /// Time limit for receiving one request, from its first byte to its last. Also, while other clients wait for
-    /// memory, the time in which a client must read some of its replies.
+    /// Longest time from the first byte of a request to its last. Also the time in which a client must read a part of
+    /// its replies, while other clients wait for memory.
     pub request: Duration,
-    /// Bytes of the longest part of a trim or a write of zeroes that is submitted at once.
+    /// Length in bytes of the longest piece of a trim or a write of zeroes that is submitted to the engine.
     pub piece_bytes: u64,
 }
 
@@ -58,35 +60,36 @@ impl Default for Limits {
     }
 }
 
-/// A closed connection of a client that may have requests in flight.
+/// A closed connection or mount of a client, which may have requests in flight.
 pub(crate) trait Orphan {
     /// Whether the closed connection has requests in flight.
     fn has_requests(&self) -> bool;
-    /// Whether a request of the closed connection changes `range`. A flush (`None`) overlaps all requests that change
-    /// bytes.
+    /// Whether a request in flight of the closed connection changes a byte of `range`. `None` stands for a flush,
+    /// which concerns all requests that change bytes.
     fn is_about(&self, range: Option<ByteRange>) -> bool;
 }
 
-/// A volume that clients find by its name: a device behind a portal.
+/// A volume that clients find by its name. A portal leads from the export to a device.
 pub struct Export {
     listed: RefCell<Listed>,
     pub(crate) env: Env,
     pub(crate) engine: Engine,
     pub(crate) portal: Portal,
-    /// Closed connections with requests in flight. Overlapping requests wait for these.
+    /// Closed connections that may have requests in flight. New requests that overlap these requests wait for them.
     orphans: RefCell<Vec<Weak<dyn Orphan>>>,
-    /// Wakes requests that wait for orphans.
+    /// Wakes requests that wait for requests of closed connections.
     fenced: Notify,
 }
 
 impl Export {
-    /// Creates an export of the device behind `portal`, under the portal's name, for every client.
+    /// Creates an export of the device behind `portal`, under the portal's name. Every client may use the export.
     pub fn new(env: &Env, engine: &Engine, portal: &Portal, description: &str) -> Rc<Self> {
         Self::for_clients(env, engine, portal, description, None)
     }
 
-    /// Creates an export like [`Export::new`] for clients with a certificate that has one of the names in `clients`, as
-    /// common name or as alternative name. Other clients do not see the export, nor do clients without TLS.
+    /// Creates an export as [`Export::new`] does. Only a client whose certificate has one of the names in `clients`,
+    /// as common name or as alternative name, may use it. Other clients, and clients without TLS, cannot see the
+    /// export.
     pub fn for_clients(
         env: &Env,
         engine: &Engine,
@@ -111,18 +114,19 @@ impl Export {
         self.portal.name()
     }
 
-    /// Returns the export's entry in the list of a catalogue.
+    /// Returns the name, description and admitted clients of the export, for a list.
     pub fn listed(&self) -> Listed {
         self.listed.borrow().clone()
     }
 
-    /// Admits to the export the clients with these names in their certificates from now on, or every client.
-    /// [`Server::close_barred`] closes the connections of others.
+    /// Replaces the clients that may use the export, from now on: those whose certificates have one of the names, or
+    /// every client. [`Server::close_barred`] closes the connections of clients that are not admitted any more.
     pub fn let_in(&self, clients: Option<&[String]>) {
         self.listed.borrow_mut().clients = clients.map(<[String]>::to_vec);
     }
 
-    /// Returns the present facts about the device behind the export. The portal may lead to another device later.
+    /// Returns the present facts about the device behind the export. A live change may lead the portal to another
+    /// device later.
     pub fn info(&self) -> Info {
         self.portal.info()
     }
@@ -164,22 +168,22 @@ impl Export {
         }
     }
 
-    /// Adds a closed connection to the export. Overlapping requests wait until that connection's requests have ended.
+    /// Adds a closed connection to the export. New requests that overlap requests of this connection wait for them.
     pub(crate) fn orphaned(&self, orphan: Weak<dyn Orphan>) {
         self.orphans.borrow_mut().push(orphan);
     }
 
-    /// Waits until no closed connection of the export has a request in flight that touches `range`.
+    /// Waits until no closed connection has a request in flight that changes a byte of `range`.
     pub(crate) async fn unfenced(&self, range: Option<ByteRange>) {
         self.fenced.until(|| !self.is_fenced(range)).await;
     }
 
-    /// Wakes requests to the export that wait for a closed connection, after this has ended a request.
+    /// Wakes requests that wait for requests of a closed connection, after such a request has ended.
     pub(crate) fn wake_fenced(&self) {
         self.fenced.wake();
     }
 
-    /// Whether a request on `range` of the export must wait for a request of a closed connection.
+    /// Whether a new request on `range` must wait for a request of a closed connection.
     pub(crate) fn is_fenced(&self, range: Option<ByteRange>) -> bool {
         let mut orphans = self.orphans.borrow_mut();
         if orphans.is_empty() {

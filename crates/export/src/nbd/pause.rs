@@ -1,5 +1,5 @@
-//! Pausing a server: it begins nothing, answers all begun requests, and leaves every connection between two requests.
-//! Then it, or another process, goes on with the connections.
+//! Pausing a server: the server begins no more requests, answers all begun requests, and leaves every connection
+//! between two requests. Then this server or that of another process continues the connections.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use wire::stream::Inbox;
 
 use super::server::{Paused, Server};
 
-/// Time for handshakes under way to finish.
+/// Time in which running handshakes may end after a server was paused.
 const HANDSHAKES: Duration = Duration::from_millis(200);
 
-/// Time for clients to read their last replies.
+/// Time in which clients may read their last replies after a server was paused.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Bytes of a state besides its connections.
+/// Bytes that the state for the next process may need besides its connections.
 const STATE_BYTES: usize = 64;
 
-/// The room that is left in a state.
+/// The room that remains for connections in the state for the next process.
 struct Room {
     connections: usize,
     bytes: usize,
@@ -30,7 +30,8 @@ impl Room {
         Self { connections: HANDED_MAX, bytes: HANDED_MAX_BYTES - STATE_BYTES }
     }
 
-    /// Takes room for one more connection of so many bytes. Returns whether there was enough.
+    /// Takes the room for one more connection of `bytes` bytes. Returns `false`, and takes nothing, if there is too
+    /// little room.
     fn takes(&mut self, bytes: usize) -> bool {
         let fits = self.connections > 0 && bytes <= self.bytes;
         if fits {
@@ -42,9 +43,9 @@ impl Room {
 }
 
 impl Server {
-    /// Makes the server stop accepting clients and beginning requests, and waits up to `limit` until every begun
-    /// request is answered. Returns whether they all are. A connection that cannot be handed over, such as one with
-    /// TLS, is closed in order; so is one whose client does not read its replies.
+    /// Makes the server accept no more clients and begin no more requests, and waits up to `limit` until every begun
+    /// request is answered. Returns whether all are answered. A connection that cannot be handed over, such as one
+    /// with TLS, is closed between two requests. A connection whose client does not read its replies is closed too.
     pub async fn pause(&self, limit: Duration) -> bool {
         let inner = &self.0;
         inner.pausing.set(true);
@@ -67,8 +68,8 @@ impl Server {
         true
     }
 
-    /// Takes the paused connections of the server, with their sockets, for another process: as many as fit into its
-    /// state. The others are closed.
+    /// Removes the paused connections from the server and returns those that fit into the state for the next process,
+    /// with their sockets. The other connections are closed. `identity` identifies the graph.
     pub fn hand_over(&self, identity: u64) -> Vec<(Handed, Rc<dyn Socket>)> {
         let (mut all, mut room) = (Vec::new(), Room::new());
         for Paused { export, socket, session, unread, .. } in self.0.paused.take() {
@@ -82,11 +83,11 @@ impl Server {
         all
     }
 
-    /// Serves a connection that an earlier process has handed over.
+    /// Serves a connection that an earlier process has handed over, if its export has not changed.
     ///
     /// # Errors
-    /// The reason, in words: the export does not exist any more, or shows another device. The connection is closed
-    /// then.
+    /// The reason, in words: the export does not exist any more, or has another device, size or flags. Then the
+    /// connection is closed.
     pub async fn take_over(
         &self,
         one: Handed,
@@ -120,7 +121,7 @@ impl Server {
         }
     }
 
-    /// Makes a paused server accept clients again, and resume all paused connections.
+    /// Makes a paused server accept clients again, and continue all paused connections.
     pub fn go_on(&self) {
         let inner = &self.0;
         inner.pausing.set(false);

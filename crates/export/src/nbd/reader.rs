@@ -1,4 +1,4 @@
-//! The reader of a connection: begins every request that has arrived.
+//! The reader of a connection: receives the client's requests, and begins them.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -18,16 +18,16 @@ use super::command::{PREFETCH_BYTES, op_of, range_of, zeroing};
 use super::connection::{Connection, held_bytes};
 use crate::pieces::in_pieces;
 
-/// Payloads longer than this are received directly into their own buffer.
+/// Length in bytes above which a payload is received directly into a buffer of its own.
 const STRAIGHT_BYTES: usize = 64 << 10;
 
-/// The reason why the reader stops before the client's disconnect command.
+/// The reason for which the reader stops before it has reached the client's disconnect command.
 enum End {
-    /// The connection takes no more requests.
+    /// The connection may begin no more requests.
     Over,
-    /// The client is gone, and another one waits to be served.
+    /// The client has ended the connection, and the next client must not be served before this reader has ended.
     Gone,
-    /// The connection is broken; with a text for the log.
+    /// The connection is broken, or the client has broken the protocol. The text is for the log.
     Broken(String),
 }
 
@@ -39,12 +39,12 @@ impl From<String> for End {
 
 type Step<T = ()> = std::result::Result<T, End>;
 
-/// Begins the requests of the connection until the client leaves, or no more requests may begin. The bytes of `early`
-/// come first. If another server takes over the stream, returns the bytes that have arrived and belong to no begun
-/// request.
+/// Begins the requests of the connection, until the client ends it or the connection may begin no more requests. The
+/// bytes `early` come before those of the socket. If another server takes over the connection, returns the bytes that
+/// have arrived and belong to no begun request.
 ///
 /// # Errors
-/// The reason why the connection must be closed, for the log.
+/// The reason, for the log, why the server must close the connection.
 pub async fn read(
     connection: &Rc<Connection>,
     inbox: Inbox,
@@ -71,7 +71,7 @@ pub async fn read(
     left
 }
 
-/// Bytes that arrived before this reader began.
+/// Bytes of the stream that arrived before this reader began, at an earlier server.
 struct Early {
     bytes: Vec<u8>,
     taken: usize,
@@ -82,7 +82,7 @@ impl Early {
         &self.bytes[self.taken..]
     }
 
-    /// Returns bytes in the same way as a receive.
+    /// Completes a receive with the next of these bytes.
     fn recv(&mut self, into: Buf) -> Ticket {
         let n = self.rest().len().min(into.len());
         into.slice(0..n).write().copy_from_slice(&self.rest()[..n]);
@@ -94,7 +94,7 @@ impl Early {
     }
 }
 
-/// The header of a request as it arrived, without the payload.
+/// The header of a request as it arrived, without the payload of the request.
 #[derive(Clone, Copy)]
 struct Head {
     bytes: [u8; EXTENDED_REQUEST_BYTES],
@@ -111,18 +111,19 @@ struct Reader<'a> {
     connection: &'a Rc<Connection>,
     inbox: Inbox,
     early: Early,
-    /// Header of the request that was taken off the stream and is not begun.
+    /// Header of the request that was taken off the stream and has not begun.
     head: Option<Head>,
-    /// The part of its payload that was taken off the stream, for the case that it does not begin.
+    /// Bytes of that request's payload that were taken off the stream. Another server needs them if the request does
+    /// not begin.
     unread: Vec<u8>,
-    /// The time at which the first byte of an incomplete request arrived.
+    /// Time at which the first byte of the incomplete request arrived.
     since: Option<Mono>,
-    /// A receive into the inbox that was begun while a request waited for the fence.
+    /// A receive into the inbox that was started while a request waited for requests of a closed connection.
     pending_recv: Option<Ticket>,
-    /// Whether payloads are passed on in the inbox. The device below accepts buffers at any address, and so far it has
-    /// never kept one longer than its call.
+    /// Whether a payload may stay in the inbox while the device below uses it. The device must accept buffers at any
+    /// address, and must not have kept a buffer longer than its call so far.
     in_place: bool,
-    /// Whether the client is gone and these requests are its last.
+    /// Whether the client has ended the connection, so that the requests in the stream are its last.
     is_last: bool,
 }
 
@@ -141,9 +142,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Begins the last requests of a client that is gone, if a disconnect command comes after them. Without that
-    /// command the client may have been killed, and another client that waits may assume that its unbegun requests will
-    /// not be carried out.
+    /// Begins the last requests of a client that has ended the connection, if a disconnect command comes after them.
+    /// Without the command the client may have been killed. Then the next client may assume that unbegun requests of
+    /// the killed client will not be carried out.
     async fn run_last(&mut self) -> Step {
         let stream = self.rest().await?;
         if !ends_in_order(&stream, self.connection.session.style) {
@@ -156,7 +157,7 @@ impl<'a> Reader<'a> {
         self.run().await
     }
 
-    /// Returns the stream from the first request that was not begun to its end.
+    /// Returns the bytes of the stream from the first request that has not begun up to the end of the stream.
     async fn rest(&mut self) -> Step<Vec<u8>> {
         let mut rest = self.unread();
         self.early = Early { bytes: Vec::new(), taken: 0 };
@@ -175,7 +176,7 @@ impl<'a> Reader<'a> {
         Ok(rest)
     }
 
-    /// Begins requests until the client leaves.
+    /// Begins requests until the client ends the connection.
     async fn run(&mut self) -> Step {
         let style = self.connection.session.style;
         while !self.connection.cancel.is_cancelled() {
@@ -217,7 +218,7 @@ impl<'a> Reader<'a> {
         self.inbox.take(len);
     }
 
-    /// Calls off the receive that is under way, and keeps its bytes.
+    /// Cancels the receive in flight of a connection that another server takes over, and adds its bytes to the inbox.
     async fn hear_the_last(&mut self) -> Step {
         if let Some(ticket) = self.pending_recv.take() {
             match self.called_off(ticket).await? {
@@ -228,7 +229,7 @@ impl<'a> Reader<'a> {
         Err(End::Over)
     }
 
-    /// Returns the stream from the first byte that belongs to no begun request.
+    /// Returns the bytes of the stream that have arrived, from the first byte that belongs to no begun request.
     fn unread(&mut self) -> Vec<u8> {
         let mut unread = Vec::new();
         if let Some(head) = self.head.take() {
@@ -240,7 +241,7 @@ impl<'a> Reader<'a> {
         unread
     }
 
-    /// Receives available bytes. Returns `false` at the end of the stream between two requests.
+    /// Receives more bytes of the stream. Returns `false` if the stream has ended between two requests.
     async fn receive(&mut self) -> Step<bool> {
         let begun = !self.inbox.is_empty();
         match self.more(begun).await? {
@@ -251,7 +252,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Receives into the inbox. Returns 0 at the end of the stream.
+    /// Receives more bytes into the inbox, and returns their number; 0 at the end of the stream. `begun` is whether a
+    /// part of a request has arrived.
     async fn more(&mut self, begun: bool) -> Step<usize> {
         let ticket = match self.pending_recv.take() {
             Some(ticket) => ticket,
@@ -269,7 +271,7 @@ impl<'a> Reader<'a> {
         self.recv(room)
     }
 
-    /// Begins to receive, unless the cancel token is cancelled.
+    /// Starts a receive into `into`, unless the connection may begin no more requests.
     fn recv(&mut self, into: Buf) -> Step<Ticket> {
         if self.connection.cancel.is_cancelled() {
             return Err(End::Over);
@@ -280,7 +282,8 @@ impl<'a> Reader<'a> {
         Ok(self.connection.socket.recv(into))
     }
 
-    /// Waits for a receive. Inside a request it ends at the request's deadline.
+    /// Waits for a receive, and returns the number of bytes. If a part of a request has arrived (`begun`), the wait
+    /// ends at that request's deadline.
     async fn received(&mut self, mut ticket: Ticket, begun: bool) -> Step<usize> {
         let env = &self.connection.export.env;
         let waited = if begun {
@@ -305,8 +308,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Calls off a receive after the cancel token was cancelled. If another server takes over the stream, bytes that arrived all the
-    /// same are kept.
+    /// Cancels a receive, after the connection was stopped from beginning requests. If another server takes over the
+    /// connection, waits for the bytes that arrived all the same.
     async fn called_off(&self, ticket: Ticket) -> Step<usize> {
         if !self.connection.is_leaving() {
             return Err(End::Over);
@@ -315,12 +318,12 @@ impl<'a> Reader<'a> {
         ticket.await.result.map_err(|_| End::Over)
     }
 
-    /// Waits for `future`, unless no more requests may begin.
+    /// Waits for `future`, unless the connection may begin no more requests.
     async fn unless_shut<F: Future>(&self, future: F) -> Step<F::Output> {
         unless_shut(self.connection, self.is_last, future).await
     }
 
-    /// Begins one request. Its payload follows in the stream.
+    /// Begins one request of the client. `payload` is the length of its payload, which follows in the stream.
     async fn request(&mut self, header: RequestHeader, payload: usize) -> Step {
         if let Err(refusal) = check(&header, &self.connection.session) {
             self.room(0).await?;
@@ -353,8 +356,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Waits until no orphan overlaps the request, and watches meanwhile whether the client is still there. Once its
-    /// connection is gone, no request that had not begun may be carried out.
+    /// Waits until no request of a closed connection overlaps the bytes `touched` of a new request. If the new
+    /// request's client ends the connection during the wait, the new request must not begin.
     async fn unfenced(&mut self, touched: Option<ByteRange>) -> Step {
         let connection = self.connection.clone();
         let mut clear = pin!(connection.export.unfenced(touched));
@@ -383,7 +386,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Waits until a request that holds so many bytes may begin. This time does not count against the client's
+    /// Waits until a request that needs `bytes` of memory may begin. The wait does not count against the request's
     /// deadline.
     async fn room(&mut self, bytes: usize) -> Step {
         if !self.connection.may_begin(bytes) {
@@ -393,7 +396,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Returns a buffer. While there is none, closes connections that have not read their replies for too long.
+    /// Waits for a buffer of `len` bytes. During the wait, connections whose clients have read no replies for too
+    /// long are closed.
     async fn buffer(&mut self, len: usize) -> Step<Buf> {
         let Connection { export, limits, peers, .. } = &**self.connection;
         let pool = export.env.pool();
@@ -411,7 +415,7 @@ impl<'a> Reader<'a> {
         Ok(taken.map_err(|error| error.to_string())?)
     }
 
-    /// Returns the payload of a write.
+    /// Receives the payload of a write, and returns the buffer with it.
     async fn payload(&mut self, len: usize) -> Step<Buf> {
         if self.in_place && self.inbox.len() >= len {
             return Ok(self.inbox.take_part(len));
@@ -421,8 +425,8 @@ impl<'a> Reader<'a> {
         Ok(buf)
     }
 
-    /// Fills a buffer with a payload: copies the part that has arrived, and receives the rest directly into its place.
-    /// The request begins only when the payload is complete.
+    /// Fills `buf` with a payload: copies the bytes that have arrived, and receives the others directly into `buf`.
+    /// The request begins only when its payload is complete.
     async fn fill(&mut self, buf: &Buf) -> Step {
         let mut have = self.inbox.take_into(buf);
         while have < buf.len() {
@@ -451,7 +455,7 @@ impl<'a> Reader<'a> {
         self.received(ticket, true).await
     }
 
-    /// Takes the payload of a refused request off the stream.
+    /// Removes the payload of a refused request from the stream.
     async fn skip(&mut self, payload: usize) -> Step {
         let mut skipped = 0;
         loop {
@@ -509,8 +513,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Waits for `future`, unless no more requests may begin: none after the cancel token was cancelled, and only the last ones of a
-/// client that is gone.
+/// Waits for `future`, unless the connection may begin no more requests. If the client has ended the connection, only
+/// its last requests (`is_last`) may begin.
 async fn unless_shut<F: Future>(
     connection: &Connection,
     is_last: bool,
@@ -524,8 +528,8 @@ async fn unless_shut<F: Future>(
     done.ok_or(End::Over)
 }
 
-/// Carries out a trim, a write of zeroes or a prefetch piece by piece, for as long as the connection lasts. If another
-/// server takes over the connection, the whole request is left to it.
+/// Carries out a trim, a write of zeroes or a cache command in pieces, while the connection is open. If another
+/// server takes over the connection, that server carries out the whole request again.
 async fn carry_out(connection: Rc<Connection>, header: RequestHeader, head: Head, token: u64) {
     let goes_on = || !connection.cancel.is_cancelled();
     let export = &*connection.export;
@@ -544,7 +548,7 @@ async fn carry_out(connection: Rc<Connection>, header: RequestHeader, head: Head
     }
 }
 
-/// Reads a range once, so that caches below have it.
+/// Reads a range once, so that a cache in a device below has its bytes.
 async fn prefetch(
     export: &Export,
     whole: ByteRange,
@@ -559,7 +563,7 @@ async fn prefetch(
     in_pieces(export, whole, piece_bytes, goes_on, read).await
 }
 
-/// Whether these requests contain a disconnect command.
+/// Whether the requests in `stream` include a disconnect command.
 fn ends_in_order(stream: &[u8], style: ReplyStyle) -> bool {
     let mut at = 0;
     while let Some(Ok(Some((header, used)))) =

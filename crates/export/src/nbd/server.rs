@@ -1,4 +1,4 @@
-//! The server: its listeners and connections, and stopping it.
+//! The NBD server: its listeners, its connections, and its stop.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -18,16 +18,18 @@ use super::writer::write;
 use super::{Export, Limits};
 use crate::Catalog;
 
-/// Pause after a failed accept, since the next one is likely to fail as well.
+/// Pause after a failed accept, because the next accept is likely to fail as well.
 const REST: Duration = Duration::from_millis(100);
 
-/// Time for the last replies to be sent when the server stops.
+/// Time in which clients may read their last replies when the server stops.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The reason for closing a connection after its certificate was removed from `clients`.
+/// The reason in the log when the server closes a connection whose certificate was removed from the clients of the
+/// export.
 const NOT_ADMITTED: &str = "the client's certificate is no longer admitted to the export";
 
-/// Function that returns the server's present side of TLS. Each handshake calls it again.
+/// Function that returns the server's present side of TLS. The server calls it for each handshake, so a new
+/// certificate applies at once.
 pub type CurrentTls = Rc<dyn Fn() -> Rc<tls::Server>>;
 
 /// A running NBD server.
@@ -40,35 +42,35 @@ pub(super) struct Inner {
     limits: Limits,
     log: Log,
     pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
-    /// The tokens of all connections, in their handshake or after it.
+    /// Tokens of all connections, in their handshake or after it. A shut token ends the requests of its connection.
     pub(super) cancels: RefCell<Vec<Weak<CancelToken>>>,
     pub(super) peers: Rc<Peers>,
-    /// Number of connections, in their handshake or after it.
+    /// Number of open connections, in their handshake or after it.
     connections: Cell<usize>,
     served: Cell<u64>,
     /// Number of connections of the server in their handshake.
     pub(super) shaking: Cell<usize>,
     pub(super) waiting: Notify,
     stopping: Cell<bool>,
-    /// Whether the server is paused: it accepts no client and begins no request until it goes on.
+    /// Whether the server is paused: it accepts no client and begins no request until [`Server::go_on`].
     pub(super) pausing: Cell<bool>,
     pub(super) paused: RefCell<Vec<Paused>>,
 }
 
-/// A connection of a paused server, between two requests.
+/// A connection between two requests: after its handshake, or while its server is paused.
 pub(super) struct Paused {
     pub(super) export: Rc<Export>,
     pub(super) socket: Rc<dyn Socket>,
     pub(super) session: Session,
     /// Names in the certificate of the connection's client.
     pub(super) names: Vec<String>,
-    /// Bytes of the connection that have arrived and belong to no begun request.
+    /// Bytes that have arrived on the connection and belong to no begun request.
     pub(super) unread: Vec<u8>,
 }
 
 impl Server {
-    /// Creates a server of the volumes in `catalog`. `log` gets a line for each connection that ends badly, as long as
-    /// they are few.
+    /// Creates a server of the volumes in `catalog`. `log` is called with a line for each connection that ends with
+    /// an error, unless there are too many.
     pub fn new(
         env: &Env,
         catalog: Rc<dyn Catalog>,
@@ -98,7 +100,7 @@ impl Server {
         self.listen(listener, None);
     }
 
-    /// Serves the clients that connect to `listener` and begin with TLS; others are refused.
+    /// Serves the clients that connect to `listener` and begin TLS. Clients that do not begin TLS are refused.
     pub fn serve_tls(&self, listener: Rc<dyn Listener>, tls: &CurrentTls) {
         self.listen(listener, Some(tls.clone()));
     }
@@ -124,13 +126,14 @@ impl Server {
         });
     }
 
-    /// Closes each connection whose client has a certificate that its volume does not admit any more. Others stay, even
-    /// if their volume has left the catalogue.
+    /// Closes the connection of each client whose certificate its volume does not admit any more. Other connections
+    /// stay open, even if their volume was removed from the catalogue.
     pub fn close_barred(&self) {
         self.0.peers.close_barred();
     }
 
-    /// Gives all listeners of the server to the present supervisor again. It holds them while no process serves.
+    /// Passes all listeners of the server to the present supervisor again. The supervisor holds them open while no
+    /// process serves.
     ///
     /// # Errors
     /// The error of the system.
@@ -138,7 +141,7 @@ impl Server {
         self.0.listeners.borrow().iter().try_for_each(|listener| listener.fdstore_put())
     }
 
-    /// Returns the number of the server's open connections to the export with that name.
+    /// Returns the number of open connections to the export called `export`.
     pub fn connections_to(&self, export: &str) -> usize {
         self.0.peers.all().iter().filter(|peer| peer.export.name() == export).count()
     }
@@ -148,13 +151,14 @@ impl Server {
         self.0.connections.get()
     }
 
-    /// Returns the number of connections that the server has served since the start, including the open ones.
+    /// Returns the number of connections that the server has served since its start, including open ones.
     pub fn served(&self) -> u64 {
         self.0.served.get()
     }
 
-    /// Makes the server stop accepting clients and beginning requests, and waits up to `limit` until every begun
-    /// request is answered. Returns the number of connections that were closed, and whether all requests were answered.
+    /// Makes the server accept no more clients and begin no more requests, and waits up to `limit` until every begun
+    /// request is answered. Then closes all connections. Returns the number of connections, and whether all requests
+    /// were answered.
     pub async fn stop(&self, limit: Duration) -> (usize, bool) {
         self.0.stopping.set(true);
         for listener in self.0.listeners.take() {
@@ -204,7 +208,7 @@ impl Server {
         });
     }
 
-    /// Counts one more connection of the server, and returns the token that ends its requests.
+    /// Counts one more connection of the server. Returns the token that ends the requests of the connection.
     pub(super) fn count(&self) -> Rc<CancelToken> {
         let inner = &self.0;
         inner.connections.set(inner.connections.get() + 1);
@@ -214,7 +218,7 @@ impl Server {
         cancel
     }
 
-    /// Counts one connection of the server less. Keeps the connection if it was paused, else closes it.
+    /// Counts one connection less. A paused connection stays open for the next server; any other is closed.
     pub(super) fn ended(
         &self,
         socket: &dyn Socket,
@@ -253,7 +257,7 @@ impl Server {
         self.transmit(begin, inbox, cancel).await
     }
 
-    /// Serves requests until the client leaves or another server must take over.
+    /// Serves the requests of a connection until the client ends it, or until the server is paused.
     pub(super) async fn transmit(
         &self,
         begin: Paused,
@@ -303,7 +307,8 @@ impl Server {
         ended.map(|_| None)
     }
 
-    /// Carries out the handshake. Returns `None` if the client left, or the server stops.
+    /// Carries out the handshake with a client. Returns `None` if the client ended the handshake, or the server
+    /// stops.
     async fn handshake(
         &self,
         socket: &mut Rc<dyn Socket>,

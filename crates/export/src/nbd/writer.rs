@@ -1,4 +1,4 @@
-//! The writer of a connection: sends all available replies at once.
+//! The writer of a connection: sends all available replies with one system call.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use wire::stream::drop_front;
 
 use super::connection::Connection;
 
-/// Sends the replies of the connection until there will be no more.
+/// Sends the replies of `connection`, until all its requests have replies and no more requests come.
 pub async fn write(connection: Rc<Connection>) {
     while let Some(mut batch) = connection.batch().await {
         match send_all(&connection, batch.parts).await {
@@ -22,7 +22,7 @@ pub async fn write(connection: Rc<Connection>) {
     connection.end_of_answers();
 }
 
-/// Sends all parts, and returns the vector for reuse.
+/// Sends all bytes of `parts`, and returns the vector for reuse; `None` if the connection is broken.
 async fn send_all(connection: &Connection, mut parts: Vec<Buf>) -> Option<Vec<Buf>> {
     loop {
         let total: usize = parts.iter().map(Buf::len).sum();

@@ -314,7 +314,7 @@ impl Disk {
         self.slot.as_ref().map(|slot| &slot.store)
     }
 
-    /// Returns the disk for the labels that undo the change `failed`.
+    /// Returns the disk as the change `failed` leaves it.
     fn reopened(&self, failed: Option<&Labels>) -> Self {
         let slot = self.slot.as_ref().map(|slot| {
             let failed = failed.and_then(|failed| failed.slot(&slot.store));
@@ -382,7 +382,7 @@ impl Labels {
         // Their epoch is above all others: one disk with it is enough for a start to find this graph.
         written.into_iter().reduce(Result::or).unwrap_or(Ok(()))?;
         if !is_known && !undoes.shared.is_empty() {
-            // Only the labels of the disks that the change added can keep its graph from opening.
+            // Only the disks that the change adds can keep its graph from coming up.
             self.write_foreign_spec(&undoes.new).await;
         }
         // The other disks get the states with their next update. The undo counts in any case.
@@ -391,9 +391,9 @@ impl Labels {
         Ok(())
     }
 
-    /// Records in the labels of the disks that only the previous graph `before` has that they were removed from the
-    /// graph. A disk that does not complete the write within `GONE_WRITTEN_WITHIN` keeps its old label: the disk may be
-    /// failing, and the labels of this graph record the removal as well.
+    /// Records in the labels of the disks that `before` has and this graph has not that they were removed. A disk that
+    /// takes longer than `GONE_WRITTEN_WITHIN` keeps its old label: the disk may be failing, and the labels of this
+    /// graph record the removal as well.
     pub async fn record_removal(&self, before: &Self) {
         self.write_foreign_spec(&before.without(self)).await;
     }
@@ -404,8 +404,7 @@ impl Labels {
         disks.filter(|slot| other.slot(&slot.store).is_none()).cloned().collect()
     }
 
-    /// Writes the epoch and the spec of this graph, without a holder, to the labels of `disks`, within
-    /// `GONE_WRITTEN_WITHIN`.
+    /// Records in the labels of `disks` that they do not belong to this graph, within `GONE_WRITTEN_WITHIN`.
     async fn write_foreign_spec(&self, disks: &[Rc<Slot>]) {
         let written = disks.iter().map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
@@ -495,7 +494,7 @@ impl Labels {
         all(written.collect()).await.into_iter().collect()
     }
 
-    /// Whether a broadcast reaches every present disk: none of them is read-only.
+    /// Whether a broadcast reaches all present disks.
     fn reaches_all_disks(&self) -> bool {
         self.disks.values().all(|disk| disk.open.is_none() || disk.writable().is_some())
     }
@@ -505,8 +504,8 @@ impl Labels {
         slots.find(|slot| slot.store.is_same(store))
     }
 
-    /// Returns the labels with which this graph, the one before the change `failed`, is opened again. Their epoch is
-    /// above that of the failed change.
+    /// Returns the labels with which the graph from before a failed change is opened again. Their epoch is above that
+    /// of the failed change.
     pub fn reopened(&self, failed: Option<&Self>) -> Self {
         let disks = self.disks.iter().map(|(name, disk)| (name.clone(), disk.reopened(failed)));
         let undoes = failed.map(|failed| {
@@ -613,8 +612,7 @@ impl Labels {
         let broadcast = self.broadcast + 1;
         self.close_those(|_| true, move |label| label.broadcast = broadcast).await?;
         if self.reaches_all_disks() {
-            // The graph is closed even if this write fails. With it, a start can recognize a copy of a disk that was
-            // made while the graph was open.
+            // The graph is closed in any case. This helps to recognize a copy of a disk from when it was in use.
             let _ =
                 self.close_those(|_| true, move |label| label.acked_broadcast = broadcast).await;
         }

@@ -24,7 +24,7 @@ pub async fn refuse_labelled(
         let Maker::Disk { make, .. } = node.kind.maker else { continue };
         let mut given = node.given.clone();
         given.refuse_writes(node.kind);
-        // Planning reports a disk that is absent or in use.
+        // The plan decides whether a disk that is absent or in use is refused.
         let Ok(device) = make(MakerArgs::new(&given, env)).await else { continue };
         let disk = OpenDisk::new(engine, &node.name, device)?;
         refuse(node, env, &disk.lower).await.map_err(|error| error.at(&node.name))?;

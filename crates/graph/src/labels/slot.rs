@@ -10,7 +10,7 @@ use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 /// States of devices, by name of the device.
 type Cells = BTreeMap<String, KeptCell>;
 
-/// The facts about a disk and its graph that a change writes into the label of the disk.
+/// The content of one update of a label about its disk and its graph.
 pub struct LabelUpdate {
     pub holder: Machine,
     pub name: String,
@@ -26,8 +26,8 @@ pub struct LabelUpdate {
     pub keepers: BTreeSet<String>,
 }
 
-/// The label of a present disk, into which the devices of a graph write their states. While the graph is changing,
-/// those states are held back: they reach the label in one update with the update of the change, or not at all.
+/// The label of a present disk, as the devices of a graph write to it. While a graph is changing, the states of its
+/// devices are held back: they get into the label together with the update of the change, or not at all.
 pub struct Slot {
     pub store: Rc<Store>,
     /// The states of devices before a failed change, of those devices whose cells the change has altered in the label.
@@ -36,9 +36,9 @@ pub struct Slot {
     /// States of devices that are held back from the label; `None` if devices write to the label at once.
     held: RefCell<Option<Cells>>,
     release: Rc<Release>,
-    /// The cells of the label before the update of a change were put into it.
+    /// The cells of the label from before the update of a change were put into it.
     before: RefCell<Option<Cells>>,
-    /// LabelUpdate that the label does not contain yet. The next update of the label writes them.
+    /// LabelUpdate that are not written yet. They are part of the next update.
     update: RefCell<Option<Rc<LabelUpdate>>>,
 }
 
@@ -63,8 +63,8 @@ impl Slot {
         Self { held: RefCell::new(Some(Cells::new())), release: Rc::default(), ..Self::new(store) }
     }
 
-    /// Returns the label in `store` for the graph that was open before a failed change. Its first update of the label
-    /// restores the states that devices had before the change.
+    /// Returns the label in `store` for the graph from before a failed change. The first update of that label restores
+    /// the states that devices had before the change.
     pub fn reopened(&self, store: Rc<Store>) -> Self {
         let (before, held, label) = (self.before.borrow(), self.held.borrow(), self.store.label());
         let is_held = |device: &String| held.as_ref().is_some_and(|held| held.contains_key(device));
@@ -88,10 +88,10 @@ impl Slot {
         Some(state_of(cell))
     }
 
-    /// Writes `update` into the label durably.
+    /// Writes `update` into the label, durably.
     ///
     /// # Errors
-    /// The error of the disk. The next update of the label then includes `update`.
+    /// The error of the disk. In this case the next update of the label includes `update`.
     pub async fn write_update(&self, update: LabelUpdate) -> Result<()> {
         *self.update.borrow_mut() = Some(Rc::new(update));
         self.update(|_| {}).await
@@ -104,7 +104,7 @@ impl Slot {
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
         let included = RefCell::new(None);
         let written = self.store.update(|label| {
-            // If the label has the epoch of a later change already, these update are outdated.
+            // The update of a later change take precedence.
             self.update.borrow_mut().take_if(|update| update.epoch < label.epoch);
             *included.borrow_mut() = self.update.borrow().clone();
             if let Some(update) = &*included.borrow() {

@@ -48,10 +48,9 @@ impl Spec {
         Ok(disk.fields.len() < said)
     }
 
-    /// Removes the options that take effect at one start only (`create` of a disk, `trust` of a device) from the disks
-    /// and devices whose names `heard` accepts. Without the option, the next start reports a missing disk and does not
-    /// create it. A device loses its option only if all disks beneath the device have labels: the labels record which
-    /// members are in sync, and the trusted member may miss later writes.
+    /// Removes the options that take effect at one start only, from disks and devices for which `heard` is true.
+    /// Afterwards a missing disk is reported and not created again. A device loses its option only if all disks beneath
+    /// it have labels: the labels record which bytes count, and the trusted member may miss later writes.
     pub fn forget_start_options(&mut self, registry: Registry, heard: impl Fn(&str) -> bool) {
         let told = |entry: &Entry| {
             let disks = self.beneath(&entry.name.text).into_iter();
@@ -70,8 +69,7 @@ impl Spec {
         }
     }
 
-    /// Returns the names of the disks and devices whose option for one start (`create`, `trust`) has the same value in
-    /// the spec `before`.
+    /// Returns the disks and devices whose option for one start only has the same value in the spec `before`.
     pub fn start_options_as(&self, before: &Self, registry: Registry) -> Vec<String> {
         let shown = |entry: &Entry, key: &str| entry.field(key).map(|item| item.raw.show());
         let is_heard = |entry: &&Entry| {
@@ -192,7 +190,7 @@ impl Entry {
         self.section == section && self.name.text == name
     }
 
-    /// Returns the option of this disk or device that takes effect at one start only.
+    /// Returns the option that counts at one start only.
     fn start_option(&self, registry: Registry) -> Option<&'static OptionSpec> {
         self.kind(registry).and_then(Kind::start_option)
     }

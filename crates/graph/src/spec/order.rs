@@ -36,9 +36,8 @@ pub(super) fn order(drafts: &[Draft<'_>], log: &mut Log) -> Vec<usize> {
     order
 }
 
-/// Reports each cycle once. `waits` has the number of unordered lowers of each draft. A draft with such lowers is in a
-/// cycle or above one, and one of these lowers waits in the same way: so the walk down from any such draft ends in a
-/// cycle.
+/// Reports each cycle once. Drafts that still wait are in a cycle or above one, and each waits for another one that
+/// waits. So the walk down from each comes to a cycle.
 fn report_cycles(drafts: &[Draft<'_>], waits: &[usize], log: &mut Log) {
     let mut walked = BTreeSet::new();
     for start in 0..drafts.len() {
@@ -69,7 +68,7 @@ fn report_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
     log.error(entry.place("on"), message);
 }
 
-/// Reports the first device with more than [`DEPTH_MAX`] levels, but not the devices above that device.
+/// Reports only the first device that is too high, not those above it.
 fn report_depth(drafts: &[Draft<'_>], order: &[usize], log: &mut Log) {
     let mut depths = vec![0; drafts.len()];
     for index in order {

@@ -173,7 +173,7 @@ impl LabelledDisk {
         plan(&self.given, env)
     }
 
-    /// Opens the disk through its kind.
+    /// Calls the kind of the disk to open it.
     pub(crate) fn make(
         &self,
         making: MakerArgs<'_>,

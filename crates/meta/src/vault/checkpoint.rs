@@ -70,7 +70,7 @@ impl Inner {
     /// Makes a checkpoint as [`Self::checkpoint`] does. The caller holds the lock for checkpoints.
     pub(super) async fn checkpoint_alone(&self, always: bool) -> Result<()> {
         let most = self.tree.cache.borrow().dirty_max() / 2;
-        // If a page cannot be repaired, each read of the page returns the error.
+        // A page that cannot be repaired is lost; reading it returns an error.
         let _ = self.tree.rewrite_damaged(&self.replicas, most).await;
         let pages = self.tree.cache.borrow_mut().freeze();
         let frozen = Frozen { pages, tail: self.commits.head.get() };

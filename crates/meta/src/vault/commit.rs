@@ -62,7 +62,7 @@ pub(super) struct Pending {
     pub count: u32,
     pub pages: Pages,
     pub plans: DirectoryReservations,
-    /// Byte ranges of the data outside of the vault that changes of the transaction make reachable.
+    /// Byte ranges of the data outside of the vault that the transaction makes reachable.
     pub named: Vec<ByteRange>,
     pub kept: Vec<Box<dyn Any>>,
     pub answer: Rc<Answer>,

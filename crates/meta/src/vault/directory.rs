@@ -186,7 +186,7 @@ impl Directory {
         Ok((slot, entry))
     }
 
-    /// Ends [`Self::hold`] for the object `number`, when the transaction is committed or dropped.
+    /// Ends [`Self::hold`] of the object `number`, when the transaction is committed or dropped.
     pub fn release(&mut self, number: u64) {
         self.held_objects.remove(&number);
         self.going.remove(&number);

@@ -27,19 +27,19 @@ pub struct Transaction {
     /// The pages that the transaction changes: number of the object, and indices of the first and last page in the
     /// object.
     touched: Vec<(u64, u64, u64)>,
-    /// Reservations in the directory for objects that the transaction creates, extends or deletes.
+    /// Changes of the transaction to the directory.
     pub(super) plans: DirectoryReservations,
-    /// The log objects that the transaction has locked, with the changes to their state in memory. These take effect
-    /// when the commit begins.
+    /// Objects that the transaction has locked, with the changes to their state in memory that take effect when the
+    /// commit is in progress.
     pub(super) turns: Vec<LockedObject>,
-    /// Byte ranges of the data outside of the vault that changes of the transaction make reachable.
+    /// Byte ranges of the data outside of the vault that the transaction makes reachable.
     pub(super) named: Vec<ByteRange>,
     /// Values that are dropped when the transaction is committed or dropped, such as reservations.
     pub(super) kept: Vec<Box<dyn Any>>,
 }
 
-/// Reservations in the directory of a vault for a transaction. Dropping releases them. The reference to the vault is
-/// weak, because the queue of the vault holds this value.
+/// Changes to the directory that are reserved for a transaction. Dropping releases the reservations. The transaction
+/// waits in the queue of the vault, so the reference to the vault is weak.
 pub(super) struct DirectoryReservations {
     vault: Weak<Inner>,
     made: Vec<Planned>,
@@ -47,7 +47,7 @@ pub(super) struct DirectoryReservations {
     gone: Vec<u64>,
 }
 
-/// A log object that a transaction has locked until its commit begins, and the action at that moment.
+/// An object that a transaction has locked until its commit is in progress, and the action at that moment.
 pub(super) struct LockedObject {
     pub object: u64,
     pub alone: Locked,
@@ -66,7 +66,7 @@ impl Drop for DirectoryReservations {
 }
 
 impl DirectoryReservations {
-    /// Returns empty reservations, for a transaction that creates, extends and deletes no objects.
+    /// Returns no reservations, for a transaction that does not change the directory.
     pub fn none(vault: &Inner) -> Self {
         Self { vault: vault.me.clone(), made: Vec::new(), gone: Vec::new() }
     }

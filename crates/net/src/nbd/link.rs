@@ -312,7 +312,7 @@ impl Link {
         self.flush_failed(&Error::new(ErrorKind::Io, words));
     }
 
-    /// Returns whether the disk is in service, and a description of the state of its connections; `None` in state `up`.
+    /// Returns whether the disk serves, and a description of its state. Returns `None` in normal operation.
     pub fn state_summary(&self) -> Option<(bool, String)> {
         let ago = |since: Mono| self.env.now().since(since).as_secs();
         let away = self.outage.get().map_or(0, ago);

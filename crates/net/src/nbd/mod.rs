@@ -221,7 +221,7 @@ fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info>
         // A payload in the log of unflushed changes has a buffer of its own. Any other payload may stay in the buffer
         // in which it arrived.
         buf_align: if keeps { 512 } else { 1 },
-        // If both this process and the server die, unflushed changes survive in the memory that the supervisor holds.
+        // If this process and the server die, unflushed changes survive in the memory that the supervisor keeps.
         survives_process: env.has_supervisor() && (keeps || has(TransmissionFlags::READ_ONLY)),
         fenced: !over_tcp || given.switch(&UNSAFE_REPLICA),
         ..Info::disk(size, block_size)

@@ -2,42 +2,42 @@
 
 use crate::draw::Ppm;
 
-/// Bytes of a sector. A disk writes a sector atomically, unless its profile differs.
+/// Length of a sector in bytes. A disk writes a sector atomically, unless its profile permits otherwise.
 pub const SECTOR: u64 = 512;
 
-/// Bytes of a physical sector of today's disks.
+/// Length in bytes of a physical sector of a present disk.
 pub const PHYSICAL: u64 = 4096;
 
-/// The byte that fills the part of a sector that a torn write destroyed.
+/// The byte with which a torn write fills the part of a sector that it has destroyed.
 pub const DAMAGE: u8 = 0xda;
 
-/// Types of disks, by the effect of a power cut.
+/// The type of a disk, which decides the effect of a power cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
     /// Sectors of 4 KiB, each atomic.
     Native4k,
     /// Sectors of 512 bytes, each atomic.
     Native512,
-    /// Sectors of 512 bytes in physical sectors of 4 KiB: a torn write damages neighbours that were not
-    /// written.
+    /// Sectors of 512 bytes in physical sectors of 4 KiB. A torn write damages neighbouring sectors to which it did
+    /// not write.
     Emulated512,
-    /// A sector that is being written may become garbage.
+    /// A sector that is being written at the power cut may become junk.
     NotAtomic,
-    /// The cache survives power cuts.
+    /// The cache of the disk survives power cuts.
     Protected,
-    /// Acknowledges flushes without doing them.
+    /// The disk acknowledges flushes without carrying them out.
     Liar,
-    /// Has less space than its size; so many bytes.
+    /// The disk has less space than its size: this number of bytes.
     Thin(u64),
 }
 
 impl Profile {
-    /// Returns the block size: start and length of each operation are multiples of it.
+    /// Returns the block size in bytes: offset and length of each operation are multiples of it.
     pub fn block_size(self) -> u32 {
         if self == Self::Native4k { 4096 } else { 512 }
     }
 
-    /// Returns the number of bytes that are written atomically.
+    /// Returns the number of bytes that the disk writes atomically.
     pub(super) fn atomic(self) -> u64 {
         if self == Self::Native4k { PHYSICAL } else { SECTOR }
     }
@@ -53,49 +53,49 @@ impl Profile {
     }
 }
 
-/// Fault rates, in a million operations of the sort concerned.
+/// Fault rates of a disk, each in a million operations of its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
-    /// A sector cannot be read until it is written anew.
+    /// Rate of operations that make a sector unreadable until the next write to it.
     pub read_error: Ppm,
-    /// A write fails, possibly after a part took effect.
+    /// Rate of writes that fail, perhaps after a part has taken effect.
     pub write_error: Ppm,
-    /// A flush fails and the cache is lost; the next flush succeeds.
+    /// Rate of flushes that fail and lose the cache; the next flush succeeds.
     pub flush_error: Ppm,
-    /// An answer comes late.
+    /// Rate of operations that complete late.
     pub stall: Ppm,
-    /// An answer of a flush comes late.
+    /// Rate of flushes that complete late.
     pub late_flush: Ppm,
-    /// An answer never comes.
+    /// Rate of operations that never complete.
     pub hang: Ppm,
-    /// A bit of a sector flips on the medium.
+    /// Rate of operations that flip a bit of a sector on the medium.
     pub rot: Ppm,
-    /// A write is acknowledged and lost.
+    /// Rate of writes that are acknowledged and lost.
     pub lost_write: Ppm,
-    /// A write goes to another address.
+    /// Rate of writes that go to another address.
     pub misdirected: Ppm,
 }
 
 /// Configuration of a simulated disk.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
-    /// Size in bytes.
+    /// Size of the disk in bytes.
     pub size: u64,
-    /// Its type, by the effect of a power cut.
+    /// Type of the disk, which decides the effect of a power cut.
     pub profile: Profile,
-    /// Its fault rates.
+    /// Fault rates of the disk.
     pub faults: Faults,
-    /// Whether it supports zeroing of ranges.
+    /// Whether the disk can zero a range without data.
     pub zeroes: bool,
-    /// Whether a discard does anything.
+    /// Whether a discard has an effect on the disk.
     pub discard: bool,
     /// Whether discarded bytes read as zeros.
     pub discard_zeroes: bool,
-    /// The fastest answer, in nanoseconds.
+    /// Shortest time of an operation, in nanoseconds.
     pub least_ns: u64,
-    /// The slowest answer that is not late, in nanoseconds.
+    /// Longest time of an operation that is not late, in nanoseconds.
     pub most_ns: u64,
-    /// How often an answer is followed by a write-back of one cached sector to the medium.
+    /// Rate of operations after which the disk moves one cached sector to the medium.
     pub destage: Ppm,
 }
 
@@ -116,24 +116,24 @@ impl DiskConfig {
     }
 }
 
-/// The choice of writes that survive a power cut, among those that are not durable.
+/// The choice of the writes that survive a power cut, among those that are not durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CutPolicy {
-    /// None.
+    /// No write survives.
     DropAll,
-    /// All, including those in flight.
+    /// All writes survive, including those in flight.
     KeepAll,
-    /// Those that completed first.
+    /// The writes that completed first survive.
     Prefix,
-    /// Those that completed last.
+    /// The writes that completed last survive.
     Reverse,
-    /// All but one.
+    /// All writes but one survive.
     OmitOne,
-    /// One.
+    /// One write survives.
     KeepOne,
-    /// A drawn choice, by write.
+    /// A random set of whole writes survives.
     Random,
-    /// A drawn choice by sector: writes are torn wherever the profile allows it.
+    /// A random set of sectors survives: writes are torn wherever the profile permits it.
     Torn,
 }
 

@@ -1,4 +1,4 @@
-//! Changes to a disk that a test makes directly, besides the faults drawn from the seed.
+//! Changes that a test makes to a disk directly, besides the faults that follow from the seed.
 
 use std::rc::Rc;
 
@@ -8,18 +8,18 @@ use super::store::{Payload, Pending, Store};
 use super::{DiskConfig, Faults, Flight, SECTOR, SimDisk, sectors};
 use crate::SimWorld;
 
-/// The content of a disk at one moment, medium and cache.
+/// The content of a disk at one moment: its medium and its cache.
 #[derive(Clone)]
 pub struct Image(Store);
 
 impl Image {
-    /// Returns the writes that a power cut at that moment could lose, in the order in which they completed.
+    /// Returns the writes that a power cut at the moment of the image could lose, in the order of their completion.
     pub fn open_writes(&self) -> Vec<u64> {
         self.0.writes_in_order(&[])
     }
 
-    /// Returns the image after a power cut. For each open write the sectors survive for which `keeps` returns
-    /// `true`, given the number of the write and of the sector.
+    /// Returns the image after a power cut. A sector of a write that is not durable survives if `keeps` returns
+    /// `true`; its arguments are the numbers of the write and of the sector.
     #[must_use]
     pub fn cut(&self, keeps: impl Fn(u64, u64) -> bool) -> Self {
         let mut store = self.0.clone();
@@ -34,13 +34,13 @@ impl Image {
 }
 
 impl SimDisk {
-    /// Drops the cache, as a failed flush does. The next flush succeeds.
+    /// Drops the cache of the disk, as a failed flush does. The next flush succeeds.
     pub fn lose_cache(&self) {
         self.lossy.set(true);
         self.store.borrow_mut().drop_cache();
     }
 
-    /// Flips a bit of the byte at `offset` on the medium; `false` if nothing was ever written there.
+    /// Flips a bit of the byte at `offset` on the medium. Returns `false` if nothing was written there yet.
     pub fn rot(&self, offset: u64) -> bool {
         self.store.borrow_mut().rot(offset / SECTOR, offset % SECTOR)
     }

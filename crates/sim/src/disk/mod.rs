@@ -1,12 +1,12 @@
-//! A disk with a volatile cache. All of its delays and faults follow from the seed.
+//! A simulated disk with a volatile cache. All of its delays and faults follow from the seed.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | requests: their delays and faults |
+//! | `mod.rs` | operations: their delays and faults |
 //! | `store.rs` | the medium, the cache, and the effect of a power cut on them |
-//! | `config.rs` | profiles, faults and the policies of a power cut |
+//! | `config.rs` | profiles, fault rates, and the policies of a power cut |
 //! | `hand.rs` | changes that a test makes directly |
-//! | `plug.rs` | disks by path, and their open handles |
+//! | `plug.rs` | the disks of a world by path, and their open handles |
 
 mod config;
 mod hand;
@@ -35,10 +35,10 @@ pub use config::{CutPolicy, DAMAGE, DiskConfig, Faults, PHYSICAL, Profile, SECTO
 pub use hand::Image;
 pub(crate) use plug::Disks;
 
-/// How many of a million writes of several sectors take effect in two steps.
+/// Number of writes among a million, of several sectors each, that take effect in two steps.
 const TWO_STEPS: u32 = 250_000;
 
-/// A simulated disk.
+/// A simulated disk with its operations in flight.
 pub struct SimDisk {
     me: Weak<Self>,
     name: String,
@@ -50,34 +50,34 @@ pub struct SimDisk {
     flights: RefCell<BTreeMap<u64, Flight>>,
     outcomes: RefCell<BTreeMap<u64, Outcome>>,
     next: Cell<u64>,
-    /// How often each sort of operation on each place was seen. The number is part of the key of the
-    /// operation's draws, so that they stay the same when another operation is removed from the run.
+    /// Number of earlier operations of the same type on the same range. The number is a part of the key of an
+    /// operation's random numbers, so that these do not change when another operation is removed from the run.
     seen: RefCell<BTreeMap<u64, u64>>,
     fates: Stream,
     cuts: Stream,
     openers: plug::Openers,
     lossy: Cell<bool>,
-    /// Bytes of its file, if it was truncated.
+    /// Size in bytes of the disk's file if the file was truncated.
     short: Cell<Option<u64>>,
     reads: Cell<u64>,
 }
 
-/// An operation in flight. It owns its buffer.
+/// An operation in flight on a disk, with its buffer.
 struct Flight {
     io: DiskIo,
-    /// The key of its draws.
+    /// The key of the operation's random numbers.
     key: u64,
     submitted: u64,
     waiter: Waiter,
     abandoned: bool,
     hung: bool,
-    /// Whether the first of its two steps was made.
+    /// Whether the first of the operation's two steps has taken effect.
     half: bool,
-    /// Whether a read is answered with junk.
+    /// Whether the operation, a read, returns junk.
     garbled: bool,
 }
 
-/// The fault of an operation.
+/// The fault that an operation of a disk has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Fine,
@@ -86,12 +86,12 @@ enum Fate {
     Misdirected,
 }
 
-/// The two moments of an operation.
+/// The two events of an operation: the first of its two steps, and its completion.
 const HALF: u64 = 0;
 const WHOLE: u64 = 1;
 
 impl SimDisk {
-    /// Creates a blank disk in `world`. `number` keeps its draws independent of those of other disks.
+    /// Creates a disk without content in `world`. `number` makes its random numbers differ from those of other disks.
     pub fn new(world: &SimWorld, number: u64, config: DiskConfig) -> Rc<Self> {
         let clock = world.clock();
         Rc::new_cyclic(|me| Self {
@@ -115,22 +115,22 @@ impl SimDisk {
         })
     }
 
-    /// Returns its number, unique among the disks of its world.
+    /// Returns the number of the disk, unique in its world.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Returns its configuration.
+    /// Returns the configuration of the disk.
     pub fn config(&self) -> &DiskConfig {
         &self.config
     }
 
-    /// Sets the fault rates of later operations.
+    /// Sets the fault rates of operations that begin later.
     pub fn set_faults(&self, faults: Faults) {
         self.faults.set(faults);
     }
 
-    /// Truncates its file to `size` bytes. A write behind the end makes it longer again, with zeros between.
+    /// Truncates the disk's file to `size` bytes. A write past the end extends the file again, with zeros between.
     pub fn cut_short(&self, size: u64) {
         self.count(Count::DiskCut);
         self.lossy.set(true);
@@ -138,7 +138,7 @@ impl SimDisk {
         self.store.borrow_mut().forget_from(size / SECTOR);
     }
 
-    /// Whether an operation in flight changes bytes behind `size`.
+    /// Whether an operation in flight changes bytes past `size`.
     pub fn is_writing_behind(&self, size: u64) -> bool {
         let is_behind = |flight: &Flight| {
             let writes = !matches!(flight.io, DiskIo::Read { .. });
@@ -147,18 +147,18 @@ impl SimDisk {
         self.flights.borrow().values().any(is_behind)
     }
 
-    /// Extends its file to its configured size again, with zeros.
+    /// Extends the disk's file to its configured size again, with zeros.
     pub fn grow_back(&self) {
         self.short.set(None);
     }
 
-    /// Returns the size of its file in bytes.
+    /// Returns the size of the disk's file in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.short.get().unwrap_or(self.config.size)
     }
 
-    /// Makes the reads within `range` that are in flight now return junk. The caller must not use the answers
-    /// of a disk that was taken out of service.
+    /// Makes the reads of `range` that are in flight return junk. A device must not use the replies of a disk that
+    /// was taken out of service.
     pub fn garble_reads(&self, range: ByteRange) {
         for flight in self.flights.borrow_mut().values_mut() {
             let DiskIo::Read { offset, into } = &flight.io else { continue };
@@ -168,22 +168,22 @@ impl SimDisk {
         }
     }
 
-    /// Whether it has lost acknowledged data otherwise than in a power cut.
+    /// Whether the disk has lost acknowledged data other than in a power cut.
     pub fn is_lossy(&self) -> bool {
         self.lossy.get()
     }
 
-    /// Returns the number of reads that were begun.
+    /// Returns the number of reads that have begun on the disk.
     pub fn reads(&self) -> u64 {
         self.reads.get()
     }
 
-    /// Returns the number of unreadable sectors.
+    /// Returns the number of sectors of the disk that cannot be read.
     pub fn spoilt(&self) -> usize {
         self.store.borrow().spoilt()
     }
 
-    /// Returns descriptions of its operations in flight.
+    /// Returns descriptions of the disk's operations in flight.
     pub fn in_flight(&self) -> Vec<String> {
         let flights = self.flights.borrow();
         flights.values().map(|flight| format!("{}: {:?}", self.name, flight.io)).collect()
@@ -207,7 +207,7 @@ impl SimDisk {
         self.clock.counters.add(count);
     }
 
-    /// Returns the random number of the operation with `key` for the purpose `what`.
+    /// Returns the random number of the operation with this key for the purpose `what`.
     fn draw(&self, key: u64, what: &'static str) -> u64 {
         self.fates.at(key ^ domain(what))
     }
@@ -269,7 +269,7 @@ impl SimDisk {
         Ticket::new(me, id)
     }
 
-    /// Whether a write that takes effect in part does so at `sector`.
+    /// Whether a write that takes effect in part takes effect at `sector`.
     fn is_in_half(&self, half: u64, sector: u64) -> bool {
         mix(half ^ (sector * SECTOR / self.config.profile.atomic())) & 1 == 1
     }
@@ -299,7 +299,7 @@ impl SimDisk {
         self.clock.schedule(at, Event::Fire(me, id << 1 | WHOLE));
     }
 
-    /// Returns the sectors and payload of the operation; `None` if it writes nothing.
+    /// Returns the sectors and the payload that the operation writes; `None` if it writes nothing.
     fn pending(&self, id: u64, flight: &Flight) -> Option<Pending> {
         let range = range_of(&flight.io)?;
         let payload = match &flight.io {
@@ -310,7 +310,7 @@ impl SimDisk {
         Some(Pending { write: id, sectors: sectors(range), payload })
     }
 
-    /// Makes some of the sectors of a write take effect before the rest.
+    /// Makes a part of a write's sectors take effect before the others.
     fn take_half(&self, id: u64) {
         let mut flights = self.flights.borrow_mut();
         let Some(flight) = flights.get_mut(&id) else { return };
@@ -474,7 +474,7 @@ impl SimDisk {
         Ok(len as usize)
     }
 
-    /// Carries out a discard. A disk that does not promise zeros applies it to any subset of its sectors.
+    /// Carries out a discard. A disk that does not guarantee zeros discards any subset of the sectors.
     fn carry_out_discard(&self, id: u64, flight: &Flight) -> Result<usize> {
         let pending = self.pending(id, flight).expect("the operation is a write");
         let half = self.draw(flight.key, "half");
@@ -496,8 +496,8 @@ impl SimDisk {
         }
     }
 
-    /// Cuts the power of this disk. Operations in flight fail. `policy` decides which writes survive that are
-    /// not durable.
+    /// Cuts the power of this disk. Operations in flight fail. `policy` selects the writes that survive, among those
+    /// that are not durable.
     pub fn power_cut(&self, policy: CutPolicy) {
         self.count(Count::PowerCut);
         let flights = self.flights.take();
@@ -532,8 +532,8 @@ impl SimDisk {
         self.openers.close_all();
     }
 
-    /// Handles the death of the process that used it. The kernel completes some of the operations in flight; it
-    /// never received the others.
+    /// Handles the death of the process that used the disk. The kernel completes a part of the operations in flight;
+    /// it has not received the others.
     pub(crate) fn process_died(&self) {
         self.flights.borrow_mut().retain(|id, flight| {
             let lands = flight.hung || self.draw(flight.key, "lands") & 1 == 1;
@@ -546,7 +546,7 @@ impl SimDisk {
         });
     }
 
-    /// Fails all hung operations, as if the cable was pulled.
+    /// Fails all operations that hang, as if the cable of the disk was removed.
     pub fn release(&self) {
         let mut flights = self.flights.borrow_mut();
         let hung: Vec<_> = flights.iter().filter(|(_, f)| f.hung).map(|(id, _)| *id).collect();

@@ -1,4 +1,4 @@
-//! Disks by path, and their open handles.
+//! The disks of a world by path, and their open handles.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use block::{ByteRange, Error, ErrorKind, Extent, Result};
 use super::SimDisk;
 use crate::counters::Count;
 
-/// The disks of a world, by path.
+/// The disks of a world, each under the path by which openings find it.
 #[derive(Default)]
 pub(crate) struct Disks(RefCell<BTreeMap<PathBuf, Rc<SimDisk>>>);
 
@@ -43,7 +43,7 @@ impl Disks {
     }
 }
 
-/// Counts of the open handles of a disk. A power cut resets them: older handles no longer count.
+/// Numbers of the open handles of a disk. A power cut sets them to zero: handles from before are no longer counted.
 #[derive(Default)]
 pub(super) struct Openers {
     writers: Cell<u32>,
@@ -78,8 +78,8 @@ impl SimDisk {
         }
     }
 
-    /// Opens it, for one writer or for many readers. Opening for writing fails until the kernel has completed
-    /// the last operation of earlier handles. `created`: whether this open created the disk.
+    /// Opens the disk, for one writer or for several readers. An opening for writing fails until the kernel has
+    /// completed the last operation of earlier handles. `created` is whether this opening creates the disk.
     pub(crate) fn open(self: &Rc<Self>, open: &Open, created: bool) -> Result<Rc<dyn Storage>> {
         let openers = &self.openers;
         let shared = open.read_only && openers.writers.get() == 0;

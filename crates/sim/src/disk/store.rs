@@ -1,4 +1,4 @@
-//! The medium of a disk and the volatile cache in front of it, in sectors. No clock, no requests.
+//! The medium of a disk and the volatile cache before the medium, in sectors. Without clock and operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::draw::{Stream, mix};
 
 const PER_PAGE: u64 = PHYSICAL / SECTOR;
 
-/// The bytes of a write.
+/// The payload of a write: bytes or zeros.
 #[derive(Clone, Debug)]
 pub(super) enum Payload {
     Zero,
@@ -18,7 +18,7 @@ pub(super) enum Payload {
 }
 
 impl Payload {
-    /// Returns the bytes of its `n`-th sector; `None` for zeros.
+    /// Returns the bytes of sector number `n` of the payload; `None` for zeros.
     fn sector(&self, n: u64) -> Option<&[u8]> {
         match self {
             Self::Zero => None,
@@ -27,7 +27,7 @@ impl Payload {
     }
 }
 
-/// A write, or its part in some sectors.
+/// A write in the cache, or its part in some sectors.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub write: u64,
@@ -35,21 +35,21 @@ pub(super) struct Pending {
     pub payload: Payload,
 }
 
-/// Bytes of one sector in the cache.
+/// A version of one sector in the cache.
 #[derive(Clone, Debug)]
 struct Version {
     write: u64,
-    /// Number of the sector within the payload.
+    /// Number of the sector in the payload of its write.
     index: u64,
     payload: Payload,
-    /// The number of the event that completed its write.
+    /// Number of the event that completed the write of this version; `None` before.
     completed: Option<u64>,
 }
 
 #[derive(Clone, Default)]
 pub(super) struct Store {
     medium: BTreeMap<u64, Box<[u8; PHYSICAL as usize]>>,
-    /// By sector, in the order in which they took effect: reads return the last.
+    /// The versions of each sector in the order in which they took effect. A read returns the last version.
     cache: BTreeMap<u64, Vec<Version>>,
     unreadable: BTreeSet<u64>,
 }
@@ -68,7 +68,7 @@ impl Store {
         Some(&page[(sector % PER_PAGE * SECTOR) as usize..][..SECTOR as usize])
     }
 
-    /// Whether a sector reads as zeros.
+    /// Whether a read of the sector returns zeros.
     pub fn is_zero(&self, sector: u64) -> bool {
         let mut bytes = [0; SECTOR as usize];
         self.read(sector, &mut bytes);
@@ -85,7 +85,8 @@ impl Store {
         put(&mut page[(sector % PER_PAGE * SECTOR) as usize..][..SECTOR as usize], bytes);
     }
 
-    /// Turns all sectors from `sector` on to zeros, on the medium and in the cache: the file was truncated.
+    /// Makes all sectors from `sector` on zeros, on the medium and in the cache, because the disk's file was
+    /// truncated.
     pub fn forget_from(&mut self, sector: u64) {
         self.cache.split_off(&sector);
         let kept: Vec<u64> = self.medium.keys().copied().collect();
@@ -93,7 +94,7 @@ impl Store {
         (sector..last).for_each(|sector| self.settle(sector, None));
     }
 
-    /// Puts the write into the cache, in those of its sectors for which `which` returns `true`.
+    /// Adds the write to the cache, in each of its sectors for which `which` returns `true`.
     pub fn apply(&mut self, pending: &Pending, which: impl Fn(u64) -> bool) {
         for sector in pending.sectors.clone().filter(|sector| which(*sector)) {
             let index = sector - pending.sectors.start;
@@ -103,7 +104,7 @@ impl Store {
         }
     }
 
-    /// Marks the write as completed by event number `at`.
+    /// Records that the event number `at` has completed the write.
     pub fn complete(&mut self, pending: &Pending, at: u64) {
         for sector in pending.sectors.clone() {
             let versions = self.cache.get_mut(&sector).into_iter().flatten();
@@ -113,14 +114,14 @@ impl Store {
         }
     }
 
-    /// Marks every cached write that has not completed yet as completed by event number `at`.
+    /// Records that the event number `at` has completed every cached write that was not completed before.
     pub fn complete_all(&mut self, at: u64) {
         for version in self.cache.values_mut().flatten() {
             version.completed.get_or_insert(at);
         }
     }
 
-    /// Puts the `n`-th cached version of a sector onto the medium. Earlier versions are dropped.
+    /// Moves version number `n` of a cached sector to the medium, and drops earlier versions of the sector.
     fn persist(&mut self, sector: u64, n: usize) {
         let Some(versions) = self.cache.get_mut(&sector) else { return };
         let version =
@@ -131,7 +132,7 @@ impl Store {
         self.settle(sector, version.payload.sector(version.index));
     }
 
-    /// Makes one write durable, and drops the versions that it replaced.
+    /// Moves one write to the medium, and drops the versions that it has replaced.
     pub fn persist_write(&mut self, pending: &Pending) {
         for sector in pending.sectors.clone() {
             let versions = self.cache.get(&sector);
@@ -142,7 +143,7 @@ impl Store {
         }
     }
 
-    /// Makes durable the writes that had completed before `submitted`, and no others.
+    /// Moves the writes to the medium that completed before `submitted`, and no others.
     pub fn flush(&mut self, submitted: u64) {
         let covered = |version: &Version| version.completed.is_some_and(|at| at < submitted);
         let newest = |versions: &Vec<Version>| versions.iter().rposition(covered);
@@ -153,13 +154,13 @@ impl Store {
         }
     }
 
-    /// Drops the cache, as after a failed flush.
+    /// Drops all cached versions, as after a failed flush.
     pub fn drop_cache(&mut self) {
         self.cache.clear();
     }
 
-    /// Puts a drawn version of the first cached sector from `near` on onto the medium, with the other sectors
-    /// of the same write in the same unit of `unit` sectors. Earlier versions are dropped (overtaken).
+    /// Moves a random version of the first cached sector from `near` on to the medium, with the other sectors of the
+    /// same write in the same unit of `unit` sectors. Drops earlier versions of these sectors.
     pub fn destage(&mut self, near: u64, draw: u64, unit: u64, counters: &Counters) {
         let found = self.cache.range(near..).next().or_else(|| self.cache.first_key_value());
         let Some((sector, versions)) = found else { return };
@@ -176,12 +177,12 @@ impl Store {
         }
     }
 
-    /// Makes a sector unreadable until it is written to the medium.
+    /// Makes a sector unreadable, until a write to it reaches the medium.
     pub fn spoil(&mut self, sector: u64) {
         self.unreadable.insert(sector);
     }
 
-    /// Whether a sector that is not in the cache cannot be read.
+    /// Whether a read of a sector fails, because it is unreadable and not in the cache.
     pub fn is_spoilt(&self, sector: u64) -> bool {
         self.unreadable.contains(&sector) && !self.cache.contains_key(&sector)
     }
@@ -191,7 +192,7 @@ impl Store {
         self.unreadable.len()
     }
 
-    /// Flips a bit of a sector on the medium; `false` if the sector has no place there.
+    /// Flips a bit of a sector on the medium. Returns `false` if the medium does not have the sector.
     pub fn rot(&mut self, sector: u64, draw: u64) -> bool {
         let Some(page) = self.medium.get_mut(&(sector / PER_PAGE)) else { return false };
         let byte = sector % PER_PAGE * SECTOR + draw % SECTOR;
@@ -199,7 +200,7 @@ impl Store {
         true
     }
 
-    /// Returns the bytes that are allocated on the medium and in the cache, with the sectors `more`.
+    /// Returns the number of bytes that are allocated on the medium and in the cache, and in the sectors `more`.
     pub fn allocated(&self, more: Range<u64>) -> u64 {
         let mut pages: BTreeSet<u64> = self.medium.keys().copied().collect();
         pages.extend(self.cache.keys().map(|sector| sector / PER_PAGE));
@@ -207,13 +208,13 @@ impl Store {
         pages.len() as u64 * PHYSICAL
     }
 
-    /// Whether the sector is allocated, even if it has zeros.
+    /// Whether the sector is allocated. An allocated sector may have zeros.
     pub fn is_mapped(&self, sector: u64) -> bool {
         self.medium.contains_key(&(sector / PER_PAGE)) || self.cache.contains_key(&sector)
     }
 
-    /// Cuts the power. `cut` draws which cached sectors survive, and which sectors of the writes `in_flight`.
-    /// `is_open` returns whether a sector of a write in flight has not taken effect yet.
+    /// Cuts the power. `cut` selects the cached sectors that survive, and the sectors of the writes `in_flight` that
+    /// do. `is_open` returns whether a sector of a write in flight has not taken effect yet.
     pub fn cut(
         &mut self,
         cut: &Cut,
@@ -246,7 +247,7 @@ impl Store {
         self.damage(cut.profile, &torn, counters);
     }
 
-    /// Cuts the power. The sectors of cached writes survive for which `keeps` returns `true`.
+    /// Cuts the power. A sector of a cached write survives if `keeps` returns `true`.
     pub fn keep(&mut self, keeps: impl Fn(u64, u64) -> bool) {
         for (sector, versions) in std::mem::take(&mut self.cache) {
             let kept = versions.iter().rfind(|version| keeps(version.write, sector));
@@ -264,7 +265,7 @@ impl Store {
         self.medium.iter().fold(0, |sum, (at, bytes)| page(mix(sum ^ at), &bytes[..]))
     }
 
-    /// Returns every write that is not durable, in the order of completion; those in flight come last.
+    /// Returns every write that is not durable, in the order of completion, with the writes in flight last.
     pub fn writes_in_order(&self, in_flight: &[Pending]) -> Vec<u64> {
         let cached = self.cache.values().flatten();
         let mut order: Vec<_> =
@@ -306,18 +307,18 @@ fn put(into: &mut [u8], bytes: Option<&[u8]>) {
     }
 }
 
-/// Parameters of a power cut.
+/// The parameters of a power cut.
 pub(super) struct Cut {
     pub policy: CutPolicy,
     pub profile: Profile,
     pub draw: Stream,
 }
 
-/// The writes that a power cut keeps.
+/// The choice of the writes that a power cut keeps.
 struct Keep {
-    /// `None`: a choice by write and unit.
+    /// A set of kept writes; `None` for a random choice for each write and unit.
     writes: Option<BTreeSet<u64>>,
-    /// Number of sectors that survive or vanish together.
+    /// Number of consecutive sectors that survive or are lost together.
     unit: u64,
     key: u64,
 }
@@ -355,7 +356,7 @@ impl Keep {
     }
 }
 
-/// For each write, how many sectors a power cut kept.
+/// For each write, the number of its sectors that a power cut has kept.
 #[derive(Default)]
 struct Torn(BTreeMap<u64, TornWrite>);
 

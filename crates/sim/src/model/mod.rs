@@ -1,10 +1,10 @@
-//! A model of a volume. It checks every read, before and after failures, against the allowed results.
+//! The model of a volume: it checks the bytes of every read against the permitted results, before and after failures.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the volume: begin and end of requests, power cuts, deaths of processes |
 //! | `register.rs` | one sector: the versions that a read may return |
-//! | `stamp.rs` | payloads that identify the write of each sector |
+//! | `stamp.rs` | payloads in which each sector identifies its write |
 
 mod register;
 mod stamp;
@@ -23,30 +23,30 @@ use register::{End, FIRST, Flaw, Register, Version};
 
 pub use stamp::{Content, Stamp};
 
-/// The guarantees that a volume must keep.
+/// The guarantees that a volume must keep in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Promise {
-    /// The contract of a device.
+    /// All guarantees of the contract of a device.
     Full,
-    /// As full, but a torn write may have left damage.
+    /// All guarantees, except that a torn write may damage a sector.
     Damage,
-    /// Writes may be lost, so that older bytes come back; but never bytes of another sector, and never a
-    /// mixture.
+    /// Acknowledged writes may be lost, so that older bytes return; but a sector never has bytes of another sector,
+    /// nor a mixture of two writes.
     Lossy,
-    /// As lossy; but blocks are remapped below, so that older bytes may be those of another block.
+    /// As [`Self::Lossy`]; but a device below remaps blocks, so the older bytes may be those of another block.
     Displaced,
-    /// No guarantee about bytes: a disk below corrupts them and no device verifies them.
+    /// No guarantee about bytes: a disk below corrupts them, and no device verifies them.
     Nothing,
 }
 
-/// A rule for the answers of a volume.
+/// A rule for the replies of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// Every sector of 512 bytes behaves as if requests came one after the other.
+    /// On every sector of 512 bytes, requests take effect as if one after the other.
     Order,
-    /// A sector holds bytes that were written to that sector.
+    /// A sector has only bytes that were written to the same sector.
     Place,
-    /// A sector is written atomically.
+    /// A write to a sector takes effect completely or not at all.
     Whole,
     /// Writes that a flush or FUA made durable survive a power cut.
     Durable,
@@ -72,9 +72,9 @@ impl fmt::Display for Rule {
 /// A violation of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrong {
-    /// The rule.
+    /// The rule that is violated.
     pub rule: Rule,
-    /// The sector and its content.
+    /// The sector, and its content in words.
     pub words: String,
 }
 
@@ -84,22 +84,22 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The effect of a request on the bytes.
+/// The effect of a request on the bytes of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// Stores a payload.
+    /// The range gets a payload.
     Write,
-    /// Writes zeros.
+    /// The range becomes zeros.
     Zero,
-    /// Makes each sector zeros, or leaves it.
+    /// Each sector of the range becomes zeros, or stays unchanged.
     Discard,
 }
 
-/// A change in flight.
+/// The number of a change in flight.
 #[derive(Debug)]
 pub struct Changing(u64);
 
-/// A read, status or flush in flight.
+/// The moment at which a read, block status or flush in flight was submitted.
 #[derive(Debug)]
 pub struct Looking(u64);
 
@@ -109,21 +109,21 @@ pub struct Model {
     now: Cell<u64>,
     next: Cell<u64>,
     registers: RefCell<Vec<Register>>,
-    /// The initial content of sectors that were not zero.
+    /// The initial content of sectors that were not zeros.
     first: RefCell<BTreeMap<u64, Box<[u8]>>>,
     changes: RefCell<BTreeMap<u64, Range<u64>>>,
     looks: RefCell<BTreeSet<u64>>,
-    /// Writes that completed before this moment are durable.
+    /// Moment of the latest flush that succeeded: writes that completed before it are durable.
     flushed: Cell<u64>,
-    /// The moment of the first failed flush.
+    /// Moment of the first failed flush; `None` if none has failed.
     flush_failed: Cell<Option<u64>>,
     promise: Cell<Promise>,
-    /// Whether copies below may fail beyond redundancy.
+    /// Whether more copies below may fail than redundancy can mask.
     copies_fail: Cell<bool>,
 }
 
 impl Model {
-    /// Creates the model of a volume of `size` bytes, all zero. Its number `volume` is in every payload.
+    /// Creates the model of a volume of `size` zeros. Its number `volume` is a part of every payload.
     pub fn new(volume: u64, size: u64) -> Self {
         Self {
             volume,
@@ -140,7 +140,7 @@ impl Model {
         }
     }
 
-    /// Records the initial content of a range, from a read before any change.
+    /// Records the initial content of a range, from a read before the first change.
     pub fn learn(&self, range: ByteRange, bytes: &[u8]) {
         let mut registers = self.registers.borrow_mut();
         for (sector, bytes) in sectors(range).zip(bytes.chunks_exact(SECTOR as usize)) {
@@ -151,7 +151,7 @@ impl Model {
         }
     }
 
-    /// Classifies the bytes read from a sector.
+    /// Returns the content of a sector that the bytes of a read are.
     fn content(&self, sector: u64, bytes: &[u8]) -> Content {
         match self.first.borrow().get(&sector) {
             Some(first) if **first == *bytes => Content::First,
@@ -159,13 +159,13 @@ impl Model {
         }
     }
 
-    /// Sets the guarantees for later reads.
+    /// Sets the guarantees that the replies to later reads must keep.
     pub fn demand(&self, promise: Promise) {
         self.promise.set(promise);
     }
 
-    /// Allows more failures than the copies below can mask. A member that has a write may then be lost before the write fails
-    /// on the others, after a read has returned its data.
+    /// Permits more failures than the copies below can mask. Then a member with a write may be lost before the write
+    /// fails on the other members, after a read has returned the payload.
     pub fn let_copies_fail(&self) {
         self.copies_fail.set(true);
     }
@@ -190,7 +190,7 @@ impl Model {
         Changing(write)
     }
 
-    /// Fills the buffer of a write with its payload.
+    /// Fills the buffer of a write with the payload of the change.
     pub fn fill(&self, changing: &Changing, into: &mut [u8]) {
         let sectors = self.changes.borrow()[&changing.0].clone();
         for (sector, into) in sectors.zip(into.chunks_exact_mut(SECTOR as usize)) {
@@ -198,7 +198,7 @@ impl Model {
         }
     }
 
-    /// Records the end of a change; `ok`: whether it succeeded.
+    /// Records the end of a change. `ok` is whether the change succeeded.
     pub fn end(&self, changing: Changing, ok: bool) {
         let at = self.tick();
         let end = match ok {
@@ -213,8 +213,8 @@ impl Model {
         }
     }
 
-    /// Records that the result of a change stays unknown. If it has an effect, it has it before any request
-    /// that is submitted from now on.
+    /// Records that the result of a change will stay unknown. If the change has an effect, it has the effect before
+    /// any request that is submitted later.
     pub fn lost(&self, changing: Changing) {
         let at = self.tick();
         let sectors = self.changes.borrow_mut().remove(&changing.0);
@@ -249,10 +249,10 @@ impl Model {
         Ok(())
     }
 
-    /// Checks the answer of a block status: extents reported as zero must read as zeros.
+    /// Checks the reply to a block status: extents that it reports as zeros must read as zeros.
     ///
     /// # Errors
-    /// The rule that the answer breaks.
+    /// The rule that the reply breaks.
     pub fn judge_status(
         &self,
         looking: Looking,
@@ -289,10 +289,10 @@ impl Model {
         Looking(self.tick())
     }
 
-    /// Checks the result of a flush; `ok`: whether it succeeded.
+    /// Checks the result of a flush. `ok` is whether the flush succeeded.
     ///
     /// # Errors
-    /// If it succeeded although it was submitted after another flush had failed.
+    /// An error if the flush succeeded although it was submitted after another flush had failed.
     pub fn flushed(&self, flush: Looking, ok: bool) -> Result<(), Wrong> {
         if !ok {
             self.flush_failed.set(self.flush_failed.get().or(Some(self.tick())));
@@ -306,7 +306,7 @@ impl Model {
         Ok(())
     }
 
-    /// Records a power cut. Requests in flight will not be answered.
+    /// Records a power cut. Requests in flight will never be answered.
     pub fn power_cut(&self) {
         let at = self.tick();
         self.forget_open();
@@ -315,8 +315,8 @@ impl Model {
         }
     }
 
-    /// Records that the process died and its successor has the disks. Writes that were in flight have landed or
-    /// never will.
+    /// Records that the process died, and that its successor has opened the disks. Writes that were in flight have
+    /// landed, or never will.
     pub fn restarted(&self) {
         let at = self.tick();
         self.forget_open();

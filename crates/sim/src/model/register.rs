@@ -1,34 +1,33 @@
-//! One sector as a register with versions, of which a read may return some.
+//! The model of one sector: a register with versions, and the check which of them a read may return.
 //!
-//! A version is a write, with all the reads that returned it. `first` is the earliest end of any of these
-//! requests, `last` the latest begin. One version must come before another if a request of the first had ended
-//! before a request of the other began. A history is linearizable exactly if no two versions must each come
-//! before the other (Gibbons and Korach, "Testing shared memories", for registers in which every write is
-//! unique).
+//! A version is a write, with all reads that returned its bytes. `first` is the earliest end of any of these
+//! requests, `last` the latest begin. Version A must come before version B if a request of A had ended before a
+//! request of B began. A history is linearizable exactly if there are no two versions of which each must come before
+//! the other (Gibbons and Korach, "Testing shared memories", for registers in which every write is unique).
 
-/// The end of a version that has not ended.
+/// The end of a version that is not answered yet.
 const NEVER: u64 = u64::MAX;
 
-/// The write number of the initial content.
+/// The number of the write that stands for the initial content.
 pub(super) const FIRST: u64 = 0;
 
-/// A write, as seen by one sector.
+/// A version of a sector: a write to the sector, with the reads that returned its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Version {
     pub write: u64,
     pub zero: bool,
     first: u64,
     last: u64,
-    /// The moment at which the write was answered. Flushes submitted later cover it.
+    /// Moment at which the write was answered. A flush that is submitted later covers the write.
     completed: u64,
     fua: bool,
-    /// Whether it failed. No flush has to cover it.
+    /// Whether the write failed. No flush needs to cover a failed write.
     failed: bool,
-    /// Whether it may have had no effect.
+    /// Whether the write may have had no effect on the sector.
     optional: bool,
-    /// Whether a read has shown that it had an effect.
+    /// Whether a read has shown that the write had an effect.
     shown: bool,
-    /// Whether it is one of the versions that the last power cut can have left.
+    /// Whether the version may be the one that the last power cut has left.
     survivor: bool,
 }
 
@@ -36,22 +35,23 @@ pub(super) struct Version {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Answered,
-    /// It failed: it may have an effect, even later.
+    /// The write failed. It may have an effect, even later.
     Failed,
-    /// As `Failed`, on a redundant device that lost a copy meanwhile: a read may have shown an effect that is gone.
+    /// The write failed on a redundant device that lost a copy before its end. An effect that a read has shown may
+    /// not exist any more.
     Revoked,
-    /// Its answer was lost: it may have had an effect, but not after requests that are submitted later.
+    /// The reply was lost. The write may have had an effect, but none after requests that are submitted later.
     Lost,
 }
 
-/// The reason why a read is wrong.
+/// The reason why the bytes of a read are wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flaw {
-    /// The version was replaced by that write.
+    /// The version was replaced by that write before the read began.
     Replaced(u64),
-    /// The last power cut should have left a newer version.
+    /// The last power cut must have left a newer version.
     Undone,
-    /// The sector has no version of that write.
+    /// The sector has no version with the bytes of that write.
     Unknown,
 }
 
@@ -84,17 +84,17 @@ impl Version {
     }
 }
 
-/// The versions that a sector may have, with the known constraints on their order.
+/// The versions that a sector may have, with the facts about their order.
 #[derive(Clone, Debug)]
 pub(super) struct Register {
     versions: Vec<Version>,
-    /// The writes that cannot have survived the last power cut.
+    /// Writes that cannot have survived the last power cut.
     undone: Vec<u64>,
     zero_undone: bool,
 }
 
 impl Register {
-    /// Creates a sector before its first write. `zero`: whether it has zeros.
+    /// Creates the model of a sector before its first write. `zero` is whether the sector reads as zeros.
     pub fn new(zero: bool) -> Self {
         let blank = Version {
             first: 0,
@@ -128,7 +128,7 @@ impl Register {
         }
     }
 
-    /// Checks a read that began at `start`, ended at `end` and returned the version `write`.
+    /// Checks a read from `start` to `end` that returned the bytes of the write `write`.
     pub fn read(&mut self, write: u64, start: u64, end: u64) -> Result<(), Flaw> {
         let Some(n) = self.versions.iter().position(|v| v.write == write) else {
             return Err(if self.undone.contains(&write) { Flaw::Undone } else { Flaw::Unknown });
@@ -138,7 +138,8 @@ impl Register {
         Ok(())
     }
 
-    /// Checks a read that returned zeros. If several versions match, the constraints stay as they are.
+    /// Checks a read from `start` to `end` that returned zeros. If several versions are zeros, the order of the
+    /// versions stays unknown.
     pub fn read_zero(&mut self, start: u64, end: u64) -> Result<(), Flaw> {
         let mut found = None;
         let mut flaw = if self.zero_undone { Flaw::Undone } else { Flaw::Unknown };
@@ -154,7 +155,8 @@ impl Register {
         Ok(())
     }
 
-    /// Returns the version with the read from `start` to `end` added to it.
+    /// Returns the version number `n` with a read from `start` to `end` added. Fails if the version cannot have been
+    /// read then.
     fn try_read(&self, n: usize, start: u64, end: u64) -> Result<Version, Flaw> {
         let mut seen = self.versions[n];
         seen.first = seen.first.min(end);
@@ -176,7 +178,8 @@ impl Register {
         }
     }
 
-    /// Handles a power cut at `at`. It leaves one of the versions that need not come before a durable one.
+    /// Records a power cut at the moment `at`. It leaves one of the versions that need not come before a durable
+    /// version.
     pub fn power_cut(&mut self, flushed: u64, at: u64) {
         let durable: Vec<_> =
             self.versions.iter().filter(|v| v.counts() && v.is_durable(flushed)).copied().collect();
@@ -208,8 +211,8 @@ impl Register {
         self.versions = left;
     }
 
-    /// Handles the death of the process. At `at` its writes in flight have landed or never will. Only answered
-    /// writes must have landed, even if a read had shown others.
+    /// Records the death of the process. At the moment `at` its writes in flight have landed, or never will. Only
+    /// answered writes must have landed, even if a read had shown the effect of others.
     pub fn restarted(&mut self, at: u64) {
         for version in self.versions.iter_mut().filter(|v| v.completed == NEVER) {
             version.first = at;
@@ -220,7 +223,7 @@ impl Register {
         }
     }
 
-    /// Drops versions that no read can return any more. No open read began before `oldest_read`.
+    /// Removes versions that no read can return any more. No read in flight began before `oldest_read`.
     pub fn forget(&mut self, flushed: u64, oldest_read: u64) {
         const ENOUGH: usize = 8;
         if self.versions.len() <= ENOUGH {

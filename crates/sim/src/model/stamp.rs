@@ -1,4 +1,4 @@
-//! Payloads that identify themselves: volume, sector and write can be read from any sector.
+//! Payloads that identify themselves: each sector of a payload contains the numbers of its volume, sector and write.
 
 use std::fmt;
 
@@ -9,27 +9,27 @@ const WORDS: usize = SECTOR as usize / 8;
 const HEAD: usize = 4;
 const MAGIC: u64 = u64::from_be_bytes(*b"cairnsim");
 
-/// The identity of a payload.
+/// The identity of the payload of one sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// The number of the volume.
+    /// Number of the volume, chosen by the creator of the model.
     pub volume: u64,
-    /// The number of the sector.
+    /// Number of the sector in the volume.
     pub sector: u64,
-    /// The number of the write.
+    /// Number of the write, unique in the volume.
     pub write: u64,
 }
 
-/// The content of a sector.
+/// The content of a sector, as its bytes show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Zeros.
     Zero,
     /// The complete payload of one write.
     Stamp(Stamp),
-    /// The initial content.
+    /// The content that the sector had before the first write.
     First,
-    /// Bytes of that write, and other bytes.
+    /// Bytes of the payload of that write, mixed with other bytes.
     Mixture(Stamp),
     /// Damage by a torn write.
     Damage,
@@ -49,7 +49,7 @@ impl Stamp {
         }
     }
 
-    /// Fills a sector with the payload.
+    /// Fills the bytes of a sector with the payload.
     pub fn put(self, into: &mut [u8]) {
         for (n, bytes) in into.chunks_exact_mut(8).enumerate() {
             bytes.copy_from_slice(&self.word(n).to_le_bytes());
@@ -58,7 +58,7 @@ impl Stamp {
 }
 
 impl Content {
-    /// Classifies the bytes of a sector.
+    /// Returns the content that the bytes of a sector are.
     pub fn of(bytes: &[u8]) -> Self {
         if block::is_zero(bytes) {
             return Self::Zero;

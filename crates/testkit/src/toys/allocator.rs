@@ -1,4 +1,4 @@
-//! A device that allocates free space.
+//! A toy device that allocates free space by a command.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,28 +9,28 @@ use block::env::LocalFuture;
 use block::{ByteRange, Device, Error, ErrorKind, Info, Lower, Request, Result};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a unit of space.
+/// Length in bytes of a unit of space.
 pub const UNIT_BYTES: u64 = 4096;
 
-/// Allocates one run of free space in a range.
+/// The verb that allocates one run of free space in the command's range.
 pub struct Allocate;
 
-/// Releases the run that the command of the same origin, number and range allocated.
+/// The verb that frees the run which the command of the same origin, number and range allocated.
 pub struct Release;
 
-/// The length of a run.
+/// Arguments of [`Allocate`]: the length of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bytes {
-    /// Its length, a multiple of [`UNIT_BYTES`].
+    /// Length of the run in bytes, a multiple of [`UNIT_BYTES`].
     pub bytes: u64,
 }
 
-/// An allocated run.
+/// Answer to [`Allocate`]: the allocated run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Allocated {
-    /// Its first byte.
+    /// Address of the run's first byte.
     pub start: u64,
-    /// Its length.
+    /// Length of the run in bytes.
     pub bytes: u64,
 }
 
@@ -44,7 +44,7 @@ impl Verb for Allocate {
     type Args = Bytes;
     type Answer = Allocated;
 
-    /// Returns the run above, if it is the same for all parts.
+    /// Returns the run in the address space above, if it is the same for all parts.
     fn merge(parts: Vec<Part<Allocated>>) -> Result<Allocated> {
         let above = |Part { above, below, answer, .. }: Part<Allocated>| Allocated {
             start: above.start() + (answer.start - below.start()),
@@ -73,18 +73,18 @@ impl Verb for Release {
     }
 }
 
-/// Origin, number and first byte of a command.
+/// Origin, number and first byte of the command that allocated a run.
 type Key = (u32, u64, u64);
 
-/// Passes requests on, and allocates its space.
+/// A device that forwards requests, and allocates its space by commands.
 pub struct Allocator {
     lower: Lower,
-    /// The runs by the command that allocated them.
+    /// The allocated runs, by the command that allocated them.
     runs: RefCell<BTreeMap<Key, Allocated>>,
 }
 
 impl Allocator {
-    /// Makes a device over `lower`, with all space free.
+    /// Creates a device over `lower`, with all of its space free.
     pub fn new(lower: Lower) -> Self {
         Self { lower, runs: RefCell::default() }
     }

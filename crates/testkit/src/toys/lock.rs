@@ -1,4 +1,4 @@
-//! A device whose ranges can be locked.
+//! A toy device with ranges that commands lock.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,10 +7,10 @@ use block::control::{Command, Nothing, Part, Reach, Reply, Resolved, Verb, VerbI
 use block::env::LocalFuture;
 use block::{ByteRange, Device, Info, Lower, Notify, Request, Result};
 
-/// Locks a range for the origin of the command, once no other origin holds a part of the range.
+/// The verb that locks a range for the origin of the command, when no other origin has a lock on a part of the range.
 pub struct Lock;
 
-/// Releases a range.
+/// The verb that unlocks a range.
 pub struct Unlock;
 
 impl Verb for Lock {
@@ -39,7 +39,7 @@ impl Verb for Unlock {
     }
 }
 
-/// Passes requests on, and keeps locks.
+/// A device that forwards requests, and stores the locks on its ranges.
 pub struct Locker {
     lower: Lower,
     locks: RefCell<Vec<(ByteRange, u32)>>,
@@ -47,12 +47,12 @@ pub struct Locker {
 }
 
 impl Locker {
-    /// Makes a device over `lower`, without locks.
+    /// Creates a device over `lower`, without locks.
     pub fn new(lower: Lower) -> Self {
         Self { lower, locks: RefCell::default(), released: Notify::default() }
     }
 
-    /// Returns its locks: the ranges, and the origins that hold them.
+    /// Returns the locks of the device: each with its range and origin.
     pub fn locks(&self) -> Vec<(ByteRange, u32)> {
         self.locks.borrow().clone()
     }

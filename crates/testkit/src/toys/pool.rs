@@ -1,27 +1,27 @@
-//! A device that holds two volumes.
+//! A toy device with two volumes.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use block::{Device, Info, Lower, Request, Result};
 
-/// Two volumes, each in one half of a lower. A volume is opened by its name.
+/// Two volumes, each in one half of a lower. A client opens a volume by its name.
 pub struct Pool {
     lower: Lower,
-    /// Volumes that are open now.
+    /// Number of volumes that are open now.
     open: Rc<Cell<usize>>,
 }
 
 impl Pool {
-    /// The names of the volumes, in order.
+    /// The names of the volumes, the one in the first half first.
     pub const NAMES: [&str; 2] = ["left", "right"];
 
-    /// Makes a pool over `lower`.
+    /// Creates the two volumes over `lower`.
     pub fn new(lower: Lower) -> Self {
         Self { lower, open: Rc::default() }
     }
 
-    /// Opens the volume of that name, if there is one.
+    /// Opens the volume called `name`; `None` if there is none.
     pub fn open(&self, name: &str) -> Option<Volume> {
         let place = Self::NAMES.iter().position(|known| *known == name)?;
         let size = self.lower.info().size / 2;
@@ -37,7 +37,7 @@ impl Pool {
     }
 }
 
-/// A volume of a [`Pool`]. It is closed when it is dropped.
+/// An open volume of a [`Pool`]. It is closed when it is dropped.
 pub struct Volume {
     lower: Lower,
     info: Info,

@@ -8,27 +8,27 @@ use block::env::LocalFuture;
 use block::{Device, Info, Request, Result};
 use engine::{Engine, NodeId, Portal};
 
-/// A disk that forwards requests and commands to a node of another engine. Commands cross as bytes. It supports the
-/// verbs known to both sides.
+/// A disk that forwards requests and commands to a node of another engine. Commands and answers are encoded on the
+/// way. It supports the verbs that both sides know.
 pub struct Remote {
     engine: Engine,
     node: NodeId,
     portal: Portal,
     info: Info,
     verbs: &'static [&'static VerbInfo],
-    /// Bytes of commands and answers so far.
+    /// Number of bytes of encoded commands and answers so far.
     crossed: Rc<Cell<usize>>,
 }
 
 impl Remote {
-    /// Makes a disk for `node` of `engine`, with `verbs` known to both sides.
+    /// Creates a disk for `node` of `engine`. Both sides know `verbs`.
     pub fn new(engine: &Engine, node: NodeId, verbs: &'static [&'static VerbInfo]) -> Self {
         let (engine, info) = (engine.clone(), engine.info(node));
         let portal = engine.portal("a remote disk", node);
         Self { engine, node, portal, info, verbs, crossed: Rc::default() }
     }
 
-    /// Returns the number of bytes of commands and answers so far.
+    /// Returns the number of bytes of encoded commands and answers so far.
     pub fn crossed(&self) -> usize {
         self.crossed.get()
     }

@@ -1,4 +1,4 @@
-//! A device that keeps a number on its only lower, and can break rules on request.
+//! A device that stores the number of its starts on its only lower, and can break a rule on purpose.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,11 +10,11 @@ use block::{
 
 use super::Sin;
 
-/// Counts its starts, durably, and forwards all requests.
+/// A device that counts its starts durably, and forwards all requests.
 pub(super) struct Stateful {
     lower: Lower,
     kept: Rc<dyn StateStore>,
-    /// The durable number of starts.
+    /// The number of starts, as the labels have it.
     starts: Cell<u64>,
     opened: RefCell<Option<Result<()>>>,
     waiting: Notify,

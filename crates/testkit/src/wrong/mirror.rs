@@ -1,4 +1,4 @@
-//! A mirror of two members that can break rules on request.
+//! A mirror of two members that can break a rule on purpose.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,12 +13,12 @@ use super::Sin;
 pub(super) struct Copies {
     info: Info,
     members: Vec<Lower>,
-    /// Members that failed and so miss writes.
+    /// Whether each member has failed, and so misses writes.
     failed: Vec<Cell<bool>>,
-    /// The record of failed members that outlives the process. Without labels it does not; a real mirror could not work
-    /// so.
+    /// The record of failed members in labels, which outlives the process. A real mirror could not work without
+    /// labels.
     kept: Rc<dyn StateStore>,
-    /// The last record written to the labels. `marking` orders the writes.
+    /// The last record that was written to the labels. `marking` orders the writes.
     marked: RefCell<Vec<u8>>,
     marking: Mutex,
     env: Env,
@@ -74,7 +74,7 @@ impl Copies {
         (0..self.members.len()).filter(|n| !self.failed[*n].get())
     }
 
-    /// Marks the member as failed, unless it is the last one in service.
+    /// Marks the member as failed, unless the member is the last one in service.
     fn eject(&self, member: usize, error: Error) -> Result<()> {
         if self.failed[member].get() {
             return Ok(());
@@ -88,7 +88,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Records failed members durably on the others, before any request that they missed is acknowledged.
+    /// Records failed members durably on the other members, before a request that they missed is acknowledged.
     async fn remember(&self) -> Result<()> {
         let _turn = self.marking.lock().await;
         let state: Vec<_> = self.failed.iter().map(|failed| u8::from(failed.get())).collect();
@@ -106,7 +106,8 @@ impl Copies {
         answers.find_map(|(_, answer)| answer.err()).map_or(Ok(()), Err)
     }
 
-    /// Resyncs all members from the first one: after a start it is unknown which members got the writes in flight.
+    /// Copies the first member to all others, because after a start it is not known which members have the writes
+    /// that were in flight.
     async fn resync(&self) -> Result<()> {
         if self.resynced.replace(true) || self.has(Sin::NeverResyncs) {
             return Ok(());
@@ -143,7 +144,7 @@ impl Copies {
         self.remember().await
     }
 
-    /// Reads from the member selected by `turn`, or from another one if it fails.
+    /// Reads from the member number `turn`, or from another member if that one fails.
     async fn read_any(&self, op: &mut Op, turn: usize) -> Result<()> {
         loop {
             let live: Vec<_> = self.live().collect();

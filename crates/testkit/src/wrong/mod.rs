@@ -1,6 +1,6 @@
-//! Devices that each break one rule. The battery must refuse them all, or its verdicts are worthless.
+//! Devices that break one rule each. The battery must refuse all of them, or its verdicts mean nothing.
 //!
-//! Each is correct except for one [`Sin`]. Without a sin all devices pass.
+//! Each device is correct except for one [`Sin`]. Without a sin it passes the battery.
 
 mod keeper;
 mod mirror;
@@ -15,30 +15,30 @@ use sim::Rule;
 use crate::refusal::Broken;
 use crate::subject::Subject;
 
-/// The violation of a wrong device.
+/// The rule that a wrong device breaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Sin {
     /// Acknowledges a write before its members do.
     AcknowledgesEarly,
-    /// Flushes all members but the first.
+    /// Flushes all members except the first.
     FlushSkipsMember,
-    /// Acknowledges a flush and sends none.
+    /// Acknowledges a flush without flushing its members.
     IgnoresFlush,
     /// Drops FUA from the requests to its members.
     IgnoresFua,
     /// Sends overlapping writes to the members in different orders.
     ReordersOverlaps,
-    /// Reports success when a member has failed, and goes on using the member.
+    /// Reports success after a failure of a member, and continues to use the member.
     SwallowsErrors,
-    /// Leaves differences between the members after a start.
+    /// Does not resync the members after a start.
     NeverResyncs,
-    /// Does not keep the failure of a member across a start.
+    /// Does not record the failure of a member for the next start.
     ForgetsStale,
     /// Acknowledges a write before the labels record that a member has failed.
     MarksLate,
-    /// Records that a member is in sync before its resync is done.
+    /// Records that a member is in sync before its resync has ended.
     RevivesEarly,
-    /// Passes a discard on to members, where its effect differs.
+    /// Passes a discard on to members, which may carry it out differently.
     DiscardsCopies,
     /// Retries a failed flush, and reports success.
     RetriesFlush,
@@ -46,52 +46,52 @@ pub enum Sin {
     ForgetsFailedFlush,
     /// Lets a flush share the result of one that is already in flight.
     JoinsFlush,
-    /// Leaves the last block of a longer write out.
+    /// Does not write the last block of a longer write.
     WritesPart,
     /// Fills the last block of a longer read with junk.
     JunkAtEdge,
-    /// Answers some reads with the bytes of an earlier one.
+    /// Replies to some reads with the bytes of an earlier read.
     AnswersStale,
-    /// Reads from one block too low in the second half.
+    /// Reads one block too low in the second half of the device.
     OffByOne,
     /// Acknowledges a write of zeroes and writes nothing.
     ZeroesNothing,
-    /// Returns bytes of another place in reads of discarded ranges.
+    /// Returns bytes from another address in reads of discarded ranges.
     DiscardExposes,
-    /// Returns changing bytes in reads of discarded ranges.
+    /// Returns other bytes in each read of a discarded range.
     DiscardFlickers,
     /// Reports every range as zeros.
     StatusLies,
     /// Changes the payload of a write.
     ChangesPayload,
-    /// Keeps buffers for ever.
+    /// Never returns some buffers to the pool.
     LeaksBuffer,
-    /// Never answers some writes.
+    /// Never replies to some writes.
     NeverCompletes,
-    /// Sends longer requests than the lower accepts.
+    /// Sends longer requests to the lower than the lower accepts.
     IgnoresLimit,
-    /// Starts two reads into one buffer at once.
+    /// Starts two reads into one buffer at the same time.
     SharesBuffer,
     /// Reports a larger size than its lower has.
     Boasts,
     /// Panics when a lower fails.
     Panics,
-    /// Fails now and then, without a reason.
+    /// Fails some requests at random, without an error of a lower.
     FailsAtRandom,
-    /// Reports a number as durable that it never stores.
+    /// Reports a number as durable without storing it.
     NeverStores,
-    /// Formats a used disk without a state.
+    /// Starts on a used disk without a state, and overwrites the disk.
     FormatsUsed,
     /// Changes bytes of the lower before the device is committed.
     ActsUnsure,
-    /// Panics at a member's name that it does not know.
+    /// Panics at a command with the name of a member that does not exist.
     PanicsAtCommand,
-    /// Knows a command that no kind declares.
+    /// Knows a command that its kind does not declare.
     HidesCommand,
 }
 
 impl Sin {
-    /// All sins.
+    /// All sins, in the order of their declaration.
     pub const ALL: [Self; 35] = [
         Self::AcknowledgesEarly,
         Self::FlushSkipsMember,
@@ -130,7 +130,7 @@ impl Sin {
         Self::HidesCommand,
     ];
 
-    /// Returns the rules by which the battery may refuse the device.
+    /// Returns the rules for whose breach the battery may refuse a device with this sin.
     pub fn breaks(self) -> &'static [Broken] {
         use Broken::{Builds, Foreign, Promise};
         use Broken::{Bytes, Completes, Copies, Errors, Facts, Panic, Payload, Returns, Seam};
@@ -199,7 +199,7 @@ impl Sin {
 
 const SIZE: u64 = 48 << 10;
 
-/// Returns a device with that sin.
+/// Returns a subject with this sin.
 pub fn subject(sin: Sin) -> Subject {
     match sin {
         _ if sin.is_of_a_state() => keeper(Some(sin)),
@@ -209,7 +209,7 @@ pub fn subject(sin: Sin) -> Subject {
     }
 }
 
-/// Returns a device that writes to two members and reads from either.
+/// Returns a subject that writes to two members, and reads from either of them.
 pub fn copies(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("two copies".to_owned(), |sin| format!("two copies, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 2, SIZE, move |graph, lowers| {
@@ -221,7 +221,7 @@ pub fn copies(sin: Option<Sin>) -> Subject {
     subject.with_copies(1)
 }
 
-/// Returns a device that keeps a number on its lower.
+/// Returns a subject that stores the number of its starts on its lower.
 pub fn keeper(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("a keeper".to_owned(), |sin| format!("a keeper, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
@@ -236,7 +236,7 @@ pub fn keeper(sin: Option<Sin>) -> Subject {
     })
 }
 
-/// Returns a device that forwards everything to one lower.
+/// Returns a subject that forwards all requests to one lower.
 pub fn one(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("one lower".to_owned(), |sin| format!("one lower, {sin:?}"));
     Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {

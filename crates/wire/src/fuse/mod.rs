@@ -1,11 +1,11 @@
-//! The FUSE protocol, as much of it as one file needs: a root directory with a volume in it.
+//! The FUSE protocol, as far as a mount with one file needs it: a root directory, and the volume's file in it.
 //!
-//! The kernel is the client. Each read of its device returns one message, and each answer is one write. Numbers are in
-//! the machine's byte order, as in `linux/fuse.h`. `docs/formats/fuse.md` describes the part of the protocol that is
-//! used, and why it is so small.
+//! The kernel is the client. Each read of `/dev/fuse` returns one message, and each write sends one reply. Numbers
+//! have the byte order of the machine, as in `linux/fuse.h`. `docs/formats/fuse.md` defines the used part of the
+//! protocol, and explains why it is so small.
 //!
-//! Everything is fixed: two nodes, no handles, attributes that are valid for a year. So no state is kept between two
-//! requests, and another process can answer a request that was sent to this one.
+//! A mount has two nodes and no handles, and its attributes are valid for a year. So the server has no state between
+//! two requests, and another process can reply to a request that was sent to this process.
 
 mod constants;
 mod reply;

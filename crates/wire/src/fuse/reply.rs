@@ -1,4 +1,4 @@
-//! Replies to the kernel.
+//! Replies to requests of the kernel.
 
 use super::constants::{
     CONGESTION, INIT_EXT, INIT_FLAGS, MAJOR, MAX_BACKGROUND, MAX_WRITE_BYTES, MINOR_MIN,
@@ -6,23 +6,23 @@ use super::constants::{
 };
 use super::request::Init;
 
-/// Longest FUSE reply without the bytes of a read: a header (16 bytes) and an entry (128).
+/// Length in bytes of the longest FUSE reply without the payload of a read: a header (16 bytes) and an entry (128).
 pub const REPLY_MAX_BYTES: usize = HEADER_BYTES + 128;
 
 const HEADER_BYTES: usize = 16;
 
-/// Attributes of a volume that the kernel asks for.
+/// The attributes of a volume that the kernel requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// Size of the volume in bytes.
     pub size_bytes: u64,
-    /// Preferred alignment of requests to the volume, and the unit in which space is freed, in bytes.
+    /// Preferred alignment of requests to the volume, and the unit in which its space is freed, in bytes.
     pub block_bytes: u32,
     /// Whether the volume refuses writes.
     pub read_only: bool,
 }
 
-/// A FUSE reply in the form in which it is written to the device. The bytes of a read follow it.
+/// A FUSE reply in the form in which the server writes it to `/dev/fuse`. The payload of a read follows the reply.
 #[derive(Clone, Copy)]
 pub struct Reply {
     bytes: [u8; REPLY_MAX_BYTES],
@@ -38,7 +38,7 @@ impl Reply {
         reply
     }
 
-    /// Returns the reply in the form in which it is written to the device.
+    /// Returns the bytes of the reply that the server writes to `/dev/fuse`.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -59,7 +59,7 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Creates the head of the reply to a read; the `len` bytes that were read follow it.
+    /// Creates the reply to a read, without its payload of `len` bytes, which follows the reply.
     pub fn read(unique: u64, len: u32) -> Self {
         Self::new(unique).sealed(len)
     }
@@ -72,8 +72,8 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Creates the reply to INIT. It limits reads and writes to `max_bytes`, rounded down to pages, and to
-    /// [`MAX_WRITE_BYTES`]. Returns `None` if the kernel's protocol is too old.
+    /// Creates the reply to INIT. It limits the length of reads and writes to `max_bytes`, rounded down to pages, and
+    /// to [`MAX_WRITE_BYTES`]. Returns `None` if the kernel's protocol is too old.
     ///
     /// # Panics
     /// If `max_bytes` is less than a page.
@@ -120,8 +120,8 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Creates the reply to the opening of the volume's file, or of the directory. The file bypasses the page cache.
-    /// There are no handles.
+    /// Creates the reply to the opening of the volume's file, or of the root directory. The file bypasses the page
+    /// cache. The reply has no handle.
     pub fn opened(unique: u64, directory: bool) -> Self {
         let mut reply = Self::new(unique);
         reply.u64(0);
@@ -130,7 +130,8 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Creates a reply with the facts about the mounted file system: as large as the volume, and full.
+    /// Creates a reply with the facts about the mounted file system: it is as large as the volume, and has no free
+    /// space.
     pub fn statfs(unique: u64, facts: &Facts) -> Self {
         let mut reply = Self::new(unique);
         reply.u64(facts.size_bytes / u64::from(facts.block_bytes));
@@ -145,7 +146,8 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// Creates a reply with the names in the root directory from number `offset` on, as many as fit in `room` bytes.
+    /// Creates a reply with the names in the root directory, from number `offset` on. It has as many names as fit
+    /// into `room` bytes.
     pub fn names(unique: u64, offset: u64, room: u32) -> Self {
         const DIRECTORY: u32 = 4;
         const FILE: u32 = 8;
@@ -212,7 +214,7 @@ impl Reply {
         self.len += count;
     }
 
-    /// Writes the total length into the header: this reply and `following` bytes after it.
+    /// Writes the total length into the header: that of the reply, and the `following` bytes of payload.
     fn sealed(mut self, following: u32) -> Self {
         let len = self.len as u32 + following;
         self.bytes[..4].copy_from_slice(&len.to_ne_bytes());

@@ -1,8 +1,8 @@
-//! Requests of the kernel.
+//! Requests of the kernel to a FUSE mount.
 
 use super::constants::{HAS_RESEND, HEAD_BYTES, INIT_EXT, Node, RESENT, opcode};
 
-/// Bytes of the header of every message.
+/// Length in bytes of the header of every message.
 const HEADER_BYTES: usize = 40;
 
 /// A FUSE request of the kernel: its number, its node, and its call.
@@ -21,7 +21,7 @@ pub struct Request<'a> {
 pub enum Call<'a> {
     /// The offer of versions and features in the first message of the kernel.
     Init(Init),
-    /// A look-up of this name in a directory. The name is truncated at the end of the message's head.
+    /// A look-up of this name in a directory. A name that passes the parsed part of the message is truncated.
     Lookup(&'a [u8]),
     /// A request for the attributes of the node.
     Getattr,
@@ -37,7 +37,7 @@ pub enum Call<'a> {
         /// Number of bytes of the volume to read.
         size: u32,
     },
-    /// A write to the volume's file; its payload follows the head of the message.
+    /// A write to the volume's file. Its payload follows the parsed part of the message.
     Write {
         /// First byte of the volume to write.
         offset: u64,
@@ -46,13 +46,13 @@ pub enum Call<'a> {
     },
     /// A request to make durable every write to the volume that completed before.
     Fsync,
-    /// A request to make a range of the volume read as zeros.
+    /// A request to zero a range of the volume.
     Fallocate {
         /// First byte of the volume to zero.
         offset: u64,
         /// Number of bytes of the volume to zero.
         length: u64,
-        /// How the range becomes zeros; `None` for a mode that a volume does not support.
+        /// Whether the space of the range is freed; `None` for a mode of `fallocate` that a volume does not support.
         mode: Option<Zeroing>,
     },
     /// A request for the facts about the mounted file system.
@@ -61,17 +61,16 @@ pub enum Call<'a> {
     Readdir {
         /// Number of the first name to list; 0 for the first one of the directory.
         offset: u64,
-        /// Bytes that the names in the reply may take.
+        /// Length in bytes that the names in the reply may have together.
         size: u32,
     },
-    /// The end of a handle, a flush of a file, or a check of access. The reply is always success, and nothing depends
-    /// on it.
+    /// The end of a handle, a flush of a file, or a check of access. The reply is always success.
     Agreed,
-    /// A message that gets no reply: forgotten nodes and interruptions.
+    /// A message without a reply: forgotten nodes and interruptions.
     Unanswered,
     /// The end of the FUSE session.
     Destroy,
-    /// A call with any other opcode, which is given here.
+    /// A call with this opcode, which this crate does not know.
     Unknown(u32),
 }
 
@@ -86,23 +85,23 @@ pub struct Init {
     pub max_readahead: u32,
     /// Flags of the features that the kernel supports.
     pub flags: u32,
-    /// Whether the kernel can send unanswered requests again to another process that has the connection.
+    /// Whether the kernel can send requests without a reply again, to another process that took over the channel.
     pub has_resend: bool,
 }
 
-/// The way in which `fallocate` makes a range of a volume read as zeros.
+/// The use of space when a range of a volume is zeroed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Zeroing {
     /// The space of the range is freed.
     Punch,
-    /// The space of the range is kept.
+    /// The space of the range stays allocated.
     Keep,
 }
 
-/// A FUSE message that breaks the protocol; no kernel sends one.
+/// A message that violates the FUSE protocol. No kernel sends such a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed {
-    /// Number of the request, for an error reply, if the header of the message could be read.
+    /// Number of the request for an error reply; `None` if the header of the message could not be read.
     pub unique: Option<u64>,
     /// Length of the received message in bytes.
     pub came_bytes: usize,
@@ -121,8 +120,8 @@ impl std::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl<'a> Request<'a> {
-    /// Parses the head of a FUSE message of `came_bytes` bytes: its first [`HEAD_BYTES`], or the whole message if it is
-    /// shorter.
+    /// Parses the request in a FUSE message of `came_bytes` bytes. `head` has the first [`HEAD_BYTES`] of the
+    /// message, or the whole message if it is shorter.
     ///
     /// # Errors
     /// [`Malformed`] if the message does not have the length in its header, or its arguments are truncated.
@@ -141,7 +140,7 @@ impl<'a> Request<'a> {
         Ok(Self { unique, node, call })
     }
 
-    /// Whether the kernel sent the request before, so that it may have been carried out already.
+    /// Whether the kernel sent the request before, perhaps to a process that has carried out the request already.
     pub fn is_resent(&self) -> bool {
         self.unique & RESENT != 0
     }
@@ -192,7 +191,8 @@ fn init(body: &[u8]) -> Option<Init> {
     })
 }
 
-/// Converts a mode of `fallocate(2)`. A volume supports only modes that keep the size of the file.
+/// Returns the use of space for a mode of `fallocate(2)`. A volume supports only modes that do not change the size of
+/// the file.
 fn zeroing(mode: u32) -> Option<Zeroing> {
     const KEEP_SIZE: u32 = 1;
     const PUNCH_HOLE: u32 = 2;

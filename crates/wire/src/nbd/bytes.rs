@@ -1,8 +1,8 @@
-//! Taking big-endian fields from a slice.
+//! Reading of big-endian numbers and of strings from received bytes.
 
 use super::constants::MAX_STRING_BYTES;
 
-/// A position in received bytes of a message. Each method that takes bytes returns `None` if too few are left.
+/// A position in the received bytes of a message. Each method that reads bytes returns `None` if too few remain.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -46,7 +46,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns the bytes as a string of the protocol: UTF-8, no NUL, at most [`MAX_STRING_BYTES`] (section "Conventions").
+/// Returns `bytes` as a string; `None` if they are no valid string of the protocol: UTF-8 without NUL, at most
+/// [`MAX_STRING_BYTES`] (section "Conventions").
 pub(crate) fn text(bytes: &[u8]) -> Option<&str> {
     if bytes.len() > MAX_STRING_BYTES || bytes.contains(&0) {
         return None;

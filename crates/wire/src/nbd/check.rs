@@ -1,13 +1,13 @@
-//! Checks whether a request may be carried out.
+//! The check whether a request of a client may be carried out.
 
 use super::constants::{Command, CommandFlags, Errno, TransmissionFlags};
 use super::export::{ReplyStyle, Session};
 use super::request::RequestHeader;
 
-/// The refusal of an NBD request: the error to answer with, and the reason in words.
+/// The refusal of an NBD request: the error number for the reply, and the reason in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The error for the reply to the request.
+    /// The error number for the reply to the request.
     pub errno: Errno,
     /// The reason for the refusal, for the message of an error chunk.
     pub reason: &'static str,
@@ -19,9 +19,9 @@ const fn refusal(errno: Errno, reason: &'static str) -> Result<(), Refusal> {
 
 /// Checks an NBD request against the rules of the protocol and the limits of the session's export.
 ///
-/// A request that passes has a known command that the export offers, and only flags allowed on that command. If it has
-/// a range, the range is not empty, lies inside the export, and is aligned to the minimum block size. Reads and writes
-/// are no longer than the largest payload. A disconnect always passes, because it has no reply.
+/// A request that passes has a known command that the export supports, and only flags that this command permits. If
+/// the request has a range, the range is not empty, lies inside the export, and is aligned to the minimum block size.
+/// A read or write has at most the largest payload. A disconnect always passes, because it has no reply.
 pub fn check(request: &RequestHeader, session: &Session) -> Result<(), Refusal> {
     if request.command == Command::Disconnect {
         return Ok(());
@@ -38,7 +38,7 @@ pub fn check(request: &RequestHeader, session: &Session) -> Result<(), Refusal> 
     check_range(request, session)
 }
 
-/// Refuses a command that the transmission flags do not offer.
+/// Refuses a command that the export's transmission flags do not offer.
 fn check_offered(command: Command, session: &Session) -> Result<(), Refusal> {
     let flags = session.facts.flags;
     if command.modifies() && flags.has(TransmissionFlags::READ_ONLY) {
@@ -66,8 +66,9 @@ fn check_offered(command: Command, session: &Session) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses flags that are not documented for the command (section "Command flags"). FUA is allowed on every command
-/// once it is offered. Only an extended write may announce payload, and it must.
+/// Refuses flags that the specification does not permit for the command (section "Command flags"). FUA is permitted
+/// for every command if the export offers it. A write with an extended header must have a payload; no other request
+/// may.
 fn check_flags(request: &RequestHeader, session: &Session) -> Result<(), Refusal> {
     let offered = session.facts.flags;
     let when = |offer, flag| if offered.has(offer) { flag } else { CommandFlags::NONE };

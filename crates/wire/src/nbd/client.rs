@@ -12,43 +12,44 @@ use super::option::{
     take_info,
 };
 
-/// Largest data of one option reply: two strings of maximal length and their lengths fit.
+/// Length in bytes of the longest data of one option reply: two strings of greatest length, with their lengths.
 const MAX_OPTION_REPLY_BYTES: usize = 16 << 10;
 
-/// Most bytes of option replies that a client accepts in a handshake: lists of tens of thousands of exports fit.
+/// Most bytes of option replies that a client accepts in one handshake. They are enough for a list of tens of
+/// thousands of exports.
 pub const MAX_HANDSHAKE_REPLY_BYTES: usize = 4 << 20;
 
 /// The purpose of a client's handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
-    /// The client enters the transmission phase.
+    /// The client enters the transmission phase of the export.
     Connect,
-    /// The client gets the facts about the export, then leaves.
+    /// The client reads the facts about the export, and ends the connection.
     Describe,
-    /// The client gets the list of the server's exports, then leaves.
+    /// The client reads the list of the server's exports, and ends the connection.
     List,
 }
 
-/// The settings of a client's handshake. If the server refuses an extension, the handshake goes on without it, and the
-/// [`Session`] records the features in use. Only the goal and TLS are required.
+/// The settings of a client's handshake. If the server refuses a feature, the handshake continues without the
+/// feature; the [`Session`] has the features in use. Only the goal and TLS are required.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientConfig {
     /// Name of the export to use; empty for the server's default export.
     pub export: String,
     /// Purpose of the client's handshake.
     pub goal: Goal,
-    /// Whether the client asks for structured replies.
+    /// Whether the client requests structured replies.
     pub structured: bool,
-    /// Whether the client asks for extended headers.
+    /// Whether the client requests extended headers.
     pub extended: bool,
-    /// Full names of the metadata contexts that the client asks for.
+    /// Full names of the metadata contexts that the client requests.
     pub contexts: Vec<String>,
     /// Whether the client requires TLS before any other option.
     pub tls: bool,
 }
 
 impl ClientConfig {
-    /// Returns the settings of a client that connects to `export` with every extension that this crate speaks.
+    /// Returns the settings of a client that connects to `export` with every feature that this crate supports.
     pub fn connect(export: impl Into<String>) -> Self {
         Self {
             export: export.into(),
@@ -65,29 +66,31 @@ impl ClientConfig {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ClientProgress {
-    /// The input ends inside a message of the server. Call again with the untaken bytes and more.
+    /// The input ends inside a message of the server. The caller must call again with the same bytes and more.
     NeedMore,
-    /// One message of the server was handled. Send the output, then call again with the rest of the input.
+    /// One message of the server was parsed. The caller must send the output, and call again with the rest of the
+    /// input.
     Advanced,
-    /// The server has agreed to TLS. Check that no input is left, start TLS on the stream, and call
+    /// The server has agreed to TLS. The caller must check that no input is left, start TLS on the stream, and call
     /// [`ClientHandshake::secured`].
     StartTls,
-    /// The handshake has ended. The rest of the stream consists of replies of this session.
+    /// The handshake has ended. The rest of the stream has replies of this session.
     Connected(Box<Session>),
-    /// The server has sent the facts about the export. Send the output, then close.
+    /// The server has sent the facts about the export. The caller must send the output, and close the connection.
     Described(Box<ExportFacts>),
-    /// The server has sent the list of its exports. Send the output, then close.
+    /// The server has sent the list of its exports. The caller must send the output, and close the connection.
     Listed(Vec<ExportEntry>),
 }
 
 /// The client's side of a fixed newstyle handshake of NBD.
 ///
-/// It asks for structured replies, extended headers and metadata contexts, in this order and only if configured, then
-/// for the goal. On an error, send the output before closing: it ends the session as the protocol requires.
+/// The handshake requests structured replies, extended headers and metadata contexts, in this order and only if
+/// configured, and the goal last. After an error the caller must send the output before it closes the connection: the
+/// output ends the session as the protocol requires.
 #[derive(Debug)]
 pub struct ClientHandshake {
     config: ClientConfig,
-    /// The options that are not sent yet, in reverse order.
+    /// The options that the client has not sent yet, the next one last.
     plan: Vec<OptionCode>,
     phase: Phase,
     reply_bytes: usize,
@@ -103,17 +106,17 @@ pub struct ClientHandshake {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Greeting,
-    /// A reply to this option is due.
+    /// The client waits for a reply to this option.
     Reply(OptionCode),
-    /// The unframed answer to `NBD_OPT_EXPORT_NAME` is due.
+    /// The client waits for the reply to `NBD_OPT_EXPORT_NAME`, which has no header.
     ExportName,
-    /// TLS was agreed, and the stream is not secured yet.
+    /// Client and server have agreed to TLS, which does not protect the stream yet.
     StartTls,
     Over,
 }
 
 impl ClientHandshake {
-    /// Creates a handshake for `config`. Refuses names that the protocol cannot carry.
+    /// Creates a handshake for `config`. Fails if the protocol cannot transfer a name in it.
     pub fn new(config: ClientConfig) -> Result<Self> {
         for name in config.contexts.iter().chain([&config.export]) {
             require_within("length of a name", name.len(), MAX_STRING_BYTES)?;
@@ -147,8 +150,8 @@ impl ClientHandshake {
         })
     }
 
-    /// Handles at most one message of the server at the start of `input`, and appends the client's answer to `out`.
-    /// Returns the number of bytes taken from `input`, and the progress.
+    /// Parses at most one message of the server at the start of `input`, and appends the next message of the client
+    /// to `out`. Returns the number of bytes taken from `input`, and the progress of the handshake.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, ClientProgress)> {
         let result = match self.phase {
             Phase::Greeting => self.take_greeting(input, out),
@@ -164,7 +167,7 @@ impl ClientHandshake {
         result
     }
 
-    /// Appends the next option of the handshake to `out`. To be called when TLS protects the stream.
+    /// Appends the next option of the client to `out`. The caller calls it when TLS protects the stream.
     ///
     /// # Panics
     /// If the last progress was not [`ClientProgress::StartTls`].
@@ -173,7 +176,7 @@ impl ClientHandshake {
         self.send_next(out);
     }
 
-    /// Takes the greeting (section "Newstyle negotiation"). Refuses every handshake but fixed newstyle, by its name.
+    /// Parses the server's greeting (section "Newstyle negotiation"). Fails for any handshake but fixed newstyle.
     fn take_greeting(
         &mut self,
         input: &[u8],
@@ -203,7 +206,7 @@ impl ClientHandshake {
         Ok((18, ClientProgress::Advanced))
     }
 
-    /// Sends the next option of the plan. The goal is the last one and is never left out.
+    /// Appends the next option of the plan to `out`. The last one is the goal, which is never left out.
     fn send_next(&mut self, out: &mut Vec<u8>) {
         while let Some(option) = self.plan.pop() {
             let export = &self.config.export;
@@ -252,7 +255,7 @@ impl ClientHandshake {
         Ok((total, progress))
     }
 
-    /// Takes a reply before the last one.
+    /// Parses a reply to `option` that is not the last one.
     fn take_item(
         &mut self,
         option: OptionCode,
@@ -274,7 +277,7 @@ impl ClientHandshake {
         Ok(ClientProgress::Advanced)
     }
 
-    /// Takes a context. Accepts only contexts that were asked for, each once, which also limits their number.
+    /// Parses the reply with one metadata context. Accepts each requested context once, which limits their number.
     fn take_context(&mut self, data: &[u8]) -> Result<()> {
         let mut reader = Reader::new(data);
         let (Some(id), Some(name)) = (reader.u32(), text(reader.rest())) else {
@@ -318,8 +321,8 @@ impl ClientHandshake {
         Ok(ClientProgress::Advanced)
     }
 
-    /// Handles a refusal: goes on without the extension, falls back to `NBD_OPT_EXPORT_NAME`, which every server
-    /// supports, or fails.
+    /// Handles the refusal of an option: continues without the feature, uses `NBD_OPT_EXPORT_NAME`, which every
+    /// server supports, or fails.
     fn refused(
         &mut self,
         option: OptionCode,
@@ -370,7 +373,8 @@ impl ClientHandshake {
     }
 }
 
-/// Returns a server's message for display: without control characters, and no longer than a string of the protocol.
+/// Returns a message of the server for people: without control characters, and no longer than a string of the
+/// protocol.
 fn words(data: &[u8]) -> String {
     let message = String::from_utf8_lossy(data);
     let shown = truncated(&message, MAX_STRING_BYTES).chars();

@@ -10,7 +10,8 @@ pub const DEFAULT_PORT: u16 = 10809;
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Second magic of the newstyle greeting, and magic of every option, ASCII `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Second magic of the oldstyle greeting, which is not supported. It is known only for a precise error message.
+/// Second magic of the oldstyle greeting, which is not supported. This crate recognizes it only for a precise error
+/// message.
 pub const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 /// Magic of every option reply in the handshake.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -43,7 +44,8 @@ pub const MAX_STRING_BYTES: usize = 4096;
 /// peers assume no higher limit without negotiation.
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 
-/// Zero bytes at the end of the answer to `NBD_OPT_EXPORT_NAME` unless both sides agreed to omit them.
+/// Number of zero bytes at the end of the reply to `NBD_OPT_EXPORT_NAME`, unless client and server agreed to leave
+/// them out.
 pub(crate) const EXPORT_NAME_ZEROES: usize = 124;
 
 /// Declares a set of bits as a newtype with named members.
@@ -101,7 +103,7 @@ bits! {
 }
 
 bits! {
-    /// Features of the handshake that the client accepts in its answer to the greeting ("Client flags").
+    /// Features of the handshake that the client accepts in its reply to the greeting ("Client flags").
     ClientFlags: u32 {
         /// `NBD_FLAG_C_FIXED_NEWSTYLE`: the client expects a reply to every option.
         FIXED_NEWSTYLE = 0;

@@ -1,4 +1,4 @@
-//! Errors of a stream.
+//! Errors that end a connection.
 
 use std::fmt;
 
@@ -7,10 +7,11 @@ use super::constants::{OptionCode, ReplyCode};
 /// The result of parsing messages of an NBD peer.
 pub(crate) type Result<T, E = ProtocolError> = std::result::Result<T, E>;
 
-/// A violation of the NBD protocol or a limit by the peer, or the peer's refusal of a required option.
+/// A violation of the NBD protocol by the peer, a value of the peer that passes a limit, or the peer's refusal of a
+/// required option.
 ///
-/// The position in the stream is lost or useless: send the output buffer, then close the connection. Bad input after
-/// which the stream can still be followed is never reported this way; it gets an error reply.
+/// The position in the stream is lost, or the stream is useless: the caller must send the output, and close the
+/// connection. Invalid input after which the position is known is no such error; it gets an error reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -41,15 +42,16 @@ pub enum ProtocolError {
         /// The rule that the value breaks.
         rule: &'static str,
     },
-    /// The text in a field with this name is not UTF-8 or holds a NUL.
+    /// A text of the peer is not UTF-8 or has a NUL; this is the name of its field.
     BadText(&'static str),
-    /// The peer does not speak fixed newstyle, the only supported handshake. The text names the peer's handshake.
+    /// The peer does not use fixed newstyle, the only supported handshake. The text names the handshake of the peer.
     NotFixedNewstyle(&'static str),
-    /// `NBD_OPT_EXPORT_NAME` named an export that does not exist: this one. The option has no error reply.
+    /// `NBD_OPT_EXPORT_NAME` has the name of an export that does not exist; the option has no error reply. The text
+    /// is the name.
     UnknownExport(String),
-    /// `NBD_OPT_EXPORT_NAME` was refused, for this reason. The option has no error reply.
+    /// `NBD_OPT_EXPORT_NAME` was refused; the option has no error reply. The text is the reason.
     NotServed(String),
-    /// The server refused an option that the client cannot do without.
+    /// The server refused an option that the client requires.
     Refused {
         /// The option that the server refused.
         option: OptionCode,
@@ -58,7 +60,7 @@ pub enum ProtocolError {
         /// The message in the server's reply; may be empty.
         message: String,
     },
-    /// The handshake was advanced after it had ended.
+    /// The caller advanced the handshake after its end.
     HandshakeOver,
 }
 
@@ -110,7 +112,7 @@ pub(crate) fn require_magic(what: &'static str, found: u64, expected: u64) -> Re
     Ok(())
 }
 
-/// Returns the error for a value that breaks a rule.
+/// Returns the error for a value of the peer that breaks a rule.
 pub(crate) fn invalid(
     what: &'static str,
     value: impl Into<u64>,
@@ -119,7 +121,7 @@ pub(crate) fn invalid(
     ProtocolError::Invalid { what, value: value.into(), rule }
 }
 
-/// Returns the error for a count or length beyond its limit.
+/// Returns the error for a count or length of the peer that passes its limit.
 pub(crate) fn over_limit(
     what: &'static str,
     value: impl Into<u64>,

@@ -1,4 +1,4 @@
-//! Facts about an export, and the result of a handshake.
+//! Facts about an export, and the session that a handshake creates.
 
 use super::constants::{MAX_PAYLOAD_BYTES, TransmissionFlags};
 
@@ -13,8 +13,9 @@ pub struct BlockSizes {
 }
 
 impl BlockSizes {
-    /// Returns these block sizes if they follow the rules, else `None`: `min` is a power of two up to 64 KiB,
-    /// `preferred` is a power of two not below 512 and `min`, `max` is `u32::MAX` or a multiple of `min` not below it.
+    /// Returns block sizes that follow the rules, else `None`. The rules: `min` is a power of two up to 64 KiB;
+    /// `preferred` is a power of two not below 512 and `min`; `max` is `u32::MAX`, or a multiple of `min` not below
+    /// `min`.
     pub const fn new(min: u32, preferred: u32, max: u32) -> Option<Self> {
         let good = min.is_power_of_two()
             && min <= 1 << 16
@@ -30,24 +31,24 @@ impl BlockSizes {
         self.min
     }
 
-    /// Returns the preferred block size: requests in multiples of it need no read-modify-write.
+    /// Returns the preferred block size: the server need not read for a write in multiples of it.
     pub const fn preferred(self) -> u32 {
         self.preferred
     }
 
-    /// Returns the largest payload of one request to the export, as announced to the peer.
+    /// Returns the largest payload of one request to the export in bytes, as the server has announced it.
     pub const fn max(self) -> u32 {
         self.max
     }
 
-    /// Returns the largest payload of one request that is accepted: [`BlockSizes::max`], but no more than
-    /// [`MAX_PAYLOAD_BYTES`].
+    /// Returns the largest payload of one request that this crate accepts, in bytes: [`BlockSizes::max`], but no more
+    /// than [`MAX_PAYLOAD_BYTES`].
     pub fn max_payload(self) -> u32 {
         self.max.min(MAX_PAYLOAD_BYTES)
     }
 }
 
-/// The block sizes without negotiation: any alignment, 4 KiB preferred, 32 MiB at most.
+/// The block sizes without an agreement: any alignment, 4 KiB preferred, 32 MiB at most.
 impl Default for BlockSizes {
     fn default() -> Self {
         Self { min: 1, preferred: 4096, max: MAX_PAYLOAD_BYTES }
@@ -66,7 +67,7 @@ pub struct ExportEntry {
 /// The facts about one export, as an NBD server announces them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ExportFacts {
-    /// Canonical name of the export, even if the client asked for an alias such as "".
+    /// Canonical name of the export, even if the client used another name such as "".
     pub name: String,
     /// Description of the export for people; may be empty.
     pub description: String,
@@ -95,8 +96,8 @@ impl ExportFacts {
     }
 }
 
-/// The exports of a server, as its handshakes look them up. The client has proved nothing yet, so a look-up must be
-/// cheap.
+/// The exports of a server, in which a handshake looks them up. The client may turn out to be not admitted, so a
+/// look-up must be cheap.
 pub trait Exports {
     /// Lists every export of the server that the client may see.
     ///
@@ -104,14 +105,14 @@ pub trait Exports {
     /// The reason, in words for the client, if the exports cannot be listed.
     fn list(&self) -> impl Future<Output = Result<Vec<ExportEntry>, String>>;
 
-    /// Finds the export called `name`. The empty name asks for the server's default export.
+    /// Finds the export called `name`. The empty name means the server's default export.
     ///
     /// # Errors
     /// The reason, in words for the client, if the export cannot be opened.
     fn find(&self, name: &str) -> impl Future<Output = Result<Option<ExportFacts>, String>>;
 
-    /// Returns the reason, in words, if no client gets an export of the server now. The handshake asks for it before it
-    /// calls the other two methods.
+    /// Returns the reason, in words, if the server gives no export to clients now. The handshake calls this method
+    /// before the other two.
     fn refusal(&self) -> Option<String> {
         None
     }
@@ -126,19 +127,19 @@ pub struct Context {
     pub name: String,
 }
 
-/// The form of requests and replies in the transmission phase of a session.
+/// The form of headers and replies in the transmission phase of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplyStyle {
-    /// Requests are compact, and replies are simple.
+    /// Requests have compact headers, and replies are simple.
     Simple,
-    /// Requests are compact, and replies are structured. Simple replies are possible except to reads.
+    /// Requests have compact headers, and replies are structured. A reply that is not to a read may be simple.
     Structured,
-    /// Requests and replies are extended.
+    /// Requests and replies have extended headers.
     Extended,
 }
 
 impl ReplyStyle {
-    /// Returns the style after an agreement on structured replies, and on extended headers.
+    /// Returns the form after an agreement on structured replies and on extended headers.
     pub(super) fn agreed(structured: bool, extended: bool) -> Self {
         match (structured, extended) {
             (_, true) => Self::Extended,
@@ -148,13 +149,13 @@ impl ReplyStyle {
     }
 }
 
-/// The result of an NBD handshake. It governs the transmission phase.
+/// The result of an NBD handshake. Requests and replies in the transmission phase depend on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Session {
     /// The form of requests and replies in the session.
     pub style: ReplyStyle,
     /// The metadata contexts that the client has selected.
     pub contexts: Vec<Context>,
-    /// The facts about the export. The flags are those that the server has sent.
+    /// The facts about the export, with the flags that the server has sent.
     pub facts: ExportFacts,
 }

@@ -1,5 +1,5 @@
-//! State of connections that are handed over from one process to the next: everything about a connection but its
-//! socket. `docs/formats/keeper.md` describes the format.
+//! The state of connections that one process hands over to the next: all of it but the sockets.
+//! `docs/formats/keeper.md` defines the format.
 
 use std::fmt;
 
@@ -13,21 +13,21 @@ const MAGIC: &[u8; 8] = b"CairnNBD";
 const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 24;
 
-/// Most connections in the state that one process hands over. A process inherits up to 512 descriptors, and listeners
-/// and mounts are among them.
+/// Most connections that one process hands over. The next process inherits up to 512 descriptors, with listeners and
+/// mounts among them.
 pub const HANDED_MAX: usize = 384;
 
-/// Most bytes of the state of connections that one process hands over. The largest part is unread input: incomplete
-/// requests of clients.
+/// Length in bytes of the longest state that one process hands over. The largest part is unread input: requests of
+/// clients that have not begun.
 pub const HANDED_MAX_BYTES: usize = 64 << 20;
 
-/// Most bytes of unread input of one handed-over connection: a whole request, and one receive.
+/// Most bytes of unread input of one connection: a whole request, and one receive.
 pub const UNREAD_MAX_BYTES: usize = MAX_PAYLOAD_BYTES as usize + (512 << 10);
 
-/// Most metadata contexts of one connection.
+/// Most metadata contexts that one connection may have selected.
 const CONTEXTS_MAX: usize = 64;
 
-/// Facts about an export that are the same for every client.
+/// The facts about an export that are the same for every client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shown {
     /// Size of the export in bytes.
@@ -45,21 +45,21 @@ impl Shown {
     }
 }
 
-/// State of a connection that is handed over between two requests, without its socket.
+/// The state of a connection that is handed over between two requests, without its socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handed {
-    /// Identity of the device behind the connection's export: see [`identity`].
+    /// Number that identifies the devices of the connection's graph: see [`identity`].
     pub identity: u64,
-    /// The result of the connection's handshake. Of the facts it has the name, size, flags and block sizes that were
-    /// sent.
+    /// The result of the connection's handshake. Its facts are the name, size, flags and block sizes that the client
+    /// has received.
     pub session: Session,
-    /// The current facts about the connection's export.
+    /// The present facts about the connection's export.
     pub shown: Shown,
-    /// Unread input of the connection: part of a request, or whole requests that were not begun.
+    /// Input of the connection from requests that have not begun; the last one may be incomplete.
     pub unread: Vec<u8>,
 }
 
-/// The reason why handed-over state of connections cannot be used.
+/// The reason why state from an earlier process cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadState(&'static str);
 
@@ -69,16 +69,16 @@ impl fmt::Display for BadState {
     }
 }
 
-/// Returns a number that identifies the devices behind the exports of a graph, from its name and its spec.
+/// Returns a number that identifies the devices of a graph, from the name and the spec of the graph.
 pub fn identity(graph: &str, spec: &str) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, format!("{graph}\n{spec}").as_bytes())
 }
 
-/// Encodes the state of the connections `all`, in their order.
+/// Encodes the state of the connections `all`.
 ///
 /// # Panics
-/// If there are more than [`HANDED_MAX`] connections, or they need more than [`HANDED_MAX_BYTES`]. Check with
-/// [`encoded_bytes`] before.
+/// If there are more than [`HANDED_MAX`] connections, or their state is longer than [`HANDED_MAX_BYTES`]. The caller
+/// must check this with [`encoded_bytes`].
 pub fn encode(all: &[Handed]) -> Vec<u8> {
     assert!(
         all.len() <= HANDED_MAX,
@@ -103,7 +103,7 @@ pub fn encode(all: &[Handed]) -> Vec<u8> {
     out
 }
 
-/// Returns the number of bytes that the connection `one` takes in the encoded state.
+/// Returns the number of bytes of the connection `one` in the encoded state.
 pub fn encoded_bytes(one: &Handed) -> usize {
     let mut out = Vec::new();
     let unread = one.unread.len();
@@ -111,10 +111,10 @@ pub fn encoded_bytes(one: &Handed) -> usize {
     out.len() + unread
 }
 
-/// Decodes the connections in encoded state of an earlier process.
+/// Decodes the connections in the encoded state of an earlier process.
 ///
 /// # Errors
-/// The defect of the encoded state. No connection is returned then.
+/// The fault of the encoded state. No connection is returned then.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Handed>, BadState> {
     const CUT: BadState = BadState("the state is truncated");
     if bytes.len() > HANDED_MAX_BYTES {

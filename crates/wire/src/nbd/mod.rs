@@ -1,18 +1,17 @@
-//! Network Block Device, fixed newstyle, both directions.
+//! The codec of the NBD protocol (Network Block Device) for server and client; the handshake is fixed newstyle.
 //!
-//! The specification is `doc/proto.md` of the NetworkBlockDevice project; comments cite its section titles.
-//! `docs/formats/nbd.md` describes the part that is implemented, every limit, and the answer to every kind of bad
-//! input.
+//! The specification is `doc/proto.md` of the NetworkBlockDevice project; comments name its sections.
+//! `docs/formats/nbd.md` defines the implemented part, every limit, and the reaction to every kind of invalid input.
 //!
 //! A connection has two phases:
 //!
-//! 1. *Handshake*: [`ServerHandshake`] or [`ClientHandshake`] takes the received bytes and writes the bytes to send,
-//!    until it yields a [`Session`].
-//! 2. *Transmission*: the client sends a [`RequestHeader`], maybe with payload; the server [`check`]s it and answers
-//!    through [`Reply`]; the client parses the answer with [`ReplyMessage::parse`].
+//! 1. *Handshake*: [`ServerHandshake`] or [`ClientHandshake`] parses received bytes and creates the bytes to send,
+//!    until it returns a [`Session`].
+//! 2. *Transmission*: the client sends a [`RequestHeader`], perhaps with a payload; the server checks it with
+//!    [`check`] and creates the reply with [`Reply`]; the client parses the reply with [`ReplyMessage::parse`].
 //!
-//! The codec never waits, buffers no payload, and does not panic on any input. After a [`ProtocolError`] the stream
-//! cannot be trusted any more, and the connection must be closed.
+//! The codec never waits, stores no payload, and does not panic on any input. After a [`ProtocolError`] the position
+//! in the stream is lost, and the connection must be closed.
 
 mod bytes;
 mod check;

@@ -1,4 +1,4 @@
-//! The messages of option haggling: an option with its data, a reply with its data.
+//! The messages of the option phase of a handshake: options of the client, and replies of the server.
 
 use super::bytes::{Reader, text, truncated};
 use super::constants::{
@@ -7,12 +7,12 @@ use super::constants::{
 use super::error::{ProtocolError, Result, invalid, require_magic};
 use super::export::{BlockSizes, ExportEntry, ExportFacts};
 
-/// Bytes of an NBD option before its data.
+/// Length in bytes of an NBD option without its data.
 pub(crate) const OPTION_HEADER_BYTES: usize = 16;
-/// Bytes of a reply to an NBD option before its data.
+/// Length in bytes of a reply to an NBD option without its data.
 pub(crate) const OPTION_REPLY_HEADER_BYTES: usize = 20;
 
-/// Appends an option of a client to `out`. Its data comes from this crate and is far smaller than 4 GiB.
+/// Appends an option of a client with its data to `out`. The data are from this crate, and far shorter than 4 GiB.
 pub(crate) fn put_option(out: &mut Vec<u8>, option: OptionCode, data: &[u8]) {
     out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.0.to_be_bytes());
@@ -20,7 +20,7 @@ pub(crate) fn put_option(out: &mut Vec<u8>, option: OptionCode, data: &[u8]) {
     out.extend_from_slice(data);
 }
 
-/// Appends to `out` a reply to an option whose data is the concatenation of `parts`.
+/// Appends to `out` a reply of a server to `option`. The data of the reply are `parts`, one after the other.
 pub(crate) fn put_reply(out: &mut Vec<u8>, option: OptionCode, reply: ReplyCode, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
@@ -32,7 +32,7 @@ pub(crate) fn put_reply(out: &mut Vec<u8>, option: OptionCode, reply: ReplyCode,
     }
 }
 
-/// Appends to `out` an error reply to an option, with a message for people.
+/// Appends to `out` an error reply of a server to `option`, with a message for people.
 pub(crate) fn put_refusal(out: &mut Vec<u8>, option: OptionCode, code: ReplyCode, words: &str) {
     put_reply(out, option, code, &[truncated(words, MAX_STRING_BYTES).as_bytes()]);
 }
@@ -46,8 +46,8 @@ pub(crate) fn put_server(out: &mut Vec<u8>, entry: &ExportEntry) {
     put_reply(out, OptionCode::LIST, ReplyCode::SERVER, &parts);
 }
 
-/// Appends to `out` the requested facts about an export. Size and flags are always sent (section "Option reply types",
-/// `NBD_REP_INFO`).
+/// Appends to `out` the facts about an export that a client requests. Size and flags are always among them (section
+/// "Option reply types", `NBD_REP_INFO`).
 pub(crate) fn put_infos(
     out: &mut Vec<u8>,
     option: OptionCode,
@@ -83,7 +83,7 @@ pub(crate) struct InfoRequest<'a> {
 }
 
 impl<'a> InfoRequest<'a> {
-    /// Parses the data of the option. Returns `None` if the lengths are inconsistent or the name is not a valid string.
+    /// Parses the data of the option. Returns `None` if a length is inconsistent, or the name is not a valid string.
     pub(crate) fn parse(data: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(data);
         let name = take_string(&mut reader)?;
@@ -113,11 +113,11 @@ pub(crate) struct MetaRequest<'a> {
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Parses the data of the option. Returns `None` if the lengths are inconsistent, a string is invalid, or a query
-    /// has no namespace.
+    /// Parses the data of the option. Returns `None` if a length is inconsistent, a string is invalid, or a query has
+    /// no namespace.
     ///
-    /// The queries are checked here and parsed again by [`MetaRequest::queries`], so that no allocation depends on the
-    /// count that the peer claims.
+    /// The queries are only checked, and [`MetaRequest::queries`] parses them again. So no allocation depends on the
+    /// number of queries in the message.
     pub(crate) fn parse(data: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(data);
         let name = take_string(&mut reader)?;
@@ -148,7 +148,7 @@ impl<'a> MetaRequest<'a> {
     }
 }
 
-/// Takes a 32-bit length, then a string of that length.
+/// Reads a 32-bit length, and then a string of that length.
 fn take_string<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
     let len = reader.u32()?;
     text(reader.bytes(usize::try_from(len).ok()?)?)
@@ -180,7 +180,7 @@ impl ReplyHeader {
     }
 }
 
-/// Copies the fact in the data of one `NBD_REP_INFO` into `facts`. An unknown fact is ignored.
+/// Copies the fact in the data of one `NBD_REP_INFO` into `facts`. Ignores an unknown fact.
 pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode> {
     let mut reader = Reader::new(data);
     let rule = "must be the length of its information type";
@@ -218,7 +218,7 @@ pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode
     Ok(code)
 }
 
-/// Parses the export in one `NBD_REP_SERVER`.
+/// Parses the list entry in the data of one `NBD_REP_SERVER`.
 pub(crate) fn parse_server(data: &[u8]) -> Result<ExportEntry> {
     let mut reader = Reader::new(data);
     let name = take_string(&mut reader);

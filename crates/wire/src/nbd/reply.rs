@@ -1,4 +1,4 @@
-//! Encodes the replies of the transmission phase.
+//! Encoding of a server's replies in the transmission phase.
 
 use std::ops::Deref;
 
@@ -10,18 +10,17 @@ use super::constants::{
 use super::export::ReplyStyle;
 use super::request::RequestHeader;
 
-/// Most extents in one block status chunk, sent or accepted: one MiB of them in compact form.
+/// Most extents in one chunk with block status, sent or received: one MiB of them with 32-bit lengths.
 pub const MAX_STATUS_EXTENTS: usize = 1 << 17;
 
-/// The largest head: an extended chunk header, an offset and the size of a hole.
+/// Length in bytes of the longest head: an extended chunk header, an offset, and the length of a hole.
 const MAX_HEAD_BYTES: usize = EXTENDED_REPLY_BYTES + 12;
 
-/// Longest extent sent in 32 bits, a multiple of every block size. The protocol allows to leave out the end of a longer
-/// one.
+/// Longest extent that is sent with a 32-bit length, a multiple of every block size. The protocol permits to shorten
+/// a longer extent.
 const MAX_COMPACT_EXTENT: u64 = 0xffff_0000;
 
-/// The bytes of an NBD reply before its payload, kept on the stack. Send the head and the payload in one vectored
-/// write.
+/// The bytes of an NBD reply before its payload. The caller sends the head and the payload in one vectored write.
 #[derive(Clone, Copy)]
 pub struct Head {
     bytes: [u8; MAX_HEAD_BYTES],
@@ -49,7 +48,7 @@ impl Deref for Head {
 
 /// The encoder of the reply to one NBD request.
 ///
-/// It has the replies of every style. [`Reply::chunks`] has those that need chunks.
+/// It encodes replies for every form of session. [`Reply::chunks`] encodes replies in several chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reply {
     style: ReplyStyle,
@@ -63,7 +62,7 @@ impl Reply {
         Self { style, cookie: request.cookie, offset: request.offset }
     }
 
-    /// Returns the encoder of a reply in several chunks, if the session has structured replies.
+    /// Returns the encoder of a reply in several chunks; `None` if the session has no structured replies.
     pub const fn chunks(self) -> Option<Chunks> {
         match self.style {
             ReplyStyle::Simple => None,
@@ -72,7 +71,7 @@ impl Reply {
         }
     }
 
-    /// Encodes the reply of success to a request that returns no payload.
+    /// Encodes the reply to a request that has succeeded and returns no payload.
     pub fn done(self) -> Head {
         match self.chunks() {
             None => self.simple(0),
@@ -80,8 +79,8 @@ impl Reply {
         }
     }
 
-    /// Encodes the head of the reply to a successful read. Exactly `len` bytes, the requested ones, follow, so the read
-    /// must not fail any more.
+    /// Encodes the head of the reply to a read that has succeeded. Exactly the `len` requested bytes must follow the
+    /// head.
     pub fn whole_read(self, len: u32) -> Head {
         match self.chunks() {
             None => self.simple(0),
@@ -89,7 +88,8 @@ impl Reply {
         }
     }
 
-    /// Appends a reply of failure to `out`. The message is for people; a simple reply has no room for it.
+    /// Appends to `out` the reply to a request that has failed. The message is for people; a simple reply leaves it
+    /// out.
     pub fn error(self, errno: Errno, message: &str, out: &mut Vec<u8>) {
         match self.chunks() {
             None => out.extend_from_slice(&self.simple(errno.to_wire())),
@@ -117,8 +117,8 @@ pub struct Extent {
 
 /// The encoder of the reply to one NBD request in several chunks.
 ///
-/// Set `last` on exactly one piece, the one that is sent last. Data and holes may come in any order but must not
-/// overlap and must stay inside the request (section "Structured reply chunk message").
+/// The caller sets `last` on exactly one chunk, which it sends last. Data and holes may come in any order, but must
+/// not overlap, and must lie inside the request's range (section "Structured reply chunk message").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunks {
     reply: Reply,
@@ -126,14 +126,15 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Encodes the head of a chunk with data: `len` bytes, not zero, follow and belong at `offset`. Set `last` only if
-    /// the request cannot fail any more.
+    /// Encodes the head of a chunk with data. The `len` bytes from address `offset` on, at least one, must follow the
+    /// head. `last` may be set only if the request cannot fail any more.
     pub fn data(self, offset: u64, len: u32, last: bool) -> Head {
         let payload = u64::from(len) + 8;
         self.head(ChunkKind::OFFSET_DATA, last, payload).with(&offset.to_be_bytes())
     }
 
-    /// Encodes a chunk with a hole: `len` bytes at `offset`, not zero, that read as zeros. No bytes follow.
+    /// Encodes a chunk with a hole: `len` bytes from address `offset` on, at least one, that read as zeros. No bytes
+    /// follow.
     pub fn hole(self, offset: u64, len: u32, last: bool) -> Head {
         self.head(ChunkKind::OFFSET_HOLE, last, 12)
             .with(&offset.to_be_bytes())
@@ -142,12 +143,12 @@ impl Chunks {
 
     /// Appends to `out` a chunk with the extents of one metadata context, from the offset of the request on.
     ///
-    /// Sends at most [`MAX_STATUS_EXTENTS`]. Without extended headers, stops after the first extent of 4 GiB or more.
-    /// The client asks again from the end of the answer.
+    /// Encodes at most [`MAX_STATUS_EXTENTS`] extents, and without extended headers none after the first extent of 4
+    /// GiB or more. The client can send another request for the rest.
     ///
     /// # Panics
     ///
-    /// If `extents` is empty, because the protocol has no such answer.
+    /// If `extents` is empty, because the protocol has no such reply.
     pub fn block_status(self, context: u32, extents: &[Extent], last: bool, out: &mut Vec<u8>) {
         assert!(!extents.is_empty(), "a block status reply has at least one extent");
         let extents = &extents[..extents.len().min(MAX_STATUS_EXTENTS)];

@@ -1,4 +1,4 @@
-//! Parses the replies of the transmission phase.
+//! Parsing of a server's replies in the transmission phase.
 
 use block::EXTENTS_MAX;
 
@@ -11,22 +11,23 @@ use super::error::{ProtocolError, Result, invalid, over_limit};
 use super::export::ReplyStyle;
 use super::reply::{Extent, MAX_STATUS_EXTENTS};
 
-/// Longest payload of an error chunk: the longest message, an offset, and room for fields of unknown error kinds.
+/// Length in bytes of the longest payload of an error chunk: the longest message, an offset, and room for unknown
+/// fields.
 const MAX_ERROR_BYTES: u64 = MAX_STRING_BYTES as u64 + 1024;
 
-/// One message of an NBD server in the transmission phase.
+/// One message of an NBD server in the transmission phase: a simple reply, or one chunk of a reply.
 ///
-/// The codec sees one message at a time. The caller must enforce the rules that span several messages: the cookie is
-/// that of a request in flight; no message with that cookie follows the one with `done`; data and holes lie inside the
-/// request, do not overlap, and cover it by the time a read succeeds; [`Body::Simple`] does not answer a read in a
-/// session with structured replies; an extended reply repeats the offset of its request.
+/// The codec parses one message at a time. The caller must check the rules that concern several messages: the cookie
+/// is that of a request in flight; no message with this cookie follows the one with `done`; data and holes lie inside
+/// the request's range, do not overlap, and cover the range when a read succeeds; [`Body::Simple`] is no reply to a
+/// read in a session with structured replies; an extended reply has the offset of its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplyMessage<'a> {
-    /// The client's number of the request that the message answers.
+    /// The number that the client gave to the request of this reply.
     pub cookie: u64,
-    /// The offset of the request, which an extended reply repeats.
+    /// The offset of the request, which only an extended reply has.
     pub offset: Option<u64>,
-    /// Whether no further message answers the request.
+    /// Whether this message is the last one of the reply.
     pub done: bool,
     /// The content of the message after its header.
     pub body: Body<'a>,
@@ -35,20 +36,21 @@ pub struct ReplyMessage<'a> {
 /// The content of a server's message after its header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
-    /// Success of the request, in a simple reply: if the request was a read, its whole payload follows.
+    /// The request has succeeded, in a simple reply. If the request was a read, its whole payload follows the
+    /// message.
     Simple,
-    /// The end of the reply; the request has succeeded if no error came before.
+    /// The reply ends. The request has succeeded if no error came in an earlier chunk.
     None,
-    /// Bytes of a read, in a chunk of the reply; they follow in the stream.
+    /// Bytes of a read, in a chunk of the reply. They follow the message in the stream.
     Data {
-        /// First byte of the export that the data belong to.
+        /// Address in the export of the first byte.
         offset: u64,
         /// Number of data bytes, not zero.
         len: u32,
     },
-    /// A hole in the range of a read: its bytes are zeros, and do not follow.
+    /// A hole in the range of a read: its bytes are zeros, and no bytes follow the message.
     Hole {
-        /// First byte of the hole in the export.
+        /// Address in the export of the hole's first byte.
         offset: u64,
         /// Number of bytes in the hole, not zero.
         len: u32,
@@ -59,21 +61,22 @@ pub enum Body<'a> {
         context: u32,
         /// The extents of the context, at least one and at most [`EXTENTS_MAX`].
         extents: Extents<'a>,
-        /// Bytes of further extents beyond [`EXTENTS_MAX`], which follow in the stream and must be skipped.
+        /// Length of the further extents beyond [`EXTENTS_MAX`], in bytes. They follow the message in the stream, and
+        /// the caller must skip them.
         more: u32,
     },
-    /// The request failed; the server gave an error number and a message.
+    /// The request failed.
     Error {
         /// The error number in the server's reply.
         errno: Errno,
         /// The error message in the server's reply; may be empty.
         message: &'a str,
-        /// First byte of the export that failed, if the server reports it.
+        /// Address in the export of the first byte that failed; `None` if the server does not report it.
         offset: Option<u64>,
     },
 }
 
-/// The extents of a block status, still in wire form. Every length is non-zero.
+/// The extents of a block status, in the form of the protocol. No extent has the length zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extents<'a> {
     bytes: &'a [u8],
@@ -107,12 +110,12 @@ struct ChunkHeader {
 }
 
 impl<'a> ReplyMessage<'a> {
-    /// Parses the server's message at the start of `input`. Returns the message and its length, or `None` if more bytes
-    /// are needed.
+    /// Parses the server's message at the start of `input`. Returns the message and its length in bytes; `None` if
+    /// more bytes are needed.
     ///
-    /// The bytes of data are not part of the message, so that they can be received directly into their final buffer.
-    /// The extents of a status beyond [`EXTENTS_MAX`] are not part of it either. Everything else is, and no message is
-    /// longer than 128 KiB. Data and holes of more than `max_payload` bytes are an error.
+    /// The bytes of data are no part of the message, so that they can be received directly into their final buffer.
+    /// Nor are the extents of a block status beyond [`EXTENTS_MAX`]. Everything else is a part of the message, and no
+    /// message is longer than 128 KiB. Data and holes of more than `max_payload` bytes are an error.
     pub fn parse(
         input: &'a [u8],
         style: ReplyStyle,
@@ -180,8 +183,8 @@ impl ChunkHeader {
         Some(Self { flags, kind, cookie, offset, payload, len })
     }
 
-    /// Returns the number of payload bytes that are read together with the header. Checks everything that the header
-    /// alone shows, so that the caller never waits for more bytes than allowed.
+    /// Returns the number of payload bytes that belong to the message. Checks everything that can be checked with the
+    /// header alone, so that the caller never waits for more bytes than are allowed.
     fn inline_bytes(&self, style: ReplyStyle, done: bool) -> Result<usize> {
         let extended = style == ReplyStyle::Extended;
         let (least, most, step) = match self.kind {
@@ -206,7 +209,8 @@ impl ChunkHeader {
         Ok(self.payload.min(self.heard_bytes()) as usize)
     }
 
-    /// Returns the most payload bytes that are read: of a block status, no more than [`EXTENTS_MAX`] extents.
+    /// Returns the greatest number of payload bytes that belong to the message: of a block status, those of
+    /// [`EXTENTS_MAX`] extents.
     fn heard_bytes(&self) -> u64 {
         match self.kind {
             ChunkKind::BLOCK_STATUS => 4 + 8 * EXTENTS_MAX as u64,
@@ -229,7 +233,7 @@ impl ChunkHeader {
         invalid("length of a reply chunk", self.payload, "must fit the fields of its kind")
     }
 
-    /// Parses the payload. A data chunk has only its offset there.
+    /// Parses the payload that belongs to the message. For a chunk with data that is only their offset.
     fn body<'a>(&self, mut payload: Reader<'a>, max_payload: u32) -> Result<Body<'a>> {
         let short = self.misfit();
         match self.kind {
@@ -285,7 +289,7 @@ impl ChunkHeader {
     }
 }
 
-/// Checks the length of data or of a hole against `max_payload`.
+/// Returns the length of data or of a hole, if it is above zero and at most `max_payload`.
 fn content_length(len: u64, max_payload: u32) -> Result<u32> {
     if len == 0 {
         return Err(invalid("length of a hole", 0_u64, "must not be zero"));

@@ -1,4 +1,4 @@
-//! Requests of the transmission phase.
+//! Requests of a client in the transmission phase.
 
 use super::bytes::Reader;
 use super::constants::{
@@ -13,9 +13,9 @@ use super::export::ReplyStyle;
 pub struct RequestHeader {
     /// The operation of the request.
     pub command: Command,
-    /// The modifiers of the request. `PAYLOAD_LEN` is as received.
+    /// The modifiers of the request, with `PAYLOAD_LEN` as it was received.
     pub flags: CommandFlags,
-    /// The client's number of the request, returned in every reply to it.
+    /// The number that the client gave to the request. Every reply to the request has the same number.
     pub cookie: u64,
     /// First byte of the request's range.
     pub offset: u64,
@@ -24,12 +24,12 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// Parses the request header at the start of `input`. Returns the header and its length, or `None` if more bytes
-    /// are needed.
+    /// Parses the request header at the start of `input`. Returns the header and its length in bytes; `None` if more
+    /// bytes are needed.
     ///
-    /// Only a defect that makes the stream unreadable is an error. [`super::check`] decides whether the request may be
-    /// carried out. In either case [`payload_bytes`](Self::payload_bytes) of payload follow and must be taken off the
-    /// stream.
+    /// Only a fault after which the position in the stream is lost is an error. [`super::check`] decides whether the
+    /// request may be carried out. In either case a payload of [`payload_bytes`](Self::payload_bytes) follows, which
+    /// the caller must take off the stream.
     pub fn parse(input: &[u8], style: ReplyStyle) -> Result<Option<(Self, usize)>> {
         let mut reader = Reader::new(input);
         let Some(magic) = reader.u32() else { return Ok(None) };
@@ -57,11 +57,11 @@ impl RequestHeader {
         Some((Self { command, flags, cookie, offset, length }, len))
     }
 
-    /// Returns the number of payload bytes that follow the request header: at most [`MAX_PAYLOAD_BYTES`] for a header
-    /// that was parsed.
+    /// Returns the length in bytes of the payload that follows the request header: at most [`MAX_PAYLOAD_BYTES`] for
+    /// a header that was parsed.
     ///
-    /// Compact: the length of a write. Extended: the length of any request with `PAYLOAD_LEN` (section "Request
-    /// message").
+    /// After a compact header only a write has a payload. After an extended header any request with `PAYLOAD_LEN` has
+    /// one (section "Request message").
     pub fn payload_bytes(&self, style: ReplyStyle) -> u32 {
         u32::try_from(self.payload_length(style)).unwrap_or(u32::MAX)
     }
@@ -74,8 +74,8 @@ impl RequestHeader {
         if has_payload { self.length } else { 0 }
     }
 
-    /// Encodes the request header and returns its length. An extended write gets `PAYLOAD_LEN`. A length that does not
-    /// fit a compact header is an error.
+    /// Encodes the request header into `out`, and returns its length in bytes. A write with an extended header gets
+    /// `PAYLOAD_LEN`. A length that a compact header cannot hold is an error.
     pub fn encode(
         &self,
         style: ReplyStyle,

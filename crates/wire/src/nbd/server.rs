@@ -11,17 +11,18 @@ use super::option::{
     InfoRequest, MetaRequest, OPTION_HEADER_BYTES, put_infos, put_refusal, put_reply, put_server,
 };
 
-/// Limits for a client during its handshake with the server, before the client has proved anything.
+/// Limits on the input of a client during its handshake, when the server does not know yet whether the client may
+/// connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Most options in one handshake. An ordinary client sends about five.
+    /// Most options in one handshake. A usual client sends about five.
     pub options: u32,
-    /// Most bytes of option data that are read in one handshake. Several options with names of maximal length fit.
+    /// Most bytes of option data in one handshake. They are enough for several options with names of greatest length.
     pub option_bytes: u32,
-    /// Most bytes of refused options' data that are skipped in one handshake, so that a client which sends too much
-    /// gets an error reply and can go on.
+    /// Most bytes of refused option data that are skipped in one handshake. So a client that sends too much data gets
+    /// an error reply and can continue.
     pub skipped_bytes: u32,
-    /// Most queries in one request for metadata contexts; a server here knows a handful of contexts.
+    /// Most queries in one request for metadata contexts. An export has only a few contexts.
     pub queries: u32,
 }
 
@@ -35,26 +36,27 @@ impl Default for Limits {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ServerProgress {
-    /// The input ends inside a message of the client. Call again with the untaken bytes and more.
+    /// The input ends inside a message of the client. The caller must call again with the same bytes and more.
     NeedMore,
-    /// One message of the client was handled. Send the output, then call again with the rest of the input.
+    /// One message of the client was handled. The caller must send the output, and call again with the rest of the
+    /// input.
     Advanced,
-    /// The handshake has ended. Send the output. The rest of the stream consists of requests of this session.
+    /// The handshake has ended. The caller must send the output. The rest of the stream has requests of this session.
     Ready(Box<Session>),
-    /// The server has agreed to TLS. Send the output, check that no input is left, start TLS on the stream, and call
-    /// [`ServerHandshake::secured`].
+    /// The server has agreed to TLS. The caller must send the output, check that no input is left, start TLS on the
+    /// stream, and call [`ServerHandshake::secured`].
     StartTls,
-    /// The client aborted the handshake: send the output, then close.
+    /// The client has ended the handshake. The caller must send the output, and close the connection.
     Aborted,
 }
 
-/// The state of TLS on a connection of the server.
+/// The state of TLS on a connection of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ServerTls {
-    /// TLS is not offered on the connection: `NOTLS` of the specification.
+    /// The connection cannot begin TLS: `NOTLS` of the specification.
     #[default]
     Absent,
-    /// No other option is carried out before TLS: `FORCEDTLS` of the specification.
+    /// The client must begin TLS before any other option: `FORCEDTLS` of the specification.
     Required,
     /// TLS protects the connection.
     Done,
@@ -62,9 +64,9 @@ pub enum ServerTls {
 
 /// The server's side of a fixed newstyle handshake of NBD.
 ///
-/// It holds no bytes. The caller keeps the input that was not taken: at most one option, which is
-/// [`Limits::option_bytes`] and a header. One call handles at most one message, so the caller can stop feeding a client
-/// that does not read its answers.
+/// The handshake stores no bytes. The caller keeps the input that was not taken: at most one option, which is a
+/// header and [`Limits::option_bytes`]. One call handles at most one message, so the caller can stop reading from a
+/// client that does not read its replies.
 #[derive(Debug)]
 pub struct ServerHandshake {
     limits: Limits,
@@ -77,13 +79,13 @@ pub struct ServerHandshake {
     agreed: Agreed,
 }
 
-/// The settings that options have made. An upgrade to TLS must discard exactly these (section "Option types",
-/// `NBD_OPT_STARTTLS`).
+/// The features on which client and server have agreed. The begin of TLS must discard exactly these (section "Option
+/// types", `NBD_OPT_STARTTLS`).
 #[derive(Debug, Default)]
 struct Agreed {
     structured: bool,
     extended: bool,
-    /// The canonical name of the export for which contexts were selected, and the contexts.
+    /// The canonical name of the export whose metadata contexts the client has selected, and these contexts.
     contexts: Option<(String, Vec<Context>)>,
 }
 
@@ -92,12 +94,12 @@ enum Phase {
     ClientFlags,
     Option,
     Skip(u32),
-    /// TLS was agreed, and the stream is not secured yet.
+    /// Client and server have agreed to TLS, which does not protect the stream yet.
     StartTls,
     Over,
 }
 
-/// The answer to one option.
+/// The reaction of the server to one option.
 enum Answer {
     Ack,
     Secure,
@@ -116,7 +118,7 @@ fn unsupported(words: &str) -> Answer {
     Refuse(ReplyCode::ERR_UNSUP, words.to_owned())
 }
 
-/// Finds the export of that name, or returns the answer to the client.
+/// Returns the facts about the export called `name`; or the refusal for the client.
 async fn find(exports: &impl Exports, name: &str) -> Result<ExportFacts, Answer> {
     if let Some(why) = exports.refusal() {
         return Err(Refuse(ReplyCode::ERR_POLICY, why));
@@ -146,8 +148,8 @@ impl ServerHandshake {
         Self { tls: ServerTls::Required, ..Self::new(limits) }
     }
 
-    /// Records that TLS protects the stream. Discards everything agreed on before in the handshake, because any third
-    /// party could have sent it.
+    /// Records that TLS protects the stream. Discards all agreed features, because a third party could have sent the
+    /// options before.
     ///
     /// # Panics
     /// If the last progress was not [`ServerProgress::StartTls`].
@@ -158,7 +160,7 @@ impl ServerHandshake {
         self.agreed = Agreed::default();
     }
 
-    /// Appends the server's greeting to `out`. The server sends it before anything is received.
+    /// Appends the server's greeting to `out`. The server sends it before it receives anything.
     pub fn greeting(out: &mut Vec<u8>) {
         let flags = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
         out.extend_from_slice(&INIT_MAGIC.to_be_bytes());
@@ -166,11 +168,11 @@ impl ServerHandshake {
         out.extend_from_slice(&flags.0.to_be_bytes());
     }
 
-    /// Handles at most one message of the client at the start of `input`, and appends the answer to `out`. It waits for
-    /// nothing but `exports`. Returns the number of bytes taken from `input`, and the progress.
+    /// Handles at most one message of the client at the start of `input`, and appends the reply to `out`. It waits
+    /// only for `exports`. Returns the number of bytes taken from `input`, and the progress of the handshake.
     ///
     /// # Errors
-    /// The violation of the protocol, or the refusal of an option without an error reply. The connection must be
+    /// A violation of the protocol, or the refusal of an option that has no error reply. The connection must be
     /// closed.
     pub async fn advance(
         &mut self,
@@ -191,8 +193,8 @@ impl ServerHandshake {
         result
     }
 
-    /// Takes the client flags. An unknown flag, or one that was not offered, ends the connection (section "Client
-    /// flags").
+    /// Parses the client flags. A flag that is unknown, or that the server did not offer, ends the connection
+    /// (section "Client flags").
     fn take_client_flags(&mut self, input: &[u8]) -> Result<(usize, ServerProgress)> {
         let Some(bits) = Reader::new(input).u32() else {
             return Ok((0, ServerProgress::NeedMore));
@@ -256,7 +258,7 @@ impl ServerHandshake {
         Ok((OPTION_HEADER_BYTES + len as usize, progress))
     }
 
-    /// Refuses an option whose data would exceed the limit, and skips the data.
+    /// Refuses an option whose data would exceed the limit, and skips its data.
     fn refuse_size(
         &mut self,
         option: OptionCode,
@@ -324,8 +326,8 @@ impl ServerHandshake {
         Ok(answer)
     }
 
-    /// Handles `NBD_OPT_EXPORT_NAME` (section "Option types"). It has no error reply, so every refusal closes the
-    /// connection.
+    /// Handles `NBD_OPT_EXPORT_NAME` (section "Option types"). The option has no error reply, so every refusal closes
+    /// the connection.
     async fn export_name(
         &mut self,
         data: &[u8],
@@ -421,7 +423,7 @@ impl ServerHandshake {
         Ack
     }
 
-    /// Replaces the selection, even if the option fails (section "Option types").
+    /// Replaces the selected metadata contexts, even if the option fails (section "Option types").
     async fn set_contexts(
         &mut self,
         data: &[u8],
@@ -445,7 +447,7 @@ impl ServerHandshake {
         Ack
     }
 
-    /// Parses and checks an option that lists or selects contexts.
+    /// Parses and checks an option that lists or selects metadata contexts.
     async fn meta_request<'a>(
         &self,
         data: &'a [u8],
@@ -468,8 +470,8 @@ impl ServerHandshake {
         Ok((request, facts))
     }
 
-    /// Makes the session. Contexts count only for the export for which they were selected (section "Metadata
-    /// querying").
+    /// Creates the session. The selected metadata contexts are used only if they were selected for the same export
+    /// (section "Metadata querying").
     fn session(&mut self, mut facts: ExportFacts) -> Session {
         let agreed = std::mem::take(&mut self.agreed);
         let contexts = match agreed.contexts {
@@ -482,7 +484,7 @@ impl ServerHandshake {
     }
 }
 
-/// Answers an option before TLS, where TLS is required.
+/// Handles an option that the client has sent before TLS, if TLS is required.
 fn plain(option: OptionCode, data: &[u8]) -> Result<Answer> {
     match option {
         OptionCode::STARTTLS if data.is_empty() => Ok(Secure),
@@ -513,7 +515,8 @@ async fn list(data: &[u8], exports: &impl Exports, out: &mut Vec<u8>) -> Answer 
     Ack
 }
 
-/// Whether a query of a list matches the context: by its name, or by its namespace and colon alone.
+/// Whether a query of a list matches the metadata context `name`: the query is the name, or its namespace with a
+/// colon.
 fn lists(query: &str, name: &str) -> bool {
     query == name || (query.find(':') == Some(query.len() - 1) && name.starts_with(query))
 }

@@ -5,9 +5,9 @@
 //! nbd+unix:///export?socket=/path        nbds+unix:///export?socket=/path
 //! ```
 //!
-//! The export is everything after the slash that ends the authority; it may itself hold slashes and may be empty.
-//! `nbds` takes the parameters `tls-certificates=DIR` and `tls-hostname=NAME`. `%` and two hexadecimal digits represent
-//! a byte everywhere but in the scheme and the port.
+//! The export is everything after the slash that ends the authority. It may contain slashes, and may be empty. A URI
+//! with `nbds` may have the parameters `tls-certificates=DIR` and `tls-hostname=NAME`. `%` and two hexadecimal digits
+//! represent a byte everywhere but in the scheme and the port.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,10 +16,10 @@ use block::env::Address;
 
 use super::constants::{DEFAULT_PORT, MAX_STRING_BYTES};
 
-/// Bytes of the longest NBD URI that is accepted: an export name and a path of maximal length, every byte escaped.
+/// Length in bytes of the longest NBD URI: an export name and a path of greatest length, with every byte escaped.
 pub const MAX_URI_BYTES: usize = 32 << 10;
 
-/// The parameters of a URI: the first one for Unix sockets, the others for TLS.
+/// The names of a URI's parameters: the first one is for Unix sockets, the others are for TLS.
 const PARAMETERS: [&str; 3] = ["socket", "tls-certificates", "tls-hostname"];
 
 /// An NBD URI: the address of a server and the name of an export.
@@ -33,17 +33,17 @@ pub struct NbdUri {
     pub export: String,
     /// Directory of `ca-cert.pem`, `client-cert.pem` and `client-key.pem`: the parameter `tls-certificates`.
     pub certificates: Option<String>,
-    /// Name in the server's certificate, if it is not that of the host: the parameter `tls-hostname`.
+    /// Name in the server's certificate if it is not the name of the host: the parameter `tls-hostname`.
     pub hostname: Option<String>,
 }
 
-/// The reason why a text is no usable NBD URI.
+/// The reason why a text is no valid NBD URI.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum UriError {
-    /// The text has this number of bytes, which is too long.
+    /// The text is too long; the number is its length in bytes.
     TooLong(usize),
-    /// The scheme of the URI is missing, or is none of those listed in the module documentation.
+    /// The scheme of the URI is missing, or is none of those in the module documentation.
     Scheme(String),
     /// The TCP URI names no host, or a host that is malformed.
     Host(String),
@@ -53,13 +53,13 @@ pub enum UriError {
     UnixHost(String),
     /// The Unix URI has no `socket` parameter, or an empty one.
     NoSocket,
-    /// The URI has a parameter that is unknown, repeated, or not for its scheme.
+    /// The URI has a parameter that is unknown, occurs twice, or does not belong to its scheme.
     Parameter(String),
-    /// The URI has a `%` without two hexadecimal digits after it, or bytes that are not UTF-8 or hold a NUL.
+    /// The URI has a `%` without two hexadecimal digits after it, or bytes that are not UTF-8, or a NUL.
     Escape(String),
-    /// The export's name in the URI has this number of bytes, which is too long.
+    /// The export's name in the URI is too long; the number is its length in bytes.
     Export(usize),
-    /// The URI has a `#`, which would begin a fragment: NBD URIs have none.
+    /// The URI has a `#`, which begins a fragment. An NBD URI has no fragment.
     Fragment,
 }
 
@@ -146,7 +146,8 @@ impl FromStr for NbdUri {
     }
 }
 
-/// Parses the parameters. `possible` gives the parameters that this kind of URI may have, each at most once.
+/// Parses the parameters of a URI. `possible` are the names of the parameters that the URI may have, each at most
+/// once.
 fn parameters(query: &str, possible: [bool; 3]) -> Result<[Option<String>; 3], UriError> {
     let mut values = [None, None, None];
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -232,7 +233,7 @@ fn hex_digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).map(|digit| digit as u8)
 }
 
-/// Escapes every byte but letters, digits, `-._~` and those in `also`.
+/// Returns the text with every byte escaped but letters, digits, `-._~` and the bytes in `also`.
 fn escape(f: &mut fmt::Formatter<'_>, text: &str, also: &[u8]) -> fmt::Result {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.contains(&byte) {
@@ -244,7 +245,7 @@ fn escape(f: &mut fmt::Formatter<'_>, text: &str, also: &[u8]) -> fmt::Result {
     Ok(())
 }
 
-/// Writes the canonical form, which parses to the same value.
+/// Writes the canonical form of the URI. It parses to an equal URI.
 impl fmt::Display for NbdUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = if self.tls { "s" } else { "" };

@@ -1,13 +1,13 @@
-//! Received bytes that are not taken yet.
+//! The receive buffer of a stream: received bytes that are not taken yet.
 
 use std::ops::Deref;
 
 use block::{Buf, BufPool, Ref, Result};
 
-/// Most bytes of one receive from a stream: a deep queue of small messages in one system call.
+/// Length in bytes of the receive buffer: many small messages can arrive in one system call.
 pub const INBOX_BYTES: usize = 256 << 10;
 
-/// Buffer of bytes that were received from a stream and are not taken yet.
+/// Receive buffer of a stream. It holds the received bytes that the reader has not taken yet.
 pub struct Inbox {
     buf: Buf,
     start: usize,
@@ -37,7 +37,7 @@ impl Inbox {
         Arrived { all: self.buf.read(), from: self.start, to: self.end }
     }
 
-    /// Removes the first `n` bytes from the inbox.
+    /// Takes the first `n` bytes out of the inbox.
     ///
     /// # Panics
     /// If the inbox has fewer bytes.
@@ -46,7 +46,8 @@ impl Inbox {
         assert!(self.start <= self.end, "an inbox removes only bytes that have arrived");
     }
 
-    /// Moves as many bytes as fit from the inbox into the front of `into`. Returns their number.
+    /// Copies bytes from the inbox into the front of `into`, as many as there are or as fit, and takes them. Returns
+    /// their number.
     pub fn take_into(&mut self, into: &Buf) -> usize {
         let n = self.len().min(into.len());
         if n > 0 {
@@ -56,8 +57,8 @@ impl Inbox {
         n
     }
 
-    /// Takes the first `n` bytes of the inbox without copying them. The inbox cannot receive while the returned part is
-    /// held: see [`Inbox::renew`].
+    /// Takes the first `n` bytes of the inbox without a copy. The inbox cannot receive while the returned buffer
+    /// exists: see [`Inbox::renew`].
     ///
     /// # Panics
     /// If `n` is zero, or the inbox has fewer bytes.
@@ -67,12 +68,13 @@ impl Inbox {
         part
     }
 
-    /// Whether taken parts of the inbox's buffer are still held.
+    /// Whether buffers that [`Inbox::take_part`] returned still exist.
     pub fn is_held(&self) -> bool {
         self.buf.is_shared()
     }
 
-    /// Moves the bytes of the inbox to a new buffer of `pool` if taken parts of the present one are still held.
+    /// Moves the bytes of the inbox to a new buffer of `pool`, if buffers that [`Inbox::take_part`] returned still
+    /// exist.
     ///
     /// # Errors
     /// `Limit` if the pool can never provide the buffer.
@@ -95,11 +97,11 @@ impl Inbox {
         self.len() == 0
     }
 
-    /// Returns the part of the inbox's buffer to receive into. Moves the bytes that are not taken to the front, so
-    /// there is room as long as no message is longer than [`INBOX_BYTES`].
+    /// Returns the free part of the inbox's buffer, to receive into. Before that, moves the bytes that are not taken
+    /// to the front. So the free part is not empty as long as no message is longer than [`INBOX_BYTES`].
     ///
     /// # Panics
-    /// If taken parts of the buffer are still held.
+    /// If buffers that [`Inbox::take_part`] returned still exist.
     pub fn room(&mut self) -> Buf {
         assert!(!self.is_held(), "held bytes of an inbox are not overwritten");
         if self.start > 0 {

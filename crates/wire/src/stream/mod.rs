@@ -1,4 +1,4 @@
-//! Buffers for both directions of a byte stream: received bytes, and messages to send. No I/O.
+//! Buffers for the two directions of a byte stream: received bytes, and messages to send. They perform no I/O.
 
 mod inbox;
 mod outbox;

@@ -1,30 +1,32 @@
-//! Messages that wait to be sent. Heads share one buffer; payloads stay in their own buffers.
+//! Messages that wait to be sent. The heads of all messages are in one buffer; each payload is in a buffer of its
+//! own.
 
 use block::{Buf, BufPool, Result};
 
-/// Length of the buffer for the message heads of one send.
+/// Length in bytes of the buffer for the message heads of one send.
 pub const HEADS_BYTES: usize = 16 << 10;
 
-/// Parts in one send; the kernel accepts 1024.
+/// Most buffers in one send; the kernel accepts 1024.
 const PARTS_MAX: usize = 1000;
 
-/// A batch of messages to a peer under construction.
+/// The messages of the next send on a stream.
 pub struct Outbox {
     heads: Buf,
-    /// Used bytes of `heads`; and the offset from which on they are not among the parts yet.
+    /// Number of bytes in `heads`; and the offset from which on these bytes are not among the parts yet.
     used: usize,
     open: usize,
     parts: Vec<Buf>,
-    /// Bytes that the builder of the batch accounts for when it is sent.
+    /// Sum of the bytes of memory that are freed when the batch has been sent ([`Outbox::hold`]).
     held: usize,
     /// Buffer for the heads of the next batch.
     spare: Option<Buf>,
     spare_parts: Vec<Buf>,
 }
 
-/// The bytes of one send, taken from an outbox. They must be given back with [`Outbox::sent`] afterwards.
+/// The messages of one send, taken from an outbox. The caller must return the batch with [`Outbox::sent`] after the
+/// send.
 pub struct Batch {
-    /// The bytes to send, in order.
+    /// The buffers to send, in order.
     pub parts: Vec<Buf>,
     /// The sum of [`Outbox::hold`] for the messages of this batch.
     pub held: usize,
@@ -61,33 +63,33 @@ impl Outbox {
         }
     }
 
-    /// Whether message heads of `len` bytes and `parts` more buffers fit into the outbox.
+    /// Whether message heads of `len` bytes and `parts` more payloads fit into the outbox.
     pub fn fits(&self, len: usize, parts: usize) -> bool {
         self.used + len <= HEADS_BYTES && self.parts.len() + parts + 2 <= PARTS_MAX
     }
 
-    /// Copies `bytes` of a message head into the outbox.
+    /// Adds the head of a message to the outbox, as a copy.
     ///
     /// # Panics
-    /// If `bytes` do not fit into the buffer for heads.
+    /// If the head does not fit into the buffer for heads.
     pub fn bytes(&mut self, bytes: &[u8]) {
         let end = self.used + bytes.len();
         self.heads.slice(self.used..end).write().copy_from_slice(bytes);
         self.used = end;
     }
 
-    /// Adds the payload of a message to the outbox without copying it.
+    /// Adds the payload of a message to the outbox, without a copy.
     pub fn payload(&mut self, payload: Buf) {
         self.close();
         self.parts.push(payload);
     }
 
-    /// Adds `bytes` to the count of bytes whose memory is freed when the present batch is sent.
+    /// Adds `bytes` to the bytes of memory that are freed when the next batch has been sent.
     pub fn hold(&mut self, bytes: usize) {
         self.held += bytes;
     }
 
-    /// Returns the sum of [`Outbox::hold`] for the present batch.
+    /// Returns the sum of [`Outbox::hold`] for the next batch.
     pub fn held(&self) -> usize {
         self.held
     }
@@ -104,10 +106,10 @@ impl Outbox {
         }
     }
 
-    /// Takes the messages of the outbox as a batch to send.
+    /// Takes all messages out of the outbox, as a batch to send.
     ///
     /// # Panics
-    /// If the batch before was not given back ([`Outbox::sent`]).
+    /// If the batch before was not returned with [`Outbox::sent`].
     pub fn take(&mut self) -> Batch {
         self.close();
         let next = self.spare.take().expect("an outbox sends one batch at a time");
@@ -117,7 +119,7 @@ impl Outbox {
         Batch { parts, held: std::mem::take(&mut self.held), heads }
     }
 
-    /// Takes the buffers of a batch back into the outbox after its send.
+    /// Returns the buffers of a batch to the outbox, after the batch was sent.
     pub fn sent(&mut self, mut batch: Batch) {
         batch.parts.clear();
         self.spare = Some(batch.heads);
@@ -125,7 +127,7 @@ impl Outbox {
     }
 }
 
-/// Removes the first `sent` bytes of `parts`, after a send that took only some of them.
+/// Removes the first `sent` bytes of `parts`, after a send of only these bytes.
 pub fn drop_front(parts: &mut Vec<Buf>, mut sent: usize) {
     let mut whole = 0;
     while let Some(part) = parts.get(whole)

@@ -27,9 +27,9 @@ pub enum Binding {
 /// The graph that the labels of disks describe, and the disk that is matched to each disk name of the spec.
 #[derive(Clone, Debug, Default)]
 pub struct Bindings {
-    /// The matched disks, by their names in the spec; empty if a finding prevents matching.
+    /// The matched disks, by their names in the spec; empty if the disks cannot be matched.
     pub(crate) disks: BTreeMap<String, Binding>,
-    /// Uuid of the graph in the labels; `None` if no disk has a label of the graph.
+    /// Uuid of the graph; `None` if no disk has a label of the graph.
     pub(crate) graph: Option<Uuid>,
     /// Epoch in the newest label of the graph.
     pub(crate) epoch: u64,
@@ -42,7 +42,7 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Whether the disk with number `n` was matched by its label, even if the spec has another name for the disk.
+    /// Whether the disk with number `n` is matched by its label, perhaps under another name than the spec has.
     pub(crate) fn is_bound(&self, n: usize) -> bool {
         self.disks.values().any(|bound| *bound == Binding::Labelled(n))
     }

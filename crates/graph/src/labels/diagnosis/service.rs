@@ -104,7 +104,7 @@ impl<'b> BoundDisks<'b> {
         self.labelled(name)?.label()
     }
 
-    /// Returns the names of the disks whose match `is_it` accepts.
+    /// Returns the names of the disks that `is_it` selects by their binding.
     fn names(self, is_it: impl Fn(&Binding) -> bool) -> Vec<&'b str> {
         let bound = self.binding.disks.iter().filter(|(_, bound)| is_it(bound));
         bound.map(|(name, _)| name.as_str()).collect()
@@ -181,8 +181,7 @@ impl<'b> BoundDisks<'b> {
         names.iter().filter_map(finding).collect()
     }
 
-    /// Whether some bytes of the disk `name` are on no other disk. Disks that are new, absent or `overwritten` do not
-    /// count as other disks.
+    /// Whether some bytes of a disk are on no other disk, apart from those that are new, absent or `overwritten`.
     fn is_only_copy(self, planned: &Planned, name: &str, overwritten: &BTreeSet<&str>) -> bool {
         let mut without = self.names(|bound| !matches!(bound, Binding::Labelled(_)));
         without.extend(overwritten);

@@ -1,4 +1,4 @@
-//! Clients of a volume, and the model that checks their answers.
+//! The clients of a volume, and the model that checks the replies.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,38 +9,38 @@ use sim::{Door, Model, SimWorld};
 
 use crate::trial::{Failure, LIMIT};
 
-/// Clients of one volume, which may be served by one process after the other.
+/// The clients of one volume, which several processes may serve one after the other.
 pub struct Clients {
     pub world: SimWorld,
-    /// `None` between two processes: an open `Door` would keep the graph and its disks open.
+    /// The access to the volume; `None` between two processes, because an access keeps the graph and its disks open.
     pub door: Option<Door>,
     pub model: Rc<Model>,
     pub tally: Rc<Tally>,
     pub may: May,
 }
 
-/// Allowed failures of requests.
+/// The failures of requests that a trial permits.
 #[derive(Clone, Copy, Default)]
 pub struct May {
-    /// Whether a device of kind `error` may fail them.
+    /// Whether a device of kind `error` may make requests fail.
     pub fail_on_purpose: bool,
-    /// Whether there are more faults than the graph must survive.
+    /// Whether requests may fail because there are more faults than the graph must survive.
     pub fail: bool,
 }
 
 impl Clients {
-    /// Makes clients that access a volume of zeros through `door`.
+    /// Creates the clients of a volume of zeros, which they access through `door`.
     pub fn new(world: &SimWorld, door: Door, may: May) -> Self {
         let model = Rc::new(Model::new(world.seed(), door.info().size));
         Self { world: world.clone(), door: Some(door), model, tally: Rc::default(), may }
     }
 
-    /// Returns the access to the volume.
+    /// Returns the access of the clients to the volume.
     pub fn door(&self) -> &Door {
         self.door.as_ref().expect("clients run between a start of the graph and its end")
     }
 
-    /// Makes a client with a stream of its own.
+    /// Creates a client with random numbers of its own.
     pub fn worker(&self, number: u64, mix: Mix) -> Worker {
         Worker {
             env: self.world.env(),
@@ -52,12 +52,12 @@ impl Clients {
         }
     }
 
-    /// Lets the world run for so long.
+    /// Runs the world for the time `time`.
     pub fn pass(&self, time: Duration) -> Result<(), Failure> {
         Ok(self.world.run(self.world.env().now().after(time))?)
     }
 
-    /// Waits until every client is done.
+    /// Waits until every client has finished.
     pub fn finish(&self) -> Result<(), Failure> {
         let (env, tally) = (self.world.env(), self.tally.clone());
         let done = self.world.block_on(async move { env.within(LIMIT, tally.idle()).await })?;
@@ -67,13 +67,13 @@ impl Clients {
         self.judge()
     }
 
-    /// Reads and checks the whole volume.
+    /// Reads the whole volume, and checks the bytes.
     pub fn verify(&self, number: u64) -> Result<(), Failure> {
         self.world.block_on(self.worker(number << 48, Mix::ALL).verify())?;
         self.judge()
     }
 
-    /// Checks the results so far.
+    /// Checks the results of all clients so far.
     pub fn judge(&self) -> Result<(), Failure> {
         if let Some(wrong) = &*self.tally.wrong.borrow() {
             return Err(Failure::new(wrong.to_string()));

@@ -1,5 +1,5 @@
-//! A graph over NBD disks only. All of them are exports of one server, over several connections each. The power
-//! of the server is cut repeatedly while the graph and its clients live on. No client may notice.
+//! A graph over NBD disks only, which are exports of one server with several connections each. The power of the
+//! server is cut repeatedly while the process with the graph and its clients runs. No client may notice this.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,18 +20,20 @@ use crate::served;
 use crate::shapes::{self, Step};
 use crate::trial::{Failure, Report};
 
-/// The process with the graph and its clients.
+/// The process that has the graph and its clients.
 const GRAPH: ProcessId = ProcessId(0);
 
 const SOCKET: &str = "/far";
 
-/// The largest number of power cuts and resets in a round.
+/// Most power cuts and resets of connections in a round.
 const CUTS_MAX: u64 = 4;
 
-/// Bytes that a disk keeps for replay: more than any one change, at times less than the changes of all clients.
+/// Bytes that an NBD disk stores for replay: more than any single change, sometimes less than the changes of all
+/// clients.
 const REPLAY_BYTES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
 
-/// A session that lasts longer ends the series of short ones after which a disk gives up.
+/// Duration of a session after which an NBD disk forgets the short sessions before. After too many short sessions in
+/// a row a disk reports an error.
 const STEADY: Duration = Duration::from_secs(11);
 
 const COUNT: usize = kinds::REGISTRY.0.len() + 1;
@@ -46,10 +48,10 @@ const KINDS: [Kind; COUNT] = {
     all
 };
 
-/// The kinds of `kinds`, and exports of other servers.
+/// The kinds of `kinds`, and the NBD disk.
 const REGISTRY: Registry = Registry(&KINDS);
 
-/// Runs a seed.
+/// Runs the trial of a seed.
 ///
 /// # Errors
 /// The first rule that was broken.
@@ -63,7 +65,7 @@ pub fn run(seed: u64) -> Result<Report, Failure> {
     trial.report()
 }
 
-/// One life of the server: a process with its disks.
+/// One run of the server: a process with the disks that it serves.
 struct Life {
     process: ProcessId,
     graph: Assembly,
@@ -120,7 +122,7 @@ impl Machine {
         Ok(Life { process, graph, listener, _server: server })
     }
 
-    /// Cuts the power of the machine.
+    /// Cuts the power of the server's machine.
     fn stop(&mut self) {
         let Some(life) = self.life.take() else { return };
         self.world.counters().add(Count::ServerCut);
@@ -149,7 +151,7 @@ struct Trial {
     machine: Machine,
     graph: Rc<Assembly>,
     clients: Clients,
-    /// The server between clients and the graph, if they come through one.
+    /// The server between the clients and the graph; `None` if the clients have direct access.
     _server: Option<Server>,
     top: PartId,
     steps: Vec<Step>,
@@ -205,7 +207,7 @@ impl Trial {
         })
     }
 
-    /// Lets clients work during power cuts of the server and resets of connections.
+    /// Runs clients during power cuts of the server and resets of connections.
     fn round(&mut self, round: u64) -> Result<(), Failure> {
         for n in 0..self.plan.clients {
             self.clients.worker(round << 32 | n, self.plan.mix).start(self.plan.requests);
@@ -232,7 +234,7 @@ impl Trial {
         self.clients.pass(Duration::from_nanos(self.machine.draw.within(least_ns, most_ns)))
     }
 
-    /// Brings all members back in sync and compares them.
+    /// Waits until all members are in sync again, and compares them.
     fn redundancy(&self) -> Result<(), Failure> {
         self.mirrors.resync(&self.graph);
         if !self.mirrors.quiet(&self.graph).map_err(Failure::new)? {
@@ -242,7 +244,7 @@ impl Trial {
         self.mirrors.check(&self.graph).map_err(Failure::new)
     }
 
-    /// Flushes, cuts the power once more, and checks that the server's disks have all changes.
+    /// Flushes, cuts the power of the server, and checks that the server's disks have all changes.
     fn last_cut(&mut self) -> Result<(), Failure> {
         let client = Client::new(&self.graph.engine, self.graph.node(self.top));
         let flushed = self.machine.world.block_on(client.send(Op::Flush))?.result;
@@ -270,7 +272,7 @@ impl Trial {
         })
     }
 
-    /// Returns how many changes were sent again.
+    /// Returns the number of changes that NBD disks have replayed.
     fn replayed(&self) -> u64 {
         let mut sum = 0;
         for part in (0..self.steps.len()).filter(|part| self.steps[*part].kind == "nbd") {

@@ -1,6 +1,6 @@
-//! A mirror whose members take over from each other while flushes are late. Some members are taken out and come
-//! back in sync while flushes to the others are in flight. Then the others are taken out. No flush may fail
-//! because of this, and flushed changes must survive a power cut.
+//! Mirrors whose members replace each other while flushes are late. Some members are taken out, and come back in sync
+//! while flushes to the others are in flight. Then the others are taken out. No flush may fail because of this, and
+//! flushed changes must survive a power cut.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::plan::Plan;
 use crate::shapes::{Member, Mirror};
 use crate::trial::{Failure, Report};
 
-/// The longest wait for members to come in sync: about as long as the latest flush takes.
+/// Longest wait until members are in sync: about as long as the latest flush takes.
 const COPY_WITHIN: Duration = Duration::from_secs(3);
 
-/// The requests of a client that only flushes.
+/// The request types of a client that only flushes.
 const FLUSH: Mix = Mix {
     read: 0,
     write: 0,
@@ -35,7 +35,7 @@ const FLUSH: Mix = Mix {
     hot: None,
 };
 
-/// Runs a seed.
+/// Runs the trial of a seed.
 ///
 /// # Errors
 /// The first rule that was broken.
@@ -86,8 +86,8 @@ impl Trial {
         Ok(Self { plan, world, draw, disks, mirrors, graph: Rc::new(graph), clients, starts: 0 })
     }
 
-    /// Takes some members out and brings them back while flushes to the others are late; then takes the others
-    /// out.
+    /// Takes some members out and resyncs them while flushes to the other members are late; then takes the other
+    /// members out.
     fn round(&mut self, round: u64) -> Result<(), Failure> {
         self.until_in_sync()?;
         for n in 0..self.plan.clients {
@@ -113,8 +113,8 @@ impl Trial {
         self.end()
     }
 
-    /// Ends the round: all requests are answered, or the power is cut, in some cases right after a flush was
-    /// acknowledged.
+    /// Ends the round: waits until all requests are answered, or cuts the power, in some cases right after a flush
+    /// was acknowledged.
     fn end(&mut self) -> Result<(), Failure> {
         match self.draw.below(4) {
             0 => self.clients.finish()?,
@@ -132,7 +132,7 @@ impl Trial {
         self.clients.verify(self.starts)
     }
 
-    /// Divides the members into two parts; neither is empty.
+    /// Returns the members in two parts of which none is empty.
     fn halves(&self) -> (Vec<usize>, Vec<usize>) {
         let mut first: Vec<_> = (0..self.disks.len()).collect();
         let keep = self.draw.within(1, first.len() as u64 - 1) as usize;
@@ -147,7 +147,7 @@ impl Trial {
         members.iter().for_each(|n| self.disks[*n].set_faults(faults));
     }
 
-    /// Takes these members out; returns the number of members that were taken out.
+    /// Takes `members` out of the mirror. Returns the number of members that the mirror took out.
     fn take_out(&self, members: &[usize]) -> Result<usize, Failure> {
         let mut out = 0;
         for n in members {
@@ -162,7 +162,7 @@ impl Trial {
         Ok(out)
     }
 
-    /// Waits until no member is copied any more, but not for long.
+    /// Waits until no member is being resynced, up to [`COPY_WITHIN`].
     fn until_copied(&self) -> Result<(), Failure> {
         let begun = self.world.env().now();
         while self.world.env().now().since(begun) < COPY_WITHIN
@@ -195,7 +195,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Brings all members back in sync.
+    /// Waits until all members are in sync again.
     fn until_in_sync(&self) -> Result<(), Failure> {
         self.each(&(0..self.disks.len()).collect::<Vec<_>>(), Faults::default());
         if !self.mirrors.quiet(&self.graph).map_err(Failure::new)? {
@@ -206,7 +206,7 @@ impl Trial {
         self.mirrors.all_in_sync(&self.graph).map_err(Failure::new)
     }
 
-    /// Brings all members back in sync and compares them.
+    /// Waits until all members are in sync again, and compares them.
     fn redundancy(&self) -> Result<(), Failure> {
         self.clients.finish()?;
         self.until_in_sync()?;
@@ -232,7 +232,7 @@ fn door(graph: &Assembly, mirror: PartId) -> Door {
     Door::Graph(Client::new(&graph.engine, graph.node(mirror)))
 }
 
-/// Starts the mirror, with `trust` as the trusted member.
+/// Starts the graph with the mirror, with `trust` as the trusted member.
 fn start(world: &SimWorld, plan: &Plan, start: u64, trust: &str) -> Result<Assembly, Failure> {
     let order = Stream::new(world.seed(), "order", start);
     let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, plan.fuse, order);

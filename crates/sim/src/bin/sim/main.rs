@@ -1,5 +1,5 @@
-//! Runs seeds; by default, seeds that once failed come first. `N=5000` sets the number of seeds, `FROM=0` the
-//! first one, `SEED=0x2a` runs one seed alone.
+//! Runs seeds of the simulator, first those that have failed once. `N=5000` sets the number of seeds, `FROM=0` the
+//! first seed, `SEED=0x2a` runs one seed alone.
 
 mod clients;
 mod far;
@@ -24,10 +24,10 @@ use crate::labelled::{History, Step};
 use crate::plan::Plan;
 use crate::trial::{Failure, Report};
 
-/// Number of seeds from which on every kind of event must have happened.
+/// Number of seeds from which on every type of event must have happened.
 const ENOUGH: u64 = 1000;
 
-/// One of so many seeds runs twice, to check that runs are deterministic.
+/// Divisor of the number of seeds: so many of them run twice, to check that runs are deterministic.
 const TWICE: u64 = 100;
 
 fn main() -> ExitCode {
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns a number from the environment.
+/// Returns the number in an environment variable.
 fn number(name: &str) -> Option<u64> {
     Some(hex(&std::env::var(name).ok()?))
 }
@@ -91,7 +91,7 @@ fn hex(text: &str) -> u64 {
     parsed.unwrap_or_else(|_| panic!("the seed or count {text} is not a number"))
 }
 
-/// Removes steps from a failing seed as long as it fails, and prints the remaining steps.
+/// Removes steps from a failing seed as long as the seed fails, and prints the remaining steps.
 fn shrink(seed: u64) -> ExitCode {
     if About::of(seed) != About::Labels {
         println!(
@@ -125,7 +125,7 @@ fn shrink(seed: u64) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Seeds that once failed.
+/// Seeds that have failed once.
 const REGRESS: &str = include_str!("../../../regress/seeds.txt");
 
 fn regress() -> impl Iterator<Item = u64> {
@@ -150,7 +150,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// Runs a seed, once or twice. Prints the failure if there is one, and returns `false`.
+    /// Runs a seed, once or twice. Returns `false` and prints the failure if the seed fails.
     fn seed(&mut self, seed: u64, twice: bool) -> bool {
         let ran = run(seed).and_then(|report| {
             if !twice {
@@ -212,16 +212,16 @@ impl Sum {
     }
 }
 
-/// The subject of a seed.
+/// The subject of a seed, which selects the trial.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum About {
-    /// Labelled disks; every fourth seed.
+    /// Graphs over labelled disks; every fourth seed.
     Labels,
     /// Disks behind a server whose power is cut.
     Far,
-    /// Members of a mirror that take over from each other during flushes.
+    /// Members of mirrors that replace each other during flushes.
     Handover,
-    /// Any graph; most seeds.
+    /// Random graphs of all kinds; most seeds.
     Graph,
 }
 
@@ -238,8 +238,7 @@ impl About {
     }
 }
 
-/// Runs a seed once. A panic counts as a failure. Some seeds have a second trial, which shares nothing with the
-/// first.
+/// Runs a seed once. A panic is a failure. Some seeds have a second trial, which is independent of the first.
 fn run(seed: u64) -> Result<Report, String> {
     let report = match About::of(seed) {
         About::Labels => labelled_run(seed, &History::default())?,

@@ -1,4 +1,4 @@
-//! Mirrors of a trial: commands under load, the choice of the trusted member after a restart, and the
+//! The mirrors of a trial: commands while clients send requests, the trusted member after a restart, and the
 //! comparison of members in sync.
 
 use std::collections::BTreeSet;
@@ -14,16 +14,16 @@ use sim::{Assembly, Client, Count, Faults, PartId, SimDisk, SimWorld};
 use crate::plan::{self, Plan};
 use crate::shapes::{Member, Mirror};
 
-/// Bytes of one read of a comparison.
+/// Length in bytes of one read of a comparison.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// Number of read errors after which a mirror takes a member out.
+/// Number of recent read errors after which a mirror takes a member out.
 const READ_ERRORS_MAX: u64 = 10;
 
-/// Time for which a read error counts.
+/// Time for which a mirror counts a read error as recent.
 const READ_ERRORS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Commands of a round to a member that relapses.
+/// Most commands of a round to a member that is taken out and resynced repeatedly.
 const RELAPSES: u64 = 12;
 
 const IN_SYNC: MemberState = MemberState::InSync;
@@ -33,20 +33,20 @@ pub struct Mirrors {
     world: SimWorld,
     disks: Vec<Rc<SimDisk>>,
     all: Rc<Vec<Mirror>>,
-    /// Mirrors whose `victim` has faults. An operator would not trust it as long as there is another member.
+    /// Mirrors whose member `victim` has faults. An operator does not trust this member if there is another one.
     troubled: BTreeSet<PartId>,
-    /// Whether errors may take the other members out, too.
+    /// Whether errors may also take the other members out.
     may_fail: bool,
-    /// Whether commands are frequent, and take a member out as often as they bring it back.
+    /// Whether commands are frequent, and take a member out as often as they resync it.
     relapses: bool,
 }
 
-/// Description of a broken rule.
+/// Description of a broken rule, in words.
 type Wrong = String;
 
 impl Mirrors {
-    /// Collects the mirrors of a graph over `disks`. `trouble` returns the faults of the member that may fail,
-    /// given whether it is a single disk; `None` if the disks have their faults already.
+    /// Returns the mirrors of a graph over `disks`. `trouble` returns the faults of the member that may fail, from
+    /// whether the member is a single disk; `None` if the disks have their faults already.
     pub fn new(
         world: &SimWorld,
         disks: &[Rc<SimDisk>],
@@ -72,7 +72,7 @@ impl Mirrors {
         Self { world, disks, all, troubled, may_fail, relapses }
     }
 
-    /// Takes members out and brings them back now and then, while requests are in flight.
+    /// Takes members out and resyncs them at random times, while requests are in flight.
     pub fn command(&self, graph: &Rc<Assembly>, draw: Stream, within_ns: u64) {
         if self.all.is_empty() || draw.below(3) == 0 {
             return;
@@ -115,13 +115,12 @@ impl Mirrors {
         });
     }
 
-    /// Brings back every member that is out.
+    /// Resyncs every member that is out of service.
     pub fn resync(&self, graph: &Assembly) {
         self.all.iter().for_each(|mirror| mirror.resync(graph));
     }
 
-    /// Counts the states of the members, and returns for each mirror the member to trust from the next start
-    /// on.
+    /// Counts the states of the members, and returns for each mirror the member to trust from the next start on.
     pub fn trusted(&self, graph: &Assembly, draw: &Stream) -> Result<Vec<(usize, String)>, Wrong> {
         let mut trusted = Vec::new();
         for mirror in self.all.iter() {
@@ -161,7 +160,8 @@ impl Mirrors {
         }
     }
 
-    /// Waits until no request is in flight and no member is copied; `false` if this takes too long.
+    /// Waits until no request is in flight and no member is being resynced. Returns `false` if the wait takes too
+    /// long.
     pub fn quiet(&self, graph: &Assembly) -> Result<bool, Wrong> {
         for _ in 0..100 {
             let later = self.world.env().now().after(Duration::from_secs(1));
@@ -173,7 +173,7 @@ impl Mirrors {
         Ok(false)
     }
 
-    /// Whether a member is being copied.
+    /// Whether a member of a mirror is being resynced.
     pub fn is_copying(&self, graph: &Assembly) -> Result<bool, Wrong> {
         for mirror in self.all.iter() {
             if graph
@@ -188,8 +188,8 @@ impl Mirrors {
         Ok(false)
     }
 
-    /// Checks, when all is quiet, that members in sync are identical and that none of them has had too many
-    /// errors.
+    /// Checks, while no request is in flight, that members in sync are identical, and that none of them has had too
+    /// many read errors.
     pub fn check(&self, graph: &Assembly) -> Result<(), Wrong> {
         for mirror in self.all.iter() {
             let report = graph.report(mirror.part);
@@ -224,8 +224,8 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Checks that the mirror has taken out a member with too many read errors. Only a member counts that is a
-    /// single disk, was never resynced, and whose errors are all recent enough.
+    /// Checks that a mirror has taken out a member with too many read errors. A member is checked only if it is a
+    /// single disk, was never resynced, and if all its errors are recent.
     fn check_errors(&self, mirror: &Mirror, n: usize, told: &block::Member) -> Result<(), Wrong> {
         let member = &mirror.members[n];
         let only_reads = member.is_disk
@@ -241,8 +241,8 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Returns the bytes of a member, step by step; `None` for a step that cannot be read. The content of a
-    /// single disk is taken from its simulation, without a read.
+    /// Returns the bytes of a member in steps; `None` for a step that cannot be read. The bytes of a single disk are
+    /// taken from its simulation, without a read.
     fn bytes_of(
         &self,
         graph: &Assembly,
@@ -274,8 +274,7 @@ impl Mirrors {
         }
     }
 
-    /// Takes one member out of each mirror, if the mirror allows it. Returns the members for
-    /// [`Mirrors::bring_back`].
+    /// Takes one member out of each mirror that permits it. Returns the members for [`Mirrors::bring_back`].
     pub fn take_out(&self, graph: &Assembly, draw: &Stream) -> Result<Vec<Out>, Wrong> {
         let mut out = Vec::new();
         for (n, mirror) in self.all.iter().enumerate() {
@@ -293,7 +292,7 @@ impl Mirrors {
         mirror.members[member].disks.iter().map(|disk| self.disks[*disk].reads()).sum()
     }
 
-    /// Checks that the members that were taken out were not read, and brings them back.
+    /// Checks that the members that were taken out were not read, and resyncs them.
     pub fn bring_back(&self, graph: &Assembly, out: &[Out]) -> Result<(), Wrong> {
         for Out { mirror, member, reads } in out {
             let mirror = &self.all[*mirror];
@@ -333,24 +332,25 @@ impl Mirrors {
 }
 
 impl Mirror {
-    /// Returns the disks of the member that may fail, if there is one.
+    /// Returns the disks of the member that may fail; empty if there is no such member.
     fn disks_of_victim(&self) -> impl Iterator<Item = usize> + '_ {
         let victim = self.victim.map(|victim| &self.members[victim]);
         victim.into_iter().flat_map(|victim| victim.disks.iter().copied())
     }
 
-    /// Brings back every member that is out. The mirror may refuse it while requests to the member are late.
+    /// Resyncs every member that is out of service. The mirror may refuse this while writes to the member are late.
     fn resync(&self, graph: &Assembly) {
         let _ = graph.ask::<Resync>(self.part, Stale::default());
     }
 
-    /// Whether a member may stay out in the end: it fails on purpose, or the source of its copy may.
+    /// Whether a member may be out of service at the end of the trial: the member, or the source of its resync, fails
+    /// on purpose.
     fn may_miss(&self, member: usize) -> bool {
         self.is_spare || self.victim == Some(member) && self.members[member].fails
     }
 }
 
-/// A member that was taken out, and the number of reads of its disks up to then.
+/// A member that was taken out, and the number of reads of its disks at that time.
 pub struct Out {
     mirror: usize,
     member: usize,

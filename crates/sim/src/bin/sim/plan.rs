@@ -1,4 +1,4 @@
-//! The plan of a seed: disks and their faults, clients, and the sequence of rounds.
+//! The plan of a seed: disks and their faults, clients, and the rounds of the trial.
 
 use std::time::Duration;
 
@@ -9,61 +9,60 @@ use sim::{CutPolicy, DiskConfig, Faults, Profile, Promise};
 /// The plan of a seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The disks.
+    /// Configurations of the disks.
     pub disks: Vec<DiskConfig>,
-    /// The guarantees about bytes that are checked.
+    /// The guarantees about bytes that the model checks.
     pub promise: Promise,
     /// Whether requests may fail, because there are more faults than the graph must survive.
     pub may_fail: bool,
     /// Whether redundancy masks all faults.
     pub within_budget: bool,
-    /// Time that a mirror waits for its members: less than a late answer may take, or more.
+    /// Time that a mirror waits for its members: less or more than a late reply takes.
     pub patience: Duration,
-    /// Whether the member that may fail is taken out and brought back repeatedly, and its answers are often
-    /// late.
+    /// Whether the member that may fail is repeatedly taken out and resynced, with replies that are often late.
     pub relapses: bool,
-    /// The height of the graph.
+    /// Most devices between an export and a disk.
     pub depth: u32,
     /// Whether tables are fused.
     pub fuse: bool,
     /// Time after which a disk is taken out of service.
     pub timeout: Duration,
-    /// Number of NBD connections of the clients; 0: directly into the graph.
+    /// Number of NBD connections of the clients; 0 if they have direct access to the graph.
     pub connections: usize,
     /// Number of clients.
     pub clients: u64,
-    /// Requests of each client in a round.
+    /// Number of requests of each client in a round.
     pub requests: u64,
-    /// Frequencies of their requests.
+    /// Frequencies of the clients' requests.
     pub mix: Mix,
-    /// The policy of power cuts; drawn if not set.
+    /// Policy of all power cuts; `None` for a random policy at each.
     pub cut: Option<CutPolicy>,
     /// The end of each round.
     pub rounds: Vec<End>,
 }
 
-/// The end of a round of work.
+/// The end of a round in which clients send requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// All clients are done.
+    /// The round ends when all clients have finished.
     Done,
-    /// The power is cut after that time.
+    /// The power is cut after this time.
     PowerAfter(Duration),
-    /// The power is cut when so many flushes have succeeded.
+    /// The power is cut when this number of flushes have succeeded.
     PowerAtFlush(u64),
-    /// The process is killed after that time.
+    /// The process is killed after this time.
     KillAfter(Duration),
 }
 
-/// Classes of faults beyond delays and power cuts: more than a graph without redundancy survives. Each disk
-/// draws its faults from the class.
+/// A class of faults besides delays and power cuts: more than a graph without redundancy survives. Each disk gets
+/// random faults of the class.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Requests return errors, hang, or find the disk full; acknowledged requests are correct.
+    /// Requests return errors, hang, or find the disk full; replies without an error are correct.
     Reported,
-    /// Flushes fail or are ignored, and unflushed writes are lost.
+    /// Flushes fail or are ignored, so that unflushed writes are lost.
     Lost,
-    /// Writes are torn beyond what the contract allows.
+    /// Writes are torn in ways that the contract does not permit.
     Torn,
     /// The disk corrupts bytes silently.
     Silent,
@@ -72,7 +71,7 @@ enum Class {
 const CLASSES: [Class; 4] = [Class::Reported, Class::Lost, Class::Torn, Class::Silent];
 
 impl Plan {
-    /// Draws the plan of a seed.
+    /// Returns the random plan of a seed.
     pub fn draw(seed: u64) -> Self {
         let draw = Stream::new(seed, "plan", 0);
         // Four of five seeds have only faults that the graph must survive.
@@ -104,7 +103,7 @@ impl Plan {
         }
     }
 
-    /// Draws the plan of a seed about disks behind a server. The only faults are power cuts of the server.
+    /// Returns the random plan of a seed with disks behind a server. Its only faults are power cuts of the server.
     pub fn far(seed: u64) -> Self {
         let draw = Stream::new(seed, "far plan", 0);
         // An export of a disk without discards does not offer them. Graphs from specs emulate them, an
@@ -130,8 +129,8 @@ impl Plan {
         }
     }
 
-    /// Draws the plan of a seed about members of a mirror that take over from each other. The only faults are
-    /// late flushes and power cuts.
+    /// Returns the random plan of a seed with members of mirrors that replace each other. Its only faults are late
+    /// flushes and power cuts.
     pub fn handover(seed: u64) -> Self {
         let draw = Stream::new(seed, "handover plan", 0);
         let size = 4096 * draw.within(2, 24);
@@ -146,12 +145,12 @@ impl Plan {
     }
 }
 
-/// Returns the faults of a member that relapses: many answers are late.
+/// Returns the faults of a member that is repeatedly taken out: many of its replies are late.
 pub fn relapsing() -> Faults {
     Faults { stall: 400_000, ..Faults::default() }
 }
 
-/// Draws the faults of the member that may fail. `is_disk`: whether it is a single disk.
+/// Returns random faults for the member that may fail. `is_disk` is whether the member is a single disk.
 pub fn trouble(draw: &Stream, is_disk: bool) -> Faults {
     let rate = |least, most| draw.within(least, most) as u32;
     let none = Faults::default();
@@ -167,7 +166,8 @@ pub fn trouble(draw: &Stream, is_disk: bool) -> Faults {
     }
 }
 
-/// Draws the configuration of a disk. `hasty`: mirrors wait for it for less time than a late answer takes.
+/// Returns a random configuration of a disk. `hasty` is whether mirrors wait less for the disk than a late reply
+/// takes.
 fn disk(draw: &Stream, class: Option<Class>, hasty: bool) -> DiskConfig {
     let size = 4096 * draw.within(2, 24);
     let honest = [Profile::Native4k, Profile::Native512, Profile::Native512, Profile::Protected];

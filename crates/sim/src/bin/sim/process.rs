@@ -1,4 +1,4 @@
-//! A process that serves a graph over labelled disks, as `serve` does. It starts, changes its graph, stops and
+//! A process that serves a graph over labelled disks, as `cairn serve` does. It starts, changes its graph, stops and
 //! dies.
 
 use std::collections::BTreeMap;
@@ -18,27 +18,27 @@ use sim::{Client, Count, CutPolicy, Door, SimDisk, SimWorld};
 use crate::served::serve;
 use crate::trial::Failure;
 
-/// In virtual time: longer than any work takes that ends at all.
+/// Longest time, in virtual time, of any work that ends at all.
 pub const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Time for requests in flight to be answered and flushed, as in `serve`.
+/// Longest wait in a live change until requests in flight are answered and flushed, as in `cairn serve`.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Number and length of the waits of a start for a disk to which a dead process still writes.
+/// Number of tries of a start for a disk to which a dead process still writes, and the pause between two tries.
 const OPEN_TRIES: u32 = 40;
 const OPEN_PAUSE: Duration = Duration::from_millis(250);
 
-/// One life of the process.
+/// One run of the process, from a start to its end.
 pub struct Running {
-    /// The engine of its graph.
+    /// The engine of the process's graph.
     pub engine: Engine,
     /// The graph, through all of its changes.
     pub live: Rc<RunningGraph>,
-    /// A client directly on the first export, without a server.
+    /// A client that sends requests directly to the first export, without a server.
     pub client: Client,
-    /// The access of workers: through the server or directly.
+    /// The access of clients: through the server, or directly to the graph.
     pub door: Door,
-    /// The server, if there is one.
+    /// The NBD server; `None` if clients have direct access.
     pub server: Option<Server>,
 }
 
@@ -46,11 +46,11 @@ pub struct Running {
 pub struct Wanted {
     /// The text of the spec.
     pub text: String,
-    /// The member that is trusted by command.
+    /// The member that is trusted at this start (`--trust`).
     pub trust: Option<String>,
     /// Options for opening disks.
     pub opening: Opening,
-    /// NBD connections of clients; 0: directly into the graph.
+    /// Number of NBD connections of clients; 0 if they have direct access to the graph.
     pub connections: usize,
     /// Time limit of the start.
     pub limit: Duration,
@@ -60,13 +60,13 @@ pub struct Wanted {
 pub enum Started {
     /// The graph is up.
     Up(Running),
-    /// The reason of the first error, and all of them.
+    /// The start was refused: the reason of the first error, and all errors.
     Refused(Option<Reason>, Refusal),
-    /// The graph was not up in time.
+    /// The graph was not up within the time limit.
     Unfinished,
 }
 
-/// Returns the default options for opening disks, on the machine of that id.
+/// Returns the usual options for opening disks on the machine with this id.
 pub fn opening(id: [u8; 16]) -> Opening {
     Opening {
         machine: Machine::new("host", id),
@@ -79,7 +79,8 @@ pub fn opening(id: [u8; 16]) -> Opening {
     }
 }
 
-/// Starts the process. Retries while the previous process keeps disks busy. `starts` counts the attempts.
+/// Starts the process. Tries again while operations of the previous process keep disks locked. `starts` counts the
+/// tries.
 pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Started, Failure> {
     for _ in 0..OPEN_TRIES {
         *starts += 1;
@@ -122,8 +123,8 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
     Err(Failure::new("a start was refused: the disks of the ended process stay in use"))
 }
 
-/// Checks that the engine sets aside at most the reserve that the plan has computed for each node. The reserve of a
-/// missing disk may be smaller.
+/// Checks that the engine reserves for each node at most the reserve that the plan has computed. For a missing disk
+/// it may reserve less.
 fn check_reserves(live: &RunningGraph) -> Result<(), Failure> {
     let now = live.now();
     for (node, member) in now.planned.nodes.iter().zip(now.graph.members()) {
@@ -147,7 +148,7 @@ async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<RunningGrap
     RunningGraph::open(env, engine, planned, Some(probe)).await
 }
 
-/// Probes the disks of a spec and plans it. `running`: the labels that are open already.
+/// Probes the disks of a spec, and plans the spec. `running` are the labels that the process has open.
 async fn look(
     spec: &Spec,
     env: &Env,
@@ -164,11 +165,11 @@ async fn look(
     Ok((planned.map_err(faults).map_err(Unchanged::Failed)?, probe))
 }
 
-/// All errors that made a start or a change of a graph fail.
+/// All errors for which a start or a live change failed.
 pub struct Refusal(Vec<Error>);
 
 impl Refusal {
-    /// Collects the errors of a failed change.
+    /// Returns the errors for which a live change failed.
     pub fn of(unchanged: &Unchanged) -> Self {
         Self(match unchanged {
             Unchanged::Refused(refusals) => refusals.clone(),

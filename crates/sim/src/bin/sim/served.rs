@@ -10,16 +10,16 @@ use sim::{Client, Door, Remote};
 
 use crate::trial::Failure;
 
-/// Short enough that most trims and writes of zeroes have several pieces.
+/// Length in bytes of a piece of a long request: so short that most trims and writes of zeroes have several pieces.
 const PIECE_BYTES: u64 = 8 << 10;
 
-/// Returns the limits of a server.
+/// Returns the limits of the servers of all trials.
 pub fn limits() -> Limits {
     Limits { piece_bytes: PIECE_BYTES, ..Limits::default() }
 }
 
-/// Returns the clients' access to `portal`: through so many connections to a new server, or directly into the
-/// graph if `connections` is 0. `start`: the number of the process's start.
+/// Returns the access of clients to `portal`: through `connections` connections to a new server, or directly into the
+/// graph if `connections` is 0. `start` is the number of the process's start.
 pub fn serve(
     env: &Env,
     engine: &Engine,

@@ -1,4 +1,4 @@
-//! Random graphs. Each kind adds its devices by its [`kind::testing::Shape`].
+//! Random graphs. Each kind adds its devices with its [`kind::testing::Shape`].
 
 use std::time::Duration;
 
@@ -8,94 +8,94 @@ use kind::{Kind, Value};
 use sim::draw::Stream;
 use sim::{AS_DEVICE, Assembly, PartId};
 
-/// Of two mirrors above each other, the upper one waits so many times longer.
+/// Factor between the times that two mirrors above each other wait for a member; the upper one waits longer.
 const PATIENCE: u32 = 4;
 
-/// One device of a graph, so that the same graph can be built again after a restart.
+/// A device of a random graph, from which the graph can be built again after a restart.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Its kind.
+    /// The kind of the device.
     pub kind: &'static str,
     options: Options,
     on: Vec<PartId>,
 }
 
-/// A graph that was drawn.
+/// A random graph.
 pub struct Drawn {
-    /// The device to which clients send requests.
+    /// Number of the device to which clients send requests.
     pub top: PartId,
-    /// The steps to build it again.
+    /// The devices of the graph, from the bottom up.
     pub steps: Vec<Step>,
-    /// Its mirrors, lower ones first.
+    /// The mirrors of the graph, lower ones first.
     pub mirrors: Vec<Mirror>,
-    /// Whether requests may fail on purpose.
+    /// Whether a device in the graph may fail requests on purpose.
     pub may_fail: bool,
-    /// Whether blank bytes of the disks may be others above.
+    /// Whether blank bytes of the disks may read as other bytes at the top of the graph.
     pub scrambles: bool,
 }
 
-/// A mirror of a drawn graph.
+/// A mirror of a random graph.
 pub struct Mirror {
-    /// Its device number.
+    /// Number of the mirror's device.
     pub part: PartId,
-    /// Its members.
+    /// The members of the mirror.
     pub members: Vec<Member>,
-    /// The member that may fail; no other member may.
+    /// Index of the member that may fail; `None` if no member may.
     pub victim: Option<usize>,
-    /// Whether it is itself part of a member that may fail: then all of its members may fail.
+    /// Whether the mirror is a part of a member that may fail. Then all of its own members may fail.
     pub is_spare: bool,
 }
 
-/// A member of a drawn mirror.
+/// A member of a mirror in a random graph.
 pub struct Member {
-    /// Its device number.
+    /// Number of the member's topmost device.
     pub part: PartId,
-    /// The disks below.
+    /// Numbers of the disks below the member.
     pub disks: Vec<usize>,
-    /// Whether it is a single disk.
+    /// Whether the member is a single disk.
     pub is_disk: bool,
-    /// Whether a device in it fails on purpose.
+    /// Whether a device in the member fails on purpose.
     pub fails: bool,
 }
 
-/// The failures that are allowed at a place of the graph.
+/// The failures that are permitted at a place of a random graph.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// No mirror is above: failures are reported to clients.
+    /// No mirror is above the place: clients get the errors of failures.
     Open,
-    /// A mirror above depends on it.
+    /// A mirror above the place needs the devices there, so these must not fail.
     Needed,
-    /// A mirror above must survive its failure.
+    /// A mirror above the place must survive failures of the devices there.
     Spare,
 }
 
-/// A graph that is being drawn.
+/// A random graph that is being built.
 struct Growing<'a> {
     graph: &'a mut Assembly,
     draw: &'a Stream,
-    /// Disks that are not used yet, by number.
+    /// Numbers of the disks that the graph does not use yet.
     disks: Vec<(usize, Step)>,
-    /// The largest block size of the disks: all devices are cut at multiples of it.
+    /// Largest block size of the disks. All devices are divided at multiples of it.
     block: u64,
     /// Time that the lowest mirrors wait for a member.
     timeout: Duration,
     place: Place,
-    /// Whether the initial content can be read.
+    /// Whether the whole volume can be read before the first write.
     readable: bool,
     steps: Vec<Step>,
     mirrors: Vec<Mirror>,
     may_fail: bool,
     scrambles: bool,
-    /// Number of devices that fail on purpose.
+    /// Number of devices in the graph that fail on purpose.
     failing: usize,
     used: Vec<usize>,
 }
 
-/// Draws a graph over `disks` with blocks of at most `block` bytes. `timeout`: the time that its lowest mirrors
-/// wait for a member. `readable`: whether the whole volume can be read before the first write.
+/// Builds a random graph over `disks` with blocks of at most `block` bytes. `timeout` is the time that its lowest
+/// mirrors wait for a member. `readable` is whether the whole volume must be readable before the first write.
 ///
 /// # Errors
-/// If a kind refuses the drawn options, which is a bug of its drawing function.
+/// An error if a kind refuses random options, which is a bug of the function that has chosen them.
 pub fn draw(
     graph: &mut Assembly,
     draw: &Stream,
@@ -125,7 +125,7 @@ pub fn draw(
     Ok(Drawn { top, steps, mirrors, may_fail, scrambles })
 }
 
-/// Builds a drawn graph again.
+/// Builds a graph again, from the steps of its first building.
 ///
 /// # Errors
 /// If a disk cannot be opened.
@@ -133,8 +133,7 @@ pub fn rebuild(graph: &mut Assembly, steps: &[Step]) -> Result<()> {
     steps.iter().try_for_each(|step| graph.add(step.kind, &step.options, &step.on).map(drop))
 }
 
-/// Returns the step for a disk at the export `uri` over so many connections, which keeps `replay` bytes for
-/// replay.
+/// Returns the step for a disk at the export `uri` over several connections, which stores `replay` bytes for replay.
 pub fn far_disk(uri: String, connections: u64, replay: u64) -> Step {
     let options = vec![
         ("nbd", Value::Text(uri)),
@@ -151,8 +150,8 @@ pub fn disk(kind: &'static str, path: String, timeout: Duration) -> Step {
 }
 
 impl Step {
-    /// Sets the member `name` as the trusted one from the next start on. Returns whether another one was
-    /// trusted before.
+    /// Makes the member `name` the trusted member from the next start on. Returns whether another member was trusted
+    /// before.
     pub fn trust(&mut self, name: &str) -> bool {
         let trusted = self.options.iter_mut().find(|(option, _)| *option == "trust");
         let (_, value) = trusted.expect("a mirror over used disks has the option trust");
@@ -161,7 +160,7 @@ impl Step {
     }
 }
 
-/// Returns the functions that add devices. A kind of greater weight is there again behind all others.
+/// Returns the functions that add devices. A kind with a greater weight is in the list several times.
 fn draws() -> impl Iterator<Item = Draw> + Clone {
     let shapes = kinds::TESTING.iter().filter_map(|kind| kind.shape);
     let more = shapes.clone().flat_map(|shape| std::iter::repeat_n(shape.draw, shape.weight - 1));
@@ -178,7 +177,7 @@ impl Growing<'_> {
         Ok(part)
     }
 
-    /// Draws a member of a mirror, and notes the disks that it took.
+    /// Builds a member of a mirror, and records the disks that the member uses.
     fn member(&mut self, depth: u32, place: Place) -> Result<Member> {
         let before = (std::mem::take(&mut self.used), self.place, self.steps.len(), self.failing);
         self.place = place;

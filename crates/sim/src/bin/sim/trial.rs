@@ -1,4 +1,4 @@
-//! The trial of a seed: rounds with faults, then an end of all faults, after which everything must work.
+//! The trial of a seed: rounds with faults, and then a check without faults, in which everything must work.
 
 use std::fmt;
 use std::rc::Rc;
@@ -19,33 +19,33 @@ use crate::plan::{self, End, Plan};
 use crate::served::serve;
 use crate::shapes::{self, Step};
 
-/// In virtual time: longer than any work takes that ends at all.
+/// Longest time, in virtual time, of any work that ends at all.
 pub const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Commands come within this time from the beginning of a round.
+/// Time from the begin of a round within which commands are sent.
 const COMMANDS_WITHIN_NS: u64 = 10_000_000;
 
-/// An idle server stops within this time.
+/// Longest time that the stop of an idle server takes.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
-/// Number and length of the waits of a start for a disk that another process still has open.
+/// Number of tries of a start for a disk that another process still has open, and the pause between two tries.
 const OPEN_TRIES: u32 = 40;
 const OPEN_PAUSE: Duration = Duration::from_millis(250);
 
-/// Results of a seed that passed.
+/// The results of a seed that has passed.
 pub struct Report {
-    /// Counts of events in its world.
+    /// Numbers of the events in the seed's world.
     pub counters: Counters,
-    /// The kinds of its graph.
+    /// The kinds of the seed's graph.
     pub kinds: Vec<&'static str>,
-    /// Numbers of requests that succeeded, and that failed as allowed.
+    /// Number of requests that succeeded, and number of requests that failed as permitted.
     pub requests: (u64, u64),
-    /// A hash of all events of the run.
+    /// A hash of all events of the run, in their order.
     pub trace: u64,
 }
 
 impl Report {
-    /// Combines the reports of the two trials of a seed.
+    /// Adds the results of the second trial of a seed to those of the first.
     pub fn and(self, other: Self) -> Self {
         self.counters.absorb(&other.counters);
         Self {
@@ -67,7 +67,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// Makes a failure from the description of a broken rule.
+    /// Creates a failure from the description of a broken rule.
     pub fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
@@ -79,7 +79,7 @@ impl From<Stuck> for Failure {
     }
 }
 
-/// Runs a seed.
+/// Runs the trial of a seed.
 ///
 /// # Errors
 /// The first rule that was broken.
@@ -121,12 +121,12 @@ struct Trial {
     running: Option<Running>,
 }
 
-/// One life of the process.
+/// One run of the process, from a start to its end.
 struct Running {
     graph: Rc<Assembly>,
     client: Client,
     server: Option<Server>,
-    /// Bytes of buffers that devices keep permanently.
+    /// Bytes of the buffer pool that devices use permanently.
     kept_bytes: usize,
 }
 
@@ -230,7 +230,7 @@ impl Trial {
         self.verify()
     }
 
-    /// Breaks connections now and then, while requests are in flight.
+    /// Breaks connections at random times, while requests are in flight.
     fn resets(&self, draw: Stream) {
         if self.plan.connections == 0 {
             return;
@@ -262,7 +262,7 @@ impl Trial {
         self.mirrors.check(&self.running().graph).map_err(Failure)
     }
 
-    /// Checks, after all faults have ended, that redundancy is restored and that members that are out are not
+    /// Checks, after all faults have ended, that redundancy is restored, and that members out of service are not
     /// read.
     fn redundancy(&self) -> Result<(), Failure> {
         let graph = &self.running().graph;
@@ -322,8 +322,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Prepares the end of the process: chooses the members to trust, by what an operator would know at this
-    /// point.
+    /// Prepares the end of the process: selects the members to trust at the next start, with the knowledge that an
+    /// operator has now.
     fn stopped(&mut self) -> Result<Engine, Failure> {
         let draw = Stream::new(self.world.seed(), "trust", self.starts);
         let running = self.running.take().expect("the graph runs between its start and its end");
@@ -366,7 +366,7 @@ impl Trial {
         Err(Failure("the graph did not open after a restart: the disks stay in use".to_owned()))
     }
 
-    /// Ends all faults. The restart brings back disks that were out of service.
+    /// Ends all faults, and restarts the process, so that disks which were out of service are used again.
     fn heal(&mut self) -> Result<(), Failure> {
         for disk in &self.disks {
             disk.set_faults(Default::default());
@@ -376,7 +376,7 @@ impl Trial {
         self.kill()
     }
 
-    /// Checks that no buffer or slot is in use when all is quiet.
+    /// Checks that no buffer and no slot is in use while no request is in flight.
     fn settle(&self) -> Result<(), Failure> {
         if let (Door::Nbd(remote), Some(server)) = (self.clients.door(), &self.running().server) {
             remote.close();
@@ -399,7 +399,7 @@ impl Trial {
 }
 
 impl Running {
-    /// Begins a life, and returns the clients' access to it: through a server, or directly.
+    /// Begins a run of the process. Returns the access of clients to its graph: through a server, or direct.
     fn new(
         graph: Assembly,
         top: PartId,

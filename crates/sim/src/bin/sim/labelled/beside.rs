@@ -1,5 +1,5 @@
-//! A labelled disk beside the mirror, with an export of its own. No other disk has its bytes, so a start with
-//! an older image must be refused.
+//! A labelled disk outside of the mirror, with an export of its own. No other disk has its bytes, so a start with an
+//! older image of the disk must be refused.
 
 use std::rc::Rc;
 
@@ -12,18 +12,18 @@ use super::shape::Shape;
 use super::{Ask, LABEL_BYTES, LIMIT, Start, Trial, VOLUME_BYTES, wrong};
 use crate::trial::Failure;
 
-/// Path of the disk.
+/// Path of the disk outside of the mirror.
 pub(super) const PATH: &str = "/beside";
 
-/// One of so many graphs has such a disk.
+/// Divisor of the number of graphs: so many of them have such a disk.
 const SHARE: u64 = 4;
 
-/// The disk beside the mirror.
+/// The disk outside of the mirror.
 pub(super) struct Beside {
     pub disk: Rc<SimDisk>,
-    /// Its earlier images, each with the number of complete rounds at that time.
+    /// Earlier images of the disk, each with the number of complete rounds at its time.
     images: Vec<(u64, Image)>,
-    /// Number of complete rounds: label updates of openings and orderly ends that reached every disk.
+    /// Number of complete rounds: label updates of an opening or a stop in order that reached every disk.
     rounds: u64,
 }
 
@@ -33,7 +33,7 @@ impl Beside {
         Stream::new(seed, "beside", 0).below(SHARE) == 0
     }
 
-    /// Plugs the disk in, if a graph of this shape has one. `number` must be unique among the disks.
+    /// Plugs the disk in, if a graph of this shape has one. `number` must differ from the numbers of the other disks.
     pub fn new(world: &SimWorld, shape: &Shape, number: usize) -> Option<Self> {
         shape.beside.then(|| {
             let config = DiskConfig::new(LABEL_BYTES + VOLUME_BYTES, Profile::Native512);
@@ -43,17 +43,17 @@ impl Beside {
         })
     }
 
-    /// Counts a round: the label updates of an opening or an orderly end have reached all disks.
+    /// Counts a complete round: the label updates of an opening or a stop in order have reached all disks.
     pub fn round_completed(&mut self) {
         self.rounds += 1;
     }
 
-    /// Keeps an image of the disk as it is now.
+    /// Stores an image of the present content of the disk.
     pub fn keep_image(&mut self) {
         self.images.push((self.rounds, self.disk.image()));
     }
 
-    /// Draws an image that is older than the last complete round, in half of the cases the newest of these;
+    /// Returns a random image that is older than the last complete round, in half of the cases the newest of these;
     /// `None` if there is none.
     fn older_image(&self, draw: &Stream) -> Option<&Image> {
         let older: Vec<_> = self.images.iter().filter(|(at, _)| *at < self.rounds).collect();
@@ -65,8 +65,8 @@ impl Beside {
 }
 
 impl Trial {
-    /// Puts back an older image of the disk beside the mirror, in half of the lives. The start must be refused.
-    /// Then restores the latest image.
+    /// Replaces the content of the disk by an older image, in half of the lives, and starts the process. The start
+    /// must be refused. Then restores the content.
     pub(super) fn older_beside(&mut self) -> Result<(), Failure> {
         let draw = Stream::new(self.seed, "older beside", self.life);
         let Some(beside) = self.beside.as_ref().filter(|_| draw.below(2) == 0) else {

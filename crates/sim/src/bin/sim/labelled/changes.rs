@@ -1,4 +1,4 @@
-//! Live changes of the graph while clients work. Some must be refused, and some are interrupted by a crash.
+//! Live changes of the graph while clients send requests. Some must be refused, and some are interrupted by a crash.
 
 use std::time::Duration;
 
@@ -14,26 +14,27 @@ use super::{Ask, Crash, End, HERE, LIMIT, Start, Trial, wrong};
 use crate::process::{self, Refusal};
 use crate::trial::Failure;
 
-/// A change to make.
+/// A live change to make.
 struct Wish {
     shape: Shape,
-    /// Disks that are labelled regardless of their content.
+    /// Disks that get a label even if they have data.
     wipe: Vec<String>,
     due: Due,
-    /// Whether a member with every write stays. A member that stays may also come in sync during the change.
+    /// Whether a member with every write remains in the graph. Another member that remains may also come in sync
+    /// during the change.
     keeps_bytes: bool,
 }
 
-/// The required result.
+/// The result that a live change must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     Done,
-    /// It is refused, or undone, for this reason.
+    /// The change is refused, or undone, for this reason.
     Refused(Reason),
 }
 
 impl Trial {
-    /// Tries a live change and checks its result. `end`: the end of this life of the process.
+    /// Makes a live change, and checks the result. `end` is the end of this life of the process.
     pub(super) fn change(&mut self, n: u64, end: End) -> Result<(), Failure> {
         let Some(wish) = self.wish()? else { return Ok(()) };
         self.note(What::Change(n), format!("{:?}", wish.shape));
@@ -49,7 +50,7 @@ impl Trial {
         }
     }
 
-    /// Crashes the process during a change. Afterwards the labels decide which of the two graphs comes up.
+    /// Crashes the process during a live change. After that the labels decide which of the two graphs can start.
     pub(super) fn crash_in_change(&mut self, end: End, crash: Crash) -> Result<(), Failure> {
         let Some(wish) = self.wish()? else { return self.crash(crash) };
         self.note(What::End, format!("{crash:?} in a change to {:?}", wish.shape));
@@ -91,9 +92,9 @@ impl Trial {
         }
     }
 
-    /// Determines which of the graphs before and after an interrupted change comes up. The other one must be
-    /// refused if it would lose track of a disk. As long as neither has come up, another crash may change the
-    /// result, because the content of the labels need not be durable.
+    /// Finds out which of the graphs before and after an interrupted change starts. The other graph must be refused
+    /// if it would lose a disk. As long as neither has started, another crash may change the result, because the
+    /// content of the labels need not be durable.
     pub(super) fn which(&mut self) -> Result<(), Failure> {
         let Some([before, after]) = self.between.clone() else { return Ok(()) };
         self.shape = before;
@@ -136,8 +137,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Checks that a graph that the labels do not describe is refused. Its `new` disks may be half wiped, or
-    /// their labels half written; then the error says how to use them nevertheless.
+    /// Checks that a graph is refused that the labels do not record. The `new` disks of the interrupted change may be
+    /// partly wiped, or have incomplete labels; then the error must name the next step.
     fn refused_now(&mut self, what: &str, new: &[usize]) -> Result<(), Failure> {
         let is_new =
             |refusal: &Refusal| new.iter().any(|n| refusal.place() == Some(&shape::name(*n)));
@@ -156,7 +157,7 @@ impl Trial {
         }
     }
 
-    /// Tries a change; `None` if it is not done in time.
+    /// Tries a live change; `None` if the change does not end in time.
     fn attempt(
         &self,
         wish: &Wish,
@@ -172,7 +173,7 @@ impl Trial {
         running.change(&self.world, &wish.shape.text(None), opening, limit)
     }
 
-    /// Checks the result of a change.
+    /// Checks the result of a live change.
     fn changed(&mut self, wish: Wish, came: Result<(), Unchanged>) -> Result<(), Failure> {
         let counters = self.world.counters();
         let unchanged = match (came, wish.due) {
@@ -239,13 +240,13 @@ impl Trial {
         )))
     }
 
-    /// Returns the block size of a mirror: the largest of its members.
+    /// Returns the block size of the mirror in bytes: the largest of its members.
     fn block_of(&self, shape: &Shape) -> u32 {
         let blocks = shape.members.iter().map(|n| self.disks[*n].config().profile.block_size());
         blocks.max().expect("a mirror has members")
     }
 
-    /// Records that the graph has changed to this shape.
+    /// Records that the graph has this shape now.
     fn is_now(&mut self, shape: Shape) -> Result<(), Failure> {
         let before = std::mem::replace(&mut self.shape, shape);
         let counters = self.world.counters();
@@ -266,7 +267,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Checks that an added export has the same content as the first one.
+    /// Checks that an added export has the same content as the first export.
     fn check_second(&self) -> Result<(), Failure> {
         let running = self.running.as_ref().expect("the graph runs");
         let portal = running.live.portal("second").expect("the spec has the export second");
@@ -280,7 +281,7 @@ impl Trial {
         self.plugged.iter().enumerate().all(|(place, disk)| *disk == Some(place))
     }
 
-    /// Makes a disk fail during the change that neither the old nor the new graph needs.
+    /// Makes a disk fail during the change that neither graph needs.
     fn victim(&mut self, wish: &Wish, end: End) -> Result<(), Failure> {
         if self.ill.is_some() || self.plugged.contains(&None) || self.draw.below(3) > 0 {
             return Ok(());
@@ -302,7 +303,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Draws a change; `None` if the drawn change is not possible now.
+    /// Returns a random live change; `None` if the chosen change is not possible now.
     fn wish(&mut self) -> Result<Option<Wish>, Failure> {
         let (shape, wipe) = (self.shape.clone(), Vec::new());
         let mut wish = Wish { shape, wipe, due: Due::Done, keeps_bytes: false };
@@ -373,9 +374,9 @@ impl Trial {
         Ok(self.in_sync_now()?.iter().any(|n| shape.members.contains(n)))
     }
 
-    /// Whether the result of a change is certain. Either a member that stays and is not `ill` has every write;
-    /// or no member that stays has them, so the change is refused. The `ill` member must not stay then: it may
-    /// come in sync meanwhile.
+    /// Whether the result of the change is certain. Either a member that remains and is not `ill` has every write; or
+    /// no member that remains has every write, so the change is refused. In the second case the `ill` member must not
+    /// remain, because it may come in sync meanwhile.
     fn is_safe(&self, shape: &Shape) -> Result<bool, Failure> {
         let in_sync = self.in_sync_now()?;
         let mut stay = in_sync.iter().filter(|n| shape.members.contains(n)).peekable();

@@ -1,5 +1,5 @@
-//! Copies of a mirror, partial ones if the labels record the missed regions. Resyncs are begun again, and
-//! members are compared, while clients work.
+//! Resyncs and scrubs of the mirror while clients send requests. A resync is partial if the labels record the missed
+//! regions.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::Trial;
 use crate::trial::Failure;
 
 impl Trial {
-    /// Counts the copies that begin with a start.
+    /// Counts the resyncs that begin with a start.
     pub(super) fn note_copies(&self) -> Result<(), Failure> {
         for member in self.report().members {
             let Some(progress) = member.progress.filter(|_| member.state == MemberState::Copying)
@@ -29,7 +29,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Brings members back and compares them now and then, while requests are in flight.
+    /// Resyncs members and begins scrubs at random times, while requests are in flight.
     pub(super) fn bring_back(&self, within: Duration) {
         if self.draw.below(3) == 0 {
             return;
@@ -50,8 +50,8 @@ impl Trial {
         });
     }
 
-    /// Takes a member out by command after a pause, while others are read and copied. Its answers must not be
-    /// used from then on.
+    /// Takes a member out by a command after a pause, while other members are read and resynced. From then on the
+    /// mirror must not use the member's replies.
     pub(super) fn take_out(&self, disk: usize, pause: Duration) {
         let (member, data) = (self.shape.member(disk), self.data());
         let (world, disk) = (self.world.clone(), self.disks[disk].clone());

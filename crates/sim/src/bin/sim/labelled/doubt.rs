@@ -1,7 +1,7 @@
-//! Labelled graphs over disks that break the contract: writes tear beyond their sectors, or one disk ignores
-//! flushes, loses writes or misdirects them. A graph must come up, or be refused with a reason and then come up
-//! without that disk. No part may panic or loop forever, and in the end the copies are identical. The possible
-//! damage by such disks is described in `docs/testing.md`.
+//! Labelled graphs over disks that break the contract: torn writes damage other sectors, or one disk ignores flushes,
+//! loses writes or misdirects them. A graph must start, or be refused with a reason and then start without that disk.
+//! No code may panic or loop forever, and in the end the copies are identical. `docs/testing.md` describes the damage
+//! that such disks may cause.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use sim::{Count, Faults, Profile, Promise};
 use super::{Ask, IN_SYNC, LIMIT, Start, Trial, wrong};
 use crate::trial::Failure;
 
-/// One of so many seeds about labelled disks is about such disks.
+/// Divisor of the number of seeds about labelled disks: so many of them have such disks.
 const SHARE: u64 = 8;
 
-/// The way in which the contract is broken.
+/// The way in which the disks of a seed break the contract.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
     /// On every disk, a torn write damages neighbouring sectors, or the sector that it ends in.
     Tears(Profile),
-    /// One disk acknowledges flushes without doing them.
+    /// One disk acknowledges flushes without carrying them out.
     IgnoresFlushes(usize),
-    /// One disk acknowledges writes and loses some.
+    /// One disk acknowledges writes, and loses some of them.
     LosesWrites(usize),
     /// One disk misdirects some writes.
     Misdirects(usize),
 }
 
 impl Doubt {
-    /// Draws whether and how a seed over so many disks breaks the contract.
+    /// Returns the random way in which the disks of a seed break the contract; `None` if they do not.
     pub fn draw(seed: u64, disks: usize) -> Option<Self> {
         let draw = Stream::new(seed, "doubt", 0);
         let one = draw.below(disks as u64) as usize;
@@ -43,7 +43,7 @@ impl Doubt {
         })
     }
 
-    /// Returns the profile of a disk. `honest`: its profile without faults.
+    /// Returns the profile of a disk. `honest` is its profile if the disk keeps the contract.
     pub fn profile(self, disk: usize, honest: Profile) -> Profile {
         match self {
             Self::Tears(profile) => profile,
@@ -52,7 +52,7 @@ impl Doubt {
         }
     }
 
-    /// Returns the only lying disk, if there is one.
+    /// Returns the number of the only disk that lies about its writes; `None` if there is none.
     pub(super) fn liar(self) -> Option<usize> {
         match self {
             Self::Tears(_) => None,
@@ -71,9 +71,8 @@ impl Doubt {
         }
     }
 
-    /// Returns the remaining guarantees about bytes. Without checksums it is not known which of two copies is
-    /// right. A `remap` reuses physical blocks, so that a lost write to one shows bytes of another logical
-    /// block.
+    /// Returns the guarantees about bytes that remain. Without checksums it is not known which of two copies is
+    /// right. A `remap` reuses physical blocks, so a lost write to such a block shows bytes of another logical block.
     fn promise(self, remap: bool) -> Promise {
         match self {
             Self::Tears(_) => Promise::Damage,
@@ -93,18 +92,18 @@ impl Doubt {
     }
 }
 
-/// The result of a start.
+/// The result of a start with such disks.
 enum Came {
-    /// It came up.
+    /// The graph has started.
     Whole,
-    /// It came up after the lying disk was unplugged.
+    /// The graph has started after the lying disk was unplugged.
     WithoutLiar,
-    /// It did not come up.
+    /// The graph has not started.
     Never,
 }
 
 impl Trial {
-    /// Runs some lives over such disks, each ended by a crash.
+    /// Runs some lives with such disks. Each life ends with a crash.
     pub(super) fn in_doubt(&mut self, doubt: Doubt) -> Result<(), Failure> {
         self.model.demand(doubt.promise(self.shape.remap));
         self.world.counters().add(doubt.count());
@@ -142,7 +141,7 @@ impl Trial {
         }
     }
 
-    /// Starts the process again, if necessary without the lying disk.
+    /// Starts the process again, without the lying disk if the start is refused with it.
     fn doubtful_start(&mut self, doubt: Doubt) -> Result<Came, Failure> {
         let words = match self.start(Ask::default(), LIMIT)? {
             Start::Up => return self.check().map(|()| Came::Whole),
@@ -175,7 +174,7 @@ impl Trial {
         }
     }
 
-    /// Waits until all members are in sync, and lets a scrub make them identical.
+    /// Waits until all members are in sync, and makes them identical by a scrub.
     fn made_alike(&mut self) -> Result<(), Failure> {
         let mut scrubs = 0;
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Changes to disks by an operator while no process runs, and their effect on the next start.
+//! Changes that an operator makes to disks while no process runs, and their effect on the next start.
 
 use block::{ByteRange, Op, Reason};
 use meta::Area;
@@ -11,20 +11,20 @@ use super::steps::What;
 use super::{Ask, LIMIT, Load, Start, Trial, path, wrong};
 use crate::trial::Failure;
 
-/// The reason of a refusal if no member in sync is present. It must follow from the labels alone, regardless of
-/// what the last process knew when it ended: state that was not durable must not be relied on (a mirror's
-/// record, section "When it is written").
+/// The reason of a refusal if no member in sync is present. It must follow from the labels alone, without the
+/// knowledge of the last process: the start must not rely on state that was not durable (a mirror's record, section
+/// "When it is written").
 pub(super) const NO_MEMBER: Reason = Reason::MirrorNoCurrentMember;
 
-/// Offsets of the copies of a label in an area (`docs/formats/label.md`), and the bytes that are always used in
-/// a copy.
+/// Offsets in bytes of the copies of a label in its area (`docs/formats/label.md`), and the length of the part of a
+/// copy that is always used.
 const COPIES: [u64; 2] = [64 << 10, 320 << 10];
 const COPY_BYTES: u64 = 1024;
 
-/// In one of so many cases another program overwrites a disk.
+/// Divisor of the number of changes by the operator: so many of them are an overwrite by another program.
 const OVERWRITES: u64 = 10;
 
-/// Changes by the operator while no process runs.
+/// A change that the operator makes to disks while no process runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hand {
     Nothing,
@@ -51,7 +51,7 @@ const HANDS: [Hand; 9] = [
 ];
 
 impl Trial {
-    /// Lets the operator change disks, then starts the process again. Some starts are interrupted before.
+    /// Lets the operator change disks, and starts the process again. Some starts before that are interrupted.
     pub(super) fn between(&mut self) -> Result<(), Failure> {
         self.settle()?;
         if let Some(cut) = self.cut.take() {
@@ -78,7 +78,7 @@ impl Trial {
         self.up(Ask::default())
     }
 
-    /// Draws a change by the operator.
+    /// Returns a random change by the operator.
     fn hand(&self) -> Hand {
         match Stream::new(self.seed, "overwrite", self.life).below(OVERWRITES) {
             0 => Hand::Overwrite,
@@ -86,8 +86,8 @@ impl Trial {
         }
     }
 
-    /// Extends a truncated file again. If the label at its end is zeros now, the disk must not be used without
-    /// a decision.
+    /// Extends a truncated file to its former size. If the label at its end has become zeros, the disk must not be
+    /// used without a decision of the operator.
     fn long_again(&mut self, cut: usize) -> Result<(), Failure> {
         self.put_all_back();
         self.disks[cut].grow_back();
@@ -168,7 +168,7 @@ impl Trial {
         self.world.counters().add(Count::Swapped);
     }
 
-    /// Flips a bit of a label. The copy of the same generation at the other end of the disk is intact.
+    /// Flips a bit of a label. The copy of the same generation at the other end of the disk has no fault.
     fn rot(&mut self) {
         self.put_all_back();
         let any = self.any_member();
@@ -179,8 +179,8 @@ impl Trial {
         }
     }
 
-    /// Overwrites the front of a member, as another program would. The whole member must be copied anew. If no
-    /// other member has every write for certain, the start may be refused.
+    /// Overwrites the front of a member, as another program might do. The member must be copied completely. If no
+    /// other member certainly has every write, the start may be refused.
     fn overwrite(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         let any = self.any_member();
@@ -206,14 +206,14 @@ impl Trial {
         }
     }
 
-    /// Plugs every disk in at its own place.
+    /// Plugs every disk in at its own path.
     fn put_all_back(&mut self) {
         for n in 0..self.disks.len() {
             self.plug(n, Some(n));
         }
     }
 
-    /// Unplugs a member for one life, if another one has its writes.
+    /// Unplugs a member for one life, if another member has its writes.
     fn without(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         let any = self.any_member();
@@ -276,14 +276,13 @@ impl Trial {
         }
     }
 
-    /// Draws a member for an old `trust` in the spec, in half of the cases.
+    /// Returns a random member for an old `trust` in the spec, in half of the cases.
     fn leftover(&self) -> Option<usize> {
         (self.draw.below(2) == 0).then(|| self.any_member())
     }
 
-    /// Unplugs the only member in sync. The others must not come up without it, regardless of `trust` in the
-    /// spec, unless one of them has every acknowledged write: its copy was finished just before the process
-    /// ended.
+    /// Unplugs the only member in sync. The graph must not start without it, even with a `trust` in the spec, unless
+    /// another member has every acknowledged write, because its resync ended just before the process did.
     fn stale_alone(&mut self, only: usize) -> Result<(), Failure> {
         self.plug(only, None);
         let leftover = self.leftover().filter(|n| *n != only);
@@ -305,7 +304,7 @@ impl Trial {
         }
     }
 
-    /// Puts an older image of a member back. It must never be taken for the newest.
+    /// Replaces the content of a member by an older image, which must never count as the newest.
     fn old_image(&mut self) -> Result<(), Failure> {
         let any = self.any_member();
         let other = self.in_sync.iter().copied().find(|n| *n != any);
@@ -330,7 +329,7 @@ impl Trial {
         }
     }
 
-    /// Copies one member onto another. With two disks of the same label, neither may be used.
+    /// Copies one member onto another. Of two disks with the same label, neither may be used.
     fn twin(&mut self) -> Result<(), Failure> {
         let (one, two) = self.two_members();
         let own = self.disks[two].image();
@@ -350,7 +349,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Starts two members separately, each without the other. Together they must be refused as split brain.
+    /// Starts the graph with each of two members alone. With both members it must be refused as split brain.
     fn apart(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         if self.in_sync.len() < 2 {
@@ -425,8 +424,8 @@ impl Trial {
         }
     }
 
-    /// Starts the graph on another machine. It must be refused if and only if the disks are still open on the
-    /// first one.
+    /// Starts the graph on another machine. The start must be refused exactly if the disks are still open on the
+    /// first machine.
     fn elsewhere(&mut self) -> Result<(), Failure> {
         let open = self.labels()?.iter().any(|(_, label)| label.holder.is_some());
         match self.start(Ask { elsewhere: true, ..Ask::default() }, LIMIT)? {

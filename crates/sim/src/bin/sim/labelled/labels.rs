@@ -1,4 +1,4 @@
-//! The labels, read directly from the disks while no process runs, and the required results of the next start.
+//! The labels, read directly from the disks while no process runs, and the results that the next start must have.
 
 use std::rc::Rc;
 
@@ -11,8 +11,8 @@ use super::{Trial, VOLUME_BYTES, wrong};
 use crate::trial::Failure;
 
 impl Trial {
-    /// Returns the labels of the plugged-in disks of the graph, with the numbers of the disks. The disk beside
-    /// the mirror comes last.
+    /// Returns the labels of the graph's disks that are plugged in, with the numbers of the disks. The disk outside
+    /// of the mirror comes last.
     pub(super) fn labels(&self) -> Result<Vec<(usize, Label)>, Failure> {
         let members = self.plugged.iter().flatten().filter(|n| self.shape.members.contains(n));
         let members = members.map(|n| (*n, &self.disks[*n], self.shape.data_bytes()));
@@ -28,13 +28,13 @@ impl Trial {
         members.chain(beside).map(label).collect()
     }
 
-    /// Whether a member is plugged in that has every write for certain: it has the newest record of the mirror
-    /// itself, and is in sync by it.
+    /// Whether a member is plugged in that certainly has every write: it has the newest record of the mirror, and is
+    /// in sync by this record.
     pub(super) fn somebody(&self) -> Result<bool, Failure> {
         Ok(!self.whole()?.is_empty())
     }
 
-    /// Returns the members that have every write for certain.
+    /// Returns the members that certainly have every write.
     fn whole(&self) -> Result<Vec<usize>, Failure> {
         let records = self.records()?;
         let newest = records.iter().map(|(_, record)| record.generation.events).max();
@@ -46,7 +46,7 @@ impl Trial {
         Ok(records.iter().filter(is_whole).map(|(n, _)| *n).collect())
     }
 
-    /// Whether a member other than `disk` has every write for certain, as in [`Trial::somebody`].
+    /// Whether a member other than `disk` certainly has every write, as in [`Trial::somebody`].
     pub(super) fn another_is_whole(&self, disk: usize) -> Result<bool, Failure> {
         Ok(self.whole()?.into_iter().any(|n| n != disk))
     }
@@ -63,7 +63,7 @@ impl Trial {
         Ok(own.iter().all(|(_, record)| alone(record)) && !others.iter().any(|(_, it)| alone(it)))
     }
 
-    /// Returns the mirror's records in the labels, with the numbers of the disks.
+    /// Returns the mirror's records in the labels, each with the number of its disk.
     fn records(&self) -> Result<Vec<(usize, Record)>, Failure> {
         let record = |(n, label): (usize, Label)| {
             let cell = label.cells.get("m")?;
@@ -81,8 +81,8 @@ impl Trial {
         Ok(records)
     }
 
-    /// Checks the labels after a close. If it succeeded, all labels must be marked as closed. If it failed, at
-    /// least one member is out, and the labels of the others must be marked as closed.
+    /// Checks the labels after the graph was closed. If the close succeeded, all labels must be marked as closed. If
+    /// it failed, at least one member is out of service, and the labels of the others must be marked as closed.
     pub(super) fn closed_in_order(&self, closed: Result<()>) -> Result<(), Failure> {
         if let Err(error) = &closed
             && self.in_sync.len() == self.shape.members.len()

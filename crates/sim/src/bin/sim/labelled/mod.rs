@@ -1,18 +1,18 @@
-//! Graphs over labelled disks, opened and changed as `serve` does it. Power cuts and kills come at any moment,
-//! also during a start or a live change. Between two lives of the process, the operator may do anything to the
-//! disks. A stale member must never be read.
+//! Graphs over labelled disks, opened and changed as `cairn serve` does. Power cuts and kills come at any moment,
+//! also during a start or a live change. Between two runs of the process the operator may do anything to the disks. A
+//! stale member must never be read.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | lives of the process |
+//! | `mod.rs` | the runs of the process, each called a life |
 //! | `shape.rs` | the graph: a mirror, and the devices above and below it |
-//! | `beside.rs` | a disk beside the mirror, and its older images |
-//! | `copies.rs` | copies of a mirror: resync and scrub |
-//! | `changes.rs` | live changes of the graph under load |
-//! | `hands.rs` | changes to disks between two lives, made by an operator |
+//! | `beside.rs` | a disk outside of the mirror, and its older images |
+//! | `copies.rs` | resync and scrub of the mirror |
+//! | `changes.rs` | live changes of the graph while clients send requests |
+//! | `hands.rs` | changes that an operator makes to disks between two lives |
 //! | `doubt.rs` | disks that break the contract |
 //! | `steps.rs` | the steps of a trial, and their removal |
-//! | `trouble.rs` | one disk with errors, or with late answers |
+//! | `trouble.rs` | one disk with errors, or with late replies |
 //! | `labels.rs` | the labels, read directly from the disks |
 //! | `verdict.rs` | a check of the labels before each start, compared with the result of the start |
 
@@ -50,13 +50,13 @@ use shape::Shape;
 use steps::What;
 pub use steps::{History, Step, shrink};
 
-/// Bytes of a disk beyond its data.
+/// Bytes of a labelled disk that are not its data.
 const LABEL_BYTES: u64 = 2 * meta::AREA_BYTES;
 
-/// Bytes of the volume.
+/// Size of the volume in bytes.
 const VOLUME_BYTES: u64 = 64 << 10;
 
-/// In virtual time: longer than background work of devices goes on without requests.
+/// Longest time, in virtual time, of background work of devices without requests of clients.
 const QUIET: Duration = Duration::from_secs(10);
 
 const IN_SYNC: MemberState = MemberState::InSync;
@@ -64,7 +64,7 @@ const IN_SYNC: MemberState = MemberState::InSync;
 const HERE: [u8; 16] = [1; 16];
 const THERE: [u8; 16] = [2; 16];
 
-/// The course of a life of the process.
+/// The random course of a life of the process.
 struct Course {
     end: End,
     changes: u64,
@@ -77,47 +77,47 @@ enum End {
     Stop,
     PowerAfter(Duration),
     KillAfter(Duration),
-    /// About at the moment when a member has failed, before most labels record it.
+    /// The process is killed about when a member has failed, before most labels record the failure.
     KillAtFailure(Duration),
-    /// During a live change.
+    /// The life ends with this crash during a live change.
     InChange(Duration, Crash),
 }
 
-/// An end of the process that is not orderly.
+/// The end of a life that is not in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Crash {
     Kill,
     Power,
 }
 
-/// The operations besides the work of clients.
+/// The operations in a life besides the requests of clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
-    /// None.
+    /// No other operations.
     Steady,
-    /// Live changes.
+    /// Live changes of the graph.
     Changing,
 }
 
-/// Parameters of a start.
+/// The parameters of a start.
 #[derive(Clone, Copy, Default)]
 struct Ask {
     degraded: bool,
     elsewhere: bool,
-    /// The member that is trusted by command at this start.
+    /// The member that is trusted at this start (`--trust`).
     trust: Option<usize>,
-    /// The member that the spec still trusts, from an earlier decision.
+    /// The member that the spec trusts, from an earlier decision of the operator.
     leftover: Option<usize>,
-    /// The disk that is labelled regardless of its content (`wipe`).
+    /// The disk that gets a label even if it has data (`wipe`).
     wipe: Option<usize>,
 }
 
 /// The result of a start.
 enum Start {
     Up,
-    /// The reason of the first error, and all of them.
+    /// The start was refused: the reason of the first error, and all errors.
     Refused(Option<Reason>, Refusal),
-    /// It was not up in time.
+    /// The graph was not up within the time limit.
     Unfinished,
 }
 
@@ -137,43 +137,43 @@ struct Trial {
     draw: Stream,
     shape: Shape,
     disks: Vec<Rc<SimDisk>>,
-    /// A disk beside the mirror, if the graph has one.
+    /// A labelled disk outside of the mirror, if the graph has one.
     beside: Option<Beside>,
-    /// By place, the number of the disk that is plugged in there; `None`: no disk.
+    /// For each path, the number of the disk that is plugged in there; `None` if there is no disk.
     plugged: Vec<Option<usize>>,
-    /// An older image of each disk, from a time when no process ran. `None`: the disk was not part of the graph
-    /// then.
+    /// An older image of each disk, from a time when no process ran; `None` if the disk was not in the graph then.
     images: Vec<Option<Image>>,
-    /// Whether the disks support zeroing of ranges, so that the graph does not emulate it.
+    /// Whether the disks can zero ranges, so that the graph does not emulate it.
     zeroes: bool,
     model: Rc<Model>,
     tally: Rc<Tally>,
     starts: u64,
     running: Option<Running>,
-    /// The members in sync when the process ended.
+    /// Numbers of the members that were in sync when the process ended.
     in_sync: Vec<usize>,
-    /// The disk that has or had errors or late answers in this life of the process. Its last flush may have
-    /// failed, and it may be out of the mirror.
+    /// Number of the disk that has, or had, errors or late replies in this life. Its last flush may have failed, and
+    /// the mirror may have taken it out.
     ill: Option<usize>,
-    /// The disk that is taken out by command in this life, now or later.
+    /// Number of the disk that a command takes out of the mirror in this life.
     leaving: Option<usize>,
-    /// The disk whose file was truncated in this life of the process.
+    /// Number of the disk whose file was truncated in this life.
     cut: Option<usize>,
-    /// Disks that were ever part of the graph.
+    /// Numbers of the disks that were ever in the graph.
     used: BTreeSet<usize>,
-    /// Whether labels may have different specs, because a crash interrupted a change. Until the graph comes up
+    /// Whether labels may record different specs, because a crash interrupted a live change. Until the graph starts
     /// again, all disks are needed.
     torn: bool,
-    /// The graphs before and after the change that left labels torn, if either may come up.
+    /// The graphs before and after that live change, if either may start.
     between: Option<[Shape; 2]>,
-    /// The way in which disks break the contract, if they do.
+    /// The way in which disks break the contract; `None` if they do not.
     doubt: Option<Doubt>,
-    /// Number of the current life. Lives within a step of the operator have numbers between two others.
+    /// Number of the present life. A life that begins within a change by the operator has a number between two
+    /// others.
     life: u64,
     history: History,
 }
 
-/// Runs a seed, without the steps that `history` removes.
+/// Runs the trial of a seed, without the steps that `history` removes.
 ///
 /// # Errors
 /// The first rule that was broken.
@@ -212,7 +212,7 @@ impl Drop for Trial {
 }
 
 impl Trial {
-    /// Runs all lives, with the operator's changes to disks between them.
+    /// Runs all lives of the process, with changes by the operator between them.
     fn all_lives(&mut self) -> Result<(), Failure> {
         let lives = Stream::new(self.seed, "lives", 0).within(2, 6);
         for n in 0..lives {
@@ -284,14 +284,14 @@ impl Trial {
         Ok(trial)
     }
 
-    /// Enters a life. Its draws do not depend on those of earlier lives.
+    /// Begins a life. Its random numbers do not depend on earlier lives.
     fn enters(&mut self, life: u64) {
         self.life = life;
         self.starts = (life + 1) << 8;
         self.world.reseed(life + 1);
     }
 
-    /// Returns whether a step must be done. If so, later draws come from the stream of the step.
+    /// Returns whether a step must be carried out. If so, later random numbers come from the stream of the step.
     fn takes(&mut self, what: What) -> bool {
         let step = Step { life: self.life, what };
         let takes = self.history.takes(step) || what == What::End;
@@ -301,13 +301,13 @@ impl Trial {
         takes
     }
 
-    /// Records a description of the step that is being done.
+    /// Records a description of the step that is carried out.
     fn note(&self, what: What, words: String) {
         self.history.note(Step { life: self.life, what }, words);
     }
 
-    /// Starts the process. Retries while disks of the previous process are busy. `limit`: the time for the
-    /// start.
+    /// Starts the process within the time `limit`. Tries again while operations of the previous process keep disks
+    /// locked.
     fn start(&mut self, ask: Ask, limit: Duration) -> Result<Start, Failure> {
         (self.ill, self.leaving) = (None, None);
         let wanted = Wanted {
@@ -339,8 +339,8 @@ impl Trial {
         Ok(start)
     }
 
-    /// Returns the number of NBD connections of clients; 0: directly into the graph. Trials with `doubt` have
-    /// none: they need the kinds of errors, and NBD carries an error number only.
+    /// Returns the number of NBD connections of clients; 0 if they have direct access to the graph. Trials with
+    /// `doubt` have none, because they check the kinds of errors, and NBD only transfers error numbers.
     fn connections(&self) -> usize {
         let draw = Stream::new(self.seed, "connections", 0);
         match draw.below(3) {
@@ -349,13 +349,13 @@ impl Trial {
         }
     }
 
-    /// Starts the process. It must come up, and pass all checks.
+    /// Starts the process. The graph must start, and pass all checks.
     fn up(&mut self, ask: Ask) -> Result<(), Failure> {
         self.begin(ask)?;
         self.came_up()
     }
 
-    /// Checks a graph just after its start, before any other write. Members in sync must be identical then.
+    /// Checks a graph just after its start, before any other write. Members in sync must be identical.
     fn came_up(&self) -> Result<(), Failure> {
         // A remap writes on its own from the start on.
         if !self.shape.remap {
@@ -364,7 +364,7 @@ impl Trial {
         self.check()
     }
 
-    /// Starts the process. It must come up.
+    /// Starts the process. The graph must start.
     fn begin(&mut self, ask: Ask) -> Result<(), Failure> {
         match self.start(ask, LIMIT)? {
             Start::Up => {}
@@ -378,7 +378,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Reads the whole volume and checks it.
+    /// Reads the whole volume, and checks the bytes.
     fn check(&self) -> Result<(), Failure> {
         let worker = self.worker(self.starts << 48);
         self.world.block_on(worker.verify())?;
@@ -415,7 +415,7 @@ impl Trial {
         }
     }
 
-    /// Whether one of the disks ignores flushes, or loses or misdirects writes.
+    /// Whether a disk ignores flushes, or loses or misdirects writes.
     fn lies(&self) -> bool {
         self.doubt.is_some_and(|doubt| doubt.liar().is_some())
     }
@@ -425,7 +425,7 @@ impl Trial {
         now.graph.report(now.graph.member("m").expect("the spec has the mirror m"))
     }
 
-    /// Carries out a command on the mirror.
+    /// Sends a command to the mirror.
     fn ask<V: Verb>(&self, args: V::Args) -> block::Result<V::Answer> {
         let now = self.now();
         answered(
@@ -443,12 +443,12 @@ impl Trial {
         Ok(disks.filter(|(_, member)| member.state == IN_SYNC).map(|(disk, _)| *disk).collect())
     }
 
-    /// Draws a disk beneath the mirror.
+    /// Returns the number of a random disk beneath the mirror.
     fn any_member(&self) -> usize {
         self.draw.pick(&self.shape.members)
     }
 
-    /// Runs a life: clients send requests, one member may fail, and the process ends in the way that was drawn.
+    /// Runs a life: clients send requests, one member may fail, and the process ends in a random way.
     fn life(&mut self, load: Load) -> Result<(), Failure> {
         let Course { end, changes, clients } = self.course(load);
         let mut is_late = false;
@@ -493,7 +493,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Draws the course of a life.
+    /// Returns the random course of a life.
     fn course(&mut self, load: Load) -> Course {
         if !self.takes(What::Life) {
             return Course { end: End::Stop, changes: 0, clients: 0 };
@@ -517,7 +517,7 @@ impl Trial {
         Course { end, changes, clients }
     }
 
-    /// Ends the life.
+    /// Ends the life in the way `end`.
     fn come_to(&mut self, end: End) -> Result<(), Failure> {
         match end {
             End::Stop => {
@@ -571,7 +571,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Flushes and closes the graph, as a server does.
+    /// Flushes and closes the graph, as `cairn serve` does at its stop.
     fn stop(&mut self) -> Result<(), Failure> {
         self.running.as_ref().expect("the graph runs").quiesce(&self.world)?;
         // A disk that failed an earlier flush is out by now.
@@ -617,12 +617,12 @@ impl Trial {
         Ok(())
     }
 
-    /// Waits until the operations of the dead process have ended. Disks are not moved before.
+    /// Waits until the operations of the dead process have ended. Before that no disk changes its place.
     fn settle(&self) -> Result<(), Failure> {
         Ok(self.world.run(self.world.env().now().after(Duration::from_secs(5)))?)
     }
 
-    /// Checks, with all disks present and without faults, that all members come back in sync and are identical.
+    /// Checks, with all disks present and without faults, that all members come in sync and are identical.
     fn all_back(&mut self) -> Result<(), Failure> {
         self.finish()?;
         for _ in 0..100 {
@@ -650,7 +650,7 @@ impl Trial {
         self.judge()
     }
 
-    /// Returns the range between the label areas of a disk.
+    /// Returns the range of a disk between its two label areas.
     fn data(&self) -> ByteRange {
         ByteRange::new(meta::DATA_START, self.shape.data_bytes())
             .expect("the data area has at least one byte")

@@ -1,59 +1,59 @@
-//! A graph over labelled disks: a mirror, with optional devices below and above it.
+//! The graph of a trial: a mirror over labelled disks, with optional devices below and above it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use sim::draw::Stream;
 
-/// All kinds in such graphs.
+/// All kinds of devices in such graphs.
 pub const KINDS: [&str; 6] = ["mirror", "remap", "pass", "crypt", "delay", "limit"];
 
-/// Kinds that pass bytes through unchanged. Changes add and remove them on top of all other devices.
+/// Kinds that pass bytes on unchanged. Live changes add and remove such devices above all others.
 pub const CLEAR: [&str; 3] = ["pass", "delay", "limit"];
 
-/// Options with cheap key slots.
+/// Options of an encryption whose key slots need little computing time.
 const CRYPT: &str = "key = \"credential:safe\", kdf_memory = \"64KiB\", kdf_passes = 1";
 
-/// Additional bytes for a remap: its map, and some more physical blocks than there are logical ones.
+/// Additional bytes of a disk for a remap: its map, and more physical blocks than there are logical blocks.
 const MAP_BYTES: u64 = 192 << 10;
 
-/// The name of the disk beside the mirror.
+/// The name of the disk outside of the mirror.
 const BESIDE: &str = "beside";
 
 /// The devices of a graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// The disks beneath the mirror, by number.
+    /// Numbers of the disks beneath the mirror.
     pub members: Vec<usize>,
-    /// Timeout of the mirror for a member, in seconds, if it is set.
+    /// Timeout of the mirror for a member in seconds, if the spec sets one.
     pub timeout_s: Option<u64>,
-    /// Timeout of its labelled disks, in seconds, if it is set. With an even number they are opened through the
-    /// page cache.
+    /// Timeout of the labelled disks in seconds, if the spec sets one. With an even number the disks are opened
+    /// through the page cache.
     pub disk_timeout_s: Option<u64>,
-    /// Whether the bitmap of the mirror has several regions, which are cleared soon.
+    /// Whether the bitmap of the mirror has several regions, which are marked as clean soon.
     pub regions: bool,
-    /// Whether one of three members or more is a spare.
+    /// Whether one of at least three members is a spare.
     pub spare: bool,
     /// Whether there is a device between each disk and the mirror.
     pub below: bool,
-    /// Whether a `remap` is on the mirror.
+    /// Whether a `remap` is above the mirror.
     pub remap: bool,
-    /// Whether an encryption is on top of these.
+    /// Whether an encryption is above the mirror and the `remap`.
     pub crypt: bool,
-    /// Whether a table on top of these omits the first block.
+    /// Whether a table above these devices leaves out the first block.
     pub shifted: bool,
-    /// Kinds on top of these, the lowest first.
+    /// Kinds of the devices above all of these, the lowest first.
     pub clear: Vec<&'static str>,
     /// Whether a second export, read-only, has the same content.
     pub second: bool,
-    /// Whether there is a labelled disk beside the mirror, with an export of its own.
+    /// Whether the graph has a labelled disk outside of the mirror, with an export of its own.
     pub beside: bool,
-    /// Timeout of a mirror on raw disks, in seconds, if there is such a mirror.
+    /// Timeout of a mirror over raw disks in seconds, if the graph has such a mirror.
     pub raw_timeout_s: Option<u64>,
 }
 
 impl Shape {
-    /// Draws the shape of a seed, over the first so many disks.
+    /// Returns the random shape of a seed, over the first `disks` disks.
     pub fn draw(draw: &Stream, disks: usize) -> Self {
         // Not a `crypt`: it needs its disk to open, so a mirror could not come up without it.
         let below = draw.below(3) == 0;
@@ -75,7 +75,7 @@ impl Shape {
         }
     }
 
-    /// Returns the bytes of a disk without its label.
+    /// Returns the number of bytes of a disk without its label.
     pub fn data_bytes(&self) -> u64 {
         super::VOLUME_BYTES + if self.remap { MAP_BYTES } else { 0 }
     }
@@ -91,7 +91,7 @@ impl Shape {
         if self.below { format!("b{disk}") } else { name(disk) }
     }
 
-    /// Returns the kinds in it.
+    /// Returns the kinds of the devices in the graph.
     pub fn kinds(&self) -> Vec<&'static str> {
         let below = self.below.then_some("pass");
         let crypt = self.crypt.then_some("crypt");
@@ -105,7 +105,7 @@ impl Shape {
             .collect()
     }
 
-    /// Returns its spec. `trust`: the trusted member.
+    /// Returns the spec of the graph. `trust` is the trusted member.
     pub fn text(&self, trust: Option<usize>) -> String {
         let mut text = "name = \"g\"\n[disk]\n".to_owned();
         for n in &self.members {
@@ -143,7 +143,7 @@ impl Shape {
         text
     }
 
-    /// Returns the options of its labelled disks.
+    /// Returns the options of the labelled disks.
     fn opened(&self) -> String {
         let Some(timeout) = self.disk_timeout_s else { return String::new() };
         let cache = if timeout % 2 == 0 { ", cache = \"buffered\"" } else { "" };
@@ -168,7 +168,7 @@ impl Shape {
         line(text, "m", &fields);
     }
 
-    /// Adds the devices above the mirror, and returns the topmost one.
+    /// Adds the devices above the mirror to the spec, and returns the name of the topmost one.
     fn above(&self, text: &mut String) -> &'static str {
         let mut top = "m";
         if self.remap {

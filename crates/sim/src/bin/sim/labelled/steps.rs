@@ -1,5 +1,5 @@
-//! The steps of a trial. Each draws from a stream of its own, so that it can be removed without an effect on
-//! the others.
+//! The steps of a trial. Each step has a stream of random numbers of its own, so that its removal does not affect
+//! other steps.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -8,10 +8,10 @@ use std::rc::Rc;
 
 use sim::draw::Stream;
 
-/// A step: an action in a life of the process.
+/// A step of a trial: an action in a life of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Step {
-    /// The number of the life; lives within a step of the operator have numbers of their own.
+    /// Number of the life. A life that begins within a change by the operator has a number of its own.
     pub life: u64,
     pub what: What,
 }
@@ -19,24 +19,24 @@ pub struct Step {
 /// The action of a step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum What {
-    /// The course and end of the life. Without this step, the process is closed in order at once.
+    /// The course and the end of the life. Without this step the process is closed in order at once.
     Life,
-    /// Its faults.
+    /// The faults of the life.
     Trouble,
-    /// One of its clients.
+    /// A client of the life.
     Client(u64),
-    /// One of its live changes.
+    /// A live change in the life.
     Change(u64),
-    /// Its end. This step is always done.
+    /// The end of the life. This step is always carried out.
     End,
-    /// The change to disks after it.
+    /// The change by the operator after the life.
     Hand,
     /// An interrupted start before the next life.
     Interruption(u64),
 }
 
 impl Step {
-    /// Returns the stream of its draws.
+    /// Returns the stream of the step's random numbers.
     pub fn stream(self, seed: u64) -> Stream {
         let (name, n) = match self.what {
             What::Life => ("life", 0),
@@ -57,7 +57,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// The steps that were done, and the steps to leave out.
+/// The steps that were carried out, and the steps to leave out.
 #[derive(Clone, Default)]
 pub struct History {
     without: Rc<BTreeSet<Step>>,
@@ -65,28 +65,28 @@ pub struct History {
 }
 
 impl History {
-    /// Creates the history of a trial without these steps.
+    /// Creates the history of a trial that leaves out the steps `without`.
     pub fn without(steps: &BTreeSet<Step>) -> Self {
         Self { without: Rc::new(steps.clone()), done: Rc::default() }
     }
 
-    /// Whether this step must be done.
+    /// Whether this step must be carried out.
     pub fn takes(&self, step: Step) -> bool {
         !self.without.contains(&step)
     }
 
-    /// Records that the step is done now.
+    /// Records that the step is carried out now.
     pub fn note(&self, step: Step, words: String) {
         self.done.borrow_mut().push((step, words));
     }
 
-    /// Returns the steps that were done, with their descriptions.
+    /// Returns the steps that were carried out, with their descriptions.
     pub fn done(&self) -> Vec<(Step, String)> {
         self.done.borrow().clone()
     }
 }
 
-/// Removes steps as long as the remaining ones still fail (`fails`), first many at once, then one by one.
+/// Removes steps as long as the trial still fails without them (`fails`), first many together, then one by one.
 /// Returns the steps that can be left out.
 pub fn shrink(steps: &[Step], mut fails: impl FnMut(&BTreeSet<Step>) -> bool) -> BTreeSet<Step> {
     let mut without = BTreeSet::new();

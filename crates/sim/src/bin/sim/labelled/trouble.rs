@@ -1,4 +1,4 @@
-//! One disk with errors, or with late answers, while the process runs.
+//! One disk with errors, or with late replies, while the process runs.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use super::steps::What;
 use super::{End, Trial};
 use crate::trial::Failure;
 
-/// Time that a life waits for copies before answers are late.
+/// Longest wait of a life for resyncs, before replies are late.
 const COPIES_WITHIN: Duration = Duration::from_millis(200);
 
-/// Late answers of a disk in one life of the process.
+/// The late replies of a disk in one life of the process.
 struct Late {
     faults: Faults,
-    /// The time at which the disk is taken out by command, if it is. Its answers may still be outstanding then.
+    /// The time at which a command takes the disk out, if one does. Late replies may still be missing then.
     taken_out: Option<Duration>,
 }
 
 impl Late {
-    /// Draws late answers for one of three lives.
+    /// Returns late replies for one of three lives; otherwise `None`.
     fn draw(seed: u64, life: u64) -> Option<Self> {
         let draw = Stream::new(seed, "late", life);
         let stall = draw.within(20_000, 300_000) as u32;
@@ -34,8 +34,8 @@ impl Late {
 }
 
 impl Trial {
-    /// Gives one member errors or late answers, or takes it out by command. The others can replace it. Returns whether its
-    /// answers are late.
+    /// Gives one member errors or late replies, or takes it out by a command. The other members can replace it.
+    /// Returns whether its replies are late.
     pub(super) fn trouble(&mut self, end: End, changes: u64) -> Result<bool, Failure> {
         let any = self.any_member();
         if self.plugged.contains(&None) {
@@ -62,7 +62,7 @@ impl Trial {
         Ok(late.is_some())
     }
 
-    /// Draws errors of the disk `any`; or takes it out, or truncates its file.
+    /// Gives the disk `any` random errors; or takes it out, or truncates its file.
     fn errors(&mut self, any: usize, end: End, changes: u64) -> Result<Faults, Failure> {
         let none = Faults::default();
         let rate = self.draw.within(50_000, 500_000) as u32;
@@ -95,7 +95,7 @@ impl Trial {
         })
     }
 
-    /// Ends all faults of disks. Hung operations fail.
+    /// Ends all faults of disks. Operations that hang fail.
     pub(super) fn calm(&self) {
         for disk in &self.disks {
             disk.set_faults(Faults::default());
@@ -103,7 +103,7 @@ impl Trial {
         }
     }
 
-    /// Waits for the copies that began with the start: before, most disks with late answers would not be in sync.
+    /// Waits for the resyncs that began with the start. Otherwise most disks with late replies would not be in sync.
     fn await_copies(&self) -> Result<(), Failure> {
         let env = self.world.env();
         let until = env.now().after(COPIES_WITHIN);
@@ -113,7 +113,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Waits until late answers hold up clients, and the mirror clears regions of its bitmap.
+    /// Waits until clients wait for late replies, and the mirror marks regions as clean.
     pub(super) fn hold_up(&self) -> Result<(), Failure> {
         let draw = Stream::new(self.seed, "held up", self.life);
         let pause = Duration::from_nanos(draw.within(1_000, 50_000_000));

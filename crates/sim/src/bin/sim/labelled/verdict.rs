@@ -15,9 +15,9 @@ use super::{Ask, HERE, Start, THERE, Trial, path, wrong};
 use crate::trial::Failure;
 
 impl Trial {
-    /// Checks the labels on copies of the disks, in a separate world, so that the draws of the seed stay the
-    /// same. `None` if a check cannot know the result of the next start: a write is in flight, or a decision of
-    /// an operator changes the question.
+    /// Checks the labels on copies of the disks, in a separate world, so that the random numbers of the seed do not
+    /// change. `None` if the check cannot know the result of the next start, because a write is in flight, or because
+    /// the operator decides.
     pub(super) fn checked(&self, ask: Ask) -> Result<Option<Vec<Finding>>, Failure> {
         let Ask { degraded: _, elsewhere, trust, leftover, wipe } = ask;
         let is_other = trust.is_some() || leftover.is_some() || wipe.is_some();
@@ -51,7 +51,7 @@ impl Trial {
         Ok(found?.ok())
     }
 
-    /// Whether the spec of the next start has a disk at that path.
+    /// Whether the spec of the next start has a disk at this path.
     fn is_named(&self, at: &Path) -> bool {
         let is_beside = self.beside.is_some() && at == Path::new(super::beside::PATH);
         is_beside || self.shape.members.iter().any(|n| at == Path::new(&path(*n)))
@@ -65,8 +65,8 @@ impl Trial {
         disks.chain(beside).map(|(path, disk)| (PathBuf::from(path), disk)).collect()
     }
 
-    /// Compares the findings of a check with the start that followed. A start is refused if and only if a
-    /// finding blocks it and is not waived. Differences between spec and labels are checked by the start only.
+    /// Compares the findings of a check with the start that followed. A start must be refused exactly if a finding
+    /// blocks it and is not waived. Differences between spec and labels are checked by the start alone.
     pub(super) fn compare(
         &self,
         findings: &[Finding],
@@ -89,7 +89,7 @@ impl Trial {
     }
 }
 
-/// Whether the labels alone are the reason of a refusal, without the spec of the start.
+/// Whether a start was refused because of the labels alone, without regard to its spec.
 fn is_of_labels(why: Reason) -> bool {
     use Reason::{
         LabelDamaged, LabelDegraded, LabelDuplicate, LabelHeldByOtherHost, LabelMissing,

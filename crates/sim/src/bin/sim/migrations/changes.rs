@@ -1,4 +1,4 @@
-//! Live changes of the graph that begin a migration, change it and end it. Some are interrupted by crashes.
+//! Live changes of the graph that begin, change and end a migration. Some are interrupted by crashes.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::{DISKS, HERE, Trial, wrong};
 use crate::process::{self, LIMIT, Refusal};
 use crate::trial::Failure;
 
-/// A change to make.
+/// A live change to make.
 struct Wish {
     shape: Shape,
-    /// Disks that are labelled regardless of their content.
+    /// Disks that get a label even if they have data.
     wipe: Vec<String>,
-    /// Whether it may be refused because both sides have bytes of the volume.
+    /// Whether the change may be refused, because both sides have bytes of the volume.
     may_be_early: bool,
 }
 
@@ -44,7 +44,7 @@ impl Trial {
         self.comes_back()
     }
 
-    /// Tries a change; `false` if it did not end in time.
+    /// Tries a live change. Returns `false` if the change did not end in time.
     fn tries(&mut self, wish: &Wish, limit: Duration) -> Result<bool, Failure> {
         self.puts_all_back();
         let opening = Opening { wipe: wish.wipe.clone(), ..process::opening(HERE) };
@@ -118,7 +118,7 @@ impl Trial {
         Ok(Wish { shape, wipe: Vec::new(), may_be_early: false })
     }
 
-    /// Draws a migration in place, or to other disks.
+    /// Returns a random migration, in place or to other disks.
     fn beginning(&mut self) -> Wish {
         let source = self.shape.source.clone();
         let mut target = Side { is_encrypted: !source.is_encrypted, ..source.clone() };

@@ -1,6 +1,6 @@
-//! Migrations of a volume while clients use it, from disk to disk or in place. Live changes of the graph begin
-//! and end them. They turn round and pause, and kills and power cuts come at any moment. Every read is checked.
-//! In the end the volume is verified without the disks that it has left.
+//! Migrations of a volume while clients use it, from disk to disk or in place. Live changes of the graph begin and
+//! end a migration. It reverses and pauses, and kills and power cuts come at any moment. Every read is checked. In
+//! the end the volume is verified without the disks from which its bytes were moved.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -28,42 +28,42 @@ mod shape;
 pub use shape::KINDS;
 use shape::{MOVE, Shape, Side};
 
-/// One of so many seeds has a trial of migrations.
+/// Divisor of the number of seeds: so many of them have a trial of migrations.
 const SHARE: u64 = 4;
 
-/// Bytes of a disk beyond its data.
+/// Bytes of a labelled disk that are not its data.
 const LABEL_BYTES: u64 = 2 * meta::AREA_BYTES;
 
 const DISKS: usize = 4;
 
-/// The windows of a migration: in place, and from disk to disk.
+/// Length in bytes of a window: of a migration in place, and of one from disk to disk.
 const WINDOW_IN_PLACE: u64 = 192 << 10;
 const WINDOW: u64 = 1 << 20;
 
-/// Time without a request after which clients count as idle, and a migration goes as fast as it can.
+/// Time without a request after which clients count as quiet, and a migration runs at full speed.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// Longer than a migration waits for busy clients before its second window.
+/// Longest time that a migration waits for busy clients before its second window.
 const DUE_WITHIN: Duration = Duration::from_millis(1500);
 
-/// The shortest step of that wait.
+/// Shortest step of the waits for a migration.
 const STEP_MIN: Duration = Duration::from_micros(200);
 
-/// In virtual time: longer than a migration takes without clients.
+/// Longest time, in virtual time, that a migration takes without clients.
 const SECONDS_MAX: u32 = 600;
 
-/// Bytes of buffers, as in a server. With fewer, an encryption would accept only shorter requests than a disk,
-/// but the limit that clients know must not shrink.
+/// Bytes of the buffer pool, as in a server. With fewer bytes an encryption would accept only shorter requests than a
+/// disk, but the limit that clients know must not become smaller.
 const POOL_BYTES: usize = 512 << 20;
 
 const HERE: [u8; 16] = [1; 16];
 
-/// Whether a seed has a trial of migrations beside its other one.
+/// Whether a seed has a trial of migrations besides its other trial.
 pub fn is_drawn(seed: u64) -> bool {
     Stream::new(seed, "migrations", 0).below(SHARE) == 0
 }
 
-/// Runs a seed.
+/// Runs the trial of a seed.
 ///
 /// # Errors
 /// The first rule that was broken.
@@ -89,20 +89,20 @@ struct Trial {
     world: SimWorld,
     draw: Stream,
     disks: Vec<Rc<SimDisk>>,
-    /// Time of the slowest answer of a disk. Other times are multiples of this.
+    /// Longest time of an operation of a disk. Other times are multiples of this time.
     answer: Duration,
     model: Rc<Model>,
     tally: Rc<Tally>,
     starts: u64,
     workers: u64,
     running: Option<Running>,
-    /// The running graph, or the one that ran last.
+    /// The running graph; between two runs, the graph that ran last.
     shape: Shape,
-    /// The other graph that may come up, because the process died during a change to it.
+    /// The other graph that may start, because the process died during a live change to it.
     other: Option<Shape>,
-    /// Disks that were ever part of the graph.
+    /// Numbers of the disks that were ever in the graph.
     used: BTreeSet<usize>,
-    /// The boundary of the migration at the last look.
+    /// The boundary of the migration at the last check.
     boundary: u64,
     kinds: BTreeSet<&'static str>,
 }
@@ -169,7 +169,7 @@ impl Trial {
         Ok(trial)
     }
 
-    /// Lets clients work; then changes the graph, or ends the process, or checks the volume.
+    /// Runs clients; then changes the graph, ends the process, or checks the volume.
     fn round(&mut self) -> Result<(), Failure> {
         // Without clients a migration goes as fast as it can from its start on.
         if self.draw.below(2) == 0 {
@@ -190,7 +190,7 @@ impl Trial {
         }
     }
 
-    /// Starts clients in waves, so that a migration proceeds during and between them.
+    /// Starts clients in groups, so that a migration runs beside them and between them.
     fn works(&mut self) -> Result<(), Failure> {
         for _ in 0..self.draw.within(1, 4) {
             let idle = if self.draw.below(2) == 0 { IDLE } else { Duration::ZERO };
@@ -205,7 +205,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Turns the migration round, pauses it or resumes it, by command.
+    /// Reverses, pauses or resumes the migration by a command.
     fn commands(&mut self) -> Result<(), Failure> {
         let Some(job) = self.job()? else { return Ok(()) };
         let command = match (job.state, self.draw.below(12)) {
@@ -257,7 +257,7 @@ impl Trial {
         self.passes_until(|trial| trial.boundary != boundary)
     }
 
-    /// Lets time pass in short steps until `is_due`, at most for [`DUE_WITHIN`].
+    /// Lets time pass in short steps until `is_due` returns true, at most for [`DUE_WITHIN`].
     fn passes_until(&mut self, is_due: impl Fn(&Self) -> bool) -> Result<(), Failure> {
         let step = (self.answer / self.draw.within(8, 40) as u32).max(STEP_MIN);
         let end = self.world.env().now().after(DUE_WITHIN);
@@ -267,7 +267,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Lets a drawn time pass, at most that of so many answers.
+    /// Lets a random time pass, at most the time of that number of operations of a disk.
     fn passes_some(&mut self, answers: u64) -> Result<(), Failure> {
         let most = answers * self.answer.as_nanos() as u64;
         self.passes(Duration::from_nanos(self.draw.below(most)))
@@ -321,8 +321,8 @@ impl Trial {
         self.comes_back()
     }
 
-    /// Starts the process again, in some cases after interrupted starts, and without the disks that its volume
-    /// has left.
+    /// Starts the process again, in some cases after interrupted starts, and without the disks from which the volume
+    /// was moved.
     fn comes_back(&mut self) -> Result<(), Failure> {
         if self.draw.below(2) == 0 {
             self.takes_others_away();
@@ -347,8 +347,8 @@ impl Trial {
         Err(wrong("a start of a graph with a migration did not end in time"))
     }
 
-    /// Starts the process; `false` if it was not up in time. After a crash in a change one of two graphs comes
-    /// up.
+    /// Starts the process. Returns `false` if the graph was not up in time. After a crash in a live change one of two
+    /// graphs starts.
     fn start(&mut self, limit: Duration) -> Result<bool, Failure> {
         let mut shapes = vec![self.shape.clone()];
         shapes.extend(self.other.clone());
@@ -387,13 +387,13 @@ impl Trial {
         )))
     }
 
-    /// Records that this is the running graph.
+    /// Records that the running graph has this shape.
     fn is_now(&mut self, shape: Shape) {
         self.kinds.extend(shape.kinds());
         (self.shape, self.other) = (shape, None);
     }
 
-    /// Returns the number of NBD connections of clients; 0: directly into the graph.
+    /// Returns the number of NBD connections of clients; 0 if they have direct access to the graph.
     fn connections(&self) -> usize {
         let draw = Stream::new(self.seed, "connections", 1);
         if draw.below(4) == 0 { draw.within(1, 3) as usize } else { 0 }
@@ -411,7 +411,7 @@ impl Trial {
         }
     }
 
-    /// Reads and checks the whole volume.
+    /// Reads the whole volume, and checks the bytes.
     fn check(&mut self) -> Result<(), Failure> {
         let worker = self.worker();
         self.world.block_on(worker.verify())?;
@@ -447,14 +447,14 @@ impl Trial {
         holders.map(|holder| holder.name.clone()).collect()
     }
 
-    /// Changes the course of the migration.
+    /// Pauses, resumes or cancels the migration.
     fn steer(&self, action: Action) -> block::Result<Nothing> {
         let now = self.running.as_ref().expect("the graph runs").live.now();
         let moving = now.graph.member(MOVE).expect("the spec has the migrate device");
         answered(now.graph.ask::<Steer>(moving, Course { action }))
     }
 
-    /// Returns the migration, if there is one. Counts the windows that have moved since the last look.
+    /// Returns the device of the migration, if there is one. Counts the windows that were moved since the last check.
     fn job(&mut self) -> Result<Option<Job>, Failure> {
         // An interrupted change may have added or removed it already.
         let now = self.running.as_ref().expect("the graph runs").live.now();
@@ -509,8 +509,8 @@ impl Trial {
         }
     }
 
-    /// Waits for the end of the migration, removes it, and checks the volume without the disks that it has
-    /// left.
+    /// Waits for the end of the migration, removes its device, and checks the volume without the disks from which it
+    /// was moved.
     fn ends(&mut self) -> Result<(), Failure> {
         self.draw = Stream::new(self.seed, "end of migrations", 0);
         self.finish()?;
@@ -541,13 +541,13 @@ impl Trial {
     }
 }
 
-/// Draws the size of the volume: some windows of one sort, mostly with a short last one.
+/// Returns a random size of the volume: some windows of one length, usually with a shorter last window.
 fn volume_bytes(draw: &Stream, block: u64) -> u64 {
     let (window, windows) = draw.pick(&[(WINDOW_IN_PLACE, 8), (WINDOW, 4)]);
     draw.within(window / block, windows * window / block) * block
 }
 
-/// Whether a start is refused because the labels describe another graph, with other disks or devices.
+/// Whether a start was refused because the labels record another graph, with other disks or devices.
 fn is_of_other_graph(why: Option<Reason>) -> bool {
     use Reason::{CryptNoSlots, LabelDamaged, LabelForeign, LabelForgotten, LabelNotBlank};
     // `CryptNoSlots`: the labels do not record the beginning of an encryption in place. A start does not begin

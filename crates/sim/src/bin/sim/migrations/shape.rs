@@ -1,33 +1,33 @@
-//! The graph of a migration: a volume on one side, and optionally a device that moves it to another side.
+//! The graph of a trial of migrations: a volume on one side, and perhaps a device that moves it to another side.
 
 use std::collections::BTreeSet;
 
-/// All kinds of such graphs.
+/// All kinds of devices in such graphs.
 pub const KINDS: [&str; 3] = ["migrate", "mirror", "crypt"];
 
-/// The name of the device that moves bytes.
+/// The name of the device that moves the bytes of the volume.
 pub const MOVE: &str = "move";
 
-/// Options with cheap key slots.
+/// Options of an encryption whose key slots need little computing time.
 const CRYPT: &str = "key = \"credential:safe\", kdf_memory = \"64KiB\", kdf_passes = 1";
 
-/// A place for the bytes of the volume: one disk or a mirror of two, optionally encrypted.
+/// A side of a migration, which can have the bytes of the volume: one disk or a mirror of two, perhaps encrypted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Side {
-    /// The disks, by number.
+    /// Numbers of the side's disks.
     pub disks: Vec<usize>,
-    /// Whether a `crypt` is on top.
+    /// Whether a `crypt` is the topmost device of the side.
     pub is_encrypted: bool,
 }
 
-/// A graph.
+/// The graph of a volume, with or without a migration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// The side that has the bytes, or had them when the migration began.
     pub source: Side,
-    /// The side to which they move, if there is a migration.
+    /// The side to which the bytes are moved; `None` without a migration.
     pub target: Option<Side>,
-    /// The limit in bytes per second, if there is one.
+    /// Limit of the migration's speed in bytes per second, if there is one.
     pub speed: Option<u64>,
 }
 
@@ -66,17 +66,17 @@ impl Shape {
         Self { source: side, target: None, speed: None }
     }
 
-    /// Whether both sides are on the same disks.
+    /// Whether both sides have the same disks, so that the migration is in place.
     pub fn is_in_place(&self) -> bool {
         self.target.as_ref().is_some_and(|target| target.disks == self.source.disks)
     }
 
-    /// Returns the disks of the graph, by number.
+    /// Returns the numbers of the graph's disks.
     pub fn disks(&self) -> BTreeSet<usize> {
         self.sides().flat_map(|side| &side.disks).copied().collect()
     }
 
-    /// Returns the kinds of the graph.
+    /// Returns the kinds of the devices in the graph.
     pub fn kinds(&self) -> BTreeSet<&'static str> {
         let of_side = |side: &Side| {
             let mirror = (side.disks.len() > 1).then_some("mirror");
@@ -86,7 +86,7 @@ impl Shape {
         self.sides().flat_map(of_side).chain(of_target).collect()
     }
 
-    /// Returns the spec.
+    /// Returns the spec of the graph.
     pub fn text(&self) -> String {
         let disks = self.disks();
         let disks = disks
