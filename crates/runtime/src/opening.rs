@@ -195,7 +195,7 @@ fn open_or_create(open: &Open) -> Result<(OwnedFd, bool)> {
 ///
 /// The file gets its name after its size. So a kill between the two leaves no empty file, which the next start would
 /// refuse. On a file system without unnamed files, the file gets its name first.
-fn create(open: &Open, size: u64) -> Result<Option<OwnedFd>> {
+fn create(open: &Open, size: u64) -> Result<bool> {
     let named = || sys::open(&open.path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600);
     let created = match unnamed(open) {
         Ok(file) => set_len(open, &file, size).and_then(|()| {
