@@ -191,7 +191,7 @@ fn open_or_create(open: &Open) -> Result<(OwnedFd, bool)> {
     Err(refused(open, ErrorKind::NotFound, "does not exist and cannot be created"))
 }
 
-/// Creates the file with a size of `size` bytes. Returns `None` if the path exists.
+/// Creates the file with a size of `size` bytes. Returns `false` if the path exists.
 ///
 /// The file gets its name after its size. So a kill between the two leaves no empty file, which the next start would
 /// refuse. On a file system without unnamed files, the file gets its name first.
