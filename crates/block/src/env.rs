@@ -517,7 +517,7 @@ pub trait Channel {
     /// channel.
     ///
     /// # Errors
-    /// Errors of [`Channel::withdraw`]; the channel has ended all the same.
+    /// Errors of [`Channel::fdstore_remove`]; the channel has ended all the same.
     fn close(&self) -> Result<()> {
         Ok(())
     }

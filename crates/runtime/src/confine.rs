@@ -68,7 +68,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_vhangup,
 ];
 
-/// Makes the kernel refuse the calls in [`REFUSED`] in this thread, and in all threads and programs that this thread
+/// Makes the kernel refuse the calls in `REFUSED` in this thread, and in all threads and programs that this thread
 /// starts. Programs that it executes cannot gain privileges.
 ///
 /// # Errors

@@ -550,7 +550,7 @@ impl Labels {
         &self.past
     }
 
-    /// Reads every copy of the label of every disk. For a disk that does not complete the read within [`LOOK_WITHIN`],
+    /// Reads every copy of the label of every disk. For a disk that does not complete the read within `LOOK_WITHIN`,
     /// returns an error.
     pub async fn inspect(&self) -> Vec<Inspected> {
         let looks = self.disks.values().filter_map(|disk| {

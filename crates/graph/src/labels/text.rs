@@ -79,7 +79,7 @@ fn device_fields(planned: &Planned, node: &PlannedNode) -> Vec<String> {
 /// Returns the labelled disks in a spec that a label contains, by name.
 ///
 /// # Errors
-/// `Corrupt` if the text cannot come from [`write()`].
+/// `Corrupt` if the text cannot come from `write()`.
 pub fn disks(text: &str) -> Result<BTreeMap<String, Remembered>> {
     let wrong =
         |why: String| Error::new(ErrorKind::Corrupt, format!("the spec in the label: {why}"));
