@@ -383,12 +383,15 @@ impl Engine {
         self.0.waiting.until(|| self.in_flight() == 0).await;
     }
 
-    /// Drops the sinks of all requests in the engine, at the end of the process, when the engine will not be driven
-    /// again. A sink may hold a handle to the engine, so that engine and sink would keep each other alive for ever.
+    /// Drops the sinks and returns the reserves of all requests in the engine, when the engine will not be driven again.
+    /// A sink may hold a handle to the engine, so that engine and sink would keep each other alive for ever. The buffer
+    /// pool may serve another engine.
     pub fn abandon(&self) {
         for entry in (0..self.0.slots.made()).map(|index| self.0.slots.get(index)) {
             drop(entry.sink.take());
-            self.0.pool.unreserve(entry.scratch.take());
+            if entry.scratch.get() > 0 {
+                self.0.pool.unreserve(entry.scratch.take());
+            }
         }
     }
 

@@ -212,7 +212,7 @@ impl Inner {
         for piece in looked.pieces(self) {
             let Mapping::At(place) = piece.spot else { continue };
             let below = self.below(place, piece.range);
-            result = map.vault.wait_unproven(below).await;
+            result = map.vault.wait_until_changeable(below).await;
             if result.is_err() {
                 break;
             }
@@ -434,7 +434,7 @@ impl Inner {
                 Mapping::Lost(_) => return Err(self.lost(part)),
                 Mapping::At(place) => {
                     let range = self.below(place, part);
-                    map.vault.wait_unproven(range).await?;
+                    map.vault.wait_until_changeable(range).await?;
                     let data = self.zeros.slice(0..part.len() as usize);
                     self.data.call(Op::Write { range, data, fua }).await.result?;
                 }

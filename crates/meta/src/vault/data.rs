@@ -74,7 +74,7 @@ impl Vault {
     ///
     /// # Errors
     /// As [`Vault::commit`].
-    pub async fn wait_unproven(&self, range: ByteRange) -> Result<()> {
+    pub async fn wait_until_changeable(&self, range: ByteRange) -> Result<()> {
         let inner = &self.0;
         let Some(place) = inner.data.as_ref().filter(|place| place.is_named(range)) else {
             return Ok(());

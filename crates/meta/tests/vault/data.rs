@@ -105,7 +105,7 @@ async fn put(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
 
 /// Changes the data of a step in place. The change is durable on return.
 async fn change(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
-    vault.wait_unproven(disks.range(step)).await.unwrap();
+    vault.wait_until_changeable(disks.range(step)).await.unwrap();
     disks.write(env, step, step as u8 | CHANGED).await;
     disks.data().call(Op::Flush).await.result.unwrap();
 }
@@ -217,10 +217,10 @@ fn vault_commit_with_data_costs_one_flush_of_each_disk() {
             put(&env, &disks, &vault, 1).await;
             let after: Vec<u64> = before.iter().map(|count| count + 1).collect();
             assert_eq!(flushes(), after);
-            vault.wait_unproven(disks.range(2)).await.unwrap();
+            vault.wait_until_changeable(disks.range(2)).await.unwrap();
             assert_eq!(flushes(), after, "nobody has named that");
             for _ in 0..2 {
-                vault.wait_unproven(disks.range(1)).await.unwrap();
+                vault.wait_until_changeable(disks.range(1)).await.unwrap();
                 assert_eq!(flushes()[0], after[0] + 1, "once is enough");
             }
         });

@@ -27,7 +27,7 @@ pub(super) struct Version {
     optional: bool,
     /// Whether a read has shown that the write had an effect.
     shown: bool,
-    /// Whether the version may be the one that the last power cut has left.
+    /// Whether the last power cut may have left this version.
     survivor: bool,
 }
 
