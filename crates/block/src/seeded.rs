@@ -157,6 +157,8 @@ bugs! {
     MoveMendedUnrecorded = "89",
     /// 99 a migration takes zeros in a window as proof that the window has moved
     MoveProvedByZeros = "99",
+    /// 100 a vault is closed while a record is being written
+    CloseLeavesRecord = "100",
     /// 90 a graph is closed while a request of a closed connection is in flight
     FlushUndrained = "90",
     /// 92 a start does not check the spec in a label against the allow list

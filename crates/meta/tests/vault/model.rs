@@ -8,7 +8,7 @@ use std::time::Duration;
 use block::{Env, Lower, Result};
 use kind::Value;
 use meta::vault::{
-    Array, Bitmap, Cell, Codec, CopyState, Log, ObjectId, Options, Shape, Spec, Vault,
+    Array, Bitmap, Cell, Codec, CopyState, Log, ObjectId, Options, SEALED_AFTER, Shape, Spec, Vault,
 };
 use sim::draw::Stream;
 use sim::{Assembly, CutPolicy, DiskConfig, Faults, Profile, SimDisk, SimWorld};
@@ -420,6 +420,29 @@ fn vault_commits_are_durable_and_atomic_after_random_crashes() {
     assert!(commits > 20 * seeds, "{commits} commits");
     assert!(seeds < 30 || rejoins > 0, "no copy came back");
     assert!(seeds < 30 || forks > 0, "no copy that was left behind was opened alone");
+}
+
+#[test]
+fn closed_vault_has_no_write_in_flight() {
+    for seed in 0..60 {
+        let run = Run::new(seed);
+        let env = run.world.env();
+        block_on(&run.world, async {
+            let lowers = run.lowers();
+            Vault::format(&env, &lowers, SHAPE).await.unwrap();
+            let lowers = lowers.into_iter().map(Some).collect();
+            let vault = Vault::open(&env, lowers, &OPTIONS).await.unwrap();
+            let mut transaction = vault.begin();
+            transaction.create(&Spec::cell("closed", 0, 100)).unwrap();
+            vault.commit(transaction).await.unwrap();
+            // The empty record after the commit becomes due during the close, or soon after.
+            let early = Duration::from_micros(run.random.below(3_000));
+            env.sleep(SEALED_AFTER.saturating_sub(early)).await;
+            vault.close().await.unwrap();
+        });
+        let left: Vec<_> = run.disks.iter().flat_map(|disk| disk.in_flight()).collect();
+        assert!(left.is_empty(), "seed {seed}: after the close: {left:?}");
+    }
 }
 
 /// Bytes over several pages, as the state of a cell.
