@@ -160,8 +160,7 @@ impl Client {
     fn gone(&self) -> Problem {
         let shown = self.path.display();
         let message = format!(
-            "the server at {shown} ended before it answered; the request may be done, \
-                         or not"
+            "the server at {shown} ended before it answered; the request may be done, or not"
         );
         Problem::new(8, message)
             .next("cairn status; cairn undo --list shows whether a change is done")

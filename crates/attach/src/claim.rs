@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, error};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::name::{Name, make_runtime};
@@ -68,8 +68,8 @@ fn taken(name: &Name, file: &mut File) -> Error {
         _ => "another process".to_owned(),
     };
     let link = name.link();
-    let why = format!("{} belongs to {by}", link.display());
-    Error::new(ErrorKind::InUse, why).next(format!("cairn detach {name}, or choose another --name"))
+    error!(InUse, "{} belongs to {by}", link.display())
+        .next(format!("cairn detach {name}, or choose another --name"))
 }
 
 impl Drop for Claim {

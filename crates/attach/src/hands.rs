@@ -4,7 +4,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, bail};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
@@ -205,8 +205,7 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
             None => patience,
         };
         if begun.elapsed() >= limit {
-            let why = format!("{} {users}", link.display());
-            return Err(Error::new(ErrorKind::InUse, why));
+            bail!(InUse, "{} {users}", link.display());
         }
         std::thread::sleep(RETRY);
     };
@@ -214,13 +213,11 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     let flushed = alone.sync_all();
     device.clear(alone)?;
     if !device.wait_disconnected(name, CLOSE) {
-        let why = format!("{shown}: another process opened the device during the detach");
-        return Err(Error::new(ErrorKind::InUse, why));
+        bail!(InUse, "{shown}: another process opened the device during the detach");
     }
     Ok(flushed.err().map(|error| {
         let tried = format_args!(
-            "{shown} is detached, but its last flush failed, and earlier writes \
-                                  may be lost"
+            "{shown} is detached, but its last flush failed, and earlier writes may be lost"
         );
         Error::io(&error, tried)
     }))

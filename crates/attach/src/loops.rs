@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, error};
 
 use crate::device::Device;
 use crate::hands::Wanted;
@@ -106,8 +106,7 @@ impl Loop {
                 }
             }
         }
-        let why = format!("no free loop device in {TRIES} tries: other programs took each first");
-        Err(Error::new(ErrorKind::Limit, why))
+        Err(error!(Limit, "no free loop device in {TRIES} tries: other programs took each first"))
     }
 
     fn put_on(self, backing: &File, name: &Name, wanted: Wanted) -> io::Result<()> {
@@ -159,13 +158,12 @@ impl Loop {
 
 fn no_loops(error: &io::Error) -> Error {
     match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Error::new(
-            ErrorKind::Unsupported,
-            format!("{CONTROL}: {error}: this kernel has no loop devices"),
-        )
-        .next("modprobe loop"),
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+            error!(Unsupported, "{CONTROL}: {error}: this kernel has no loop devices")
+                .next("modprobe loop")
+        }
         Some(libc::ENOSPC | libc::ENOMEM | libc::EEXIST) => {
-            Error::new(ErrorKind::Limit, format!("{CONTROL}: {error}: no loop device is free"))
+            error!(Limit, "{CONTROL}: {error}: no loop device is free")
                 .next("losetup lists the loop devices in use")
         }
         _ => Error::io(error, CONTROL),

@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result, error};
 
 use crate::FILE;
 use crate::sys::FILE_NAME_BYTES;
@@ -44,12 +44,10 @@ impl FromStr for Name {
         if first && text.chars().all(known) && text.len() <= NAME_MAX_BYTES {
             return Ok(Self(text.to_owned()));
         }
-        Err(Error::new(
-            ErrorKind::Invalid,
-            format!(
-                "{text:?} cannot be a name in {DEVICES}: a name is a letter or digit, then letters, \
-                 digits, '-', '_' and '.', at most {NAME_MAX_BYTES} bytes"
-            ),
+        Err(error!(
+            Invalid,
+            "{text:?} cannot be a name in {DEVICES}: a name is a letter or digit, then letters, \
+             digits, '-', '_' and '.', at most {NAME_MAX_BYTES} bytes"
         ))
     }
 }
@@ -122,8 +120,8 @@ pub(crate) fn make_runtime() -> Result<()> {
     builder.recursive(true).mode(0o700).create(RUNTIME).map_err(|error| failed(&error))?;
     let found = std::fs::symlink_metadata(RUNTIME).map_err(|error| failed(&error))?;
     if !found.is_dir() || found.uid() != 0 || found.mode() & 0o022 != 0 {
-        let why = format!("{RUNTIME} is not a directory that only root can write");
-        return Err(Error::new(ErrorKind::Denied, why).next("remove that entry"));
+        return Err(error!(Denied, "{RUNTIME} is not a directory that only root can write")
+            .next("remove that entry"));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, error};
 use wire::nbd::{ClientConfig, ClientHandshake, ClientProgress, Session};
 
 use crate::hands::Wanted;
@@ -88,9 +88,8 @@ fn negotiate(socket: &mut UnixStream, export: &str) -> Result<Session> {
         contexts: Vec::new(),
         ..ClientConfig::connect(export)
     };
-    let broken = |error: wire::nbd::ProtocolError| {
-        Error::new(ErrorKind::Unsupported, format!("the NBD handshake failed: {error}"))
-    };
+    let broken =
+        |error: wire::nbd::ProtocolError| error!(Unsupported, "the NBD handshake failed: {error}");
     let failed = |error: &io::Error| Error::io(error, "the NBD handshake");
     let mut handshake = ClientHandshake::new(config).map_err(broken)?;
     let (mut arrived, mut out) = (Vec::new(), Vec::new());

@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::{Error, ErrorKind, Notify, Result};
+use crate::{Error, ErrorKind, Notify, Result, bail};
 
 /// Alignment in bytes of every block of the buffer pool: enough for O_DIRECT on any disk.
 pub const BUF_ALIGN: usize = 4096;
@@ -115,12 +115,10 @@ impl BufPool {
     /// `Limit` if the pool is exhausted, `Invalid` if `len` is zero or above [`BUF_MAX_BYTES`].
     pub fn take(&self, len: usize) -> Result<Buf> {
         if len == 0 || len > BUF_MAX_BYTES {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!(
-                    "a buffer of {len} bytes was requested; a buffer has 1 to {BUF_MAX_BYTES} bytes"
-                ),
-            ));
+            bail!(
+                Invalid,
+                "a buffer of {len} bytes was requested; a buffer has 1 to {BUF_MAX_BYTES} bytes"
+            );
         }
         self.give(len, self.0.reserved_bytes.get())
     }
@@ -130,13 +128,11 @@ impl BufPool {
         let class = class_of(len);
         let bytes = class_bytes(class);
         if self.0.used_bytes.get() + kept + bytes > self.0.limit_bytes {
-            return Err(Error::new(
-                ErrorKind::Limit,
-                format!(
-                    "the buffer pool cannot provide {bytes} more bytes: its limit is {} bytes",
-                    self.0.limit_bytes
-                ),
-            ));
+            bail!(
+                Limit,
+                "the buffer pool cannot provide {bytes} more bytes: its limit is {} bytes",
+                self.0.limit_bytes
+            );
         }
         self.0.used_bytes.set(self.0.used_bytes.get() + bytes);
         let kept = self.0.kept[class].borrow_mut().pop();

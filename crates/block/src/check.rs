@@ -1,6 +1,6 @@
 //! The check of every request, made once before the first device gets the request.
 
-use crate::{Error, ErrorKind, Info, Op, Result};
+use crate::{Error, ErrorKind, Info, Op, Result, error};
 
 /// Checks that a device with the facts `info` may get the operation `op`. The device may then rely on this: the range
 /// is inside the device and aligned, the buffer has the length of the range, and the operation is permitted.
@@ -51,25 +51,21 @@ fn refuse(info: &Info, op: &Op) -> Error {
         );
     }
     if op.writes() && info.read_only {
-        return Error::new(ErrorKind::ReadOnly, format!("{verb} to a read-only device"));
+        return error!(ReadOnly, "{verb} to a read-only device");
     }
     if !range.is_aligned(info.block_size) {
-        return Error::new(
-            ErrorKind::Invalid,
-            format!(
-                "{verb} of {} bytes at {}: both must be multiples of the block size {}",
-                range.len(),
-                range.start(),
-                info.block_size
-            ),
+        return error!(
+            Invalid,
+            "{verb} of {} bytes at {}: both must be multiples of the block size {}",
+            range.len(),
+            range.start(),
+            info.block_size
         );
     }
-    Error::new(
-        ErrorKind::Invalid,
-        format!(
-            "{verb} of {} bytes: one request has at most {} bytes",
-            range.len(),
-            info.max_transfer
-        ),
+    error!(
+        Invalid,
+        "{verb} of {} bytes: one request has at most {} bytes",
+        range.len(),
+        info.max_transfer
     )
 }

@@ -3,8 +3,8 @@
 
 use crate::control::Resolved;
 use crate::{
-    Buf, ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Mode, Needs, Op, RangeLock,
-    Request, Result, clip_extents,
+    Buf, ByteRange, Device, Env, Info, Lower, Mode, Needs, Op, RangeLock, Request, Result, bail,
+    clip_extents,
 };
 
 /// Length of the emulating device's buffer of zeros, in bytes.
@@ -38,12 +38,14 @@ impl Emulate {
             // A request widened to whole blocks may grow at both ends.
             let most = below.max_transfer.saturating_sub(2 * below.block_size);
             if most < info.block_size {
-                let words = format!(
+                bail!(
+                    Limit,
                     "the lower's limit of {} bytes per request is too small for blocks of {} bytes \
                      on blocks of {} bytes",
-                    below.max_transfer, info.block_size, below.block_size
+                    below.max_transfer,
+                    info.block_size,
+                    below.block_size
                 );
-                return Err(Error::new(ErrorKind::Limit, words));
             }
             info.max_transfer = most;
         }

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::{
-    Buf, BufPool, Error, ErrorKind, Event, Events, OneShot, Result, Secret, Wanted, first,
+    Buf, BufPool, Error, ErrorKind, Event, Events, OneShot, Result, Secret, Wanted, error, first,
 };
 
 mod storage;
@@ -135,8 +135,7 @@ pub trait World {
     /// `Denied` without the right to mount; `NotFound`, and other errors of the kernel; `Unsupported` in an
     /// environment without mounts.
     fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
-        let why = format!("{}: this environment cannot mount a volume", at.display());
-        Err(Error::new(ErrorKind::Unsupported, why))
+        Err(error!(Unsupported, "{}: this environment cannot mount a volume", at.display()))
     }
     /// Returns the names of all state (channels, connections, bytes) that an earlier process passed to the
     /// supervisor, and that this process has not taken over yet.
@@ -186,8 +185,10 @@ pub trait World {
     /// # Errors
     /// `Unsupported` without a supervisor; `InUse` if another user has the memory; errors of the system.
     fn persistent_memory(&self, name: &str, _bytes: u64) -> Result<PersistentMemory> {
-        let words = format!("{name}: no supervisor keeps memory across restarts of this process");
-        Err(Error::new(ErrorKind::Unsupported, words))
+        Err(error!(
+            Unsupported,
+            "{name}: no supervisor keeps memory across restarts of this process"
+        ))
     }
     /// Passes all persistent memory and the keys of open devices to the present supervisor again.
     ///
@@ -241,14 +242,11 @@ pub trait World {
 
 /// Returns the error for state under the name `name` that no earlier process has passed to the supervisor.
 pub fn nothing_left(name: &str) -> Error {
-    Error::new(
-        ErrorKind::NotFound,
-        format!("{name}: no earlier process left this state to this process"),
-    )
+    error!(NotFound, "{name}: no earlier process left this state to this process")
 }
 
 fn no_files(path: &Path) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("{}: this environment has no files", path.display()))
+    error!(Unsupported, "{}: this environment has no files", path.display())
 }
 
 /// Memory that outlives this process, and whether an earlier process left it.
@@ -528,10 +526,7 @@ pub trait Channel {
     /// # Errors
     /// Errors of the kernel.
     fn resend(&self) -> Result<()> {
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            "this FUSE channel cannot request unanswered requests again",
-        ))
+        Err(error!(Unsupported, "this FUSE channel cannot request unanswered requests again"))
     }
     /// Counts one more start of the resent request `number`. Returns how often that request was resent, to all
     /// processes together. The count is stored before the method returns.
@@ -545,5 +540,5 @@ pub trait Channel {
 
 /// Returns the error for every call to a core that is stopping.
 pub fn stopped() -> Error {
-    Error::new(ErrorKind::Stopped, "the graph is stopping")
+    error!(Stopped, "the graph is stopping")
 }

@@ -79,6 +79,26 @@ struct Inner {
     os: Option<i32>,
 }
 
+/// Creates an [`Error`](crate::Error) from the name of its kind, or from `Reason::` and the name of its reason, and from
+/// a message as for [`format!`].
+#[macro_export]
+macro_rules! error {
+    (Reason::$reason:ident, $($message:tt)+) => {
+        $crate::Error::because($crate::Reason::$reason, format!($($message)+))
+    };
+    ($kind:ident, $($message:tt)+) => {
+        $crate::Error::new($crate::ErrorKind::$kind, format!($($message)+))
+    };
+}
+
+/// Returns from the function with the error that [`error!`](crate::error) creates.
+#[macro_export]
+macro_rules! bail {
+    ($($error:tt)+) => {
+        return Err($crate::error!($($error)+))
+    };
+}
+
 impl Error {
     /// Creates an error from a kind and a message: one sentence that names the wrong value and the limit.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {

@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 use zeroize::Zeroize;
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result, error};
 
 /// Length of the longest key or passphrase, in bytes. A longer file was probably named by mistake.
 pub const SECRET_BYTES_MAX: usize = 4096;
@@ -157,8 +157,7 @@ impl Drop for Hidden {
 
 fn refused(what: &str) -> Error {
     let error = io::Error::last_os_error();
-    let words = format!("{what} memory for a key failed: {error}; keys must be in locked memory");
-    Error::new(ErrorKind::Limit, words)
+    error!(Limit, "{what} memory for a key failed: {error}; keys must be in locked memory")
         .next("raise the limit of locked memory (ulimit -l, LimitMEMLOCK=)")
 }
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::env::LocalFuture;
-use crate::{Deadline, Error, ErrorKind, Handover, Result};
+use crate::{Deadline, Error, Handover, Result, error};
 
 /// Largest state that one device may store in labels, in bytes.
 pub const STATE_BYTES_MAX: usize = 4096;
@@ -126,12 +126,8 @@ impl StateStore for NoStateStore {
     fn on_failure(&self, _: Deadline, _: OnFailure) {}
 
     fn write(&self, ports: &[usize], _: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
-        let unlabelled = || {
-            Error::new(
-                ErrorKind::Unsupported,
-                "the disks of the device have no label for its state",
-            )
-        };
+        let unlabelled =
+            || error!(Unsupported, "the disks of the device have no label for its state");
         let answers = ports.iter().map(|port| (*port, Err(unlabelled()))).collect();
         Box::pin(std::future::ready(answers))
     }

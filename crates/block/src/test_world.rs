@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::env::{
     Address, Listener, LocalFuture, Open, Socket, Storage, StorageFacts, TimerId, World,
 };
-use crate::{BufPool, Env, Error, ErrorKind, Mono, Result};
+use crate::{BufPool, Env, Mono, Result, error};
 
 /// A simulated world that a test drives.
 pub struct TestWorld {
@@ -86,7 +86,7 @@ impl TestWorld {
 }
 
 fn nothing<T>() -> Result<T> {
-    Err(Error::new(ErrorKind::Unsupported, "there is nothing in this world"))
+    Err(error!(Unsupported, "there is nothing in this world"))
 }
 
 impl World for TestWorld {

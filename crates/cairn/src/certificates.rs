@@ -38,8 +38,8 @@ pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option
     warn_of_readers(&paths.key);
     if paths.clients.is_none() {
         out::note(&format!(
-            "warning: the server at {at} accepts clients without a certificate: tls has no clients = \
-             \"CA.pem\""
+            "warning: the server at {at} accepts clients without a certificate: tls has no clients \
+             = \"CA.pem\""
         ));
     }
     let first = |mut errors: Errors| Failure::from(errors.remove(0));
@@ -91,8 +91,8 @@ impl Current {
         let why = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         if self.failed.as_ref() != Some(&why) {
             out::note(&format!(
-                "warning: TLS: the changed certificate files cannot be used, so new connections use \
-                         the earlier ones: {why}"
+                "warning: TLS: the changed certificate files cannot be used, so new connections \
+                 use the earlier ones: {why}"
             ));
             self.failed = Some(why);
         }

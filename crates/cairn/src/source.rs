@@ -157,8 +157,8 @@ fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
     let format = format(path)?;
     if format != "raw" {
         out::note(&format!(
-            "warning: {text} is a {format} image; clients see the bytes of the file, not the disk inside. \
-             Next: qemu-img convert -O raw {text} {text}.raw"
+            "warning: {text} is a {format} image; clients see the bytes of the file, not the disk \
+             inside. Next: qemu-img convert -O raw {text} {text}.raw"
         ));
     }
     Ok(Spec::of_disk(kind, text, read_only))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use block::{Error, ErrorKind, Info};
+use block::{Error, Info, error};
 use graph::labels::{
     Case, DiskContent, DiskFacts, Facts, Finding as LabelFinding, LostLabel, Remembered, Waiver,
     counting, diagnose, disks, newest, objections_without_bytes, older, split_brain,
@@ -340,7 +340,7 @@ impl Checking<'_> {
         let found: Vec<_> = seen.chain(held).collect();
         match found.is_empty() {
             true => {
-                let error = Error::new(ErrorKind::NotFound, "the disk is not found").at(name);
+                let error = error!(NotFound, "the disk is not found").at(name);
                 vec![facts("", DiskContent::Missing(error), 0, None)]
             }
             false => found,
@@ -381,8 +381,8 @@ impl Checking<'_> {
             planned.map(|planned| only_copy_reason(planned, named, self.seen, &[name], name));
         match kept {
             Some(None) => format!(
-                "make the disk that large again, and label it with --wipe {name}: all its bytes are \
-                 copied from the other disks"
+                "make the disk that large again, and label it with --wipe {name}: all its bytes \
+                 are copied from the other disks"
             ),
             Some(Some(_)) | None => "restore the disk, or a backup of it".to_owned(),
         }
@@ -398,8 +398,8 @@ impl Checking<'_> {
         let graph = &self.newest.graph_name;
         if !self.stopped {
             let next = format!(
-                "if the disk was truncated or overwritten, cairn device replace {graph}/{name} PATH; \
-                 cairn repair rewrites only its label"
+                "if the disk was truncated or overwritten, cairn device replace {graph}/{name} \
+                 PATH; cairn repair rewrites only its label"
             );
             return (Soundness::Repairable, next);
         }

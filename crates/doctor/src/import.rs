@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use block::{Error, ErrorKind, Reason, Result};
+use block::{Error, ErrorKind, Reason, Result, bail};
 use graph::labels::{Opening, Probe, Remembered, disks, duplicate_of, newest};
 use graph::spec::{Local, Spec};
 use kind::Registry;
@@ -155,11 +155,11 @@ impl FoundGraph {
         for (device, option) in set.flat_map(|(device, of)| of.keys().map(move |key| (device, key)))
         {
             if !known.iter().any(|(it, known, _)| it == device && known.name == option) {
-                let why = format!(
+                bail!(
+                    Invalid,
                     "--set {device}.{option}: {} has no such device, or labels hold that option",
                     self.name
                 );
-                return Err(Error::new(ErrorKind::Invalid, why));
             }
         }
         let Some(option) = needed(&spec, registry).into_iter().next() else { return Ok(()) };

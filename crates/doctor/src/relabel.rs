@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use block::units::format_exact;
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, bail, error};
 use graph::labels::{
     Case, Finding, Remembered, Waiver, forget_copies, label_findings, older, split_brain,
     split_brain_of,
@@ -188,12 +188,13 @@ impl Graph<'_> {
         if let Some(why) = only_copy_reason(self.planned, self.named, self.seen, &cut, name) {
             let graph = &self.newest.graph_name;
             let end = there.inspection.lost_end().unwrap_or("end");
-            let why = format!("the label at the {end} of {place} is lost, and {why}");
-            return Err(Error::new(ErrorKind::Degraded, why).next(format!(
+            let next = format!(
                 "restore the disk, or a backup of it; if its bytes are known to be intact: cairn \
-                 repair {graph} --trust {name}; if another member of a mirror is known to be intact: \
-                 cairn import {graph} --trust MEMBER"
-            )));
+                 repair {graph} --trust {name}; if another member of a mirror is known to be \
+                 intact: cairn import {graph} --trust MEMBER"
+            );
+            let error = error!(Degraded, "the label at the {end} of {place} is lost, and {why}");
+            return Err(error.next(next));
         }
         forget_copies(&mut label, self.planned);
         let words = "the next start copies all its bytes from the other disks".to_owned();
@@ -221,8 +222,11 @@ impl Graph<'_> {
         let number = match &there.inspection.label {
             Ok(Some((found, number))) if found.disk == label.disk => *number,
             _ => {
-                let why = format!("{place} is not the disk {name} of {}", label.graph_name);
-                return Err(Error::new(ErrorKind::Invalid, why).next("give the path of that disk"));
+                return Err(error!(
+                    Invalid,
+                    "{place} is not the disk {name} of {}", label.graph_name
+                )
+                .next("give the path of that disk"));
             }
         };
         let words = self.whose_bytes_count(said)?;
@@ -246,8 +250,7 @@ impl Graph<'_> {
         let Some(known) = named.get(name) else {
             let names: Vec<_> = named.keys().map(String::as_str).collect();
             let (graph, names) = (&newest.graph_name, names.join(", "));
-            let why = format!("{graph} has no labelled disk {name:?}; its labelled disks: {names}");
-            return Err(Error::new(ErrorKind::NotFound, why));
+            bail!(NotFound, "{graph} has no labelled disk {name:?}; its labelled disks: {names}");
         };
         match seen.iter().find(|seen| seen.label.disk == known.disk) {
             None => Ok(*known),
@@ -260,7 +263,7 @@ impl Graph<'_> {
                 }
                 Err(error.next(format!(
                     "if its bytes are the authoritative ones of a mirror: cairn import {graph} \
-                         --trust {name}"
+                     --trust {name}"
                 )))
             }
         }
@@ -278,13 +281,13 @@ impl Graph<'_> {
                 && !self.lost.contains(&name.as_str())
         };
         if let Some((away, _)) = self.named.iter().find(is_away) {
-            let why = format!(
+            return Err(error!(
+                Degraded,
                 "{away} of {} is not found either, and may be newer than the found disks",
                 newest.graph_name
-            );
-            return Err(Error::new(ErrorKind::Degraded, why).next(format!(
-                "bring that disk back; or, if that disk has lost its label too, --disk \
-                         {away}=PATH"
+            )
+            .next(format!(
+                "bring that disk back; or, if that disk has lost its label too, --disk {away}=PATH"
             )));
         }
         let mut seen = seen.iter();
@@ -302,11 +305,14 @@ impl Graph<'_> {
         let Some(node) = keepers.find(|node| !is_elsewhere(&node.name)) else {
             return Ok(());
         };
-        let why = format!(
-            "the state of {0} ({1}) was only in the label of {name}, and {0} does not open without it",
-            node.name, node.kind.name
+        let error = error!(
+            Corrupt,
+            "the state of {0} ({1}) was only in the label of {name}, and {0} does not open \
+             without it",
+            node.name,
+            node.kind.name
         );
-        Err(Error::new(ErrorKind::Corrupt, why).next(format!(
+        Err(error.next(format!(
             "if other disks have the data of {name}, label it again: cairn serve SPEC --wipe {name}"
         )))
     }
@@ -317,18 +323,18 @@ impl Graph<'_> {
         let NamedPlace { name, place, trusted, .. } = said;
         let only = self.planned.only_on(&[name]).join(", ");
         match (only.is_empty(), trusted) {
-            (true, false) => Ok("the next start copies all its bytes from the other disks; \
-                                 bytes that only this disk had are lost"
+            (true, false) => Ok("the next start copies all its bytes from the other disks; bytes \
+                                 that only this disk had are lost"
                 .to_owned()),
             (true, true) => {
-                let why = format!("{name} is copied from the other disks in any case");
-                Err(Error::new(ErrorKind::Invalid, why).next(format!("omit --trust {name}")))
+                Err(error!(Invalid, "{name} is copied from the other disks in any case")
+                    .next(format!("omit --trust {name}")))
             }
             (false, true) => Ok(format!("{only} shows the bytes of this disk unchanged")),
             (false, false) => {
                 let why = format!(
                     "{name} may hold the only copy of some bytes of {only}, and {place} cannot be \
-                         matched to it"
+                     matched to it"
                 );
                 let next = format!("if {place} has those bytes, --trust {name}");
                 Err(Error::new(ErrorKind::Degraded, why).next(next))
@@ -358,12 +364,11 @@ fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
     match (&there.inspection.label, &there.inspection.other) {
         (Ok(Some((label, _))), _) => {
             let (disk, graph) = (&label.disk_name, &label.graph_name);
-            let why = format!("{place} has a label: it is {disk:?} of {graph:?}");
-            Err(Error::new(ErrorKind::InUse, why).next("use another disk"))
+            Err(error!(InUse, "{place} has a label: it is {disk:?} of {graph:?}")
+                .next("use another disk"))
         }
         (Err(wrong @ (Wrong::Version(_) | Wrong::Features(_))), _) => {
-            let why = format!("{place} has {wrong}");
-            Err(Error::new(ErrorKind::Unsupported, why).next("use a newer version of Cairn"))
+            Err(error!(Unsupported, "{place} has {wrong}").next("use a newer version of Cairn"))
         }
         (Err(Wrong::NoMagic | Wrong::Damaged(_)), _) | (Ok(None), ForeignContent::Blank) => Ok(()),
         (Ok(None), ForeignContent::Unknown) if *by_hand => Ok(()),
@@ -373,12 +378,12 @@ fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
             Err(Error::new(ErrorKind::InUse, why).next(next))
         }
         (Ok(None), ForeignContent::Holds(what)) => {
-            let why = format!("{place} HOLDS {what}, so it is no longer the disk {name}");
-            Err(Error::new(ErrorKind::InUse, why).next("use another disk"))
+            Err(error!(InUse, "{place} HOLDS {what}, so it is no longer the disk {name}")
+                .next("use another disk"))
         }
         (Ok(None), ForeignContent::TooSmall(bytes)) => {
-            let why = format!("{place} has {bytes} bytes, too few for a label");
-            Err(Error::new(ErrorKind::Invalid, why).next("use another disk"))
+            Err(error!(Invalid, "{place} has {bytes} bytes, too few for a label")
+                .next("use another disk"))
         }
     }
 }
@@ -389,13 +394,12 @@ fn is_as_large(said: &NamedPlace<'_>, known: Remembered, there: &PlaceContent) -
     let (has, needs) = (there.inspection.size, Area::Back(known.data_bytes).range().end());
     if has < needs {
         let (has, needs) = (format_exact(has), format_exact(needs));
-        let why = format!("{place} has {has}, but {name} had {needs}");
-        return Err(Error::new(ErrorKind::NoSpace, why).next("find the disk of that size"));
+        return Err(error!(NoSpace, "{place} has {has}, but {name} had {needs}")
+            .next("find the disk of that size"));
     }
     if there.block_size > known.block_size {
         let (has, had) = (there.block_size, known.block_size);
-        let why = format!("{place} has blocks of {has} bytes, and {name} had {had}");
-        return Err(Error::new(ErrorKind::Unsupported, why));
+        bail!(Unsupported, "{place} has blocks of {has} bytes, and {name} had {had}");
     }
     Ok(())
 }

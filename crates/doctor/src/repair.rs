@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use block::{Error, ErrorKind, Result, findings};
+use block::{Error, ErrorKind, Result, bail, error, findings};
 use graph::labels::{Remembered, disks, newest};
 use graph::spec::{Planned, Spec};
 use kind::Registry;
@@ -121,8 +121,11 @@ impl Doctor {
     async fn write_label(&self, relabel: &Relabel) -> Result<()> {
         let disk = self.open(Path::new(&relabel.place), false).await?;
         if relabel.is_outdated(&meta::inspect(&self.env, disk.lower()).await?) {
-            let words = format!("the label on {} has changed since the check", relabel.place);
-            return Err(Error::new(ErrorKind::InUse, words).next("run cairn repair again"));
+            return Err(error!(
+                InUse,
+                "the label on {} has changed since the check", relabel.place
+            )
+            .next("run cairn repair again"));
         }
         let store = Store::new(&self.env, disk.lower(), relabel.label.clone(), relabel.over)?;
         store.renew().await
@@ -139,8 +142,7 @@ impl Doctor {
         let inspection = meta::inspect(&self.env, disk.lower()).await?;
         let path = path.display();
         let Ok(Some((label, number))) = inspection.label else {
-            let words = format!("{path} no longer has a readable label");
-            return Err(Error::new(ErrorKind::Corrupt, words));
+            bail!(Corrupt, "{path} no longer has a readable label");
         };
         check_writable(&path.to_string(), &label, &self.machine, take)?;
         Store::new(&self.env, disk.lower(), label, Some(number))?.renew().await
@@ -179,9 +181,8 @@ impl Asked<'_> {
             return Ok(());
         }
         let name = &graph.graph;
-        let why = format!("{name} is running, so {option} cannot name its disks");
         let next = format!("cairn device replace {name}/NAME PATH; or stop the graph");
-        Err(Error::new(ErrorKind::InUse, why).next(next))
+        Err(error!(InUse, "{name} is running, so {option} cannot name its disks").next(next))
     }
 
     async fn relabels_of(
@@ -262,9 +263,11 @@ impl Asked<'_> {
             }
         }
         if let Some(name) = self.trusted.iter().find(|name| all.iter().all(|one| one.0 != **name)) {
-            let why = format!("--trust {name}: the place of the disk {name} is not known");
-            return Err(Error::new(ErrorKind::Invalid, why)
-                .next(format!("--disk {name}=PATH, or repair a spec")));
+            return Err(error!(
+                Invalid,
+                "--trust {name}: the place of the disk {name} is not known"
+            )
+            .next(format!("--disk {name}=PATH, or repair a spec")));
         }
         Ok(all)
     }
@@ -274,12 +277,10 @@ impl Asked<'_> {
 async fn planned_of(doctor: &Doctor, newest: &Label, named: &Named) -> Result<Planned> {
     let graph = &newest.graph_name;
     let planned = plan(doctor, newest, named).await.map_err(|why| {
-        let why = format!("{graph}: the spec in the labels cannot be planned: {why}");
-        Error::new(ErrorKind::Corrupt, why)
+        error!(Corrupt, "{graph}: the spec in the labels cannot be planned: {why}")
     })?;
     planned.ok_or_else(|| {
-        let why = format!("{graph} has unlabelled disks, whose properties the check needs");
-        Error::new(ErrorKind::Unsupported, why)
+        error!(Unsupported, "{graph} has unlabelled disks, whose properties the check needs")
     })
 }
 

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use block::env::{CacheMode, Open};
-use block::{Env, Error, ErrorKind, Lower, Needs, Result};
+use block::{Env, Error, ErrorKind, Lower, Needs, Result, bail, error};
 use engine::{Engine, NodeId};
 use kind::{DeviceConfig, Maker, MakerArgs, Value};
 use meta::{AreaContent, ForeignContent, Inspection, Label, Machine, Store, Uuid, Wrong};
@@ -121,8 +121,8 @@ impl Doctor {
 /// `Invalid` if the path is not UTF-8.
 pub fn text(path: &Path) -> Result<&str> {
     path.to_str().ok_or_else(|| {
-        let words = format!("{path:?} is not UTF-8, as all paths in specs and labels must be");
-        Error::new(ErrorKind::Invalid, words).next("rename that file")
+        error!(Invalid, "{path:?} is not UTF-8, as all paths in specs and labels must be")
+            .next("rename that file")
     })
 }
 
@@ -142,7 +142,7 @@ pub fn machine() -> Machine {
 /// Returns the error that the label of the disk at `path` is unusable.
 fn unread(path: &Path, wrong: &Wrong) -> Error {
     let next = next_for(&path.display().to_string(), wrong);
-    Error::new(ErrorKind::Corrupt, format!("{} has {wrong}", path.display())).next(next)
+    error!(Corrupt, "{} has {wrong}", path.display()).next(next)
 }
 
 /// Returns the next step for the operator if the label of the disk at `place` cannot be used.
@@ -150,8 +150,7 @@ pub fn next_for(place: &str, wrong: &Wrong) -> String {
     match wrong {
         Wrong::Version(_) | Wrong::Features(_) => "use a newer version of Cairn".to_owned(),
         Wrong::NoMagic | Wrong::Damaged(_) => format!(
-            "cairn repair GRAPH --plan --disk NAME={place} shows whether the label can be \
-                         restored"
+            "cairn repair GRAPH --plan --disk NAME={place} shows whether the label can be restored"
         ),
     }
 }
@@ -183,13 +182,12 @@ fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
     paths.extend(files.map(|entry| shown(entry.path())));
     paths.sort();
     if paths.len() > LOOKED_AT_MAX {
-        let why = format!(
+        return Err(error!(
+            Invalid,
             "found {} block devices and files; at most {LOOKED_AT_MAX} are searched",
             paths.len()
-        );
-        return Err(
-            Error::new(ErrorKind::Invalid, why).next("--directory DIR, with only the disks in it")
-        );
+        )
+        .next("--directory DIR, with only the disks in it"));
     }
     Ok(paths)
 }
@@ -227,8 +225,7 @@ async fn open(doctor: &Doctor, path: &Path, read_only: bool, engine: &Engine) ->
     let found = std::fs::metadata(path).map_err(|error| Error::io(&error, &shown))?;
     let device = found.file_type().is_block_device();
     if !device && !found.is_file() {
-        let why = format!("{shown} is neither a file nor a block device");
-        return Err(Error::new(ErrorKind::Invalid, why));
+        bail!(Invalid, "{shown} is neither a file nor a block device");
     }
     let cache = CacheMode::Direct;
     let open = Open { path: path.to_owned(), device, read_only, create: None, cache };
@@ -236,7 +233,7 @@ async fn open(doctor: &Doctor, path: &Path, read_only: bool, engine: &Engine) ->
     let name = if device { "path" } else { "file" };
     let kind = registry.find(name).filter(|kind| matches!(kind.maker, Maker::Disk { .. }));
     let Some(Maker::Disk { make, .. }) = kind.map(|kind| kind.maker) else {
-        return Err(Error::new(ErrorKind::Unsupported, format!("no kind {name}")));
+        bail!(Unsupported, "no kind {name}");
     };
     let options =
         vec![(name, Value::Text(shown.to_string())), ("read_only", Value::Switch(read_only))];

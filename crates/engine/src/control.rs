@@ -13,7 +13,7 @@ use std::task::{Context, Waker};
 
 use block::control::{Command, Part, Reach, Reply, Resolved};
 use block::env::LocalFuture;
-use block::{ByteRange, Error, ErrorKind, Result, all};
+use block::{ByteRange, Error, Result, all, bail, error};
 
 use super::node::{Node, Power};
 use super::{Engine, NodeId};
@@ -88,8 +88,11 @@ impl Place {
         let (mut places, mut open) = (Vec::new(), VecDeque::from([self]));
         while let Some(place) = open.pop_front() {
             if places.len() + open.len() >= PLACES_MAX {
-                let words = format!("{command:?} reaches more than {PLACES_MAX} parts of devices");
-                return Err(Error::new(ErrorKind::Limit, words).next("use a shorter range"));
+                return Err(error!(
+                    Limit,
+                    "{command:?} reaches more than {PLACES_MAX} parts of devices"
+                )
+                .next("use a shorter range"));
             }
             if place.knows(command) {
                 places.push(place);
@@ -121,11 +124,11 @@ impl Place {
                 return Err(command.unknown_to(&self.node.name));
             };
             if moves && matches!(command.verb().reach, Reach::Bound { .. }) {
-                let words = format!(
+                bail!(
+                    Unsupported,
                     "device {} may move the bytes that {command:?} is about",
                     self.node.name
                 );
-                return Err(Error::new(ErrorKind::Unsupported, words));
             }
             found.extend(all.iter().map(|it| self.below(&lowers[it.lower], it.above, it.range)));
             if found.len() > PLACES_MAX {
@@ -147,8 +150,7 @@ impl Place {
 
     fn beyond(&self, command: &Command) -> Error {
         let (name, size) = (&self.node.name, self.node.info.size);
-        let words = format!("{command:?} is beyond the {size} bytes of device {name}");
-        Error::new(ErrorKind::OutOfRange, words)
+        error!(OutOfRange, "{command:?} is beyond the {size} bytes of device {name}")
     }
 }
 

@@ -22,8 +22,8 @@ use block::control::{Command, Reply};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    BufPool, ChildId, Core, Done, Error, ErrorKind, Hooks, Info, Lower, Needs, Notify, Op, Push,
-    Request, Result, Started, Table, Waiter, check, env,
+    BufPool, ChildId, Core, Done, Hooks, Info, Lower, Needs, Notify, Op, Push, Request, Result,
+    Started, Table, Waiter, bail, check, env,
 };
 
 use arena::Arena;
@@ -186,8 +186,7 @@ impl Engine {
             return Ok(id);
         }
         if nodes.len() == NODES_MAX {
-            let words = format!("one process can have at most {NODES_MAX} devices");
-            return Err(Error::new(ErrorKind::Limit, words));
+            bail!(Limit, "one process can have at most {NODES_MAX} devices");
         }
         nodes.push(Some(node));
         Ok(nodes.len() - 1)

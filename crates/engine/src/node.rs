@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{Error, ErrorKind, Hooks, Info, Op, OpKind, Table};
+use block::{Error, Hooks, Info, Op, OpKind, Table, error};
 
 use super::reserve::Reserve;
 use super::slot::AnyDevice;
@@ -48,8 +48,7 @@ impl Node {
     /// Returns the error for a request that arrives after the device of the node was closed.
     #[cold]
     pub fn refusal(&self) -> Error {
-        let words = format!("device {} was closed: its graph was changed or stopped", self.name);
-        Error::new(ErrorKind::Stopped, words)
+        error!(Stopped, "device {} was closed: its graph was changed or stopped", self.name)
     }
 }
 

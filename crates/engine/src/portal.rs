@@ -79,8 +79,8 @@ impl Portal {
         // Connections use the buffer in which a payload arrived, at any address that the portal allows.
         if new.buf_align > known.buf_align {
             return refuse(format!(
-                "clients of export {name} use buffers at multiples of {} bytes, and the new graph needs \
-                 multiples of {}",
+                "clients of export {name} use buffers at multiples of {} bytes, and the new graph \
+                 needs multiples of {}",
                 known.buf_align, new.buf_align
             ));
         }

@@ -2,7 +2,7 @@
 //! reserves before any device is made. The engine sets the reserve of a client's request aside before the request
 //! begins.
 
-use block::{BUF_MAX_BYTES, Error, ErrorKind, Needs, Op, Place, Result, Table};
+use block::{BUF_MAX_BYTES, Needs, Op, Place, Result, Table, error};
 
 use super::{REQUEST_SLOTS_MAX, TRANSFER_MIN_BYTES, WINDOW};
 
@@ -56,8 +56,7 @@ impl Reserve {
     /// `Limit` if the request needs too many slots, or too many bytes of buffers.
     pub fn check(&self, name: &str, max_transfer: u32, pool_bytes: usize) -> Result<()> {
         let too_much = |need: String, most: String| {
-            let words = format!("one request through {name} may need {need}; the limit is {most}");
-            Err(Error::new(ErrorKind::Limit, words)
+            Err(error!(Limit, "one request through {name} may need {need}; the limit is {most}")
                 .next("stack fewer devices that split requests or copy bytes"))
         };
         if self.slots > REQUEST_SLOTS_MAX {

@@ -1,5 +1,6 @@
 use super::*;
-use block::{BUF_MAX_BYTES, Buf, BufPool, ByteRange, Device, Needs, Port, Push, State};
+use block::ErrorKind;
+use block::{BUF_MAX_BYTES, Buf, BufPool, ByteRange, Device, Needs, Port, Push, State, error};
 use std::collections::BTreeMap;
 
 fn range(start: u64, len: u64) -> ByteRange {
@@ -464,7 +465,7 @@ fn portals_retarget_moves_creates_and_closes_portals_together() {
     // A node lasts as long as a portal leads to it.
     bench.engine.forget(b);
     flush(&first).unwrap();
-    portals.close(&Error::new(ErrorKind::Io, "the graph is lost"));
+    portals.close(&error!(Io, "the graph is lost"));
     assert_eq!(flush(&first).unwrap_err().to_string(), "first: the graph is lost");
 }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use block::answers::Place;
-use block::{ByteRange, Error, ErrorKind, Result};
+use block::{ByteRange, Result, bail};
 
 use crate::running::{Export, Graph};
 
@@ -21,8 +21,7 @@ impl Graph {
     pub async fn locate(&self, export: &Export, offset: u64) -> Result<Place> {
         if offset >= export.info.size {
             let (name, size) = (&export.name, export.info.size);
-            let words = format!("export {name} has {size} bytes; byte {offset} is past the end");
-            return Err(Error::new(ErrorKind::OutOfRange, words));
+            bail!(OutOfRange, "export {name} has {size} bytes; byte {offset} is past the end");
         }
         self.locate_in(export.member, offset, "".into(), &mut 0).await
     }
@@ -40,8 +39,7 @@ impl Graph {
         Box::pin(async move {
             *places += 1;
             if *places > PLACES_MAX {
-                let words = format!("the byte is in more than {PLACES_MAX} places of the graph");
-                return Err(Error::new(ErrorKind::Limit, words));
+                bail!(Limit, "the byte is in more than {PLACES_MAX} places of the graph");
             }
             let member = &self.members()[member];
             let byte = ByteRange::new(offset, 1).expect("one byte inside a device");

@@ -9,7 +9,7 @@ use block::control::{Command, Reach, Reply, Resolved, Verb, VerbInfo};
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Emulate, Env, Error, ErrorKind, Handover, Hooks, Info, Needs, NoStateStore,
-    Port, Report, Result, ScopeGuard, StateStore, Table,
+    Port, Report, Result, ScopeGuard, StateStore, Table, bail,
 };
 use engine::{AnyDevice, Engine, NodeId, Targets};
 use kind::{DeviceConfig, Kind, Maker, MakerArgs, Value};
@@ -358,7 +358,7 @@ impl Graph {
                 return self.device(&plan.name, device, Needs::LEAF, &[]);
             }
             None => {
-                return Err(Error::new(ErrorKind::Invalid, "the label of the disk was not opened"));
+                bail!(Invalid, "the label of the disk was not opened");
             }
         };
         let mut made: Vec<NodeId> =
@@ -538,8 +538,7 @@ impl Graph {
             }
         };
         if places.len() > most {
-            let words = format!("{range} lies in more than {most} places");
-            return Err(Error::new(ErrorKind::Limit, words));
+            bail!(Limit, "{range} lies in more than {most} places");
         }
         Ok(places)
     }

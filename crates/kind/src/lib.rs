@@ -309,8 +309,8 @@ impl DeviceConfig {
         let unfenced = self.lowers.iter().filter(|lower| !lower.info.fenced);
         let words = |lower: &LowerConfig| {
             format!(
-                "{:?} is on a server over TCP: after a lost connection an old write may overwrite a newer \
-                 one there, so that the copies differ; use a unix socket, or set \
+                "{:?} is on a server over TCP: after a lost connection an old write may overwrite \
+                 a newer one there, so that the copies differ; use a unix socket, or set \
                  unsafe_replica = true on the disk",
                 lower.name
             )

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use block::{Error, ErrorKind, Result};
+use block::{Result, error};
 use zerocopy::little_endian::U64;
 
 use crate::vault::{Array, Bitmap, Data, LOST, Spec, Transaction, Vault};
@@ -140,8 +140,7 @@ impl Allocator {
     pub fn open(vault: &Vault, owner: &str, role: u32, policy: Policy) -> Result<Self> {
         let find = |role| {
             vault.find(owner, role).ok_or_else(|| {
-                let words = format!("the vault has no object of {owner:?} with role {role}");
-                Error::new(ErrorKind::NotFound, words)
+                error!(NotFound, "the vault has no object of {owner:?} with role {role}")
             })
         };
         let (map, taken) = (find(role)?, find(role + 1)?);
@@ -186,12 +185,10 @@ impl Allocator {
         match self.spot(block).await? {
             Mapping::Nowhere => Ok(None),
             Mapping::At(place) => Ok(Some(place)),
-            Mapping::Lost(place) => {
-                let words = format!(
-                    "block {block} is lost: data block {place} does not hold the bytes that were written"
-                );
-                Err(Error::new(ErrorKind::Corrupt, words))
-            }
+            Mapping::Lost(place) => Err(error!(
+                Corrupt,
+                "block {block} is lost: data block {place} does not hold the bytes that were written"
+            )),
         }
     }
 
@@ -233,8 +230,10 @@ impl Allocator {
         if place < self.places {
             return Ok(U64::new(place + 1));
         }
-        let words = format!("there is no data block {place} among the {} data blocks", self.places);
-        Err(Error::new(ErrorKind::OutOfRange, words))
+        Err(error!(
+            OutOfRange,
+            "there is no data block {place} among the {} data blocks", self.places
+        ))
     }
 
     /// Takes a run of 1 to `most` free data blocks, so that no other caller gets them. They count as taken once the
@@ -252,9 +251,8 @@ impl Allocator {
             },
             Policy::NearLast => self.nearest(last, most).await?,
         };
-        let places = found.ok_or_else(|| {
-            Error::new(ErrorKind::NoSpace, format!("all {} data blocks are in use", self.places))
-        })?;
+        let places =
+            found.ok_or_else(|| error!(NoSpace, "all {} data blocks are in use", self.places))?;
         self.promise(transaction, places)?;
         self.last.set(places.first + places.count);
         Ok(places)

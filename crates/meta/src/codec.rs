@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use block::seeded::{self, Bug};
-use block::{Error, ErrorKind, STATE_BYTES_MAX};
+use block::{Error, STATE_BYTES_MAX, error};
 use crc_fast::{CrcAlgorithm, Digest};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -160,8 +160,7 @@ impl Label {
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         let too_much = |what: &str, is: usize, most: usize| {
             let graph = &self.graph_name;
-            let words = format!("the label of graph {graph:?} has {is} {what}; at most {most} fit");
-            Err(Error::new(ErrorKind::Limit, words))
+            Err(error!(Limit, "the label of graph {graph:?} has {is} {what}; at most {most} fit"))
         };
         if self.spec.len() > SPEC_BYTES_MAX {
             return too_much("bytes of spec", self.spec.len(), SPEC_BYTES_MAX);

@@ -139,8 +139,8 @@ impl Inspection {
             let (place, other) =
                 if copy.area == Area::Front { ("front", "back") } else { ("back", "front") };
             Some(format!(
-                "the copy of the label at the {place} of the disk {why}; the copy at the {other} is \
-                 intact"
+                "the copy of the label at the {place} of the disk {why}; the copy at the {other} \
+                 is intact"
             ))
         });
         ill.collect()

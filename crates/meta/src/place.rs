@@ -1,7 +1,7 @@
 //! Positions of the copies of a label on a disk, and the choice of the newest label.
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, ErrorKind};
+use block::{ByteRange, Error, bail};
 
 use crate::Label;
 use crate::codec::{COPY_BYTES_MAX, Wrong};
@@ -58,10 +58,10 @@ impl Area {
 /// `NoSpace` if the disk is too small for a label.
 pub fn data_bytes(disk_bytes: u64) -> Result<u64, Error> {
     if disk_bytes < DISK_BYTES_MIN {
-        let words = format!(
+        bail!(
+            NoSpace,
             "the disk has {disk_bytes} bytes; a labelled disk needs at least {DISK_BYTES_MIN}"
         );
-        return Err(Error::new(ErrorKind::NoSpace, words));
     }
     Ok(disk_bytes - disk_bytes % END_ALIGN - 2 * AREA_BYTES)
 }

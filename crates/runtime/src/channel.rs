@@ -12,7 +12,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use block::env::{Channel, Outcome, Ticket, stopped};
-use block::{Buf, Error, ErrorKind, Result};
+use block::{Buf, Error, Result, error};
 use rustix::io::{Errno, readv, writev};
 
 use crate::fdstore;
@@ -50,9 +50,9 @@ pub(crate) fn mount(side: Rc<Reactor>, at: &Path) -> Result<Rc<dyn Channel>> {
     let flags = libc::O_RDWR | libc::O_NONBLOCK;
     let file =
         sys::open(Path::new(DEVICE), flags, 0).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Error::new(
-                ErrorKind::Unsupported,
-                format!("{DEVICE}: {error}: this kernel has no FUSE, or its module is not loaded"),
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => error!(
+                Unsupported,
+                "{DEVICE}: {error}: this kernel has no FUSE, or its module is not loaded"
             ),
             _ => Error::io(&error, DEVICE),
         })?;
@@ -166,11 +166,9 @@ impl Channel for Fuse {
         let mut bytes = buf.write();
         sys::lock_memory(&mut bytes).map_err(|error| {
             let len = bytes.len();
-            Error::new(ErrorKind::Limit, format!("cannot lock {len} bytes of memory: {error}"))
-                .next(
-                    "raise the limit of locked memory (ulimit -l), or give the process \
-                     CAP_IPC_LOCK",
-                )
+            error!(Limit, "cannot lock {len} bytes of memory: {error}").next(
+                "raise the limit of locked memory (ulimit -l), or give the process CAP_IPC_LOCK",
+            )
         })
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use block::{Error, ErrorKind, Result};
+use block::{Result, error};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 /// System calls that fail with EPERM. A graph opens disks and sockets, mounts FUSE, controls loop devices, and starts
@@ -75,10 +75,7 @@ const REFUSED: &[i64] = &[
 /// `Unsupported` if the kernel has no system call filters.
 pub fn confine() -> Result<()> {
     let failed = |error: &dyn std::fmt::Display| {
-        Error::new(
-            ErrorKind::Unsupported,
-            format!("cannot install the system call filter: {error}"),
-        )
+        error!(Unsupported, "cannot install the system call filter: {error}")
     };
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
     let rules: BTreeMap<_, _> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();

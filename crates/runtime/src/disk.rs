@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use block::env::{DiskIo, Open, Outcome, Place, Storage, StorageFacts, StorageNow, Ticket};
 use block::seeded::{self, Bug};
-use block::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result, State};
+use block::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result, State, bail, error};
 use rustix::fs::fstat;
 
 use crate::opening::{self, Opened};
@@ -153,13 +153,11 @@ impl Storage for OpenDisk {
     fn extents(&self, range: ByteRange, max: usize) -> Result<Vec<Extent>> {
         let path = &self.disk.path;
         let Some(seeker) = &self.seeker else {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "{path}: block status is not supported on a block device or a FUSE file \
-                     system; treat all bytes as data"
-                ),
-            ));
+            bail!(
+                Unsupported,
+                "{path}: block status is not supported on a block device or a FUSE file system; \
+                 treat all bytes as data"
+            );
         };
         if range.end() > self.disk.size.get() {
             return Err(self.disk.outside("extents", range));
@@ -206,15 +204,13 @@ impl Disk {
     }
 
     fn outside(&self, what: &str, range: ByteRange) -> Error {
-        Error::new(
-            ErrorKind::OutOfRange,
-            format!(
-                "{}: {what} of {} bytes at {} ends past the disk's size of {} bytes",
-                self.path,
-                range.len(),
-                range.start(),
-                self.size.get()
-            ),
+        error!(
+            OutOfRange,
+            "{}: {what} of {} bytes at {} ends past the disk's size of {} bytes",
+            self.path,
+            range.len(),
+            range.start(),
+            self.size.get()
         )
     }
 
@@ -228,12 +224,12 @@ impl Disk {
         let buf_range = |offset| {
             let len = buf.map_or(0, |buf| buf.len() as u64);
             ByteRange::new(offset, len).ok_or_else(|| {
-                let words = format!(
+                error!(
+                    OutOfRange,
                     "{}: {} of {len} bytes at {offset}: the range is empty or ends past 2^64",
                     self.path,
                     op.name()
-                );
-                Error::new(ErrorKind::OutOfRange, words)
+                )
             })
         };
         let range = match op {
@@ -242,8 +238,7 @@ impl Disk {
             _ => None,
         };
         if self.read_only && !matches!(op, Op::Read { .. } | Op::Flush) {
-            let words = format!("{}: {} of a disk that is open read-only", self.path, op.name());
-            return Err(Error::new(ErrorKind::ReadOnly, words));
+            bail!(ReadOnly, "{}: {} of a disk that is open read-only", self.path, op.name());
         }
         if let Op::Flush = op
             && let Some(fault) = &*self.fault.borrow()
@@ -255,7 +250,8 @@ impl Disk {
             return Err(self.outside(op.name(), range));
         }
         if !range.is_aligned(self.block_size.get()) {
-            let words = format!(
+            bail!(
+                Invalid,
                 "{}: {} of {} bytes at {}: both must be multiples of the block size {}",
                 self.path,
                 op.name(),
@@ -263,7 +259,6 @@ impl Disk {
                 range.start(),
                 self.block_size.get()
             );
-            return Err(Error::new(ErrorKind::Invalid, words));
         }
         Ok(())
     }
@@ -342,12 +337,10 @@ impl Disk {
             _ => false,
         };
         if lost && self.fault.borrow().is_none() {
-            *self.fault.borrow_mut() = Some(Error::new(
-                ErrorKind::Faulted,
-                format!(
-                    "{path}: an earlier flush failed ({error}), so unflushed writes may be lost; \
-                     check the disk and open it again"
-                ),
+            *self.fault.borrow_mut() = Some(error!(
+                Faulted,
+                "{path}: an earlier flush failed ({error}), so unflushed writes may be lost; check \
+                 the disk and open it again"
             ));
         }
         error

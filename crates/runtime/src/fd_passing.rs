@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result, bail};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -33,11 +33,11 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub fn pass_fds<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) -> Result<OwnedFd> {
     let all: Vec<_> = all.into_iter().collect();
     if all.len() > PASSED_FDS_MAX {
-        let words = format!(
+        bail!(
+            Limit,
             "cannot pass {} descriptors to a program; at most {PASSED_FDS_MAX} are possible",
             all.len()
         );
-        return Err(Error::new(ErrorKind::Limit, words));
     }
     let failed = |error: io::Error| Error::io(&error, "passing descriptors to a program");
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -88,12 +88,12 @@ pub fn inherit_from(socket: impl AsFd) -> Result<()> {
     let names = String::from_utf8_lossy(&names);
     let names: Vec<_> = names.lines().map(str::to_owned).collect();
     if names.len() != files.len() {
-        let words = format!(
+        bail!(
+            Invalid,
             "the parent process passed {} names with {} descriptors",
             names.len(),
             files.len()
         );
-        return Err(Error::new(ErrorKind::Invalid, words));
     }
     fdstore::leave(names.into_iter().zip(files));
     Ok(())
@@ -101,6 +101,7 @@ pub fn inherit_from(socket: impl AsFd) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use block::ErrorKind;
     use std::io::{Read, Seek, Write};
 
     use super::*;

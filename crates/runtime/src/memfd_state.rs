@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsFd;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result, bail};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::fdstore;
@@ -47,11 +47,11 @@ pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     fdstore::take_from_manager(name)?;
     read.map_err(failed)?;
     if bytes.len() > most {
-        let words = format!(
+        bail!(
+            Limit,
             "{name}: the previous process left more than {most} bytes of state; the state is \
              ignored"
         );
-        return Err(Error::new(ErrorKind::Limit, words));
     }
     Ok(bytes)
 }
@@ -59,6 +59,7 @@ pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use block::ErrorKind;
 
     fn left(name: &str, bytes: &[u8]) -> File {
         let mut file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret};
+use block::{Error, KeySource, Result, SECRET_BYTES_MAX, Secret, bail, error};
 
 use crate::{fdstore, secrets};
 
@@ -87,10 +87,7 @@ pub(crate) fn kept(full_name: &str) -> Result<Option<Secret>> {
         .expect("the mapping is longer than its length field");
     let len = u32::from_be_bytes(*len) as usize;
     if len > SECRET_BYTES_MAX {
-        return Err(Error::new(
-            ErrorKind::Corrupt,
-            format!("the key stored for {full_name} is damaged"),
-        ));
+        bail!(Corrupt, "the key stored for {full_name} is damaged");
     }
     Secret::copy_of(&bytes[..len]).map(Some)
 }
@@ -123,10 +120,11 @@ fn secret_memory(full_name: &str) -> Result<OwnedFd> {
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     if fd < 0 {
         let error = io::Error::last_os_error();
-        let words = format!(
+        return Err(error!(
+            Unsupported,
             "the key of {full_name} cannot be kept for the next process: {error} (memfd_secret)"
-        );
-        return Err(Error::new(ErrorKind::Unsupported, words).next(
+        )
+        .next(
             "start the kernel with secretmem.enable=1, or set the key to file:PATH or \
              credential:NAME",
         ));
@@ -152,8 +150,7 @@ impl Mapping {
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, memory.as_raw_fd());
         let len = rustix::fs::fstat(memory).map_err(|error| Error::io(&error.into(), PREFIX))?;
         if len.st_size < MAPPED_BYTES as i64 {
-            let words = format!("the memory of a stored key has {} bytes: too few", len.st_size);
-            return Err(Error::new(ErrorKind::Corrupt, words));
+            bail!(Corrupt, "the memory of a stored key has {} bytes: too few", len.st_size);
         }
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe {

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use block::env::{Lasting, PersistentMemory};
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result, bail, error};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::fdstore;
@@ -31,10 +31,7 @@ impl PersistentMemories {
     pub(crate) fn get(&self, name: &str, bytes: u64) -> Result<PersistentMemory> {
         if let Some(known) = self.0.borrow().get(name) {
             if Rc::strong_count(known) > 1 {
-                return Err(Error::new(
-                    ErrorKind::InUse,
-                    format!("{name}: this persistent memory is in use already"),
-                ));
+                bail!(InUse, "{name}: this persistent memory is in use already");
             }
             return Ok(PersistentMemory { memory: known.clone(), left: false });
         }
@@ -80,8 +77,7 @@ fn make(name: &str, bytes: u64) -> Result<File> {
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(|error| failed(error.into()))?;
     if !fdstore::fdstore_put(name, file.as_fd())? {
-        let words = format!("{name}: no supervisor keeps memory across restarts of this process");
-        return Err(Error::new(ErrorKind::Unsupported, words));
+        bail!(Unsupported, "{name}: no supervisor keeps memory across restarts of this process");
     }
     Ok(file)
 }
@@ -90,13 +86,10 @@ impl Memory {
     fn check(&self, at: u64, len: usize) -> Result<()> {
         match at.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(()),
-            _ => {
-                let words = format!(
-                    "{}: {len} bytes at {at} end past the memory's {} bytes",
-                    self.name, self.len
-                );
-                Err(Error::new(ErrorKind::Invalid, words))
-            }
+            _ => Err(error!(
+                Invalid,
+                "{}: {len} bytes at {at} end past the memory's {} bytes", self.name, self.len
+            )),
         }
     }
 }
@@ -120,6 +113,7 @@ impl Lasting for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use block::ErrorKind;
 
     #[test]
     fn persistent_memory_keeps_bytes_and_size_for_next_process() {

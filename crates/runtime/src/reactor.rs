@@ -18,7 +18,9 @@ use block::env::{
     self, Address, Channel, Listener, LocalFuture, Open, Outcome, PersistentMemory, Socket,
     Storage, StorageFacts, Ticket, Tickets, TimerId, World,
 };
-use block::{Buf, BufPool, Error, ErrorKind, Event, Events, Mono, OneShot, Result, Secret, Wanted};
+use block::{
+    Buf, BufPool, Error, Event, Events, Mono, OneShot, Result, Secret, Wanted, bail, error,
+};
 
 use crate::Config;
 use crate::engine::{Answer, Running, Wait};
@@ -332,10 +334,9 @@ impl Reactor {
         drop(self.engine.take());
         match self.workers.close(until.since(clock())) {
             0 => Ok(()),
-            jobs => Err(Error::new(
-                ErrorKind::TimedOut,
-                format!("{jobs} jobs of worker threads did not end within {limit:?}"),
-            )),
+            jobs => {
+                Err(error!(TimedOut, "{jobs} jobs of worker threads did not end within {limit:?}"))
+            }
         }
     }
 
@@ -383,12 +384,10 @@ impl Reactor {
         self.lost.set(true);
         std::mem::forget(self.slab.take());
         std::mem::forget(self.engine.take());
-        Error::new(
-            ErrorKind::TimedOut,
-            format!(
-                "operations still in flight after {limit:?}: {}; their buffers are never freed",
-                words.join(", ")
-            ),
+        error!(
+            TimedOut,
+            "operations still in flight after {limit:?}: {}; their buffers are never freed",
+            words.join(", ")
         )
     }
 
@@ -522,9 +521,7 @@ impl World for Reactor {
         let file = std::fs::File::open(path).map_err(failed)?;
         file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() > most {
-            let words =
-                format!("{}: the file is longer than the limit of {most} bytes", path.display());
-            return Err(Error::new(ErrorKind::Limit, words));
+            bail!(Limit, "{}: the file is longer than the limit of {most} bytes", path.display());
         }
         Ok(bytes)
     }

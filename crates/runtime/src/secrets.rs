@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret, Wanted};
+use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret, Wanted, bail};
 
 use crate::{one_shot_keys, sys};
 
@@ -134,9 +134,7 @@ pub fn read(path: &Path, most: usize) -> Result<Secret> {
     let mut secret = Secret::zeroed(room)?;
     let len = read_all(&mut file, secret.bytes_mut()).map_err(failed)?;
     if len == room {
-        let words =
-            format!("{}: the file is longer than the limit of {} bytes", path.display(), room - 1);
-        return Err(Error::new(ErrorKind::Limit, words));
+        bail!(Limit, "{}: the file is longer than the limit of {} bytes", path.display(), room - 1);
     }
     secret.truncate(len);
     Ok(secret)

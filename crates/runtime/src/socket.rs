@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use block::env::{Address, LISTENER, Listener, LocalFuture, Socket, Ticket, World, stopped};
-use block::{Buf, Env, Error, ErrorKind, Result};
+use block::{Buf, Env, Error, Result, error};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
@@ -135,12 +135,12 @@ fn unix_peer(path: &Path) -> Result<SocketAddrAny> {
     let len = path.as_os_str().len();
     let peer = SocketAddrUnix::new(path).ok().filter(|_| (1..=UNIX_PATH_MAX).contains(&len));
     peer.map(Into::into).ok_or_else(|| {
-        let words = format!(
+        error!(
+            Invalid,
             "unix:{}: the socket path has {len} bytes, the limit is {UNIX_PATH_MAX}; choose a \
              shorter path",
             path.display()
-        );
-        Error::new(ErrorKind::Invalid, words)
+        )
     })
 }
 
@@ -165,9 +165,7 @@ pub(crate) async fn connect(side: Rc<Reactor>, to: Address) -> Result<Rc<dyn Soc
             Err(error) => failed = Some(error),
         }
     }
-    Err(failed.unwrap_or_else(|| {
-        Error::new(ErrorKind::NotFound, format!("{to}: the host name has no address"))
-    }))
+    Err(failed.unwrap_or_else(|| error!(NotFound, "{to}: the host name has no address")))
 }
 
 async fn resolve(side: &Rc<Reactor>, host: &str, port: u16) -> Result<Vec<SocketAddr>> {
@@ -188,7 +186,7 @@ async fn resolve(side: &Rc<Reactor>, host: &str, port: u16) -> Result<Vec<Socket
 }
 
 fn no_address(host: &str, error: &io::Error) -> Error {
-    Error::new(ErrorKind::NotFound, format!("cannot resolve the host name {host}: {error}"))
+    error!(NotFound, "cannot resolve the host name {host}: {error}")
 }
 
 struct Listening {
@@ -229,9 +227,9 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
             let mut found = (host.as_str(), *port)
                 .to_socket_addrs()
                 .map_err(|error| no_address(host, &error))?;
-            let first = found.next().ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, format!("{at}: the host name has no address"))
-            })?;
+            let first = found
+                .next()
+                .ok_or_else(|| error!(NotFound, "{at}: the host name has no address"))?;
             first.into()
         }
     };
@@ -248,12 +246,10 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
         _ => Ok(()),
     };
     bound.and_then(|()| bind(&file, &peer)).map_err(|error| match error {
-        Errno::ADDRINUSE => Error::new(
-            ErrorKind::InUse,
-            format!(
-                "{at}: another process listens at this address; stop that process or choose \
-                 another address"
-            ),
+        Errno::ADDRINUSE => error!(
+            InUse,
+            "{at}: another process listens at this address; stop that process or choose another \
+             address"
         ),
         _ => failed(at, "bind", error),
     })?;
@@ -322,7 +318,7 @@ fn is_bound_to(file: &OwnedFd, at: &Address) -> bool {
 /// Removes the socket file at `path` if no process listens there any more.
 fn clear_stale(path: &Path, peer: &SocketAddrAny, at: &Address) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    let in_use = |words: &str| Error::new(ErrorKind::InUse, format!("{at}: {words}"));
+    let in_use = |words: &str| error!(InUse, "{at}: {words}");
     if !found.file_type().is_socket() {
         return Err(in_use(
             "the path exists and is not a socket; remove that file or choose another path",

@@ -670,8 +670,8 @@ impl Keep {
         }
         if life.exit == Some(0) {
             self.note(&format!(
-                "the worker was stopped, but not by this daemon, which starts no other worker. Next: \
-                 cairn apply SPEC; or cairn stop {0}, and cairn import {0}",
+                "the worker was stopped, but not by this daemon, which starts no other worker. \
+                 Next: cairn apply SPEC; or cairn stop {0}, and cairn import {0}",
                 self.name
             ));
             self.is_at(Phase::Ended, |status| status.failure = None);

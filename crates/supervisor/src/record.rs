@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, bail};
 use crc_fast::CrcAlgorithm;
 use serde::{Deserialize, Serialize};
 
@@ -87,12 +87,12 @@ impl Record {
         let head = format!("{MAGIC} {VERSION} {:08x} {}\n", checksum(&body), body.len());
         let bytes = [head.as_bytes(), &body].concat();
         if bytes.len() > RECORD_MAX_BYTES {
-            let words = format!(
+            bail!(
+                Limit,
                 "the record of {} would have {} bytes; at most {RECORD_MAX_BYTES}",
                 self.name,
                 bytes.len()
             );
-            return Err(Error::new(ErrorKind::Limit, words));
         }
         Ok(bytes)
     }

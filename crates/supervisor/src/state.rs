@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, bail, error};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::record::{RECORD_MAX_BYTES, Record};
@@ -52,8 +52,9 @@ impl State {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let path = std::path::absolute(path).map_err(|error| failed(&error))?;
         if std::fs::metadata(&path).is_ok_and(|found| !found.is_dir()) {
-            let words = format!("{} is not a directory", path.display());
-            return Err(Error::new(ErrorKind::Invalid, words).next("another --state"));
+            return Err(
+                error!(Invalid, "{} is not a directory", path.display()).next("another --state")
+            );
         }
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&path).map_err(|error| failed(&error))?;
@@ -65,9 +66,7 @@ impl State {
             let holder = Self::holder(&path);
             let holder =
                 holder.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
-            let words =
-                format!("the state directory {} is in use by {holder}, a daemon", path.display());
-            return Err(Error::new(ErrorKind::InUse, words));
+            bail!(InUse, "the state directory {} is in use by {holder}, a daemon", path.display());
         }
         worker_lock::sign(&mut lock).map_err(failed)?;
         Ok(Self { path, _lock: lock })
@@ -116,12 +115,12 @@ impl State {
     /// the previous state file is unchanged.
     pub fn write(&self, record: &Record) -> Result<()> {
         if !is_name(&record.name) {
-            let words = format!(
-                "{:?} is not a graph name: a name has 1 to {NAME_MAX_BYTES} letters a-z, digits, - _ and \
-                 ., and begins with a letter or digit",
+            bail!(
+                Invalid,
+                "{:?} is not a graph name: a name has 1 to {NAME_MAX_BYTES} letters a-z, digits, - \
+                 _ and ., and begins with a letter or digit",
                 record.name
             );
-            return Err(Error::new(ErrorKind::Invalid, words));
         }
         let directory = self.path.join(&record.name);
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
@@ -205,8 +204,7 @@ fn is_named(record: Record, name: &str) -> Result<Record> {
     if record.name == name {
         return Ok(record);
     }
-    let words = format!("{name}: the record in this directory is of the graph {:?}", record.name);
-    Err(Error::new(ErrorKind::Corrupt, words))
+    Err(error!(Corrupt, "{name}: the record in this directory is of the graph {:?}", record.name))
 }
 
 fn sync(directory: &Path) -> Result<()> {
@@ -220,14 +218,14 @@ fn check(path: &Path) -> Result<()> {
     if found.is_dir() && found.uid() == user && found.mode() & OTHERS == 0 {
         return Ok(());
     }
-    let words = format!(
-        "{} belongs to user {} and has mode {:03o}; only user {user} may have access to \
-                         records",
+    Err(error!(
+        Denied,
+        "{} belongs to user {} and has mode {:03o}; only user {user} may have access to records",
         path.display(),
         found.uid(),
         found.mode() & 0o777
-    );
-    Err(Error::new(ErrorKind::Denied, words).next("chmod 700, or another --state"))
+    )
+    .next("chmod 700, or another --state"))
 }
 
 #[cfg(test)]

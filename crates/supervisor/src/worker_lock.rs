@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result, bail, error};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -36,8 +36,7 @@ impl WorkerLock {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let holder = number(&mut file).unwrap_or_default();
-                let words = format!("{}: the worker is process {holder}", path.display());
-                return Err(Error::new(ErrorKind::InUse, words));
+                bail!(InUse, "{}: the worker is process {holder}", path.display());
             }
             Err(error) => return Err(failed(&error.into())),
         }
@@ -57,13 +56,11 @@ impl WorkerLock {
             Ok(()) => Ok(LockHolder::No),
             Err(Errno::WOULDBLOCK) => match number(&mut file) {
                 Ok(pid) => Ok(LockHolder::By(pid)),
-                Err(error) => {
-                    let words = format!(
-                        "{}: another process holds the lock of the worker: {error}",
-                        path.display()
-                    );
-                    Err(Error::new(ErrorKind::Corrupt, words))
-                }
+                Err(error) => Err(error!(
+                    Corrupt,
+                    "{}: another process holds the lock of the worker: {error}",
+                    path.display()
+                )),
             },
             Err(error) => Err(failed(&error.into())),
         }
@@ -92,6 +89,8 @@ pub(crate) fn number(file: &mut File) -> io::Result<u32> {
 
 #[cfg(test)]
 mod tests {
+    use block::ErrorKind;
+
     use super::*;
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::env::Socket;
-use block::{Buf, Env, Error, ErrorKind, Memory, Result};
+use block::{Buf, Env, Error, ErrorKind, Memory, Result, bail, error};
 use rustls::client::{ClientConnectionData, Resumption, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::{ServerName, UnixTime};
@@ -85,7 +85,7 @@ impl Clock {
 }
 
 fn unusable(error: impl fmt::Display) -> Error {
-    Error::new(ErrorKind::Invalid, format!("TLS cannot be set up: {error}"))
+    error!(Invalid, "TLS cannot be set up: {error}")
 }
 
 impl Server {
@@ -148,8 +148,7 @@ impl Client {
     ) -> Result<Self> {
         let clock = Arc::<Clock>::default();
         let name = ServerName::try_from(hostname.to_owned()).map_err(|_| {
-            let words = format!("{hostname:?} is not a valid host name for a certificate");
-            Error::new(ErrorKind::Invalid, words)
+            error!(Invalid, "{hostname:?} is not a valid host name for a certificate")
         })?;
         let builder = ClientConfig::builder_with_details(provider(), clock.clone());
         let builder = builder.with_protocol_versions(&[&TLS13]).map_err(unusable)?;
@@ -356,10 +355,7 @@ impl<C: Connection> Shaking<'_, C> {
                 return Ok(());
             }
             if self.end == BATCH_BYTES {
-                return Err(Error::new(
-                    ErrorKind::Io,
-                    "the peer's TLS handshake is longer than the limit",
-                ));
+                bail!(Io, "the peer's TLS handshake is longer than the limit");
             }
             let outcome = self.socket.recv(self.buf.slice(self.end..BATCH_BYTES)).await;
             match outcome.result? {
@@ -380,10 +376,7 @@ impl<C: Connection> Shaking<'_, C> {
             buf.write().copy_from_slice(&rest[..buf.len()]);
             match self.socket.send(vec![buf]).await.result? {
                 0 => {
-                    return Err(Error::new(
-                        ErrorKind::Io,
-                        "the peer closed the connection during the TLS handshake",
-                    ));
+                    bail!(Io, "the peer closed the connection during the TLS handshake");
                 }
                 n => rest = &rest[n..],
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{Error, ErrorKind, Result, Secret};
+use block::{Error, Result, Secret, error};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
@@ -51,7 +51,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 }
 
 fn wrong(path: &str, why: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Invalid, format!("{path}: {why}"))
+    error!(Invalid, "{path}: {why}")
 }
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
@@ -106,8 +106,7 @@ impl Identity {
         let cert =
             parse(&self.certified.cert[0]).expect("the certificate was parsed when it was read");
         let (now, validity) = (wall.as_secs().cast_signed(), cert.validity());
-        let denied =
-            |why: String| Err(Error::new(ErrorKind::Denied, format!("{}: {why}", self.path)));
+        let denied = |why: String| Err(error!(Denied, "{}: {why}", self.path));
         if now > validity.not_after.timestamp() {
             return denied(format!(
                 "the certificate expired on {}; create a new certificate",

@@ -4,7 +4,7 @@ use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce,
     UnboundKey,
 };
-use block::{Error, ErrorKind, Result};
+use block::{Result, bail};
 pub use rustls::ConnectionTrafficSecrets as Secrets;
 pub use rustls::crypto::cipher::{AeadKey, Iv};
 
@@ -53,10 +53,7 @@ impl Half {
             Secrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
             Secrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
             _ => {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
-                    "the TLS handshake chose an unsupported cipher",
-                ));
+                bail!(Unsupported, "the TLS handshake chose an unsupported cipher");
             }
         };
         let key = UnboundKey::new(algorithm, key.as_ref())

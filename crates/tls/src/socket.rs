@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::env::{Outcome, Socket, Ticket, Tickets};
-use block::{Buf, Env, Error, ErrorKind, Memory, Result};
+use block::{Buf, Env, Error, Memory, Result, error};
 
 use crate::handshake::Keys;
 use crate::record::{
@@ -231,7 +231,7 @@ impl Socket for TlsSocket {
 }
 
 fn closed() -> Error {
-    Error::new(ErrorKind::Io, "the connection is closed")
+    error!(Io, "the connection is closed")
 }
 
 impl Tickets for Inner {
@@ -341,8 +341,7 @@ impl Inner {
                 Ok(found) => return found,
                 Err(Broken { alert, words }) => {
                     self.last_word.set(alert);
-                    let words = format!("TLS: the peer sent {words}");
-                    incoming.failed = Some(Error::new(ErrorKind::Io, words));
+                    incoming.failed = Some(error!(Io, "TLS: the peer sent {words}"));
                 }
             }
         }
@@ -569,7 +568,7 @@ fn make_room(buf: &Buf, sealed: &mut Range<usize>) -> Buf {
 }
 
 fn cut() -> Error {
-    Error::new(ErrorKind::Io, "the peer closed the connection inside a TLS record")
+    error!(Io, "the peer closed the connection inside a TLS record")
 }
 
 /// Returns the error for an alert that the peer has sent (RFC 8446, 6.2).
@@ -584,7 +583,7 @@ fn refusal(alert: u8) -> Error {
         49 => "the peer denied access to the local certificate",
         51 => "the peer found the local signature wrong",
         116 => "the peer requires a client certificate; set cert and key",
-        _ => return Error::new(ErrorKind::Io, format!("the peer ended TLS with alert {alert}")),
+        _ => return error!(Io, "the peer ended TLS with alert {alert}"),
     };
-    Error::new(ErrorKind::Denied, format!("the peer ended TLS: {why}"))
+    error!(Denied, "the peer ended TLS: {why}")
 }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::Nothing;
 use crate::env::LocalFuture;
-use crate::{Below, ByteRange, Error, ErrorKind, Result};
+use crate::{Below, ByteRange, Error, Result, bail, error};
 
 /// Time that a command waits for a live change of its graph to end, unless the command has a limit of its own.
 const WAIT: Duration = Duration::from_secs(60);
@@ -45,15 +45,13 @@ pub trait Verb: 'static {
 /// `Unsupported` if no device answered the command, or several did.
 pub fn only_one<A>(mut parts: Vec<Part<A>>) -> Result<A> {
     if parts.len() > 1 {
-        let words = format!(
+        bail!(
+            Unsupported,
             "{} devices answered the command, and their answers cannot be merged",
             parts.len()
         );
-        return Err(Error::new(ErrorKind::Unsupported, words));
     }
-    let part = parts
-        .pop()
-        .ok_or_else(|| Error::new(ErrorKind::Unsupported, "no device answered the command"))?;
+    let part = parts.pop().ok_or_else(|| error!(Unsupported, "no device answered the command"))?;
     Ok(part.answer)
 }
 
@@ -136,9 +134,8 @@ fn encode<M: Message>(message: &dyn Any) -> Vec<u8> {
 }
 
 fn decode<M: Message>(bytes: &[u8]) -> Result<Rc<dyn Any>> {
-    let message: M = serde_json::from_slice(bytes).map_err(|why| {
-        Error::new(ErrorKind::Invalid, format!("the message of a command has a wrong form: {why}"))
-    })?;
+    let message: M = serde_json::from_slice(bytes)
+        .map_err(|why| error!(Invalid, "the message of a command has a wrong form: {why}"))?;
     Ok(Rc::new(message))
 }
 
@@ -232,8 +229,7 @@ impl Command {
     /// Returns the error for a device named `device` that does not know the command.
     pub fn unknown_to(&self, device: &str) -> Error {
         let VerbInfo { name, needs, .. } = self.verb;
-        let words = format!("{device} has no {needs} and does not support the command {name}");
-        Error::new(ErrorKind::Unsupported, words)
+        error!(Unsupported, "{device} has no {needs} and does not support the command {name}")
     }
 }
 
@@ -255,10 +251,7 @@ pub fn find_verb(
     found.ok_or_else(|| {
         let names: Vec<_> = known.into_iter().map(|verb| verb.name).collect();
         let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        Error::new(
-            ErrorKind::Unsupported,
-            format!("unknown command {name:?}; known commands: {names}"),
-        )
+        error!(Unsupported, "unknown command {name:?}; known commands: {names}")
     })
 }
 
@@ -278,10 +271,7 @@ impl Reply {
     /// `Invalid` if the answer is not of that type.
     pub fn answer<V: Verb>(self) -> Result<V::Answer> {
         let answer = self.0.downcast::<V::Answer>().map_err(|_| {
-            Error::new(
-                ErrorKind::Invalid,
-                format!("the answer has another type than the answer to {}", V::INFO.name),
-            )
+            error!(Invalid, "the answer has another type than the answer to {}", V::INFO.name)
         })?;
         Ok(Rc::unwrap_or_clone(answer))
     }

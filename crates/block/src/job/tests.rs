@@ -1,9 +1,9 @@
 //! A job over work that counts its steps.
 
 use super::*;
-use crate::Mutex;
 use crate::control::Nothing;
 use crate::test_world::TestWorld;
+use crate::{Mutex, bail};
 
 /// Work of `all` steps; each step holds the mutex until a record covers it.
 struct Counted {
@@ -49,7 +49,7 @@ impl Work for Counted {
 
     async fn step(&self, steps: &mut Steps<'_, Self>) -> Result<Outcome<Self::Guard>> {
         if self.fails.get() {
-            return Err(Error::new(ErrorKind::Io, "broken"));
+            bail!(Io, "broken");
         }
         if self.done.get() == if self.is_back.get() { 0 } else { self.all } {
             return Ok(Outcome::Done);
@@ -62,7 +62,7 @@ impl Work for Counted {
     async fn record(&self) -> Result<()> {
         self.tasks.changed().until(|| self.is_durable.get()).await;
         if self.record_fails.get() {
-            return Err(Error::new(ErrorKind::Io, "not recorded"));
+            bail!(Io, "not recorded");
         }
         self.recorded.set(self.done.get());
         Ok(())

@@ -325,8 +325,8 @@ impl Attachments {
                 one.behind.withdraw();
                 let path = &one.view.path;
                 out::note(&format!(
-                    "{path}: the {} of the device ended without cairn detach; the device returns I/O errors. \
-                         Next: cairn detach {}",
+                    "{path}: the {} of the device ended without cairn detach; the device returns \
+                     I/O errors. Next: cairn detach {}",
                     one.behind.what(),
                     one.view.name
                 ));
@@ -485,8 +485,8 @@ pub fn must_be_root(uri: Option<&str>) -> Result<()> {
     }
     let uri = uri.map_or_else(|| "URI".to_owned(), |uri| format!("'{uri}'"));
     let why = format!(
-        "attaching needs root, and process {} runs as user {}: only root may mount and \
-                         make block devices",
+        "attaching needs root, and process {} runs as user {}: only root may mount and make block \
+         devices",
         std::process::id(),
         user.as_raw()
     );

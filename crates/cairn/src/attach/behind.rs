@@ -215,8 +215,8 @@ fn listen(env: &Env, export: &Rc<Export>, name: &Name) -> Result<Server> {
     let block_bytes = export.info().block_size;
     if block_bytes > BLOCK_MAX_BYTES {
         return unsupported(format!(
-            "the export {shown} has blocks of {block_bytes} bytes; a block device of this machine has \
-             at most {BLOCK_MAX_BYTES}"
+            "the export {shown} has blocks of {block_bytes} bytes; a block device of this machine \
+             has at most {BLOCK_MAX_BYTES}"
         ));
     }
     let limits = Limits { connections: 1, request: KERNEL_PATIENCE, ..Limits::default() };

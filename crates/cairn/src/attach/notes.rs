@@ -39,8 +39,8 @@ pub fn after_kill(path: &str, kept: bool) -> String {
             format!("if process {pid} is killed, {path} pauses until that process is started again")
         }
         false => format!(
-            "if process {pid} is killed, {path} returns I/O errors; unmount the device then, and attach \
-             the export again"
+            "if process {pid} is killed, {path} returns I/O errors; unmount the device then, and \
+             attach the export again"
         ),
     }
 }
@@ -62,8 +62,8 @@ fn timeout(name: &str) -> Option<String> {
     let seconds: u32 = std::fs::read_to_string(&path).ok()?.trim().parse().ok()?;
     (seconds > 0).then(|| {
         format!(
-            "{path} is {seconds}: the kernel ends the device if a request takes that many seconds. Next: \
-             set that limit to 0, and attach again"
+            "{path} is {seconds}: the kernel ends the device if a request takes that many seconds. \
+             Next: set that limit to 0, and attach again"
         )
     })
 }

@@ -107,8 +107,8 @@ fn ask_to_leave(path: &Path) -> Result<()> {
         && !same(&view.state)
     {
         let why = format!(
-            "the running daemon uses the state directory {0}, not {1}. Next: --state {0}, to replace \
-             that daemon; or another XDG_RUNTIME_DIR",
+            "the running daemon uses the state directory {0}, not {1}. Next: --state {0}, to \
+             replace that daemon; or another XDG_RUNTIME_DIR",
             view.state.display(),
             path.display()
         );

@@ -100,8 +100,8 @@ impl Serving {
         applied.changes.splice(..0, growth.map(|growth| growth.line(disk)));
         if said && !dry_run && self.record.is_none() && !applied.changes.is_empty() {
             applied.notes.push(format!(
-                "note: the next start reads your spec file. Next: remove size and create of {disk} from \
-                 that file"
+                "note: the next start reads your spec file. Next: remove size and create of {disk} \
+                 from that file"
             ));
         }
         Ok(applied)
@@ -209,8 +209,8 @@ impl Serving {
         if same {
             return Ok(());
         }
-        let why = "the spec changes [nbd], but a running server keeps its addresses, its TLS files and its \
-                         limit of connections";
+        let why = "the spec changes [nbd], but a running server keeps its addresses, its TLS files \
+                   and its limit of connections";
         Err(Failure::new(Exit::Unsupported, why).next("stop the graph, and start the new spec"))
     }
 
@@ -278,8 +278,8 @@ pub fn failure_of(unchanged: Unchanged) -> Failure {
         Unchanged::Failed(error) => error.into(),
         Unchanged::Lost { change, back } => {
             let why = format!(
-                "{change}; the devices before the change could not be reopened: {back}. \
-                         Clients get errors"
+                "{change}; the devices before the change could not be reopened: {back}. Clients \
+                 get errors"
             );
             Failure::new(Exit::Io, why).next("stop the graph, and start it again")
         }
@@ -293,8 +293,8 @@ fn nothing_moves(planned: &Planned, disk: &str) -> Result<()> {
     let moves = planned.nodes.iter().filter(|node| node.kind.capabilities.moves.is_some());
     let Some(moving) = moves.into_iter().find(|node| is_above(&node.name)) else { return Ok(()) };
     let why = format!(
-        "the migration {} is above {disk}, which cannot be resized until it ends. Next: cairn \
-         job watch {0}; or cairn job cancel {0}",
+        "the migration {} is above {disk}, which cannot be resized until it ends. Next: cairn job \
+         watch {0}; or cairn job cancel {0}",
         moving.name
     );
     Err(Failure::new(Exit::InUse, why))

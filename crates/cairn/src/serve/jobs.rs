@@ -145,8 +145,8 @@ impl Serving {
         for (from, to) in to_move {
             let name = spec.name_for_move(&to);
             notes.push(format!(
-                "note: the bytes of {from} move to {to}: cairn job watch {name}; the graph drops {name} \
-                 when the migration is done"
+                "note: the bytes of {from} move to {to}: cairn job watch {name}; the graph drops \
+                 {name} when the migration is done"
             ));
             spec = spec.with_move(&before, &Move { name, from, to, speed }, REGISTRY);
         }

@@ -186,8 +186,8 @@ fn nobody_knows(past: &Past, forgotten: &[Forgotten]) -> Failure {
             )
         }
         Forgotten::Key(name) => format!(
-            "the source of the key of {name} is not recorded. Next: --key {name}=file:PATH \
-             or credential:NAME"
+            "the source of the key of {name} is not recorded. Next: --key {name}=file:PATH or \
+             credential:NAME"
         ),
         Forgotten::Option(name, option) => {
             format!("labels do not hold {option} of {name}. Next: --set {name}.{option}=VALUE")

@@ -189,8 +189,8 @@ impl Serving {
         let limit = format_duration(limit);
         let clients = out::count(self.engine.in_flight(), "request");
         format!(
-            "stopped after {limit} with {clients} unanswered; waiting: {}. A power cut may \
-             lose unflushed writes",
+            "stopped after {limit} with {clients} unanswered; waiting: {}. A power cut may lose \
+             unflushed writes",
             waiting.join(", ")
         )
     }

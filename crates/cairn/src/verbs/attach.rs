@@ -72,8 +72,8 @@ impl AttachArgs {
 /// URI.
 fn of_others(failure: Failure, export: &str) -> Failure {
     let why = format!(
-        "{}; or, if another user serves the export, cairn attach 'nbd+unix:///{export}?socket=SOCKET' with \
-         the socket that cairn ls of that user shows",
+        "{}; or, if another user serves the export, cairn attach \
+         'nbd+unix:///{export}?socket=SOCKET' with the socket that cairn ls of that user shows",
         failure
     );
     failure.reworded(why)

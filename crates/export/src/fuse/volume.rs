@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use block::env::{Channel, stopped};
-use block::{ByteRange, Copies, Error, ErrorKind, Notify, Op, Request, Result};
+use block::{ByteRange, Copies, Error, ErrorKind, Notify, Op, Request, Result, bail};
 use engine::Sink;
 use wire::fuse::{
     Call, Facts, Init, MAX_WRITE_BYTES, MINOR_SPOKEN, Node, PAGE_BYTES, RESENT, Reply, VOLUME_NAME,
@@ -103,12 +103,12 @@ impl Volume {
     ) -> Result<Self> {
         let most = Self::most_bytes(export)?;
         if max_bytes > most || max_bytes == 0 {
-            let why = format!(
+            bail!(
+                Unsupported,
                 "{}: the export takes transfers of up to {most} bytes, but its existing mount \
                  needs {max_bytes} bytes",
                 export.name()
             );
-            return Err(Error::new(ErrorKind::Unsupported, why));
         }
         let agreed = Agreed { minor: MINOR_SPOKEN, has_resend: true };
         // The buffers are allocated and locked before this, so that resent requests can be received in any case.
@@ -124,17 +124,14 @@ impl Volume {
         let page = PAGE_BYTES as u32;
         let max_bytes = info.max_transfer.min(MAX_WRITE_BYTES) / page * page;
         if max_bytes == 0 || info.block_size > page {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "{}: the export has blocks of {} bytes and transfers of up to {} bytes; a \
-                     mount needs blocks of at most {page} bytes and transfers of {page} bytes or \
-                     more",
-                    export.name(),
-                    info.block_size,
-                    info.max_transfer
-                ),
-            ));
+            bail!(
+                Unsupported,
+                "{}: the export has blocks of {} bytes and transfers of up to {} bytes; a mount \
+                 needs blocks of at most {page} bytes and transfers of {page} bytes or more",
+                export.name(),
+                info.block_size,
+                info.max_transfer
+            );
         }
         Ok(max_bytes)
     }
@@ -190,8 +187,7 @@ impl Volume {
         let inner = &self.0;
         let greeted = inner.waiting.until(|| inner.agreed.get().is_some() || inner.over.get());
         let Some(()) = inner.export.env.within(GREETING, greeted).await else {
-            let why = format!("the kernel did not send FUSE_INIT within {GREETING:?}");
-            return Err(Error::new(ErrorKind::TimedOut, why));
+            bail!(TimedOut, "the kernel did not send FUSE_INIT within {GREETING:?}");
         };
         inner.agreed.get().ok_or_else(|| {
             let why = "the kernel's FUSE is older than version 7.28 (Linux 4.20)";

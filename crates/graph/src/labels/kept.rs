@@ -6,7 +6,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{
     Deadline, Error, ErrorKind, Found, Handover, Mutex, OnFailure, Result, STATE_BYTES_MAX,
-    StateStore, StoredState,
+    StateStore, StoredState, bail, error,
 };
 
 pub(super) use block::all;
@@ -167,19 +167,13 @@ impl StateStore for LabelStateStore {
             let answers = all(writes.collect()).await;
             let answer = |slots: &[Option<Rc<Slot>>]| {
                 if slots.is_empty() {
-                    return Err(Error::new(
-                        ErrorKind::Unsupported,
-                        "no disk below the device is present",
-                    ));
+                    bail!(Unsupported, "no disk below the device is present");
                 }
                 slots.iter().try_for_each(|slot| match slot {
                     Some(slot) => answers
                         [number_of(slot, &disks).expect("every present disk was written")]
                     .clone(),
-                    None => Err(Error::new(
-                        ErrorKind::Unsupported,
-                        "a disk below the device has no label",
-                    )),
+                    None => Err(error!(Unsupported, "a disk below the device has no label")),
                 })
             };
             beneath.iter().map(|(port, slots)| (*port, answer(slots))).collect()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, Handover, Result, StateStore};
+use block::{Env, Error, Handover, Result, StateStore, error};
 use engine::{AnyDevice, NodeId};
 use kind::{Bytes, Kind};
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
@@ -559,8 +559,7 @@ impl Labels {
             let look: LocalFuture<Inspected> = Box::pin(async move {
                 let found = env.within(LOOK_WITHIN, store.inspect()).await;
                 let found = found.unwrap_or_else(|| {
-                    let words = format!("the disk did not answer within {LOOK_WITHIN:?}");
-                    Err(Error::new(ErrorKind::TimedOut, words))
+                    Err(error!(TimedOut, "the disk did not answer within {LOOK_WITHIN:?}"))
                 });
                 let label = store.label().clone();
                 Inspected { place, label, found }

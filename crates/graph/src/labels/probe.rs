@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::units::{format_exact, write_size};
-use block::{Env, Error, ErrorKind, Info, Lower, Needs, Reason};
+use block::{Env, Error, ErrorKind, Info, Lower, Needs, Reason, bail, error};
 use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, DiskPlan, Fault, MakerArgs, Registry};
 use meta::{AREA_BYTES, Area, AreaContent, Label, Store};
@@ -194,7 +194,7 @@ impl Probe {
         let overwritten = self.bound().overwritten_names().into_iter().map(|name| {
             format!(
                 "note: another program has written to the front of {name}: no bytes of this disk \
-                are trusted"
+                 are trusted"
             )
         });
         stale.chain(overwritten).collect()
@@ -265,8 +265,11 @@ impl Probe {
             Ok((mut plan, in_use)) => {
                 if let Some(first) = identities.insert(plan.identity.clone(), name.clone()) {
                     let at = plan.identity;
-                    let words = format!("disk {first:?} is on {at}, too; a disk is used once");
-                    return Err(Error::because(Reason::LabelUsage, words).at(&name));
+                    return Err(error!(
+                        Reason::LabelUsage,
+                        "disk {first:?} is on {at}, too; a disk is used once"
+                    )
+                    .at(&name));
                 }
                 let creates = plan.creates;
                 let would_have = self.opening.grow.get(&name).copied().unwrap_or_default();
@@ -317,13 +320,14 @@ impl Probe {
             [&self.opening.wipe, &self.opening.replaced].iter().any(|all| all.contains(name));
         let at = running.and_then(|running| running.place_in_use(name));
         let Some(at) = at.filter(|_| is_other && !is_meant) else { return Ok(()) };
-        let words = format!(
+        let error = error!(
+            Reason::LabelUsage,
             "{} does not have the label of disk {name}, which is in use on {at}",
             place_of(&look.disk)
         );
-        Err(Error::because(Reason::LabelUsage, words)
-            .next("keep the present path of the disk; or, if other disks have its data, cairn device replace")
-            .at(name))
+        let next = "keep the present path of the disk; or, if other disks have its data, cairn \
+                    device replace";
+        Err(error.next(next).at(name))
     }
 
     /// Probes a disk that the running graph has open. Its label comes from the memory of the running graph.
@@ -335,10 +339,13 @@ impl Probe {
         let InUse { disk: before, open, store } = in_use;
         let name = &look.disk.given.name;
         if self.opening.wipe.contains(name) {
-            let words = format!("{} is in use by this graph", place_of(&look.disk));
-            return Err(Error::because(Reason::LabelHeldByOtherHost, words)
-                .next(format!("remove --wipe {name}"))
-                .at(name));
+            return Err(error!(
+                Reason::LabelHeldByOtherHost,
+                "{} is in use by this graph",
+                place_of(&look.disk)
+            )
+            .next(format!("remove --wipe {name}"))
+            .at(name));
         }
         let has = look.facts.as_ref().map_or(0, |facts| facts.info.size);
         if !is_as_made(&look.disk, &store.label()) {
@@ -389,8 +396,8 @@ impl Probe {
                 ),
                 others => (
                     format!(
-                        "{} of a labelled disk of kind {kind} cannot change while the disk is in use: \
-                         its connection holds unflushed writes",
+                        "{} of a labelled disk of kind {kind} cannot change while the disk is in \
+                         use: its connection holds unflushed writes",
                         others.join(", ")
                     ),
                     "stop the graph, and start it with the new spec",
@@ -564,13 +571,12 @@ fn said_of_size(look: &ProbeResult, has: u64) -> Result<(), Error> {
         false => (
             ", and a labelled disk cannot shrink",
             format!(
-                "remove size; or put the data of {name} on a smaller disk of another name, and apply \
-                 that spec with --move"
+                "remove size; or put the data of {name} on a smaller disk of another name, and \
+                 apply that spec with --move"
             ),
         ),
     };
-    let words = format!("size {would}, but {place} has {is}{why}");
-    Err(Error::new(ErrorKind::Unsupported, words).next(next).at(name))
+    Err(error!(Unsupported, "size {would}, but {place} has {is}{why}").next(next).at(name))
 }
 
 /// Returns the kind's plan of the disk; and the disk in use, if the running graph has the same disk open under any name
@@ -615,10 +621,10 @@ async fn in_use_or_not(
 async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     let faults = match disk.plan(env).await {
         Ok(plan) if plan.identity.is_empty() => {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "the disk is lost when the process ends, so the disk cannot have a label",
-            ));
+            bail!(
+                Unsupported,
+                "the disk is lost when the process ends, so the disk cannot have a label"
+            );
         }
         Ok(plan) => return Ok(plan),
         Err(faults) => faults,
@@ -648,7 +654,7 @@ fn is_missing(error: &Error) -> bool {
 
 /// Returns the error of a disk for which the spec has no path.
 fn not_found(name: &str) -> Error {
-    Error::because(Reason::LabelMissing, "is not found")
+    error!(Reason::LabelMissing, "is not found")
         .next(format!("connect the disk, or name its path: --disk {name}=PATH"))
         .at(name)
 }

@@ -1,6 +1,6 @@
 //! Checks that a raw disk has no label, since the first write to the disk could destroy the label.
 
-use block::{Env, Error, ErrorKind, Lower, Result};
+use block::{Env, Lower, Result, error};
 use engine::Engine;
 use kind::{Maker, MakerArgs};
 use meta::{AreaContent, Label, Store, Wrong};
@@ -68,8 +68,10 @@ pub(crate) async fn refuse(node: &PlannedNode, env: &Env, lower: &Lower) -> Resu
     };
     let (is, graph) = of;
     let place = node.place().unwrap_or_default();
-    let words = format!("{place} {is}, and a write to the raw disk would destroy the label");
-    Err(Error::new(ErrorKind::InUse, words).next(format!("cairn import {graph} serves the labelled \
-        disk; --read-only serves the raw bytes; cairn wipe {place} removes the label; if a guest uses \
-        the disk with its own Cairn, label = false in a spec serves the disk raw")))
+    let error = error!(InUse, "{place} {is}, and a write to the raw disk would destroy the label");
+    Err(error.next(format!(
+        "cairn import {graph} serves the labelled disk; --read-only serves the raw bytes; cairn \
+         wipe {place} removes the label; if a guest uses the disk with its own Cairn, label = \
+         false in a spec serves the disk raw"
+    )))
 }

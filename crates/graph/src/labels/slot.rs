@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use block::{Error, ErrorKind, Notify, Result, StoredState};
+use block::{Notify, Result, StoredState, error};
 use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 
 /// States of devices, by name of the device.
@@ -199,11 +199,12 @@ impl Slot {
 fn put(cells: &mut Cells, device: String, cell: KeptCell) -> Result<()> {
     match cells.get(&device) {
         Some(is) if cell.sequence < is.sequence || cell.sequence == is.sequence && cell != *is => {
-            let words = format!(
+            Err(error!(
+                Stopped,
                 "{device}: state {} is not newer than state {} in the label",
-                cell.sequence, is.sequence
-            );
-            Err(Error::new(ErrorKind::Stopped, words))
+                cell.sequence,
+                is.sequence
+            ))
         }
         _ => {
             cells.insert(device, cell);

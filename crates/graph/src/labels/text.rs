@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use block::seeded::{self, Bug};
-use block::{Error, ErrorKind, Result};
+use block::{Result, error};
 use kind::{Maker, Scope};
 use meta::Uuid;
 
@@ -81,8 +81,7 @@ fn device_fields(planned: &Planned, node: &PlannedNode) -> Vec<String> {
 /// # Errors
 /// `Corrupt` if the text cannot come from `write()`.
 pub fn disks(text: &str) -> Result<BTreeMap<String, Remembered>> {
-    let wrong =
-        |why: String| Error::new(ErrorKind::Corrupt, format!("the spec in the label: {why}"));
+    let wrong = |why: String| error!(Corrupt, "the spec in the label: {why}");
     let mut disks = BTreeMap::new();
     for (name, fields) in plain_disks(text).map_err(wrong)? {
         let field = |wanted: &str| {
@@ -116,6 +115,8 @@ pub fn keeps(node: &PlannedNode) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use block::ErrorKind;
+
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! The live changes that a running graph permits.
 
-use block::{Error, ErrorKind, Reason, Result};
+use block::{Error, Reason, Result, bail};
 
 use super::Current;
 use super::bytes::{Compared, Differs};
@@ -46,8 +46,7 @@ pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> R
         }
         if after.info.size < before.info.size {
             let (is, would) = (before.info.size, after.info.size);
-            let words = format!("export {name} would shrink from {is} to {would} bytes");
-            return Err(Error::new(ErrorKind::Unsupported, words));
+            bail!(Unsupported, "export {name} would shrink from {is} to {would} bytes");
         }
         if after.info.block_size > before.info.block_size {
             let (is, would) = (before.info.block_size, after.info.block_size);

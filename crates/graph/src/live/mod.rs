@@ -30,7 +30,7 @@ use block::control::{Command, Reply, Verb};
 use block::seeded::{self, Bug};
 use block::{
     Env, Error, ErrorKind, Locked, Mono, Mutex, NoStateStore, Notify, Op, Result, ScopeGuard,
-    StateStore,
+    StateStore, error,
 };
 use engine::{Engine, Portal, Portals};
 use kind::Maker;
@@ -167,8 +167,8 @@ impl RunningGraph {
         let mut notes = Vec::new();
         while let Some((device, said)) = newly_trusted(&old.planned, planned) {
             notes.push(format!(
-                "trust = {said} counts only at a start: {device} is running, knows the members with \
-                 every write, and copies nothing"
+                "trust = {said} counts only at a start: {device} is running, knows the members \
+                 with every write, and copies nothing"
             ));
             let device = device.to_owned();
             let node = planned.nodes.iter_mut().find(|node| node.name == device);
@@ -339,16 +339,17 @@ impl RunningGraph {
     pub async fn control(&self, device: &str, command: Command) -> Result<Reply> {
         let is_open = || !self.now().graph.is_closed(device);
         if self.env.within(command.limit, self.changed.until(is_open)).await.is_none() {
-            let words = format!(
-                "a live change of the graph has been replacing {device} for {:?}",
-                command.limit
-            );
-            return Err(Error::new(ErrorKind::InUse, words).next("repeat the command"));
+            return Err(error!(
+                InUse,
+                "a live change of the graph has been replacing {device} for {:?}", command.limit
+            )
+            .next("repeat the command"));
         }
         let now = self.now();
-        let member = now.graph.member(device).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("no device {device:?} in {}", now.graph.name()))
-        })?;
+        let member = now
+            .graph
+            .member(device)
+            .ok_or_else(|| error!(NotFound, "no device {device:?} in {}", now.graph.name()))?;
         now.graph.control(member, command).await
     }
 
@@ -420,11 +421,12 @@ impl RunningGraph {
 
     fn overdue(&self, old: &Current) -> Error {
         let waiting = self.unanswered(old);
-        let words = format!(
+        error!(
+            TimedOut,
             "no live change was made, because requests are not answered in time: {}",
             if waiting.is_empty() { "of clients".to_owned() } else { waiting.join(", ") }
-        );
-        Error::new(ErrorKind::TimedOut, words).next("cairn status")
+        )
+        .next("cairn status")
     }
 
     /// Closes the members that do not continue, uppers first; makes the new members; and writes the labels.

@@ -80,7 +80,7 @@ impl<'s> Names<'s> {
             true => {
                 format!(
                     "{name:?} is an export, and no device can be on an export; name the device of \
-                    the export"
+                     the export"
                 )
             }
             false => format!("no device {name:?}{}", near::hint(name, self.nodes.keys().copied())),

@@ -75,8 +75,8 @@ fn keep_allowed(entry: &mut Entry, registry: Registry, log: &mut Log) {
 
 fn refuse(key: &Word, place: &str, log: &mut Log) {
     let why = format!(
-        "{:?}{place} is never in a label that Cairn wrote, so another program wrote this label. Next: \
-         serve the disks with a spec of your own",
+        "{:?}{place} is never in a label that Cairn wrote, so another program wrote this label. \
+         Next: serve the disks with a spec of your own",
         key.text
     );
     log.error(key.at, why);

@@ -33,8 +33,8 @@ const MAX_CONNECTIONS: OptionSpec = setting(
 const TLS: OptionSpec = setting(
     "tls",
     ValueType::Table(&["cert", "key", "clients", "revoked"]),
-    "files of the server's certificate and key, of the authority that signs client certificates, and of \
-     its revocation lists",
+    "files of the server's certificate and key, of the authority that signs client certificates, \
+     and of its revocation lists",
 );
 
 const KEYS: [&str; 4] = ["listen", INSECURE.name, MAX_CONNECTIONS.name, TLS.name];
@@ -205,8 +205,8 @@ fn tcp(text: &str, insecure: bool) -> Result<Address, String> {
     let port = port.parse().map_err(|_| format!("port {port:?}; 0 to 65535 are possible"))?;
     if !insecure && !is_loopback(host) {
         return Err(
-            "TCP beyond loopback has no encryption and no authentication; use tls:, unix: or 127.0.0.1, \
-             or set insecure = true"
+            "TCP beyond loopback has no encryption and no authentication; use tls:, unix: or \
+             127.0.0.1, or set insecure = true"
                 .to_owned(),
         );
     }

@@ -75,8 +75,8 @@ impl Uses {
             for (export, _) in &self.exports {
                 let (other, line) = (&below.name, below.at.line);
                 let message = format!(
-                    "{name:?} is below {other:?} (line {line}) already; export {other:?}, or an unused \
-                     partition of {name:?}"
+                    "{name:?} is below {other:?} (line {line}) already; export {other:?}, or an \
+                     unused partition of {name:?}"
                 );
                 log.error(export.at, message);
             }

@@ -525,8 +525,8 @@ impl Planner<'_> {
             (None, TableError::Misaligned { bytes, .. }) => (
                 "on",
                 format!(
-                    "two lower devices meet at byte {bytes}, which is not a multiple of {block}, {below}; \
-                     use partitions of whole blocks"
+                    "two lower devices meet at byte {bytes}, which is not a multiple of {block}, \
+                     {below}; use partitions of whole blocks"
                 ),
             ),
             (None, error) => ("on", error.to_string()),

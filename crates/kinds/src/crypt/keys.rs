@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, KeySource, Locked, Mutex, Result, Secret, StateStore};
+use block::{
+    Env, Error, ErrorKind, KeySource, Locked, Mutex, Result, Secret, StateStore, bail, error,
+};
 
 use super::open::{keep, new_slot, passphrase, unwrap, wrap, wrong};
 use super::slots::{Cost, KeySlots, LABEL_BYTES_MAX, SLOTS, Slot, is_label};
@@ -72,17 +74,17 @@ impl Keys {
         dry_run: bool,
     ) -> Result<String> {
         if !is_label(label) {
-            let why = format!(
-                "the key slot label {label:?} has {} bytes; at most {LABEL_BYTES_MAX} are possible, and \
-                 no control characters",
+            bail!(
+                Invalid,
+                "the key slot label {label:?} has {} bytes; at most {LABEL_BYTES_MAX} are \
+                 possible, and no control characters",
                 label.len()
             );
-            return Err(Error::new(ErrorKind::Invalid, why));
         }
         let free = self.volume.borrow().slots.iter().position(Option::is_none);
         let free = free.ok_or_else(|| {
-            let why = format!("all {SLOTS} key slots are in use");
-            Error::new(ErrorKind::Limit, why).next("remove one key slot with cairn key rm")
+            error!(Limit, "all {SLOTS} key slots are in use")
+                .next("remove one key slot with cairn key rm")
         })?;
         if !dry_run {
             let (volume_key, _) = self.unlock(key).await?;
@@ -112,12 +114,13 @@ impl Keys {
         }
         volume.slots[number] = None;
         if volume.slots.iter().all(Option::is_none) {
-            let why = format!(
-                "key slot {number} is the last in use; without a key slot {} could never be opened again",
+            let error = error!(
+                InUse,
+                "key slot {number} is the last in use; without a key slot {} could never be opened \
+                 again",
                 self.full_name
             );
-            return Err(Error::new(ErrorKind::InUse, why)
-                .next("add another key slot with cairn key add first"));
+            return Err(error.next("add another key slot with cairn key add first"));
         }
         if !dry_run {
             self.put_volume(volume).await?;
@@ -138,10 +141,10 @@ impl Keys {
     /// receives no descriptor.
     async fn passphrase(&self, source: &KeySource) -> Result<Secret> {
         if !matches!(source, KeySource::File(_) | KeySource::Credential(_)) {
-            let why = format!(
+            bail!(
+                Invalid,
                 "a running server reads passphrases from file: and credential: only, not from {source}"
             );
-            return Err(Error::new(ErrorKind::Invalid, why));
         }
         let prompt = format!("passphrase for {}", self.full_name);
         passphrase(&self.env, source, &self.full_name, prompt, false).await
@@ -180,8 +183,8 @@ impl Keys {
         }
         keep(&*self.kept, volume).await.map_err(|error| {
             let why = format!(
-                "{error}; the key slots have changed, but an older label on the failing disk may still \
-                 hold the old key slots. Next: remove the failing disk, and erase the disk"
+                "{error}; the key slots have changed, but an older label on the failing disk may \
+                 still hold the old key slots. Next: remove the failing disk, and erase the disk"
             );
             Error::new(error.kind(), why)
         })

@@ -30,9 +30,7 @@ use std::rc::Rc;
 
 use block::control::Verb as _;
 use block::env::LocalFuture;
-use block::{
-    Env, Error, Handover, Info, KeySource, Lower, Mutex, Needs, Reason, Result, StateStore,
-};
+use block::{Env, Handover, Info, KeySource, Lower, Mutex, Needs, Result, StateStore, error};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
     MakerArgs, OptionSpec, Plan, Scope, ValueType,
@@ -131,13 +129,13 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     let plain = given.switch(&PLAIN);
     if plain && source == Ok(KeySource::Ask) {
         let words = "a plain key of 64 bytes cannot be typed; with plain = true the key comes from \
-            file:PATH, fd:NUMBER or credential:NAME";
+                     file:PATH, fd:NUMBER or credential:NAME";
         fault("key", words.to_owned());
     }
     if !plain && !lower.labelled {
         let words = format!(
-            "{:?} is on a raw disk, but key slots need labelled disks; set label = true on the disks, \
-             or plain = true on this device, with a key of 64 bytes",
+            "{:?} is on a raw disk, but key slots need labelled disks; set label = true on the \
+             disks, or plain = true on this device, with a key of 64 bytes",
             lower.name
         );
         fault("on", words);
@@ -265,13 +263,13 @@ fn made_with(unit: u32, info: &Info) -> Result<u32> {
     if unit <= info.block_size {
         return Ok(unit);
     }
-    let words = format!(
-        "the encrypted volume was made with data units of {unit} bytes, but the lower device has blocks \
-         of {} bytes now",
+    Err(error!(
+        Reason::CryptOtherUnits,
+        "the encrypted volume was made with data units of {unit} bytes, but the lower device has \
+         blocks of {} bytes now",
         info.block_size
-    );
-    Err(Error::because(Reason::CryptOtherUnits, words)
-        .next(format!("set unit = {unit} in the spec")))
+    )
+    .next(format!("set unit = {unit} in the spec")))
 }
 
 /// Returns the cipher of encrypted devices without a device, for a benchmark: a function that decrypts one data unit of

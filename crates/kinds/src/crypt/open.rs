@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use block::{
-    Env, Error, ErrorKind, Event, Handover, KeySource, Reason, Result, Secret, StateStore, Wanted,
-    What,
+    Env, Error, ErrorKind, Event, Handover, KeySource, Result, Secret, StateStore, Wanted, What,
+    error,
 };
 
 use super::slots::{Cost, KeySlots, Slot};
@@ -97,12 +97,14 @@ impl KeyOpener {
                 self.leave(&key)?;
                 Ok((volume, key))
             }
-            None => Err(Error::because(
-                Reason::CryptNoSlots,
-                "the disks below have no key slots, but are not new: the bytes on these disks were not \
-                 written through this crypt device",
-            )
-            .next("label the disks anew with --wipe, if all bytes on the disks may be lost")),
+            None => {
+                let error = error!(
+                    Reason::CryptNoSlots,
+                    "the disks below have no key slots, but are not new: the bytes on these disks \
+                     were not written through this crypt device"
+                );
+                Err(error.next("label the disks anew with --wipe, if all their bytes may be lost"))
+            }
         }
     }
 
@@ -131,12 +133,8 @@ impl KeyOpener {
         slots: &[u8],
         known: Option<Rc<Secret>>,
     ) -> Result<(KeySlots, Rc<Secret>)> {
-        let volume = KeySlots::parse(slots).map_err(|error| {
-            Error::new(
-                ErrorKind::Corrupt,
-                format!("the key slots in the label are damaged: {error}"),
-            )
-        })?;
+        let volume = KeySlots::parse(slots)
+            .map_err(|error| error!(Corrupt, "the key slots in the label are damaged: {error}"))?;
         let known = match known {
             Some(key) => Some(key),
             None => self.left()?.map(Rc::new),
@@ -235,8 +233,8 @@ pub fn wrong(volume: &KeySlots) -> Error {
         format!("{count} slots are in use")
     };
     denied(format!("no key slot opens with this passphrase; {used}")).next(
-        "check that the passphrase is that of this device; of a file, all bytes count except a newline \
-         at the end",
+        "check that the passphrase is that of this device; of a file, all bytes count except a \
+         newline at the end",
     )
 }
 

@@ -5,7 +5,7 @@
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{constant_time, hmac};
-use block::{Error, ErrorKind, Result, Secret, while_hidden};
+use block::{Result, Secret, bail, error, while_hidden};
 use zeroize::Zeroize;
 
 use super::slots::{Cost, KeySlots, SLOTS, Slot};
@@ -54,7 +54,7 @@ pub fn wrap(volume: &KeySlots, key: &Secret, passphrase: &Secret, new: NewSlot) 
     let (nonce, covered) = (Nonce::assume_unique_for_key(nonce), Aad::from(volume.bound(&slot)));
     let tag = wrapping
         .seal_in_place_separate_tag(nonce, covered, bytes.bytes_mut())
-        .map_err(|_| Error::new(ErrorKind::Faulted, "wrapping the volume key failed"))?;
+        .map_err(|_| error!(Faulted, "wrapping the volume key failed"))?;
     slot.tag.copy_from_slice(tag.as_ref());
     slot.wrapped.copy_from_slice(bytes.bytes());
     Ok(slot)
@@ -71,8 +71,7 @@ pub fn unwrap(volume: &KeySlots, passphrase: &Secret) -> Result<Option<(Secret, 
         let Some(slot) = slot else { continue };
         let Some(key) = open(volume, slot, passphrase)? else { continue };
         if !is_key(volume, &key) {
-            let why = format!("key slot {number} opens, but holds the key of another volume");
-            return Err(Error::new(ErrorKind::Corrupt, why));
+            bail!(Corrupt, "key slot {number} opens, but holds the key of another volume");
         }
         return Ok(Some((key, number)));
     }
@@ -107,9 +106,11 @@ fn derive(slot: &Slot, passphrase: &[u8], into: &mut [u8]) -> Result<()> {
     let params = params.expect("the limits of the format are within those of Argon2");
     let mut memory: Vec<Block> = Vec::new();
     if memory.try_reserve_exact(params.block_count()).is_err() {
-        let why = format!("the key derivation needs {memory_kib} KiB of memory, but less is free");
-        return Err(Error::new(ErrorKind::Limit, why)
-            .next("free memory, or open the volume on a machine with more memory"));
+        return Err(error!(
+            Limit,
+            "the key derivation needs {memory_kib} KiB of memory, but less is free"
+        )
+        .next("free memory, or open the volume on a machine with more memory"));
     }
     memory.resize(params.block_count(), Block::default());
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use aws_lc_sys as lc;
 use block::seeded::{self, Bug};
-use block::{Buf, Env, Error, ErrorKind, Result, Secret};
+use block::{Buf, Env, Error, ErrorKind, Result, Secret, error};
 
 /// Bytes of an AES-256-XTS key: one half for the data, one for the tweak.
 pub const KEY_BYTES: usize = 64;
@@ -273,7 +273,7 @@ pub async fn apply_elsewhere(
     })
     .await;
     let cipher = lender.wait();
-    cipher.ok_or_else(|| Error::new(ErrorKind::Faulted, "the worker thread lost its cipher"))
+    cipher.ok_or_else(|| error!(Faulted, "the worker thread lost its cipher"))
 }
 
 #[cfg(test)]

@@ -76,8 +76,8 @@ const SCHEDULE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "numbers of the matching requests that fail, counted from 1: \"every 4\", \"3,5,9-12\"; all \
-        if not set",
+    help: "numbers of the matching requests that fail, counted from 1: \"every 4\", \"3,5,9-12\"; \
+           all if not set",
 };
 
 const RATE: OptionSpec = OptionSpec {

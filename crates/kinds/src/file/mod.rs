@@ -11,7 +11,7 @@ use block::seeded::{self, Bug};
 use block::units::format_exact;
 use block::{
     Buf, ByteRange, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Event, Extent,
-    FlushFault, Handover, Health, Info, Op, Report, Request, Result, State, TaskTracker,
+    FlushFault, Handover, Health, Info, Op, Report, Request, Result, State, TaskTracker, error,
     push_extent,
 };
 use kind::{
@@ -97,8 +97,8 @@ pub(crate) const TIMEOUT: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "time without an answer after which the disk is out of service until the answer arrives; 30s \
-        if not set",
+    help: "time without an answer after which the disk is out of service until the answer arrives; \
+           30s if not set",
 };
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -148,8 +148,8 @@ fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
         let next = match wanted > facts.size {
             // A file that is made longer reads as zeros where its data may have been.
             true => {
-                "; the file was truncated, or made by another spec. Next: remove size, if the size of \
-                 the file is right"
+                "; the file was truncated, or made by another spec. Next: remove size, if the size \
+                 of the file is right"
             }
             false => ". Next: remove size from the spec",
         };
@@ -208,13 +208,13 @@ impl Opened {
     /// facts.
     fn again(&self, env: &Env, open: &Open) -> Result<StorageFacts> {
         if self.open.read_only != open.read_only {
-            let words = format!(
-                "{}: read_only cannot change while the disk is in use, because the lock of the file \
-                 depends on read_only",
+            return Err(error!(
+                Unsupported,
+                "{}: read_only cannot change while the disk is in use, because the lock of the \
+                 file depends on read_only",
                 open.path.display()
-            );
-            return Err(Error::new(ErrorKind::Unsupported, words)
-                .next("stop the graph, and start it with the new spec"));
+            )
+            .next("stop the graph, and start it with the new spec"));
         }
         let facts = env.probe(open)?;
         self.storage.has_grown(facts.size);
@@ -328,12 +328,10 @@ impl Disk {
     }
 
     fn overdue(&self) -> Error {
-        Error::new(
-            ErrorKind::TimedOut,
-            format!(
-                "no answer from the disk within {} s; the disk is out of service until it answers",
-                self.deadline.limit().as_secs_f64()
-            ),
+        error!(
+            TimedOut,
+            "no answer from the disk within {} s; the disk is out of service until it answers",
+            self.deadline.limit().as_secs_f64()
         )
         .at(&self.name)
     }

@@ -101,8 +101,8 @@ impl Watch {
             }
             Place::Deleted(path) => {
                 let words = format!(
-                    "the file was deleted, and its data are lost when this process ends. Next: stop all \
-                     writes and save the data: cp --sparse=always {path} NEW"
+                    "the file was deleted, and its data are lost when this process ends. Next: \
+                     stop all writes and save the data: cp --sparse=always {path} NEW"
                 );
                 (Health::Degraded, words)
             }

@@ -98,8 +98,8 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
         (Some(_), Some(apart)) => Fault::new(
             apart,
             format!(
-                "{apart} limits one direction, but iops and bytes limit both together; for both, put \
-                 one limit device on another"
+                "{apart} limits one direction, but iops and bytes limit both together; for both, \
+                 put one limit device on another"
             ),
         ),
         _ => {

@@ -25,7 +25,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::job::Job;
 use block::units::format_exact;
-use block::{Env, Error, ErrorKind, Info, Lower, Needs, Result, StateStore};
+use block::{Env, Info, Lower, Needs, Result, StateStore, error};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
     MakerArgs, Moving, OptionSpec, Plan, Scope, ValueType,
@@ -86,8 +86,8 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     }
     if !to.labelled {
         fault(format!(
-            "target {:?} is on a raw disk, but a migration keeps its boundary in labels; set label = \
-             true on the disks below",
+            "target {:?} is on a raw disk, but a migration keeps its boundary in labels; set label \
+             = true on the disks below",
             to.name
         ));
     }
@@ -135,9 +135,11 @@ fn open(
         Some(record) if record.size == info.size => record,
         Some(record) => {
             let (was, is) = (format_exact(record.size), format_exact(info.size));
-            let why = format!("the migration began with {was}, but its devices now have {is}");
-            return Err(Error::new(ErrorKind::Invalid, why)
-                .next(format!("make both devices {was} large again")));
+            return Err(error!(
+                Invalid,
+                "the migration began with {was}, but its devices now have {is}"
+            )
+            .next(format!("make both devices {was} large again")));
         }
         None => {
             let size = info.size;
@@ -156,11 +158,6 @@ fn newest(kept: &dyn StateStore) -> Result<Option<Record>> {
     let states = [0, 1].into_iter().filter_map(|port| kept.found(port).state.as_ref());
     let Some(state) = states.max_by_key(|state| state.sequence) else { return Ok(None) };
     let record = Record::decode(&state.bytes);
-    let wrong = |why| {
-        Error::new(
-            ErrorKind::Corrupt,
-            format!("the state of the migration in the label is damaged: {why}"),
-        )
-    };
+    let wrong = |why| error!(Corrupt, "the state of the migration in the label is damaged: {why}");
     record.map(Some).map_err(wrong)
 }

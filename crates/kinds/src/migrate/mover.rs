@@ -10,7 +10,7 @@ use block::job::{Cancel, Job, Outcome, Steps, Work};
 use block::seeded::{self, Bug};
 use block::{
     Buf, ByteRange, Error, ErrorKind, Info, Locked, Locking, Lower, Mode, Progress, Result,
-    TaskGroup,
+    TaskGroup, error,
 };
 
 use super::device::{Inner, Torn};
@@ -97,11 +97,9 @@ impl Work for Inner {
 
     fn cancel(&self) -> Result<Cancel> {
         if self.goes_back() {
-            return Err(Error::new(
-                ErrorKind::InUse,
-                "the migration is moving the bytes back already",
-            )
-            .at(&self.name));
+            return Err(
+                error!(InUse, "the migration is moving the bytes back already").at(&self.name)
+            );
         }
         if seeded::on(Bug::TurnedAtOnce) {
             self.back.set(true);
@@ -247,15 +245,15 @@ impl Inner {
             return Ok(old);
         }
         if damaged > 0 {
-            let words = format!(
-                "{damaged} of {} sectors in {} hold neither their old nor their new bytes: a disk has \
-                 lost writes",
+            return Err(error!(
+                Corrupt,
+                "{damaged} of {} sectors in {} hold neither their old nor their new bytes: a disk \
+                 has lost writes",
                 is_new.len(),
                 window.range
-            );
-            return Err(Error::new(ErrorKind::Corrupt, words)
-                .next("bring the lost disk back, or restore these sectors from a backup")
-                .at(&self.name));
+            )
+            .next("bring the lost disk back, or restore these sectors from a backup")
+            .at(&self.name));
         }
         for (n, _) in is_new.iter().enumerate().filter(|(_, new)| !**new) {
             let at = n * SECTOR_BYTES as usize;

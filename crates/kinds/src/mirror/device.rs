@@ -13,9 +13,9 @@ use block::control::{Cause, Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    Below, Buf, ByteRange, Child, Copies, Deadline, Device, Done, Env, Error, ErrorKind, Event,
-    Fan, FlushFault, Guard, Handover, Health, Info, Locked, Lower, MemberState as State, Mode, Op,
-    RangeLock, Report, Request, Result, TaskGroup, Throttle, What,
+    Below, Buf, ByteRange, Child, Copies, Deadline, Device, Done, Env, Error, Event, Fan,
+    FlushFault, Guard, Handover, Health, Info, Locked, Lower, MemberState as State, Mode, Op,
+    RangeLock, Report, Request, Result, TaskGroup, Throttle, What, bail, error,
 };
 
 use super::MEMBERS_MAX;
@@ -411,15 +411,12 @@ impl Inner {
     }
 
     pub(super) fn nobody(&self) -> Error {
-        Error::new(ErrorKind::Faulted, "no member is in sync").at(&self.name)
+        error!(Faulted, "no member is in sync").at(&self.name)
     }
 
     pub fn no_answer(&self, index: usize) -> Error {
-        Error::new(
-            ErrorKind::TimedOut,
-            format!("the member did not answer within {:?}", self.deadline.limit()),
-        )
-        .at(self.members[index].lower.name())
+        error!(TimedOut, "the member did not answer within {:?}", self.deadline.limit())
+            .at(self.members[index].lower.name())
     }
 
     fn report(&self) -> Report {
@@ -477,13 +474,11 @@ impl Inner {
     pub fn find(&self, name: &str) -> Result<usize> {
         self.members.iter().position(|member| member.lower.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.members.iter().map(|member| member.lower.name()).collect();
-            Error::new(
-                ErrorKind::NotFound,
-                format!(
-                    "mirror {} has no member {name:?}; its members: {}",
-                    self.name,
-                    names.join(", ")
-                ),
+            error!(
+                NotFound,
+                "mirror {} has no member {name:?}; its members: {}",
+                self.name,
+                names.join(", ")
             )
         })
     }
@@ -491,14 +486,12 @@ impl Inner {
     fn fail(&self, name: &str) -> Result<()> {
         let index = self.find(name)?;
         if self.in_sync().all(|n| n == index) {
-            return Err(Error::new(
-                ErrorKind::InUse,
-                format!(
-                    "{name} is the last member of mirror {} in sync, and cannot be failed. Next: resync \
-                     another member first",
-                    self.name
-                ),
-            ));
+            bail!(
+                InUse,
+                "{name} is the last member of mirror {} in sync, and cannot be failed. Next: \
+                 resync another member first",
+                self.name
+            );
         }
         self.leave_out(index, State::Failed, Cause::Command, "failed by a command");
         Ok(())

@@ -129,8 +129,8 @@ const REGION: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "unit of a resync, copied as a whole if members may differ there: a power of two; 1MiB if not \
-        set, or more for a large mirror",
+    help: "unit of a resync, copied as a whole if members may differ there: a power of two; 1MiB \
+           if not set, or more for a large mirror",
 };
 
 const CLEAR_DELAY: OptionSpec = OptionSpec {
@@ -139,8 +139,7 @@ const CLEAR_DELAY: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "time without writes after which a region counts as clean after a crash; \
-           5s if not set",
+    help: "time without writes after which a region counts as clean after a crash; 5s if not set",
 };
 
 /// Most members of one mirror.
@@ -182,8 +181,8 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     if !newly_made && !labelled && given.text(&TRUST).is_none() {
         let names: Vec<_> = given.lowers.iter().map(|lower| format!("{:?}", lower.name)).collect();
         let fault = format!(
-            "cannot tell whether these members are identical: they were used before without labels; \
-             choose the member whose bytes count: trust = {}",
+            "cannot tell whether these members are identical: they were used before without \
+             labels; choose the member whose bytes count: trust = {}",
             names.join(" or ")
         );
         return Err(vec![Fault::new("on", fault)]);
@@ -200,8 +199,8 @@ fn regions(given: &DeviceConfig, info: &Info) -> Result<Regions, String> {
     let least = Regions::smallest(size, members).max(u64::from(info.block_size));
     if bytes < least {
         return Err(format!(
-            "a region of {bytes} bytes is too small; a mirror of {size} bytes with {members} members \
-             needs at least {least}"
+            "a region of {bytes} bytes is too small; a mirror of {size} bytes with {members} \
+             members needs at least {least}"
         ));
     }
     Regions::new(size, bytes)

@@ -2,7 +2,7 @@
 //! to which member, and when the mirror must not open. The code is pure: it does no I/O.
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, ErrorKind, Found, Reason, Result};
+use block::{ByteRange, Error, Found, Reason, Result, error};
 
 use super::record::{Generation, Known, MemberState, Record};
 use super::regions::{Bitmap, Regions};
@@ -89,8 +89,7 @@ impl Members<'_> {
         let record = |(name, found): (&&str, &&Found)| {
             let Some(state) = &found.state else { return Ok(None) };
             Record::decode(&state.bytes).map(Some).map_err(|why| {
-                let words = format!("the mirror's record in the label of {name} is damaged: {why}");
-                Error::new(ErrorKind::Corrupt, words)
+                error!(Corrupt, "the mirror's record in the label of {name} is damaged: {why}")
             })
         };
         self.names.iter().zip(&self.found).map(record).collect()
@@ -126,21 +125,20 @@ impl Members<'_> {
             let name = self.names[trusted];
             let absent = (0..self.names.len()).find(|n| !self.found[*n].present);
             return match absent {
-                _ if !self.found[trusted].present => {
-                    let words = format!(
-                        "trust = {name} selects the authoritative member, but member {name} is absent"
-                    );
-                    Err(Error::because(Reason::MirrorMemberMissing, words)
-                        .next("bring the member back, or trust a member that is present"))
-                }
+                _ if !self.found[trusted].present => Err(error!(
+                    Reason::MirrorMemberMissing,
+                    "trust = {name} selects the authoritative member, but member {name} is absent"
+                )
+                .next("bring the member back, or trust a member that is present")),
                 Some(absent) if !self.trusted_now && !seeded::on(Bug::TrustOverLabels) => {
                     let absent = self.names[absent];
-                    let words = format!(
+                    Err(error!(
+                        Reason::MirrorMemberMissing,
                         "member {absent} is absent, and may have writes that {name} missed"
-                    );
-                    Err(Error::because(Reason::MirrorMemberMissing, words).next(format!(
-                        "bring the absent member back; or cairn import --trust {name}, and those writes \
-                         are lost"
+                    )
+                    .next(format!(
+                        "bring the absent member back; or cairn import --trust {name}, and those \
+                         writes are lost"
                     )))
                 }
                 _ => Ok(trusted),
@@ -152,8 +150,8 @@ impl Members<'_> {
             // Blank members have no bytes that could count.
             (Some(only), None) if self.found[only].present => Ok(only),
             _ => {
-                let words = "cannot tell whether these members are identical: they were used before without a state \
-                             of the mirror";
+                let words = "cannot tell whether these members are identical: they were used \
+                             before without a state of the mirror";
                 let members = self.names.join(" or ");
                 Err(Error::because(Reason::MirrorUnknown, words)
                     .next(format!("choose the member whose bytes count: trust = {members}")))
@@ -245,12 +243,12 @@ impl Members<'_> {
     }
 
     fn apart(&self, other: usize) -> Error {
-        let words = format!(
+        error!(
+            Reason::MirrorSplitBrain,
             "split brain: {} and the other members were written independently of each other",
             self.names[other]
-        );
-        Error::because(Reason::MirrorSplitBrain, words)
-            .next(format!("{TRUST}; writes that only the other members have are lost"))
+        )
+        .next(format!("{TRUST}; writes that only the other members have are lost"))
     }
 
     /// Returns the trusted member if the labels do not decide which member has the right bytes; `None` if the labels
@@ -309,8 +307,8 @@ impl Members<'_> {
             let words = format!(
                 "no member with every write is present; members that had every write: {had}"
             );
-            let next = "bring one of those members back; or cairn import --trust MEMBER, and the writes \
-                that MEMBER missed are lost";
+            let next = "bring one of those members back; or cairn import --trust MEMBER, and the \
+                        writes that MEMBER missed are lost";
             return Some(Error::because(Reason::MirrorNoCurrentMember, words).next(next));
         }
         if gone.is_empty() || self.may_degrade {
@@ -464,8 +462,8 @@ impl Members<'_> {
 }
 
 fn flush_failed() -> Error {
-    let words = "a flush failed on every member before the mirror was closed, so writes before that \
-        flush may be lost";
+    let words = "a flush failed on every member before the mirror was closed, so writes before \
+                 that flush may be lost";
     Error::because(Reason::MirrorFlushFailed, words)
         .next(format!("{TRUST}, to accept the bytes of MEMBER"))
 }

@@ -6,7 +6,7 @@ use block::control::Cause;
 use block::seeded::{self, Bug};
 use block::{
     Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Locked, MemberState as State, Mode, Op,
-    Progress, Result, STEP_BYTES_MAX, What,
+    Progress, Result, STEP_BYTES_MAX, What, error,
 };
 
 use super::device::Inner;
@@ -188,8 +188,8 @@ impl Inner {
             State::Stale | State::Failed | State::Spare if member.late() > 0 => {
                 let late = member.late();
                 let words = format!(
-                    "member {name} has {late} unanswered requests; a late write would overwrite the \
-                     resynced bytes"
+                    "member {name} has {late} unanswered requests; a late write would overwrite \
+                     the resynced bytes"
                 );
                 in_use(words).next("wait until the disk answers, or restart the server")
             }
@@ -203,14 +203,14 @@ impl Inner {
         let is_late = |n: &usize| self.members[*n].late() > 0;
         let Some(source) = self.in_sync().find(is_late) else { return Ok(()) };
         let source = &self.members[source];
-        let words = format!(
-            "member {} is in sync but has {} unanswered requests; a late write would make a copy of \
-             that member differ",
+        Err(error!(
+            InUse,
+            "member {} is in sync but has {} unanswered requests; a late write would make a copy \
+             of that member differ",
             source.lower.name(),
             source.late()
-        );
-        Err(Error::new(ErrorKind::InUse, words)
-            .next("wait until the disk answers, or restart the server"))
+        )
+        .next("wait until the disk answers, or restart the server"))
     }
 
     /// Begins the resync of a spare after a member has failed, if the mirror has a spare.
@@ -327,8 +327,7 @@ impl Inner {
     /// Reads a range from the first member in sync that can read it and is not in `tried`.
     async fn read_any(&self, range: ByteRange, room: Buf, mut tried: Copies) -> Result<Buf> {
         let mut room = Some(room);
-        let mut failed =
-            Error::new(ErrorKind::Faulted, "no other member is in sync").at(&self.name);
+        let mut failed = error!(Faulted, "no other member is in sync").at(&self.name);
         while let Some(source) = self.next_in_sync(tried) {
             let buf = match room.take() {
                 Some(room) => room,

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use block::control::Cause;
 use block::{
-    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, Mode, Op, Progress, Result, Scrub,
-    What,
+    BUF_ALIGN, Buf, ByteRange, Copies, Locked, Mode, Op, Progress, Result, Scrub, What, bail,
 };
 
 use super::device::Inner;
@@ -90,8 +89,7 @@ impl Inner {
     /// `InUse` if a scrub of the mirror is running.
     pub fn scrub(self: &Rc<Self>) -> Result<()> {
         if self.scrubbing.at.get().is_some() {
-            let words = format!("a scrub of {} is running already", self.name);
-            return Err(Error::new(ErrorKind::InUse, words));
+            bail!(InUse, "a scrub of {} is running already", self.name);
         }
         self.begin_scrub(0);
         Ok(())
@@ -162,8 +160,8 @@ impl Inner {
         }
         let (mismatches, unreadable) = (scrubbing.mismatches.get(), scrubbing.unreadable.get());
         let words = format!(
-            "{}; since the mirror opened: {mismatches} blocks differed, {unreadable} ranges could not \
-             be read",
+            "{}; since the mirror opened: {mismatches} blocks differed, {unreadable} ranges could \
+             not be read",
             if stopped { "stopped" } else { "complete" }
         );
         self.emit(What::ScrubEnded, None, words);

@@ -1,6 +1,6 @@
 //! Looks up blocks of a remap device, maps them to data blocks of its lower, and frees data blocks.
 
-use block::{Buf, ByteRange, Error, ErrorKind, Mode, Mono, Op, Result};
+use block::{Buf, ByteRange, Error, ErrorKind, Mode, Mono, Op, Result, error};
 use meta::alloc::{Mapping, Places};
 use meta::vault::{Data, Transaction};
 
@@ -126,8 +126,7 @@ impl Inner {
     }
 
     pub fn lost(&self, range: ByteRange) -> Error {
-        let words = format!("a disk lost {range} in a crash");
-        Error::new(ErrorKind::Corrupt, words)
+        error!(Corrupt, "a disk lost {range} in a crash")
             .next(format!("write or discard the whole block of {} bytes", self.layout.block_bytes))
             .at(&self.name)
     }
@@ -308,12 +307,14 @@ impl Inner {
     }
 
     fn full(&self, map: &Map) -> Error {
-        let words = format!(
+        error!(
+            NoSpace,
             "all {} physical blocks of {} bytes are in use",
             map.blocks.places(),
             self.layout.block_bytes
-        );
-        Error::new(ErrorKind::NoSpace, words).next("discard unused bytes").at(&self.name)
+        )
+        .next("discard unused bytes")
+        .at(&self.name)
     }
 
     /// Writes the payload of `op` for a run of newly mapped blocks to their data blocks, with zeros around the payload.

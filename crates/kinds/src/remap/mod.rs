@@ -35,7 +35,7 @@ use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::job::Job;
 use block::units::write_size;
-use block::{Env, Error, ErrorKind, Info, Lower, Needs, Result, StateStore};
+use block::{Env, Error, ErrorKind, Info, Lower, Needs, Result, StateStore, bail};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
     MakerArgs, OptionSpec, Plan, Scope, ValueType,
@@ -94,8 +94,8 @@ const POLICY: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "search for a free physical block: from the front, from the last one allocated, or near that \
-        one; first-free if not set",
+    help: "search for a free physical block: from the front, from the last one allocated, or near \
+           that one; first-free if not set",
 };
 
 const META: OptionSpec = OptionSpec {
@@ -201,8 +201,8 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     let mut fault = |option, words: String| faults.push(Fault::new(option, words));
     for lower in given.lowers.iter().filter(|lower| !lower.labelled) {
         let words = format!(
-            "{:?} is on a raw disk, but a remap device keeps its state in labels; set label = true on \
-             the disks",
+            "{:?} is on a raw disk, but a remap device keeps its state in labels; set label = true \
+             on the disks",
             lower.name
         );
         fault("on", words);
@@ -296,11 +296,11 @@ async fn open(
     let (layout, vault_bytes) = Layout::new(block, blocks, data.info(), ports.apart());
     if block > u64::from(data.info().max_transfer) {
         let most = data.info().max_transfer;
-        let words = format!(
+        bail!(
+            Limit,
             "block {block} is too large: {:?} accepts at most {most} bytes in one request",
             data.name()
         );
-        return Err(Error::new(ErrorKind::Limit, words));
     }
     let info = info(&layout, data.info(), meta.info());
     let opening = Opening {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block::units::write_size;
-use block::{Env, Error, ErrorKind, Found, Lower, Result, StateStore};
+use block::{Env, ErrorKind, Found, Lower, Result, StateStore, bail, error};
 use meta::Uuid;
 use meta::alloc::{Allocator, Policy};
 use meta::vault::{Options, Shape, Vault};
@@ -65,29 +65,27 @@ impl Opening {
         let states = found.iter().filter_map(|found| found.state.as_ref());
         let Some(state) = states.max_by_key(|state| state.sequence) else {
             return match found.iter().find(|found| !found.fresh) {
-                None if self.read_only => Err(Error::new(
-                    ErrorKind::ReadOnly,
-                    "the disks below are new and read-only, so no map can be made",
-                )),
+                None if self.read_only => {
+                    let words = "the disks below are new and read-only, so no map can be made";
+                    Err(error!(ReadOnly, "{words}"))
+                }
                 None => Ok(None),
-                Some(found) if !found.present => Err(Error::new(
-                    ErrorKind::NotFound,
-                    "the disk with the state of the remap device is absent",
-                )),
-                Some(_) => Err(Error::new(
-                    ErrorKind::NotFound,
-                    "the disks below have no map of blocks, but are not new: the bytes on these disks \
-                     were not written through this remap device",
-                )
-                .next("label the disks anew with --wipe, if all bytes on the disks may be lost")),
+                Some(found) if !found.present => {
+                    Err(error!(NotFound, "the disk with the state of the remap device is absent"))
+                }
+                Some(_) => {
+                    let error = error!(
+                        NotFound,
+                        "the disks below have no map of blocks, but are not new: the bytes on \
+                         these disks were not written through this remap device"
+                    );
+                    let next = "label the disks anew with --wipe, if all their bytes may be lost";
+                    Err(error.next(next))
+                }
             };
         };
-        let wrong = |why| {
-            Error::new(
-                ErrorKind::Corrupt,
-                format!("the state of the remap device in the label is damaged: {why}"),
-            )
-        };
+        let wrong =
+            |why| error!(Corrupt, "the state of the remap device in the label is damaged: {why}");
         let record = Record::decode(&state.bytes).map_err(wrong)?;
         check(&record.layout, wanted, self.data.info().size)?;
         Ok(Some(record))
@@ -139,12 +137,12 @@ impl Opening {
     pub async fn open(&self, uuid: Uuid, access: Access) -> Result<Map> {
         let vault = self.vault(uuid, access).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
-                let words = format!(
+                error!(
+                    Corrupt,
                     "the map of blocks is missing on {}, although the labels record the map. Next: \
                      bring back the disk with the map",
                     self.meta.name()
-                );
-                Error::new(ErrorKind::Corrupt, words)
+                )
             }
             _ => error,
         })?;
@@ -169,11 +167,12 @@ impl Opening {
 fn check(made: &Layout, wanted: &Layout, data_bytes: u64) -> Result<()> {
     let differs = |option: &str, was: u64, is: u64| {
         let was = write_size(was);
-        let words = format!(
+        Err(error!(
+            Invalid,
             "the remap device was made with {option} = \"{was}\", but the spec has {}",
             write_size(is)
-        );
-        Err(Error::new(ErrorKind::Invalid, words).next(format!("set {option} = \"{was}\"")))
+        )
+        .next(format!("set {option} = \"{was}\"")))
     };
     if made.block_bytes != wanted.block_bytes {
         return differs("block", made.block_bytes, wanted.block_bytes);
@@ -186,15 +185,14 @@ fn check(made: &Layout, wanted: &Layout, data_bytes: u64) -> Result<()> {
             0 => ("on a second device", "name the second device in \"meta\""),
             _ => ("in front of the blocks", "remove \"meta\""),
         };
-        let words = format!("the remap device was made with the map {was}");
-        return Err(Error::new(ErrorKind::Invalid, words).next(next));
+        return Err(error!(Invalid, "the remap device was made with the map {was}").next(next));
     }
     let end = made.places(made.places - 1, 1).end();
     if end > data_bytes {
-        let words = format!(
+        bail!(
+            Invalid,
             "the physical blocks end at byte {end}, but the lower device has only {data_bytes} bytes"
         );
-        return Err(Error::new(ErrorKind::Invalid, words));
     }
     Ok(())
 }

@@ -15,8 +15,7 @@ use block::env::{
     StorageNow, Ticket, Tickets, TimerId,
 };
 use block::{
-    Buf, BufPool, ByteRange, Done, Env, Error, ErrorKind, Extent, Lower, Mono, OneShot, Op, Report,
-    Result,
+    Buf, BufPool, ByteRange, Done, Env, Extent, Lower, Mono, OneShot, Op, Report, Result, error,
 };
 use engine::{Engine, NodeId};
 use graph::Graph;
@@ -206,7 +205,7 @@ impl block::env::World for Inner {
     fn probe(&self, open: &Open) -> Result<StorageFacts> {
         let there = self.files.borrow().get(&open.path).map(|file| file.bytes.borrow().len());
         let size = there.map(|size| size as u64).or(open.create);
-        let missing = || Error::new(ErrorKind::NotFound, format!("{:?} is not there", open.path));
+        let missing = || error!(NotFound, "{:?} is not there", open.path);
         Ok(facts(open, size.ok_or_else(missing)?, there.is_none()))
     }
 
@@ -269,7 +268,7 @@ impl Opened {
                 (Some(into), Ok(0))
             }
             DiskIo::Write { data, .. } if self.file.broken.get() => {
-                (Some(data), Err(Error::new(ErrorKind::NoSpace, "the disk is full")))
+                (Some(data), Err(error!(NoSpace, "the disk is full")))
             }
             DiskIo::Write { offset, data, .. } => {
                 assert!(offset % 512 == 0 && data.len() % 512 == 0, "{} at {offset}", data.len());
@@ -302,7 +301,7 @@ impl Storage for Opened {
     }
 
     fn extents(&self, _: ByteRange, _: usize) -> Result<Vec<Extent>> {
-        Err(Error::new(ErrorKind::Unsupported, "nobody asks"))
+        Err(error!(Unsupported, "nobody asks"))
     }
 }
 

@@ -24,7 +24,7 @@ mod writer;
 use std::rc::Rc;
 
 use block::env::{CacheMode, Open};
-use block::{Env, Error, ErrorKind, Hooks, Mono, Op, Push, Report, Request, Result};
+use block::{Env, Hooks, Mono, Op, Push, Report, Request, Result, bail};
 use kind::{
     Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, MakerArgs, OptionSpec, Plan, Scope,
     ValueType,
@@ -73,8 +73,8 @@ const QUEUE: OptionSpec = OptionSpec {
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,
-    help: "requests that may wait in memory to be recorded; further ones are counted but not recorded; \
-        65536 if not set",
+    help: "requests that may wait in memory to be recorded; further ones are counted but not \
+           recorded; 65536 if not set",
 };
 
 const SIZE_DEFAULT: u64 = 1 << 30;
@@ -97,9 +97,7 @@ fn make(making: MakerArgs<'_>) -> Result<Rc<dyn Hooks>> {
     })?;
     if storage.facts().size < BLOCK_BYTES {
         let size = storage.facts().size;
-        let words =
-            format!("trace file {path} has {size} bytes; at least {BLOCK_BYTES} are needed");
-        return Err(Error::new(ErrorKind::Invalid, words));
+        bail!(Invalid, "trace file {path} has {size} bytes; at least {BLOCK_BYTES} are needed");
     }
     let queue = Rc::new(Queue::new(given.integer(&QUEUE).unwrap_or(QUEUE_DEFAULT) as usize));
     let writer = Writer::new(env, path, storage, queue.clone())?;

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind as IoErrorKind, Read};
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result, error};
 
 use super::entry::{Entry, Header, SLOT_BYTES, Slot};
 
@@ -24,9 +24,7 @@ impl<R: Read> Reader<R> {
         let mut reader = Self { from, next: 0, ended: false };
         let slot = reader.slot()?;
         let header = Header::parse(&slot.unwrap_or([0; SLOT_BYTES]));
-        header.map_err(|why| {
-            Error::new(ErrorKind::Corrupt, format!("the file is not a trace: {why}"))
-        })?;
+        header.map_err(|why| error!(Corrupt, "the file is not a trace: {why}"))?;
         Ok(reader)
     }
 
@@ -44,8 +42,7 @@ impl<R: Read> Reader<R> {
     fn entry(&mut self) -> Result<Option<Entry>> {
         let at = self.next;
         let Some(slot) = self.slot()? else { return Ok(None) };
-        Entry::parse(&slot)
-            .map_err(|why| Error::new(ErrorKind::Corrupt, format!("slot {at} of the trace: {why}")))
+        Entry::parse(&slot).map_err(|why| error!(Corrupt, "slot {at} of the trace: {why}"))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Op, OpKind, Result};
+use block::{Buf, ByteRange, Child, Env, ErrorKind, Lower, Op, OpKind, Result, error};
 
 use super::entry::Record;
 
@@ -96,8 +96,8 @@ impl Flights {
     }
 
     async fn buf(&mut self, range: ByteRange, env: &Env) -> Result<Buf> {
-        let len = usize::try_from(range.len())
-            .map_err(|_| Error::new(ErrorKind::Limit, format!("a buffer for {range}")))?;
+        let len =
+            usize::try_from(range.len()).map_err(|_| error!(Limit, "a buffer for {range}"))?;
         loop {
             match env.buf(len) {
                 Err(error) if error.kind() == ErrorKind::Limit && !self.0.is_empty() => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use block::env::{DiskIo, Storage};
 use block::units::format_size;
-use block::{Buf, Env, Error, ErrorKind, Result};
+use block::{Buf, Env, Result, bail, error};
 
 use super::entry::{Entry, Header, SLOT_BYTES, Slot};
 use super::queue::Queue;
@@ -83,11 +83,10 @@ impl Writer {
     async fn find_end(&mut self) -> Result<()> {
         self.load(0).await?;
         Header::parse(&self.slot(0)).map_err(|why| {
-            let words = format!(
-                "{} exists and is not a trace file, so the file is not changed: {why}",
-                self.path
-            );
-            Error::new(ErrorKind::InUse, words)
+            error!(
+                InUse,
+                "{} exists and is not a trace file, so the file is not changed: {why}", self.path
+            )
         })?;
         let (mut begun, mut blank) = (0, self.blocks());
         while blank - begun > 1 {
@@ -130,8 +129,7 @@ impl Writer {
     async fn put(&mut self, slot: &Slot) -> Result<()> {
         if self.number == self.blocks() {
             let size = format_size(self.storage.facts().size);
-            let words = format!("trace file {} is full at its size of {size}", self.path);
-            return Err(Error::new(ErrorKind::NoSpace, words));
+            bail!(NoSpace, "trace file {} is full at its size of {size}", self.path);
         }
         let from = self.used * SLOT_BYTES;
         self.block.write()[from..from + SLOT_BYTES].copy_from_slice(slot);

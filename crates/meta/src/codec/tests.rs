@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Past;
+use block::ErrorKind;
 
 fn sample() -> Label {
     let cell = Cell { sequence: 9, bytes: vec![1, 2, 3] };

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use block::{Error, ErrorKind, Result};
+use block::{Result, bail};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::entry::{Entry, ObjectKind};
@@ -41,12 +41,10 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         let entry = super::transaction::of_kind(entry, ObjectKind::Array)?;
         if entry.record_bytes as usize != size_of::<T>() {
             let (is, should) = (entry.record_bytes, size_of::<T>());
-            let words = format!("{entry} has records of {is} bytes, not {should}");
-            return Err(Error::new(ErrorKind::Invalid, words));
+            bail!(Invalid, "{entry} has records of {is} bytes, not {should}");
         }
         if index >= entry.length {
-            let words = format!("record {index} is beyond the {} records of {entry}", entry.length);
-            return Err(Error::new(ErrorKind::OutOfRange, words));
+            bail!(OutOfRange, "record {index} is beyond the {} records of {entry}", entry.length);
         }
         Ok(entry)
     }

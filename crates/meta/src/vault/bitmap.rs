@@ -1,6 +1,6 @@
 //! Bitmap objects of a vault.
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, error};
 
 use super::entry::ObjectKind;
 use super::page::CONTENT_BYTES;
@@ -109,11 +109,11 @@ impl Bitmap {
         let entry = transaction.expect(self.id, ObjectKind::Bitmap)?;
         check(&entry, first.saturating_add(count))?;
         let count = u32::try_from(count).map_err(|_| {
-            let words = format!(
+            error!(
+                Limit,
                 "one change sets {count} bits; {} are possible: split the change",
                 u32::MAX
-            );
-            Error::new(ErrorKind::Limit, words)
+            )
         })?;
         transaction.change(self.id.0, first, Verb::Bits(count, value));
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use block::{Error, ErrorKind, Result};
+use block::{Result, bail};
 
 use super::entry::ObjectKind;
 use super::record::Verb;
@@ -60,8 +60,7 @@ impl<T: Codec> Cell<T> {
         self.vault.0.read(&entry, 0, &mut length).await?;
         let length = u32::from_le_bytes(length);
         if u64::from(length) > entry.length {
-            let words = format!("{entry} has a state of {length} bytes; {} fit", entry.length);
-            return Err(Error::new(ErrorKind::Corrupt, words));
+            bail!(Corrupt, "{entry} has a state of {length} bytes; {} fit", entry.length);
         }
         let mut bytes = vec![0; length as usize];
         self.vault.0.read(&entry, CELL_HEADER_BYTES, &mut bytes).await?;
@@ -76,9 +75,7 @@ impl<T: Codec> Cell<T> {
         let entry = transaction.expect(self.id, ObjectKind::Cell)?;
         let bytes = state.encode();
         if bytes.len() as u64 > entry.length {
-            let words =
-                format!("a state of {} bytes for {entry}; {} fit", bytes.len(), entry.length);
-            return Err(Error::new(ErrorKind::Limit, words));
+            bail!(Limit, "a state of {} bytes for {entry}; {} fit", bytes.len(), entry.length);
         }
         let mut whole = (bytes.len() as u32).to_le_bytes().to_vec();
         whole.extend_from_slice(&bytes);

@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, ErrorKind, Mono, Mutex, OneShot, Result};
+use block::{ByteRange, Mono, Mutex, OneShot, Result, bail};
 
 use super::geometry::PageNumber;
 use super::record::{self, Change, Head, RECORD_HEADER_BYTES, Verb};
@@ -149,8 +149,7 @@ impl Vault {
         for change in &changes {
             let entry = inner.entry(change.object)?;
             if !entry.advisory || !change.verb.is_of_object() {
-                let words = format!("{entry} is not advisory: its changes need a commit");
-                return Err(Error::new(ErrorKind::Invalid, words));
+                bail!(Invalid, "{entry} is not advisory: its changes need a commit");
             }
         }
         let mut lazy = inner.commits.lazy.borrow_mut();
@@ -186,21 +185,21 @@ impl Inner {
     async fn admit(&self, transaction: &Transaction) -> Result<Pages> {
         let most = self.replicas.geometry.record_bytes_max() as usize / 2 - RECORD_HEADER_BYTES;
         if transaction.changes.len() > most {
-            let words = format!(
+            bail!(
+                Limit,
                 "a transaction of {} bytes; the log of the vault takes {most}: split the transaction",
                 transaction.changes.len()
             );
-            return Err(Error::new(ErrorKind::Limit, words));
         }
         let wanted = transaction.pages()?;
         let dirty_max = self.tree.cache.borrow().dirty_max();
         let most = TRANSACTION_PAGES_MAX.min(dirty_max);
         if wanted.len() > most {
-            let words = format!(
+            bail!(
+                Limit,
                 "a transaction changes {} pages; at most {most} are possible: split the transaction",
                 wanted.len()
             );
-            return Err(Error::new(ErrorKind::Limit, words));
         }
         let mut pages = self.reserve(wanted.len(), dirty_max).await?;
         for (number, owner) in wanted {

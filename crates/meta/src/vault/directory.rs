@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result, bail, error};
 
 use super::entry::{DIRECTORY, ENTRY_BYTES, Entry, ObjectKind, RUNS_MAX, Run, Slot};
 use super::geometry::Geometry;
@@ -131,19 +131,15 @@ impl Directory {
         let Spec { owner, role, kind, advisory, record_bytes, length } = spec.clone();
         let record = if kind == ObjectKind::Array { 1..=CONTENT_BYTES as u32 } else { 0..=0 };
         if length == 0 || length > COUNT_MAX || !record.contains(&record_bytes) {
-            let words =
-                format!("a {kind:?} of {length} records of {record_bytes} bytes is impossible");
-            return Err(Error::new(ErrorKind::Invalid, words));
+            bail!(Invalid, "a {kind:?} of {length} records of {record_bytes} bytes is impossible");
         }
         let name = (owner.clone(), role);
         if self.roles.contains_key(&name) || self.held_roles.contains(&name) {
-            let words = format!("the vault has an object of {owner:?} with role {role} already");
-            return Err(Error::new(ErrorKind::InUse, words));
+            bail!(InUse, "the vault has an object of {owner:?} with role {role} already");
         }
         let open = |slot: &usize| self.slots[*slot].is_none() && !self.held_slots.contains(slot);
         let slot = (0..self.slots.len()).find(open).ok_or_else(|| {
-            let words = format!("the vault has its maximum of {} objects", self.slots.len());
-            Error::new(ErrorKind::Limit, words)
+            error!(Limit, "the vault has its maximum of {} objects", self.slots.len())
         })?;
         let taken = self.take(kind.pages(record_bytes, length), RUNS_MAX)?;
         let number = self.next;
@@ -161,8 +157,7 @@ impl Directory {
         let (slot, old) = self.hold(number)?;
         let more = (|| {
             if length <= old.length || length > COUNT_MAX {
-                let words = format!("{old} cannot grow from length {} to {length}", old.length);
-                return Err(Error::new(ErrorKind::Invalid, words));
+                bail!(Invalid, "{old} cannot grow from length {} to {length}", old.length);
             }
             let more = old.kind.pages(old.record_bytes, length) - old.pages();
             self.take(more, RUNS_MAX - old.runs.len())
@@ -180,8 +175,7 @@ impl Directory {
     pub fn hold(&mut self, number: u64) -> Result<(usize, Rc<Entry>)> {
         let (slot, entry) = self.objects.get(&number).cloned().ok_or_else(|| missing(number))?;
         if !self.held_objects.insert(number) {
-            let words = format!("{entry} is being changed by another transaction");
-            return Err(Error::new(ErrorKind::InUse, words));
+            bail!(InUse, "{entry} is being changed by another transaction");
         }
         Ok((slot, entry))
     }
@@ -258,12 +252,13 @@ impl Directory {
         let mut end = 0;
         for (run, number) in runs {
             if u64::from(run.first) < end || run.end() > self.pages {
-                let words = format!(
-                    "object {number} has {} pages from page {} on; another object has one of them, or \
-                     the vault ends before",
-                    run.pages, run.first
+                bail!(
+                    Corrupt,
+                    "object {number} has {} pages from page {} on; another object has one of them, \
+                     or the vault ends before",
+                    run.pages,
+                    run.first
                 );
-                return Err(Error::new(ErrorKind::Corrupt, words));
             }
             self.note_free(end, run.first.into());
             end = run.end();
@@ -272,10 +267,7 @@ impl Directory {
         self.counted = true;
         let names = self.objects.len() == self.roles.len();
         names.then_some(()).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Corrupt,
-                "the vault holds two objects of one device with the same role",
-            )
+            error!(Corrupt, "the vault holds two objects of one device with the same role")
         })
     }
 
@@ -303,12 +295,12 @@ impl Directory {
         };
         let room: u64 = chosen.iter().map(|(_, pages)| u64::from(*pages)).sum();
         if room < pages || runs_max == 0 {
-            let words = format!(
+            bail!(
+                NoSpace,
                 "the object needs {pages} more pages; the vault has {} free ones, {room} of them in \
                  the {RUNS_MAX} runs that an object may have; delete objects, or make a larger vault",
                 self.free_pages()
             );
-            return Err(Error::new(ErrorKind::NoSpace, words));
         }
         let mut left = pages;
         let mut taken = Vec::new();
@@ -346,7 +338,7 @@ impl Directory {
 
 /// Returns the error that the vault has no object with this number.
 pub(super) fn missing(number: u64) -> Error {
-    Error::new(ErrorKind::NotFound, format!("the vault has no object {number}"))
+    error!(NotFound, "the vault has no object {number}")
 }
 
 /// Merges each run with the next one, if the pages of the next run follow directly.
@@ -363,6 +355,8 @@ fn merged(runs: impl Iterator<Item = Run>) -> Vec<Run> {
 
 #[cfg(test)]
 mod tests {
+    use block::ErrorKind;
+
     use super::*;
 
     fn spec(role: u32, pages: u64) -> Spec {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use block::{Error, ErrorKind};
+use block::{Error, bail};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -164,10 +164,10 @@ impl Entry {
     /// `Invalid` for an empty or too long name, or one with a NUL byte.
     pub fn check_owner(owner: &str) -> Result<(), Error> {
         if owner.is_empty() || owner.len() > NAME_BYTES_MAX || owner.contains('\0') {
-            let words = format!(
+            bail!(
+                Invalid,
                 "the owner {owner:?} needs a name of 1 to {NAME_BYTES_MAX} bytes without NUL"
             );
-            return Err(Error::new(ErrorKind::Invalid, words));
         }
         Ok(())
     }

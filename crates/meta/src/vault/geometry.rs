@@ -100,8 +100,8 @@ impl Geometry {
             || !log_bytes.is_multiple_of(PAGE_BYTES as u64)
         {
             return Err(format!(
-                "the log has {log_bytes} bytes; {LOG_BYTES_MIN} to {LOG_BYTES_MAX} are possible, in \
-                 steps of {PAGE_BYTES}"
+                "the log has {log_bytes} bytes; {LOG_BYTES_MIN} to {LOG_BYTES_MAX} are possible, \
+                 in steps of {PAGE_BYTES}"
             ));
         }
         let least = PAGES_MIN.max(u64::from(directory_pages) + 1);
@@ -113,8 +113,8 @@ impl Geometry {
         }
         if !(least..=PAGES_MAX).contains(&pages) {
             return Err(format!(
-                "the vault has {pages} pages, {directory_pages} of them for the directory; {least} to \
-                 {PAGES_MAX} are possible"
+                "the vault has {pages} pages, {directory_pages} of them for the directory; {least} \
+                 to {PAGES_MAX} are possible"
             ));
         }
         let end = self.end();

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{Error, ErrorKind, Mutex, Result};
+use block::{Error, ErrorKind, Mutex, Result, bail};
 
 use super::entry::{Entry, ObjectKind};
 use super::record::Verb;
@@ -65,8 +65,7 @@ impl Log {
         let [first, next] = ends.map(u64::from_le_bytes);
         let used = next.checked_sub(first);
         if next > COUNT_MAX || used.is_none_or(|used| used > entry.length) {
-            let words = format!("{entry} cannot have entries from {first} to {next}");
-            return Err(Error::new(ErrorKind::Corrupt, words));
+            bail!(Corrupt, "{entry} cannot have entries from {first} to {next}");
         }
         let ends = Rc::new(Cell::new(Ends { first, next }));
         Ok(Self { vault: vault.clone(), id, ends, turn: Mutex::new() })
@@ -94,13 +93,13 @@ impl Log {
         let at = ends.next;
         ends.next += ENTRY_HEADER_BYTES + bytes.len() as u64;
         if ends.next - ends.first > entry.length {
-            let words = format!(
+            bail!(
+                NoSpace,
                 "an entry of {} bytes does not fit in {entry}, of {} bytes with {} in use: trim the log",
                 bytes.len(),
                 entry.length,
                 at - ends.first
             );
-            return Err(Error::new(ErrorKind::NoSpace, words));
         }
         let mut whole = (bytes.len() as u32).to_le_bytes().to_vec();
         whole.extend_from_slice(bytes);
@@ -120,11 +119,12 @@ impl Log {
         let ends = self.turn_of(transaction).await;
         transaction.expect(self.id, ObjectKind::Log)?;
         if !(ends.first..=ends.next).contains(&to) {
-            let words = format!(
+            bail!(
+                OutOfRange,
                 "the log has entries from {} to {}, and cannot be trimmed to {to}",
-                ends.first, ends.next
+                ends.first,
+                ends.next
             );
-            return Err(Error::new(ErrorKind::OutOfRange, words));
         }
         self.set(transaction, Ends { first: to, ..ends });
         Ok(())
@@ -141,8 +141,7 @@ impl Log {
             return Ok(None);
         }
         if !(first..next).contains(&at) {
-            let words = format!("{entry} has entries from {first} to {next}, and none at {at}");
-            return Err(Error::new(ErrorKind::OutOfRange, words));
+            bail!(OutOfRange, "{entry} has entries from {first} to {next}, and none at {at}");
         }
         let mut length = [0; ENTRY_HEADER_BYTES as usize];
         self.read(&entry, at, &mut length).await?;

@@ -48,7 +48,7 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, Mutex, Notify, Result};
+use block::{Env, Error, ErrorKind, Mutex, Notify, Result, bail, error};
 
 use crate::Uuid;
 use commit::Commits;
@@ -180,8 +180,7 @@ impl Vault {
         let entry = self.0.entry(id.0)?;
         let most = self.0.tree.cache.borrow().clean_max() as u64;
         if entry.pages() > most {
-            let words = format!("{entry} has {} pages; the cache holds {most}", entry.pages());
-            return Err(Error::new(ErrorKind::Limit, words));
+            bail!(Limit, "{entry} has {} pages; the cache holds {most}", entry.pages());
         }
         for index in 0..entry.pages() {
             let number = entry.page(index).expect("the index is below the page count");
@@ -229,7 +228,7 @@ impl Vault {
             let _alone = inner.checkpointing.lock().await;
             // During the checkpoint, the timer of an empty record may have started a write.
             if is_idle() || seeded::on(Bug::CloseLeavesRecord) {
-                inner.fail(&Error::new(ErrorKind::Stopped, "closed by its device"));
+                inner.fail(&error!(Stopped, "closed by its device"));
                 return flushed;
             }
         }
@@ -249,7 +248,7 @@ impl Inner {
 
     fn check_writable(&self) -> Result<()> {
         if self.read_only {
-            return Err(Error::new(ErrorKind::ReadOnly, "the vault was opened read-only"));
+            bail!(ReadOnly, "the vault was opened read-only");
         }
         self.failed.borrow().clone().map_or(Ok(()), Err)
     }
@@ -270,8 +269,7 @@ impl Inner {
     /// again.
     async fn look<T>(&self, entry: &Entry, index: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let number = entry.page(index).ok_or_else(|| {
-            let words = format!("page {index} is beyond the {} pages of {entry}", entry.pages());
-            Error::new(ErrorKind::OutOfRange, words)
+            error!(OutOfRange, "page {index} is beyond the {} pages of {entry}", entry.pages())
         })?;
         self.tree.ensure(&self.replicas, number).await?;
         let mut cache = self.tree.cache.borrow_mut();

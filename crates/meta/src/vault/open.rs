@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Error, ErrorKind, Lower, Mutex, Notify, Op, Result};
+use block::{ByteRange, Env, Error, ErrorKind, Lower, Mutex, Notify, Op, Result, bail, error};
 
 use super::checkpoint::WINDOW;
 use super::commit::Commits;
@@ -134,9 +134,7 @@ impl Vault {
             return Err(Error::new(ErrorKind::Invalid, words));
         }
         if shape.objects == 0 || shape.objects > OBJECTS_MAX {
-            let words =
-                format!("{} objects in a vault; 1 to {OBJECTS_MAX} are possible", shape.objects);
-            return Err(Error::new(ErrorKind::Invalid, words));
+            bail!(Invalid, "{} objects in a vault; 1 to {OBJECTS_MAX} are possible", shape.objects);
         }
         lowers.iter().try_for_each(check_disk)?;
         let bytes = lowers.iter().map(|lower| lower.info().size).min().unwrap_or_default();
@@ -273,8 +271,7 @@ fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     if env.pool().reserve(bytes) {
         return Ok(bytes);
     }
-    let words = format!("a vault needs {bytes} bytes of buffers, and the pool has too few free");
-    Err(Error::new(ErrorKind::Limit, words))
+    Err(error!(Limit, "a vault needs {bytes} bytes of buffers, and the pool has too few free"))
 }
 
 /// Fills the first `bytes` bytes of a disk with allocated zeros. So the file system of a sparse file has room for all
@@ -292,8 +289,11 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
         // The allocated space has no use any more. An error of this discard would matter less than the error below.
         let range = ByteRange::new(0, at).expect("zeroed ranges have bytes");
         let _ = lower.call(Op::Discard { range, fua: false }).await;
-        let words = format!("the disk has no room for the {bytes} bytes of a new vault: {error}");
-        return Err(Error::new(ErrorKind::NoSpace, words).next("free some space on the disk"));
+        return Err(error!(
+            NoSpace,
+            "the disk has no room for the {bytes} bytes of a new vault: {error}"
+        )
+        .next("free some space on the disk"));
     }
     Ok(())
 }
@@ -349,13 +349,13 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
         .collect();
     let nobody = (0..lowers.len()).all(|copy| !current(copy) || missing.contains(&copy));
     if nobody || (!missing.is_empty() && !options.may_degrade) {
-        let words = format!(
+        bail!(
+            Degraded,
             "copies {missing:?} of the vault are current and missing: bring {}{}{}",
             if nobody { "one of these copies" } else { "these copies, or open the vault degraded" },
             if trouble.is_empty() { "" } else { "; " },
             trouble.join("; ")
         );
-        return Err(Error::new(ErrorKind::Degraded, words));
     }
     let here = |(copy, (lower, seen)): (usize, (Option<Lower>, Option<AreaContent>))| {
         let counts = current(copy) && seen.is_some();
@@ -374,20 +374,17 @@ fn newest(seen: &[Option<AreaContent>]) -> Option<Superblock> {
 fn check_newest(newest: &Superblock, lowers: &[Option<Lower>], options: &Options) -> Result<()> {
     let is = newest.vault;
     if let Some(should) = options.vault.filter(|should| *should != is) {
-        let words = format!("the disks hold the vault {is}, not {should}");
-        return Err(Error::new(ErrorKind::Invalid, words));
+        bail!(Invalid, "the disks hold the vault {is}, not {should}");
     }
     if newest.copies as usize != lowers.len() {
-        let words =
-            format!("the vault has {} copies; {} disks are named", newest.copies, lowers.len());
-        return Err(Error::new(ErrorKind::Invalid, words));
+        bail!(Invalid, "the vault has {} copies; {} disks are named", newest.copies, lowers.len());
     }
     if newest.unknown_read_only != 0 && !options.read_only {
         let bits = newest.unknown_read_only;
-        let words = format!(
+        bail!(
+            Unsupported,
             "this Cairn can only read a vault with features {bits:#x}: open the vault read-only"
         );
-        return Err(Error::new(ErrorKind::Unsupported, words));
     }
     for lower in lowers.iter().flatten() {
         if lower.info().size < newest.geometry.bytes {
@@ -402,25 +399,27 @@ fn check_newest(newest: &Superblock, lowers: &[Option<Lower>], options: &Options
 /// Checks that the superblock `own` of a copy agrees with the newest superblock of the vault.
 fn check_copy(newest: &Superblock, copy: usize, own: &Superblock) -> Result<()> {
     if own.vault != newest.vault || own.copies != newest.copies || own.copy as usize != copy {
-        let words = format!(
+        bail!(
+            Invalid,
             "the disk for copy {copy} of vault {} holds copy {} of vault {}",
-            newest.vault, own.copy, own.vault
+            newest.vault,
+            own.copy,
+            own.vault
         );
-        return Err(Error::new(ErrorKind::Invalid, words));
     }
     let sent = newest.sent[copy];
     let ahead = own.epoch.number > sent.number;
     if ahead || (own.epoch.number == sent.number && own.epoch.draw != sent.draw) {
-        let words = format!(
+        bail!(
+            Corrupt,
             "split brain: copy {copy} of the vault was written without the other copies: it has \
              epoch {}, and they last sent epoch {}; open the copy alone, or format it again",
-            own.epoch.number, sent.number
+            own.epoch.number,
+            sent.number
         );
-        return Err(Error::new(ErrorKind::Corrupt, words));
     }
     if own.geometry != newest.geometry {
-        let words = format!("copy {copy} of the vault differs in size from the other copies");
-        return Err(Error::new(ErrorKind::Corrupt, words));
+        bail!(Corrupt, "copy {copy} of the vault differs in size from the other copies");
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Resync of a copy of a vault that was left behind.
 
-use block::{ByteRange, Error, ErrorKind, Lower, Op, Result};
+use block::{ByteRange, Lower, Op, Result, error};
 
 use super::geometry::{LOG_START, PageNumber};
 use super::page::PAGE_BYTES;
@@ -24,8 +24,7 @@ impl Vault {
         let lower = (copy < self.copies()).then(|| inner.replicas.lower(copy)).flatten();
         let behind = lower.filter(|_| inner.replicas.copy_state(copy) == CopyState::Behind);
         let lower = behind.cloned().ok_or_else(|| {
-            let words = format!("copy {copy} of the vault is missing, or was not left behind");
-            Error::new(ErrorKind::Invalid, words)
+            error!(Invalid, "copy {copy} of the vault is missing, or was not left behind")
         })?;
         inner.blank(copy, &lower).await?;
         let joined = inner.join(copy, &lower).await;
@@ -87,8 +86,7 @@ impl Inner {
         match self.replicas.copy_state(copy) {
             CopyState::Joining => Ok(()),
             _ => Err(self.replicas.fault(copy).unwrap_or_else(|| {
-                let words = format!("copy {copy} of the vault failed again during its resync");
-                Error::new(ErrorKind::Stopped, words)
+                error!(Stopped, "copy {copy} of the vault failed again during its resync")
             })),
         }
     }

@@ -1,7 +1,7 @@
 //! Replay of the log of a vault after a crash: finds the valid records, and applies their changes.
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, ErrorKind, Lower, Result};
+use block::{ByteRange, ErrorKind, Lower, Result, bail, error};
 
 use super::Inner;
 use super::commit::pieces;
@@ -68,8 +68,7 @@ impl Found {
         let speaks = |(head, _): &&mut (Head, Vec<u8>)| head.changes > 0;
         let Some((head, changes)) = self.records.iter_mut().rfind(speaks) else { return Ok(()) };
         *changes = data::mark_lost(changes, lost).map_err(|words| {
-            let words = format!("record {} of the vault's log: {words}", head.at.number);
-            Error::new(ErrorKind::Corrupt, words)
+            error!(Corrupt, "record {} of the vault's log: {words}", head.at.number)
         })?;
         Ok(())
     }
@@ -129,11 +128,11 @@ pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
         };
         if found.end.number == before {
             let (lost, later) = (found.end.number, latest.at.number);
-            let words = format!(
-                "record {lost} of the vault's log is damaged on every copy; the later record {later} \
-                 is intact"
+            bail!(
+                Corrupt,
+                "record {lost} of the vault's log is damaged on every copy; the later record \
+                 {later} is intact"
             );
-            return Err(Error::new(ErrorKind::Corrupt, words));
         }
     }
 }
@@ -148,12 +147,8 @@ impl Inner {
     pub(super) async fn replay(&self, found: &Found) -> Result<()> {
         for (head, changes) in &found.records {
             let number = head.at.number;
-            let damaged = |words: String| {
-                Error::new(
-                    ErrorKind::Corrupt,
-                    format!("record {number} of the vault's log: {words}"),
-                )
-            };
+            let damaged =
+                |words: String| error!(Corrupt, "record {number} of the vault's log: {words}");
             let changes = record::changes(changes).map_err(damaged)?;
             if changes.len() != head.changes as usize {
                 let words =
@@ -180,10 +175,10 @@ impl Inner {
             return Ok(());
         }
         if self.read_only {
-            let words = format!(
+            bail!(
+                Limit,
                 "the vault's log changes more than {most} pages; the vault needs a larger cache"
             );
-            return Err(Error::new(ErrorKind::Limit, words));
         }
         self.checkpoint(false).await
     }
@@ -195,17 +190,16 @@ impl Inner {
             return Ok(());
         };
         if pieces(change).count() > TRANSACTION_PAGES_MAX {
-            let words = format!("a change covers more than {TRANSACTION_PAGES_MAX} pages");
-            return Err(Error::new(ErrorKind::Corrupt, words));
+            bail!(Corrupt, "a change covers more than {TRANSACTION_PAGES_MAX} pages");
         }
         for piece in pieces(change) {
             let number = entry.page(piece.index).ok_or_else(|| {
-                let words = format!(
+                error!(
+                    Corrupt,
                     "a change to page {} is beyond the {} pages of {entry}",
                     piece.index,
                     entry.pages()
-                );
-                Error::new(ErrorKind::Corrupt, words)
+                )
             })?;
             self.tree.ensure(&self.replicas, number).await?;
             let mut cache = self.tree.cache.borrow_mut();
@@ -233,11 +227,6 @@ impl Inner {
         let bytes = &page.content()[slot % per_page * ENTRY_BYTES..][..ENTRY_BYTES];
         let decoded =
             Slot::decode(bytes).and_then(|now| self.directory.borrow_mut().put(slot, now));
-        decoded.map_err(|words| {
-            Error::new(
-                ErrorKind::Corrupt,
-                format!("entry {slot} of the vault's directory: {words}"),
-            )
-        })
+        decoded.map_err(|words| error!(Corrupt, "entry {slot} of the vault's directory: {words}"))
     }
 }

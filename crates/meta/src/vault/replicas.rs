@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Mutex, Op, Result};
+use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Mutex, Op, Result, bail};
 
 use super::geometry::{Geometry, LOG_START, PageNumber, SUPERBLOCKS};
 use super::page::{PAGE_BYTES, Page, Pointer};
@@ -311,8 +311,7 @@ impl Replicas {
         if self.current().is_empty() {
             let last = self.members.iter().find_map(|member| member.fault.borrow().clone());
             let why = last.map_or_else(String::new, |error| format!(": {}", error.message()));
-            let words = format!("every copy of the vault failed{why}");
-            return Err(Error::new(ErrorKind::Faulted, words));
+            bail!(Faulted, "every copy of the vault failed{why}");
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use block::{ByteRange, Error, ErrorKind, Locked, Result};
+use block::{ByteRange, Error, ErrorKind, Locked, Result, error};
 
 use super::directory::{Planned, Spec, missing};
 use super::entry::{DIRECTORY, ENTRY_BYTES, Entry, ObjectKind, Slot};
@@ -242,5 +242,5 @@ pub(super) fn of_kind(entry: Rc<Entry>, kind: ObjectKind) -> Result<Rc<Entry>> {
     if entry.kind == kind {
         return Ok(entry);
     }
-    Err(Error::new(ErrorKind::Invalid, format!("{entry} is not of kind {kind:?}")))
+    Err(error!(Invalid, "{entry} is not of kind {kind:?}"))
 }

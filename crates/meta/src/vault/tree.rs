@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use block::{Error, ErrorKind, Notify, Result, ScopeGuard};
+use block::{Notify, Result, ScopeGuard, bail};
 
 use super::cache::Cache;
 use super::geometry::{Geometry, PageNumber};
@@ -87,8 +87,7 @@ impl Tree {
         });
         let (page, mend) = from.read_page(number, &pointer).await?;
         if self.is_map(number) && page.owner() != MAP_OWNER {
-            let words = format!("page {number} of the vault is not a page of the map");
-            return Err(Error::new(ErrorKind::Corrupt, words));
+            bail!(Corrupt, "page {number} of the vault is not a page of the map");
         }
         if mend {
             self.note_mend(number);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::env::{Address, Outcome, Socket, Ticket, Tickets};
-use block::{Buf, Env, Error, ErrorKind, Extent, Memory, Notify, Result};
+use block::{Buf, Env, Error, ErrorKind, Extent, Memory, Notify, Result, error};
 use wire::nbd::{
     ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags, EXTENDED_REQUEST_BYTES,
     ReplyMessage, RequestHeader, Session,
@@ -83,11 +83,12 @@ impl Client {
             Ok::<_, Error>((socket, session, inbox, outbox))
         };
         let Some(connected) = env.within(HANDSHAKE, connecting).await else {
-            let words = format!(
+            return Err(error!(
+                TimedOut,
                 "the server did not complete the handshake within {} s",
                 HANDSHAKE.as_secs()
-            );
-            return Err(Error::new(ErrorKind::TimedOut, words).at(to));
+            )
+            .at(to));
         };
         let (socket, session, inbox, outbox) = connected?;
         let client = Self(Rc::new(Inner {
@@ -272,7 +273,7 @@ async fn negotiate(
     memory: Memory,
 ) -> Result<Session> {
     let broken = |error: wire::nbd::ProtocolError| {
-        Error::new(ErrorKind::Unsupported, format!("the handshake with the server failed: {error}"))
+        error!(Unsupported, "the handshake with the server failed: {error}")
     };
     let mut handshake = ClientHandshake::new(config).map_err(broken)?;
     let mut out = Vec::new();
@@ -319,7 +320,7 @@ async fn receive(socket: &dyn Socket, inbox: &mut Inbox) -> Result<()> {
 }
 
 fn ended() -> Error {
-    Error::new(ErrorKind::Io, "the server closed the connection")
+    error!(Io, "the server closed the connection")
 }
 
 async fn write(inner: Rc<Inner>) {

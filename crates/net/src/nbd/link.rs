@@ -18,6 +18,7 @@ use block::env::{Address, Mono, PersistentMemory};
 use block::seeded::{self, Bug};
 use block::{
     ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Memory, Notify, Reservation, Result,
+    error,
 };
 use crc_fast::{CrcAlgorithm, checksum};
 use wire::nbd::{ClientConfig, Command, CommandFlags, ExportFacts, TransmissionFlags};
@@ -283,8 +284,7 @@ impl Link {
 
     /// Takes the disk out of service for the reason `why`. Returns the error with which all further requests fail.
     pub fn out(&self, why: impl Into<String>) -> Error {
-        let words = format!("out of service: {}", why.into());
-        let error = Error::new(ErrorKind::Faulted, words).at(&self.target.name);
+        let error = error!(Faulted, "out of service: {}", why.into()).at(&self.target.name);
         let clients = {
             let mut state = self.state.borrow_mut();
             if let State::Out(first) = &*state {
@@ -404,10 +404,7 @@ impl Link {
     async fn go_on(&self, before: Before, clients: &[Client]) -> Result<(), Refusal> {
         self.replay(clients).await?;
         if let Some(why) = before.lost {
-            self.flush_failed(&Error::new(
-                ErrorKind::Io,
-                format!("in the previous process, {why}"),
-            ));
+            self.flush_failed(&error!(Io, "in the previous process, {why}"));
             return Ok(());
         }
         let (client, stamp) = (&clients[0], self.log.stamp());
@@ -512,7 +509,7 @@ fn least_busy(clients: &[Client]) -> Client {
 }
 
 fn lost_words() -> Error {
-    Error::new(ErrorKind::Io, "the disk is not connected to its server yet")
+    error!(Io, "the disk is not connected to its server yet")
 }
 
 fn replay_refused(client: &Client, range: ByteRange, error: Error) -> Refusal {

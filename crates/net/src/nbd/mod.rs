@@ -28,7 +28,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Address;
-use block::{Env, Error, ErrorKind, Info, Result};
+use block::{Env, Error, ErrorKind, Info, Result, bail, error};
 use kind::{
     AnyDevice, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker,
     OptionSpec, Plan, Scope, ValueType,
@@ -189,11 +189,11 @@ fn log_bytes(given: &DeviceConfig, facts: &ExportFacts) -> u64 {
 fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info> {
     let keeps = log_bytes(given, facts) > 0;
     if facts.size_bytes > SIZE_MAX_BYTES {
-        let words = format!(
+        bail!(
+            Invalid,
             "the export has {} bytes; a disk has at most {SIZE_MAX_BYTES}",
             facts.size_bytes
         );
-        return Err(Error::new(ErrorKind::Invalid, words));
     }
     let has = |flag| facts.flags.has(flag);
     let block_size = facts.blocks.min().max(512);
@@ -201,13 +201,13 @@ fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info>
     let over_tcp = matches!(target(given)?.address, Address::Tcp(..));
     let max_transfer = facts.blocks.max_payload() - facts.blocks.max_payload() % block_size;
     if size == 0 || max_transfer == 0 {
-        let words = format!(
+        bail!(
+            Invalid,
             "the export has {} bytes and takes {} bytes per request; a disk has at least one block \
              of {block_size} bytes",
             facts.size_bytes,
             facts.blocks.max_payload()
         );
-        return Err(Error::new(ErrorKind::Invalid, words));
     }
     Ok(Info {
         read_only: has(TransmissionFlags::READ_ONLY),
@@ -234,11 +234,11 @@ fn check_connections(given: &DeviceConfig, facts: &ExportFacts) -> Result<()> {
     if wanted == 1 || facts.flags.has(TransmissionFlags::MULTI_CONN) {
         return Ok(());
     }
-    let words = format!(
+    Err(error!(
+        Unsupported,
         "connections = {wanted} needs a server whose flush covers all connections (MULTI_CONN); \
          leave out the option connections"
-    );
-    Err(Error::new(ErrorKind::Unsupported, words))
+    ))
 }
 
 async fn plan(given: DeviceConfig, env: Env) -> Plan<DiskPlan> {

@@ -1,7 +1,7 @@
 //! The requests in flight on one connection to an NBD server, and the handling of their replies. This code neither
 //! sends nor receives bytes.
 
-use block::{Buf, Error, ErrorKind, Extent, Result, State, Waiter, push_extent};
+use block::{Buf, Error, Extent, Result, State, Waiter, error, push_extent};
 use wire::nbd::{AllocationFlags, Body, Command, Extents, ReplyMessage, ReplyStyle};
 
 use super::covered::Covered;
@@ -168,7 +168,7 @@ fn states(extents: &Extents<'_>) -> Vec<Extent> {
 }
 
 pub(super) fn nonsense(words: String) -> Error {
-    Error::new(ErrorKind::Io, format!("the server broke the NBD protocol: {words}"))
+    error!(Io, "the server broke the NBD protocol: {words}")
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use block::env::Lasting;
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Error, ErrorKind, Result};
+use block::{Buf, ByteRange, Error, ErrorKind, Result, bail};
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 use wire::nbd::{Command, CommandFlags};
 
@@ -87,11 +87,11 @@ impl Ring {
     pub fn new(memory: Rc<dyn Lasting>, identity: u64) -> Result<Self> {
         let capacity = memory.len().saturating_sub(HEADS_BYTES);
         if capacity < RECORD_BYTES as u64 {
-            let words = format!(
+            bail!(
+                Invalid,
                 "memory of {} bytes is too small for the log of unflushed writes",
                 memory.len()
             );
-            return Err(Error::new(ErrorKind::Invalid, words));
         }
         let before = newest(&*memory)?.map_or(0, |head| head.generation);
         let head = Head { identity, generation: before, ..Head::default() };

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use block::env::{Address, Socket};
-use block::{Env, Error, ErrorKind, Memory, Result};
+use block::{Env, Error, ErrorKind, Memory, Result, bail, error};
 use tls::{Authorities, Identity, Pem, PemKey, Secured};
 use wire::nbd::ClientConfig;
 use wire::nbd::uri::NbdUri;
@@ -81,8 +81,7 @@ impl TlsFiles {
             (Some(cert), Some(key)) => (cert, key),
             (cert, _) => {
                 let (have, lack) = if cert.is_some() { ("cert", "key") } else { ("key", "cert") };
-                let words = format!("the disk's tls has a {have} but no {lack}; set both or none");
-                return Err(Error::new(ErrorKind::Invalid, words));
+                bail!(Invalid, "the disk's tls has a {have} but no {lack}; set both or none");
             }
         };
         let cert = match Self::read(env, cert) {
@@ -107,7 +106,7 @@ impl Target {
     pub fn of(uri: &str) -> Result<Self> {
         let parsed: std::result::Result<NbdUri, _> = uri.parse();
         let NbdUri { tls, address, export, certificates, hostname } =
-            parsed.map_err(|error| Error::new(ErrorKind::Invalid, format!("{uri:?}: {error}")))?;
+            parsed.map_err(|error| error!(Invalid, "{uri:?}: {error}"))?;
         let host = match &address {
             Address::Unix(_) => LOCAL,
             Address::Tcp(host, _) => host,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use block::{Error, Reason};
+use block::{Error, Reason, error};
 use meta::{Label, Past, Uuid, Wrong};
 
 use super::{
@@ -122,7 +122,7 @@ impl<'i> Identity<'i> {
                     self.stop(Case::NotBlank, error, &[Waiver::Wipe]);
                 }
                 DiskContent::Wrong(wrong @ (Wrong::Version(_) | Wrong::Features(_))) => {
-                    let error = Error::because(Reason::LabelNewer, format!("{place} has {wrong}"));
+                    let error = error!(Reason::LabelNewer, "{place} has {wrong}");
                     let error = error.next("use a newer version of Cairn").at(name);
                     self.stop(Case::Newer, error, &[Waiver::Wipe]);
                 }
@@ -200,13 +200,13 @@ impl<'i> Identity<'i> {
         let all: Vec<_> = graphs.iter().map(of).collect();
         let wipes: Vec<_> = graphs.keys().map(without).collect();
         let (count, all) = (graphs.len(), all.join("; "));
-        let words = format!(
-            "the disks belong to {count} graphs with the same name {:?}: {all}",
-            self.graph
-        );
-        Error::because(Reason::LabelForeign, words).next(format!(
-            "name only the disks of one graph; or label the disks of the others anew, and lose their \
-             data: {}",
+        error!(
+            Reason::LabelForeign,
+            "the disks belong to {count} graphs with the same name {:?}: {all}", self.graph
+        )
+        .next(format!(
+            "name only the disks of one graph; or label the disks of the others anew, and lose \
+             their data: {}",
             wipes.join(", or ")
         ))
     }
@@ -251,8 +251,8 @@ impl<'i> Identity<'i> {
                 None => {
                     let DiskFacts { name, place, .. } = &self.disks[*n];
                     let words = format!(
-                        "{place} was disk {:?} of this graph, but newer labels of the other disks do \
-                         not list that disk",
+                        "{place} was disk {:?} of this graph, but newer labels of the other disks \
+                         do not list that disk",
                         label.disk_name
                     );
                     let next = format!("to add the disk as a new one, --wipe {name}");
@@ -337,8 +337,8 @@ impl<'i> Identity<'i> {
     fn replaced(&mut self, name: &str, place: &str) {
         let words = format!("{place} is blank, but disk {name} of this graph has a label");
         let next = format!(
-            "find the labelled disk with cairn import; if its label was lost, cairn repair {} --disk \
-             {name}={place} --plan; or use the blank disk instead with --wipe {name}",
+            "find the labelled disk with cairn import; if its label was lost, cairn repair {} \
+             --disk {name}={place} --plan; or use the blank disk instead with --wipe {name}",
             self.graph
         );
         let error = Error::because(Reason::LabelMissing, words).next(next).at(name);

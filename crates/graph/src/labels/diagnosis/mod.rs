@@ -280,8 +280,8 @@ pub fn duplicate_of(one: &str, two: &str, disk: &str, graph: &str) -> Finding {
 pub fn split_brain_of(newest: &Label, other: &Label) -> Finding {
     let (one, two) = (&newest.disk_name, &other.disk_name);
     let words = format!(
-        "split brain: {one:?} and {two:?} were opened independently of each other, and their labels \
-         have differed since"
+        "split brain: {one:?} and {two:?} were opened independently of each other, and their \
+         labels have differed since"
     );
     let error = Error::because(Reason::LabelSplitBrain, words);
     let error = error.next("leave one of the two disks out, and use --degraded");

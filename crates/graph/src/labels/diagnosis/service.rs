@@ -73,15 +73,15 @@ pub fn cut_short(disk: &DiskFacts) -> Option<Finding> {
             "{place} has {size} bytes, but had {needed} when the disk was labelled: the bytes behind are lost"
         );
         let next = format!(
-            "if other disks have its data, restore the size of the disk, and use --wipe {name} to copy \
-             the data anew; else restore the disk from a backup"
+            "if other disks have its data, restore the size of the disk, and use --wipe {name} to \
+             copy the data anew; else restore the disk from a backup"
         );
         let error = Error::because(Reason::LabelDamaged, words).next(next).at(name);
         Some(Finding::new(Case::Truncated, error, &[]))
     } else if disk.lost == Some(LostLabel::AtEnd) {
         let words = format!(
-            "the label at the end of {place} is lost: the disk was truncated and extended, or another \
-             program has overwritten the label"
+            "the label at the end of {place} is lost: the disk was truncated and extended, or \
+             another program has overwritten the label"
         );
         let next = format!("cairn repair {} --plan lists the possible repairs", label.graph_name);
         let error = Error::because(Reason::LabelDamaged, words).next(next).at(name);
@@ -214,8 +214,8 @@ impl<'b> BoundDisks<'b> {
                 return Finding::note(Case::Stale, error);
             }
             let words = format!(
-                "is older than the other disks of {graph:?}, which were in use without this disk, so \
-                 {lost} would mix old and new bytes"
+                "is older than the other disks of {graph:?}, which were in use without this disk, \
+                 so {lost} would mix old and new bytes"
             );
             let next = format!(
                 "bring back the newest state of the disk; or, to accept its older bytes, as from a \
@@ -269,8 +269,8 @@ impl<'b> BoundDisks<'b> {
             let (from, to, moves) = (name(from), name(to), &node.name);
             let shown_by = before.shown_by(to, from)?;
             let words = format!(
-                "{moves} would move the bytes of {from} to {to}, but by the labels {shown_by} is on \
-                 {to} already: the spec is older than the end of a migration"
+                "{moves} would move the bytes of {from} to {to}, but by the labels {shown_by} is \
+                 on {to} already: the spec is older than the end of a migration"
             );
             let next = format!("remove {moves} from the spec, and put its upper devices on {to}");
             let error = Error::because(Reason::LabelForgotten, words).next(next).at(moves);
