@@ -11,7 +11,7 @@ use graph::spec::{Listen, Planned, Spec, TlsPaths};
 use net::nbd::PEM_MAX_BYTES;
 use tls::{Authorities, Identity, Pem, PemKey, Revoked, Server};
 
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Failure, Result};
 use crate::out;
 
 /// Adds to the spec the faults of the certificate files that the spec names.
@@ -31,16 +31,15 @@ pub fn check(env: &Env, spec: &mut Spec) {
 pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option<CurrentTls>> {
     let Some(at) = listens.iter().find(|at| at.tls) else { return Ok(None) };
     let Some(paths) = &planned.tls else {
-        let why = format!("listening at {at} needs a certificate");
-        return Err(Failure::new(Exit::Usage, why)
+        return Err(failure!(Usage, "listening at {at} needs a certificate")
             .next("a spec whose [nbd] has tls = { cert = \"...\", key = \"...\" }".to_string()));
     };
     warn_of_readers(&paths.key);
     if paths.clients.is_none() {
-        out::note(&format!(
-            "warning: the server at {at} accepts clients without a certificate: tls has no clients \
-             = \"CA.pem\""
-        ));
+        warn!(
+            "the server at {at} accepts clients without a certificate: tls has no clients = \
+             \"CA.pem\""
+        );
     }
     let first = |mut errors: Errors| Failure::from(errors.remove(0));
     let files = Files::read(env, paths).map_err(first)?;
@@ -90,10 +89,10 @@ impl Current {
     fn fail(&mut self, errors: &Errors) {
         let why = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         if self.failed.as_ref() != Some(&why) {
-            out::note(&format!(
-                "warning: TLS: the changed certificate files cannot be used, so new connections \
-                 use the earlier ones: {why}"
-            ));
+            warn!(
+                "TLS: the changed certificate files cannot be used, so new connections use the \
+                 earlier ones: {why}"
+            );
             self.failed = Some(why);
         }
     }
@@ -153,8 +152,6 @@ fn read(env: &Env, path: &Path) -> block::Result<Pem> {
 fn warn_of_readers(key: &Path) {
     if std::fs::metadata(key).is_ok_and(|found| found.mode() & 0o077 != 0) {
         let shown = key.display();
-        out::note(&format!(
-            "warning: other users may read the TLS key {shown}. Next: chmod 600 {shown}"
-        ));
+        warn!("other users may read the TLS key {shown}. Next: chmod 600 {shown}");
     }
 }

@@ -79,6 +79,20 @@ pub struct Failure {
     pub lasts: bool,
 }
 
+/// Creates a [`Failure`] from the name of its exit code, and from a message as for [`format!`].
+macro_rules! failure {
+    ($exit:ident, $($message:tt)+) => {
+        $crate::exit::Failure::new($crate::exit::Exit::$exit, format!($($message)+))
+    };
+}
+
+/// Returns from the function with the failure that `failure!` creates.
+macro_rules! fail {
+    ($($failure:tt)+) => {
+        return Err(failure!($($failure)+))
+    };
+}
+
 /// The result of a verb of the command line.
 pub type Result<T = Exit, E = Failure> = std::result::Result<T, E>;
 

@@ -69,6 +69,16 @@ pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", escaped(&text));
 }
 
+/// Writes a line to standard error, as [`note`] does, from a message as for [`format!`].
+macro_rules! note {
+    ($($message:tt)+) => { $crate::log::note(&format!($($message)+)) };
+}
+
+/// Writes a warning to standard error, as [`note`] does, from a message as for [`format!`].
+macro_rules! warn {
+    ($($message:tt)+) => { $crate::log::note(&format!("warning: {}", format_args!($($message)+))) };
+}
+
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_millis().try_into().unwrap_or(u64::MAX)

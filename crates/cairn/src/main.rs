@@ -5,14 +5,17 @@
     reason = "the command reads specs, asks sockets and waits for people: it is not below an Env"
 )]
 
+#[macro_use]
+mod exit;
+#[macro_use]
+mod log;
+
 mod args;
 mod attach;
 mod certificates;
 mod daemon;
 mod draw;
-mod exit;
 mod labels;
-mod log;
 mod names;
 mod out;
 mod place;
@@ -43,7 +46,7 @@ fn main() -> ExitCode {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(failure) => {
             if !failure.causes.is_empty() {
-                out::note(&format!("error: {}", failure));
+                note!("error: {}", failure);
             }
             ExitCode::from(failure.code)
         }

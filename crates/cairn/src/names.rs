@@ -25,8 +25,8 @@ impl Unresolved {
         match self {
             Self::Unknown => Failure::new(Exit::NotFound, unknown()),
             Self::Ambiguous(names) => {
-                let why = format!("the name {word:?} is ambiguous: {}", names.join(", "));
-                Failure::new(Exit::Usage, why).next("use one of these names")
+                failure!(Usage, "the name {word:?} is ambiguous: {}", names.join(", "))
+                    .next("use one of these names")
             }
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Failure, Result};
 
 /// Returns the runtime directory: `$XDG_RUNTIME_DIR/cairn` if this user owns it, else `/run/cairn` for root and
 /// `/tmp/cairn-UID` for others.
@@ -79,11 +79,12 @@ pub fn check_socket(path: &Path, next: &str) -> Result<()> {
     if bytes <= most {
         return Ok(());
     }
-    let why = format!(
+    Err(failure!(
+        Usage,
         "the control socket {}: the path has {bytes} bytes; at most {most} are possible",
         path.display()
-    );
-    Err(Failure::new(Exit::Usage, why).next(next.to_string()))
+    )
+    .next(next.to_string()))
 }
 
 /// Returns the working directory of this process. Relative paths in a request to another process begin there.
@@ -123,8 +124,7 @@ pub fn check(path: &Path) -> Result<()> {
     let found = std::fs::symlink_metadata(path).map_err(|error| Failure::io(&error, &shown))?;
     let user = rustix::process::geteuid().as_raw();
     if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
-        let why = format!("{shown} is not a directory that only user {user} can write");
-        return Err(Failure::new(Exit::Denied, why)
+        return Err(failure!(Denied, "{shown} is not a directory that only user {user} can write")
             .next("remove that entry, or set XDG_RUNTIME_DIR to such a directory"));
     }
     Ok(())

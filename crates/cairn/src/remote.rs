@@ -100,7 +100,7 @@ async fn send(env: &Env, socket: &dyn Socket, out: &mut Vec<u8>) -> Result<()> {
         buf.write().copy_from_slice(&out[..buf.len()]);
         let sent = socket.send(vec![buf]).await.result?;
         if sent == 0 {
-            return Err(Failure::new(Exit::Io, "the NBD server closed the connection"));
+            fail!(Io, "the NBD server closed the connection");
         }
         out.drain(..sent);
     }

@@ -51,8 +51,7 @@ impl At {
         }
         let found: Vec<_> = all.into_iter().filter(|client| is_it(client)).collect();
         if found.is_empty() {
-            let why = format!("no running graph {what}");
-            return Err(Failure::new(Exit::NotFound, why).next("cairn ls"));
+            return Err(failure!(NotFound, "no running graph {what}").next("cairn ls"));
         }
         only(found, &format!("match: each {what}"))
     }
@@ -151,8 +150,8 @@ fn only(all: Vec<Client>, what: &str) -> Result<Client> {
     }
     let list = all.iter().map(|client| format!("\n  --at {}", client.path().display()));
     let (count, list) = (all.len(), list.collect::<String>());
-    let why = format!("{count} graphs {what}");
-    Err(Failure::new(Exit::Usage, why).next(format!("choose one graph with one of{list}")))
+    Err(failure!(Usage, "{count} graphs {what}")
+        .next(format!("choose one graph with one of{list}")))
 }
 
 /// Returns a client of the graph that `--at` chooses. A word that is not a path of a file is the name of a graph.
@@ -180,9 +179,8 @@ fn is_not_kept(name: &str) -> Result<()> {
     Err(match kept.problem {
         None => Failure::new(Exit::Damaged, words).next("cairn status"),
         Some(problem) => {
-            let words = format!("{words}: {}", problem.message);
             let next = problem.next.unwrap_or_else(|| "cairn status".to_owned());
-            Failure::new(Exit::Damaged, words).next(next)
+            failure!(Damaged, "{words}: {}", problem.message).next(next)
         }
     })
 }

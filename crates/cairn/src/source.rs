@@ -39,8 +39,7 @@ impl Source {
         let shown = path.display();
         let found = std::fs::metadata(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
-                Failure::new(Exit::NotFound, format!("{shown}: no such file"))
-                    .next(next(path).to_string())
+                failure!(NotFound, "{shown}: no such file").next(next(path).to_string())
             }
             _ => Failure::io(&error, &shown),
         })?;
@@ -53,7 +52,7 @@ impl Source {
             Ok(Self::Disk("path", path.to_owned()))
         } else {
             let what = "neither a spec (.toml), nor a file, nor a block device";
-            Err(Failure::new(Exit::Usage, format!("{shown} is {what}"))
+            Err(failure!(Usage, "{shown} is {what}")
                 .next("use the path of a spec, a file or a block device"))
         }
     }
@@ -138,8 +137,7 @@ pub fn read_text(path: &Path) -> Result<String> {
     // One byte above the limit makes the parser refuse the text.
     let most = TEXT_MAX_BYTES as u64 + 1;
     file.take(most).read_to_end(&mut text).map_err(|error| Failure::io(&error, &shown))?;
-    String::from_utf8(text)
-        .map_err(|error| Failure::new(Exit::Spec, format!("{shown} is not UTF-8: {error}")))
+    String::from_utf8(text).map_err(|error| failure!(Spec, "{shown} is not UTF-8: {error}"))
 }
 
 /// Returns a spec with one raw disk as its export. Probes the disk first: so an error of the system has an exit code
@@ -156,10 +154,10 @@ fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
     env.probe(&open)?;
     let format = format(path)?;
     if format != "raw" {
-        out::note(&format!(
-            "warning: {text} is a {format} image; clients see the bytes of the file, not the disk \
-             inside. Next: qemu-img convert -O raw {text} {text}.raw"
-        ));
+        warn!(
+            "{text} is a {format} image; clients see the bytes of the file, not the disk inside. \
+             Next: qemu-img convert -O raw {text} {text}.raw"
+        );
     }
     Ok(Spec::of_disk(kind, text, read_only))
 }
@@ -173,7 +171,7 @@ fn unusable(faults: Faults) -> Failure {
 /// Returns the failure for a spec with faults, as the reply to a client in another process.
 pub fn faulty(faults: &Faults) -> Failure {
     let faults = faults.to_string();
-    Failure::new(Exit::Spec, format!("the spec has faults\n{}", faults.trim_end()))
+    failure!(Spec, "the spec has faults\n{}", faults.trim_end())
 }
 
 /// Prints all faults of a spec, and returns the failure.

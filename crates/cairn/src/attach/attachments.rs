@@ -186,21 +186,18 @@ impl Attachments {
         let all = self.env.inherited().into_iter().filter(|text| Kept::is_meant(text));
         for text in all {
             let Ok(kept) = text.parse::<Kept>() else {
-                out::note(&format!(
-                    "warning: this version of Cairn cannot resume the mount {text:?}"
-                ));
+                warn!("this version of Cairn cannot resume the mount {text:?}");
                 self.fdstore_remove(&text);
                 continue;
             };
             let path = kept.name.link().display().to_string();
             match self.resume_one(&kept).await {
                 Ok(view) => {
-                    out::note(&format!("{path} -> {}  resumed", view.device.unwrap_or_default()));
+                    note!("{path} -> {}  resumed", view.device.unwrap_or_default());
                 }
-                Err(failure) => out::note(&format!(
-                    "{path}: {}; the device returns I/O errors, and is removed",
-                    failure
-                )),
+                Err(failure) => {
+                    note!("{path}: {}; the device returns I/O errors, and is removed", failure)
+                }
             }
         }
     }
@@ -259,12 +256,12 @@ impl Attachments {
         match self.env.within(CLEAR, step(name, Step::Clear)).await {
             Some(Ok(_)) => {}
             Some(Err(failure)) => {
-                out::note(&format!("warning: removing the device {path}: {}", failure))
+                warn!("removing the device {path}: {}", failure)
             }
-            None => out::note(&format!(
-                "warning: the device {path} is not removed after {}: its mount is still in use",
+            None => warn!(
+                "the device {path} is not removed after {}: its mount is still in use",
                 format_duration(CLEAR)
-            )),
+            ),
         }
     }
 
@@ -272,7 +269,7 @@ impl Attachments {
     /// requests fail.
     fn fdstore_remove(&self, text: &str) {
         if let Err(error) = self.env.fdstore_remove(text) {
-            out::note(&format!("warning: {error}"));
+            warn!("{error}");
         }
     }
 
@@ -294,8 +291,7 @@ impl Attachments {
         let all = self.all.borrow();
         if let Some(one) = all.iter().find(|one| one.view.export == name) {
             // The page cache of each of two devices would miss the writes of the other.
-            let why = format!("the export {name} is already attached as {}", one.view.path);
-            return Err(Failure::new(Exit::InUse, why));
+            fail!(InUse, "the export {name} is already attached as {}", one.view.path);
         }
         Ok(export)
     }
@@ -324,12 +320,12 @@ impl Attachments {
             if let Some(one) = one.upgrade().filter(|one| !one.leaving.get()) {
                 one.behind.withdraw();
                 let path = &one.view.path;
-                out::note(&format!(
+                note!(
                     "{path}: the {} of the device ended without cairn detach; the device returns \
                      I/O errors. Next: cairn detach {}",
                     one.behind.what(),
                     one.view.name
-                ));
+                );
             }
         });
     }
@@ -340,7 +336,7 @@ impl Attachments {
         found.cloned().ok_or_else(|| {
             let names = all.iter().map(|one| one.view.name.as_str());
             let known = names::listed(names, "no device is attached", "attached devices:");
-            Failure::new(Exit::NotFound, format!("{name} is not attached; {known}"))
+            failure!(NotFound, "{name} is not attached; {known}")
         })
     }
 
@@ -393,7 +389,7 @@ impl Attachments {
                 if failure.code == Exit::InUse.code() {
                     let wait = format_duration(patience);
                     let until = "until the device is no longer in use";
-                    out::note(&format!("{failure}; waiting up to {wait} {until}"));
+                    note!("{failure}; waiting up to {wait} {until}");
                 }
                 released = one.release(patience, true).await;
             }
@@ -484,11 +480,12 @@ pub fn must_be_root(uri: Option<&str>) -> Result<()> {
         return Ok(());
     }
     let uri = uri.map_or_else(|| "URI".to_owned(), |uri| format!("'{uri}'"));
-    let why = format!(
+    Err(failure!(
+        Denied,
         "attaching needs root, and process {} runs as user {}: only root may mount and make block \
          devices",
         std::process::id(),
         user.as_raw()
-    );
-    Err(Failure::new(Exit::Denied, why).next(format!("serve as root, or sudo cairn attach {uri}")))
+    )
+    .next(format!("serve as root, or sudo cairn attach {uri}")))
 }

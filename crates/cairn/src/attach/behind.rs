@@ -50,10 +50,8 @@ pub fn choose(by: Option<Means>) -> Result<Means> {
         (None, has_nbd) => match attach::has_fuse() {
             Ok(()) => Ok(Means::Fuse),
             Err(_) if has_nbd => Ok(Means::Nbd),
-            Err(error) => {
-                let why = format!("{error}; and {NO_NBD}");
-                Err(Failure::new(Exit::Unsupported, why).next("modprobe fuse, or modprobe nbd"))
-            }
+            Err(error) => Err(failure!(Unsupported, "{error}; and {NO_NBD}")
+                .next("modprobe fuse, or modprobe nbd")),
         },
     }
 }
@@ -103,7 +101,7 @@ impl Behind {
         let name = &kept.name;
         let info = export.info();
         if let Some(why) = broken_by_kill(&info) {
-            return Err(Failure::new(Exit::Unsupported, format!("export {}: {why}", kept.export)));
+            fail!(Unsupported, "export {}: {why}", kept.export);
         }
         let found = attach::find(name, wanted(&info), info.size)?;
         let channel = env.take_over(&kept.to_string(), &name.mount_point(), &name.counts())?;
@@ -121,7 +119,7 @@ impl Behind {
         let (name, max_bytes) = (name.clone(), volume.max_bytes());
         let kept = Kept { name, export: volume.export().name().to_owned(), max_bytes };
         volume.channel().fdstore_put(&kept.to_string()).unwrap_or_else(|error| {
-            out::note(&format!("warning: {error}"));
+            warn!("{error}");
             false
         })
     }
@@ -159,7 +157,7 @@ impl Behind {
         if let Self::Fuse(volume) = self
             && let Err(error) = volume.channel().fdstore_remove()
         {
-            out::note(&format!("warning: {error}"));
+            warn!("{error}");
         }
     }
 

@@ -13,7 +13,7 @@ use attach::{Connected, Name, Release, Wanted};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Failure, Result};
 use crate::serve::process;
 
 /// The program name (`argv[0]`) under which this program is the helper process.
@@ -67,9 +67,7 @@ impl Job {
             let _ = sender.send(self.run_apart());
         });
         begun.map_err(|error| Failure::io(&error, "starting the thread of a helper process"))?;
-        receiver
-            .await
-            .map_err(|_| Failure::new(Exit::Other, "the helper thread returned no result"))?
+        receiver.await.map_err(|_| failure!(Other, "the helper thread returned no result"))?
     }
 
     fn run_apart(&self) -> Result<Done> {
@@ -83,9 +81,10 @@ impl Job {
         let output = child.wait_with_output().map_err(|error| failed(&error))?;
         let answer: Result<Done, Problem> =
             serde_json::from_slice(&output.stdout).map_err(|_| {
-                Failure::new(
-                    Exit::Other,
-                    format!("the helper process {NAME} ended without a result: {}", output.status),
+                failure!(
+                    Other,
+                    "the helper process {NAME} ended without a result: {}",
+                    output.status
                 )
             })?;
         Ok(answer?)
@@ -118,9 +117,7 @@ pub fn main() -> ExitCode {
     let job: Result<Job, _> = serde_json::from_reader(std::io::stdin().lock());
     let answer = match job {
         Ok(job) => job.perform(),
-        Err(error) => {
-            Err(Failure::new(Exit::Usage, format!("{NAME}: standard input holds no job: {error}")))
-        }
+        Err(error) => Err(failure!(Usage, "{NAME}: standard input holds no job: {error}")),
     };
     let answer = answer.map_err(Problem::from);
     // The server may be gone.

@@ -4,7 +4,7 @@ use api::Attached;
 
 use super::behind::Behind;
 use crate::exit::Result;
-use crate::out::{self, Form};
+use crate::out::Form;
 
 /// Settings of the kernel: each ends a mount if a request is not answered for that many seconds.
 const TIMEOUTS: [&str; 2] = ["default_request_timeout", "max_request_timeout"];
@@ -52,7 +52,7 @@ pub fn print(form: Form, attached: &Attached) -> Result {
         None => format!("would attach {} as {}\n", attached.export, attached.path),
     })?;
     if form == Form::Text {
-        attached.notes.iter().for_each(|note| out::note(&format!("note: {note}")));
+        attached.notes.iter().for_each(|note| note!("note: {note}"));
     }
     Ok(printed)
 }

@@ -8,7 +8,7 @@ use api::{Client, GraphSource, Handler, KeptGraph, UpRequest, routes};
 use supervisor::{Options, Record, Source};
 
 use super::graphs::Graphs;
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Failure, Result};
 use crate::place;
 
 /// Returns the handlers of the control socket, one for each route.
@@ -65,7 +65,7 @@ fn sample(graph: &KeptGraph) -> Option<Sample> {
 }
 
 fn gone() -> Failure {
-    Failure::new(Exit::Other, "the daemon is stopping")
+    failure!(Other, "the daemon is stopping")
 }
 
 /// Returns the record of a graph for a request, and the worker's arguments that apply to its first start only.

@@ -9,7 +9,7 @@ use api::{Client, routes};
 use block::{Error, ErrorKind};
 use supervisor::State;
 
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use crate::place;
 
 /// Longest wait until the previous daemon has ended.
@@ -44,7 +44,7 @@ pub fn open(path: &Path, replace: bool) -> Result<State> {
         ),
     };
     match taken(&opened) {
-        Some(error) => Err(Failure::new(Exit::InUse, format!("{error}{next}"))),
+        Some(error) => Err(failure!(InUse, "{error}{next}")),
         None => Ok(opened?),
     }
 }
@@ -83,7 +83,7 @@ fn elsewhere(path: &Path, error: &Error) -> Result<()> {
             )
         }
     };
-    Err(Failure::new(Exit::InUse, format!("{why}; or another --state")))
+    Err(failure!(InUse, "{why}; or another --state"))
 }
 
 /// Returns the `XDG_RUNTIME_DIR` of a process. The outer `None` means that it is not known, the inner one that it is
@@ -106,13 +106,13 @@ fn ask_to_leave(path: &Path) -> Result<()> {
     if let Ok(view) = client.get(&routes::DAEMON)
         && !same(&view.state)
     {
-        let why = format!(
+        fail!(
+            InUse,
             "the running daemon uses the state directory {0}, not {1}. Next: --state {0}, to \
              replace that daemon; or another XDG_RUNTIME_DIR",
             view.state.display(),
             path.display()
         );
-        return Err(Failure::new(Exit::InUse, why));
     }
     match client.ask(&routes::LEAVE, &()) {
         Ok(_) => Ok(()),

@@ -54,9 +54,7 @@ impl Graphs {
                 Some((graph, name)) => {
                     held.entry(graph.to_owned()).or_default().push((name.to_owned(), file));
                 }
-                None => out::note(&format!(
-                    "warning: the inherited descriptor {name:?} has no graph, and is closed"
-                )),
+                None => warn!("the inherited descriptor {name:?} has no graph, and is closed"),
             }
         }
         let (all, held) = (Mutex::default(), Mutex::new(held));
@@ -81,9 +79,7 @@ impl Graphs {
             }
             // They belong to no known graph. Their clients get errors, and so notice it.
             let count = out::count(files.len() as u64, "descriptor");
-            out::note(&format!(
-                "warning: the daemon has no record of {graph}, and closes its {count}"
-            ));
+            warn!("the daemon has no record of {graph}, and closes its {count}");
             for (name, _) in files {
                 let _ = runtime::withdraw(&format!("{graph}/{name}"));
             }
@@ -104,7 +100,7 @@ impl Graphs {
         let entries = match self.state.entries() {
             Ok(entries) => entries,
             Err(error) => {
-                out::note(&format!("error: {error}"));
+                note!("error: {error}");
                 return starts;
             }
         };
@@ -124,7 +120,7 @@ impl Graphs {
                     });
                 }
                 Err(failure) => {
-                    out::note(&format!("{}: {}", entry.name, failure));
+                    note!("{}: {}", entry.name, failure);
                     self.all().insert(entry.name, Err(failure.into()));
                 }
             }
@@ -166,7 +162,7 @@ impl Graphs {
         all.get(name).cloned().ok_or_else(|| {
             let names = all.keys().map(String::as_str);
             let there = names::listed(names, "the daemon keeps no graph", "the daemon keeps");
-            Failure::new(Exit::NotFound, format!("no graph {name:?}; {there}"))
+            failure!(NotFound, "no graph {name:?}; {there}")
         })
     }
 
@@ -210,7 +206,7 @@ impl Graphs {
     /// Writes the new record of a graph, and supervises the graph without starting a worker yet.
     fn begin_anew(&self, record: &Record, known: Option<Kept>) -> Result<Kept> {
         if self.ending.load(Ordering::Relaxed) {
-            return Err(Failure::new(Exit::Other, "the daemon is stopping"));
+            fail!(Other, "the daemon is stopping");
         }
         self.state.write(record)?;
         let name = &record.name;
@@ -268,7 +264,7 @@ impl Graphs {
             if kept.status().phase == Phase::Up
                 && let Err(ended) = kept.renew().await
             {
-                out::note(&format!("{name}: the worker is not replaced: {}", ended.why));
+                note!("{name}: the worker is not replaced: {}", ended.why);
             }
         }
     }
@@ -293,7 +289,7 @@ impl Graphs {
                 stopped = stops.join_next() => match stopped {
                     Some(Ok((_, Ok(())))) => {}
                     Some(Ok((name, Err(ended)))) => {
-                        out::note(&format!("{name}: {}", ended.why));
+                        note!("{name}: {}", ended.why);
                         exit = Exit::Unflushed;
                     }
                     Some(Err(_)) => exit = Exit::Unflushed,
@@ -361,7 +357,7 @@ impl Graphs {
                     tokio::spawn(async move { kept.start(Vec::new()).await });
                 }
             }
-            Err(failure) => out::note(&format!("{name}: {}", failure)),
+            Err(failure) => note!("{name}: {}", failure),
         }
     }
 

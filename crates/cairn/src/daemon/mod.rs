@@ -30,7 +30,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::log::{self, LogForm};
-use crate::out::{self, Form};
+use crate::out::Form;
 use crate::place;
 use crate::serve::process;
 
@@ -146,14 +146,11 @@ impl DaemonArgs {
     /// Checks the address for metrics, before another daemon is asked to end.
     fn check_metrics(&self) -> Result<()> {
         match self.metrics {
-            Some(at) if !at.ip().is_loopback() => {
-                let why =
-                    format!("--metrics {at}: every host on the network could read the metrics");
-                Err(Failure::new(Exit::Usage, why).next(format!(
-                    "a loopback address, such as 127.0.0.1:{}, behind a proxy",
-                    at.port()
-                )))
-            }
+            Some(at) if !at.ip().is_loopback() => Err(failure!(
+                Usage,
+                "--metrics {at}: every host on the network could read the metrics"
+            )
+            .next(format!("a loopback address, such as 127.0.0.1:{}, behind a proxy", at.port()))),
             _ => Ok(()),
         }
     }
@@ -165,7 +162,7 @@ impl DaemonArgs {
         match MetricsPort::open(at) {
             Ok(port) => Ok(Some(port)),
             Err(error) if self.replace => {
-                out::note(&format!("warning: --metrics {at}: {error}; no metrics are served"));
+                warn!("--metrics {at}: {error}; no metrics are served");
                 Ok(None)
             }
             Err(error) => Err(Failure::io(&error, format_args!("--metrics {at}"))),
@@ -215,8 +212,7 @@ fn open_socket() -> Result<ControlSocket> {
                     .next("--replace, to replace that daemon; or another XDG_RUNTIME_DIR")
             }
             ErrorKind::AlreadyExists => {
-                let why = format!("{shown} exists and is not a socket");
-                Failure::new(Exit::InUse, why).next("remove that file")
+                failure!(InUse, "{shown} exists and is not a socket").next("remove that file")
             }
             _ => Failure::io(&error, format_args!("opening the control socket {shown}")),
         }
@@ -251,7 +247,7 @@ fn anew(left: &Left) -> Failure {
     let told =
         left.iter().take(runtime::PASSED_FDS_MAX).map(|(name, file)| (name.as_str(), file.as_fd()));
     let stdin = runtime::pass_fds(told).or_else(|error| {
-        out::note(&format!("warning: {error}"));
+        warn!("{error}");
         runtime::pass_fds([])
     });
     let stdin = match stdin {
@@ -266,7 +262,7 @@ fn anew(left: &Left) -> Failure {
         }
         Err(_) => PathBuf::from(&name),
     };
-    out::note(&format!("the daemon restarts as {}", program.display()));
+    note!("the daemon restarts as {}", program.display());
     let error = Command::new(&program).arg0(name).args(words).stdin(stdin).exec();
     Failure::io(&error, format_args!("restarting the daemon as {}", program.display()))
 }

@@ -178,8 +178,7 @@ impl Serving {
         let now = self.live.now();
         let (is, would) = (&now.planned.name, spec.name());
         if is != would {
-            let why = format!("the running graph is {is:?}, and the spec is of {would:?}");
-            return Err(Failure::new(Exit::Usage, why));
+            fail!(Usage, "the running graph is {is:?}, and the spec is of {would:?}");
         }
         let (doctor, running) = (labels::doctor(&self.env), now.labels.as_ref());
         let look = doctor.probe(spec, &self.engine, opening, dry_run, running);
@@ -224,8 +223,8 @@ impl Serving {
             }
             let clients = self.server.connections_to(name);
             if clients > 0 {
-                let why = format!("the export {name} has connected clients ({clients})");
-                return Err(Failure::new(Exit::InUse, why).next("disconnect those clients first"));
+                return Err(failure!(InUse, "the export {name} has connected clients ({clients})")
+                    .next("disconnect those clients first"));
             }
         }
         Ok(())
@@ -276,13 +275,12 @@ pub fn failure_of(unchanged: Unchanged) -> Failure {
     match unchanged {
         Unchanged::Refused(refusals) => Failure::because(refusals),
         Unchanged::Failed(error) => error.into(),
-        Unchanged::Lost { change, back } => {
-            let why = format!(
-                "{change}; the devices before the change could not be reopened: {back}. Clients \
-                 get errors"
-            );
-            Failure::new(Exit::Io, why).next("stop the graph, and start it again")
-        }
+        Unchanged::Lost { change, back } => failure!(
+            Io,
+            "{change}; the devices before the change could not be reopened: {back}. Clients get \
+             errors"
+        )
+        .next("stop the graph, and start it again"),
     }
 }
 
@@ -292,10 +290,10 @@ fn nothing_moves(planned: &Planned, disk: &str) -> Result<()> {
     let is_above = |device: &str| planned.beneath(device).iter().any(|below| below == disk);
     let moves = planned.nodes.iter().filter(|node| node.kind.capabilities.moves.is_some());
     let Some(moving) = moves.into_iter().find(|node| is_above(&node.name)) else { return Ok(()) };
-    let why = format!(
+    Err(failure!(
+        InUse,
         "the migration {} is above {disk}, which cannot be resized until it ends. Next: cairn job \
          watch {0}; or cairn job cancel {0}",
         moving.name
-    );
-    Err(Failure::new(Exit::InUse, why))
+    ))
 }

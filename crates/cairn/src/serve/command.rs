@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::oneshot;
 
 use super::listen;
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Failure, Result};
 
 /// The running shell command of `--run`.
 pub struct Command {
@@ -23,7 +23,7 @@ impl Command {
     pub fn start(line: &str, planned: &Planned, signals: &Signals) -> Result<Self> {
         let (export, at) = match (planned.exports.first(), planned.listens.first()) {
             (Some(export), Some(at)) => (export, at),
-            _ => return Err(Failure::new(Exit::Usage, "--run needs an export; the spec has none")),
+            _ => fail!(Usage, "--run needs an export; the spec has none"),
         };
         let socket = match &at.address {
             Address::Unix(path) => listen::absolute(path),

@@ -7,7 +7,6 @@ use wire::nbd::handed::{self, HANDED_MAX_BYTES, Handed};
 
 use super::Serving;
 use crate::exit::{Failure, Result};
-use crate::out;
 use crate::registry::REGISTRY;
 
 /// Name under which the supervisor holds the state of all connections for the next process.
@@ -34,10 +33,7 @@ impl Serving {
             return;
         }
         if let Err(failure) = self.entrust_connections(&all) {
-            out::note(&format!(
-                "warning: client connections are not handed over, and end with this process: {}",
-                failure
-            ));
+            warn!("client connections are not handed over, and end with this process: {}", failure);
             all.iter().for_each(|(_, socket)| socket.shutdown());
         }
     }
@@ -61,9 +57,7 @@ impl Serving {
         if !left.iter().any(|name| is_one(&name)) {
             return;
         }
-        let closed = |why| {
-            out::note(&format!("a client connection of the previous process is closed: {why}"))
-        };
+        let closed = |why| note!("a client connection of the previous process is closed: {why}");
         match self.states() {
             Ok(states) => {
                 for (place, state) in states.into_iter().enumerate() {
@@ -74,7 +68,7 @@ impl Serving {
         }
         for name in self.env.inherited().iter().filter(is_one) {
             if let Err(error) = self.env.fdstore_remove(name) {
-                out::note(&format!("warning: {error}"));
+                warn!("{error}");
             }
         }
     }

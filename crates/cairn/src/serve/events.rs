@@ -13,7 +13,6 @@ use supervisor::Event;
 use tokio::sync::oneshot;
 
 use super::{Serving, process};
-use crate::out;
 
 /// Longest run of the program for one event. A longer run is killed.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -89,14 +88,12 @@ impl Serving {
                     let lost = receiver.number - before - 1;
                     if lost > 0 {
                         let program = program.display();
-                        out::note(&format!(
-                            "warning: {lost} events are lost: {program} runs too slowly"
-                        ));
+                        warn!("{lost} events are lost: {program} runs too slowly");
                     }
                     let event = match event_of(&program, line(&graph, receiver)) {
                         Ok(event) => event,
                         Err(error) => {
-                            out::note(&format!("warning: {}: {error}", program.display()));
+                            warn!("{}: {error}", program.display());
                             continue;
                         }
                     };
@@ -139,7 +136,7 @@ fn have_run(event: &Event) {
         Some(message) => process::notify_manager(&message),
         None => {
             let shown = event.program.display();
-            out::note(&format!("warning: an event for {shown} is lost: it is too long"));
+            warn!("an event for {shown} is lost: it is too long");
         }
     }
 }
@@ -156,7 +153,7 @@ async fn run(event: Event) {
         // A thread that panics has ended too, so the result does not matter.
         Ok(_) => drop(ended.await),
         Err(error) => {
-            out::note(&format!("warning: starting a thread for the event program: {error}"))
+            warn!("starting a thread for the event program: {error}")
         }
     }
 }
@@ -165,10 +162,7 @@ async fn run(event: Event) {
 pub fn run_noted(event: &Event) {
     if let Err(error) = run_now(event) {
         let what = event.arguments.join(" of ");
-        out::note(&format!(
-            "warning: event program {} for {what}: {error}",
-            event.program.display()
-        ));
+        warn!("event program {} for {what}: {error}", event.program.display());
     }
 }
 

@@ -61,8 +61,7 @@ impl Growth {
             return Err(Failure::new(Exit::Unsupported, why));
         }
         if disk.labelled && wanted_bytes < is_bytes + doctor::AREA_BYTES {
-            let why = format!("the labelled disk {name} has {is}, and grows by 1 MiB at least");
-            return Err(Failure::new(Exit::Usage, why));
+            fail!(Usage, "the labelled disk {name} has {is}, and grows by 1 MiB at least");
         }
         Ok(Some(Self { path: path.to_owned(), wanted_bytes }))
     }

@@ -13,7 +13,6 @@ use graph::spec::{Move, Planned, Spec};
 use super::Serving;
 use crate::exit::{Exit, Failure, Result};
 use crate::names;
-use crate::out;
 use crate::registry::REGISTRY;
 
 impl Serving {
@@ -89,15 +88,10 @@ impl Serving {
             let turn = self.live.turn().await;
             let Some(kept) = self.is_done(&moving.name) else { continue };
             match self.leave(&turn, &moving, &kept).await {
-                Ok(()) => out::note(&format!(
-                    "the migration {} is done: all bytes are on {kept}",
-                    moving.name
-                )),
+                Ok(()) => note!("the migration {} is done: all bytes are on {kept}", moving.name),
                 Err(failure) => {
                     let (name, why) = (&moving.name, failure.to_string());
-                    out::note(&format!(
-                        "warning: the migration {name} is done, but not removed: {why}"
-                    ));
+                    warn!("the migration {name} is done, but not removed: {why}");
                 }
             }
             break;

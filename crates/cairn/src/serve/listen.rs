@@ -6,14 +6,13 @@ use block::env::Address;
 use graph::spec::{Listen, SOCKET_PATH_MAX_BYTES, is_loopback, parse_address};
 use wire::nbd::uri::NbdUri;
 
-use crate::exit::{Exit, Failure, Result};
-use crate::out;
+use crate::exit::Result;
 
 /// Parses the address of an option `--listen`.
 pub fn parse(text: &str, insecure: bool) -> Result<Listen> {
     parse_address(text, insecure).map_err(|why| {
         let why = why.replace("set insecure = true", "add --insecure");
-        Failure::new(Exit::Usage, format!("--listen {text}: {why}"))
+        failure!(Usage, "--listen {text}: {why}")
     })
 }
 
@@ -24,9 +23,7 @@ pub fn warn(listens: &[Listen]) {
             && !at.tls
             && !is_loopback(host)
         {
-            out::note(&format!(
-                "warning: the server at {at} accepts every host without encryption"
-            ));
+            warn!("the server at {at} accepts every host without encryption");
         }
     }
 }

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::Serving;
 use crate::attach::must_be_root;
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::Result;
 use crate::names;
 use crate::registry::REGISTRY;
 use crate::view;
@@ -197,8 +197,7 @@ impl Serving {
         let Some(found) = graph.export(export) else {
             let names: Vec<_> = graph.exports().iter().map(|e| e.name.as_str()).collect();
             let (graph, names) = (graph.name(), names.join(", "));
-            let why = format!("{graph} has no export {export:?}; its exports: {names}");
-            return Err(Failure::new(Exit::NotFound, why));
+            fail!(NotFound, "{graph} has no export {export:?}; its exports: {names}");
         };
         Ok(graph.locate(found, *offset).await?)
     }
@@ -224,8 +223,7 @@ impl Serving {
         let now = self.live.now();
         let found = now.graph.member(&name).map(|found| device(found, now.graph.report(found)));
         found.ok_or_else(|| {
-            let why = format!("the device {name} was removed from the graph meanwhile");
-            Failure::new(Exit::NotFound, why)
+            failure!(NotFound, "the device {name} was removed from the graph meanwhile")
         })
     }
 

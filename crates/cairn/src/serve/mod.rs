@@ -221,7 +221,7 @@ impl Serving {
         }
         if let Err(error) = held {
             // The listeners work all the same, but end with this process.
-            out::note(&format!("warning: {error}"));
+            warn!("{error}");
         }
         Ok(())
     }
@@ -258,9 +258,7 @@ impl Serving {
                 continue;
             }
             match self.attachments.attach(&export.name, None, None, false).await {
-                Ok(attached) => {
-                    attached.notes.iter().for_each(|note| out::note(&format!("note: {note}")))
-                }
+                Ok(attached) => attached.notes.iter().for_each(|note| note!("note: {note}")),
                 Err(failure) if goes_on => out::note(&no_device(&export.name, &failure)),
                 Err(failure) => {
                     // Attached devices are taken away first. Only this failure is reported.
@@ -382,7 +380,7 @@ impl ServeOptions {
         let pidfile = self.pidfile.as_deref().map(PidFile::claim).transpose()?;
         process::raise_limits()?;
         if !core.engine_words().is_empty() {
-            out::note(&format!("note: {}", core.engine_words()));
+            note!("note: {}", core.engine_words());
         }
         // Signals are blocked before any thread is started, because threads inherit the mask.
         let (signals, record) = match kept {
@@ -458,7 +456,7 @@ impl ServeOptions {
             let text = || banner::text(&planned, &serving.attachments.views());
             if let Err(failure) = form.print(&serving.view(), text) {
                 // The graph is served even if the banner cannot be printed.
-                out::note(&format!("warning: {}", failure));
+                warn!("{}", failure);
             }
         }
         Ok(core.block_on(serving.until_signal(&mut signals, self.stop_timeout)))
@@ -473,7 +471,7 @@ impl ServeOptions {
                 _ => return Ok(()),
             };
             let next = "and this spec has none. Next: remove that option";
-            return Err(Failure::new(Exit::Usage, format!("{what}, {next}")));
+            fail!(Usage, "{what}, {next}");
         };
         probe.notices().iter().for_each(|notice| out::note(notice));
         if probe.refusals().is_empty() {
@@ -516,10 +514,12 @@ fn goes_on(spec: Spec, probe: Option<&Probe>) -> Spec {
         if !here {
             return spec;
         }
-        out::note(&format!(
+        note!(
             "note: the bytes of {} continue to move to {}: cairn job watch {}",
-            moving.from, moving.to, moving.name
-        ));
+            moving.from,
+            moving.to,
+            moving.name
+        );
         spec.with_move(&spec, moving, REGISTRY)
     })
 }
@@ -542,8 +542,7 @@ fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server>
     serving.env.spawn("the control socket", answers.run(serving.clone(), spawn));
     api::Server::start(&path, live::handlers(), bridge).map_err(|error| {
         let shown = path.display();
-        let in_use =
-            |why: &str| Failure::new(Exit::InUse, format!("{shown}: {why}")).next("another --at");
+        let in_use = |why: &str| failure!(InUse, "{shown}: {why}").next("another --at");
         match error.kind() {
             ErrorKind::AddrInUse => in_use("another graph listens at this control socket"),
             ErrorKind::AlreadyExists => in_use("this path exists and is not a socket"),

@@ -62,10 +62,7 @@ impl Serving {
         }
         let checked = crate::labels::doctor(&self.env).check_open(labels).await;
         checked.map(|checked| checked.map(Into::into)).ok_or_else(|| {
-            Failure::new(
-                Exit::Damaged,
-                "no disk of the graph can be read, or all are still in provisioning",
-            )
+            failure!(Damaged, "no disk of the graph can be read, or all are still in provisioning")
         })
     }
 
@@ -80,8 +77,13 @@ impl Serving {
             here(&request.way.directory, "paths")?;
         }
         if let [moving, ..] = &self.spec.borrow().moves(REGISTRY)[..] {
-            let why = format!("the migration of {} to {} is in progress", moving.from, moving.to);
-            return Err(Failure::new(Exit::InUse, why).next(format!(
+            return Err(failure!(
+                InUse,
+                "the migration of {} to {} is in progress",
+                moving.from,
+                moving.to
+            )
+            .next(format!(
                 "cairn job cancel {} moves the bytes back; or wait, and undo then",
                 moving.name
             )));

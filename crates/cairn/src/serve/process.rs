@@ -46,7 +46,7 @@ pub fn raise_limits() -> Result<()> {
 /// Sends a message to the service manager, if there is one: `READY=1`, `STOPPING=1`.
 pub fn notify_manager(line: &str) {
     if let Err(error) = runtime::notify_manager(line) {
-        crate::out::note(&format!("warning: cannot notify the service manager: {error}"));
+        warn!("cannot notify the service manager: {error}");
     }
 }
 
@@ -62,7 +62,7 @@ pub fn watchdog() -> Option<Duration> {
 /// Sends a watchdog message to the service manager.
 pub fn beat() {
     if let Err(error) = runtime::beat() {
-        crate::out::note(&format!("warning: {error}"));
+        warn!("{error}");
     }
 }
 
@@ -93,9 +93,11 @@ impl PidFile {
             && Path::new(&format!("/proc/{pid}")).exists()
         {
             let shown = path.display();
-            let why = format!("the pid file {shown} belongs to process {pid}, which is running");
-            return Err(Failure::new(Exit::InUse, why)
-                .next("stop that process, or choose another --pidfile"));
+            return Err(failure!(
+                InUse,
+                "the pid file {shown} belongs to process {pid}, which is running"
+            )
+            .next("stop that process, or choose another --pidfile"));
         }
         Ok(Self(path.to_owned()))
     }

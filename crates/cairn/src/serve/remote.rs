@@ -25,7 +25,7 @@ const UNNAMED: &str = "nbd";
 /// Attaches the export at the URI of the request, until a signal comes or the device is detached.
 pub fn attach_uri(form: Form, request: &AttachRequest) -> Result {
     let AttachRequest { export: uri, name, by, dry_run } = request;
-    let usage = |why: String| Failure::new(Exit::Usage, format!("{uri}: {why}"));
+    let usage = |why: String| failure!(Usage, "{uri}: {why}");
     let parsed: NbdUri = uri.parse().map_err(|error| usage(format!("{error}")))?;
     must_be_root(Some(uri))?;
     let name = match (name, &*parsed.export) {

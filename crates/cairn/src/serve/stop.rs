@@ -34,7 +34,7 @@ impl Ended {
             Self::Flushed(code) => {
                 if let Err(error) = core.shutdown(CLOSE) {
                     // The request that still runs was given up before, and all data are flushed.
-                    out::note(&format!("warning: {error}"));
+                    warn!("{error}");
                 }
                 if code == 0 { Ok(Exit::Ok) } else { Err(Failure::of(code, "")) }
             }
@@ -129,7 +129,7 @@ impl Serving {
     async fn stop_for_good(&self, limit: Duration) -> Result<usize, String> {
         let stopped = self.stop(limit).await;
         if let Err(error) = self.env.fdstore_remove_memory() {
-            out::note(&format!("warning: {error}"));
+            warn!("{error}");
         }
         stopped
     }
@@ -171,7 +171,7 @@ impl Serving {
         let left = deadline.since(self.env.now());
         match self.env.within(left, labels.close()).await {
             Some(Ok(())) => {}
-            Some(Err(error)) => out::note(&format!("note: a label stays marked as open: {error}")),
+            Some(Err(error)) => note!("note: a label stays marked as open: {error}"),
             None => out::note("note: labels stay marked as open: the disks did not answer in time"),
         }
     }

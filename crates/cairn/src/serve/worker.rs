@@ -87,7 +87,7 @@ pub fn main() -> ExitCode {
     let failure = ended.map_or_else(|failure| failure, Failure::printed);
     let (code, lasts, why) = (failure.code, failure.lasts, failure.to_string());
     if !why.is_empty() {
-        out::note(&format!("error: {why}"));
+        note!("error: {why}");
     }
     let lasting = if lasts { format!("{LASTING}=1\n") } else { String::new() };
     process::notify_manager(&format!("{lasting}{}", NotifyMessage::last(code, &why)));
@@ -98,9 +98,7 @@ impl WorkerArgs {
     fn run(self) -> Result {
         // The filter is set before any thread is started, because threads inherit it.
         if let Err(error) = runtime::confine() {
-            out::note(&format!(
-                "warning: the worker runs without a filter of system calls: {error}"
-            ));
+            warn!("the worker runs without a filter of system calls: {error}");
         }
         // Without a session of its own, the worker would get the Ctrl-C of the terminal. Only the daemon may get it,
         // and then ends its workers in order. Also, the worker must not ask at that terminal.
@@ -172,24 +170,23 @@ impl OnFile {
         let name = &record.name;
         let spec = spec_of(&record.source, name);
         if spec.name() != name {
-            let why = format!("the record of the graph {name:?} holds a spec of {:?}", spec.name());
-            return Err(Failure::new(Exit::Spec, why));
+            fail!(Spec, "the record of the graph {name:?} holds a spec of {:?}", spec.name());
         }
         let Some(next) = record.next else { return Ok(spec) };
         let next_spec = spec_of(&next, name);
         let look = |spec: &Spec| core.block_on(look(core, spec, options, wipe));
         let (now, then) = (look(&spec), look(&next_spec));
         if then > now {
-            out::note(&format!("{name}: the previous worker completed a change before it ended"));
+            note!("{name}: the previous worker completed a change before it ended");
             let record = self.record();
             self.write(Record { source: next, next: None, ..record })?;
             return Ok(next_spec);
         }
         if now != Prospect::OnDisks && then != Prospect::Refused {
-            out::note(&format!(
-                "warning: {name}: the previous worker ended during a change, and no label shows whether \
+            warn!(
+                "{name}: the previous worker ended during a change, and no label shows whether \
                  the change was complete; the graph has the earlier spec. Next: apply the new spec again"
-            ));
+            );
         }
         Ok(spec)
     }
@@ -227,9 +224,10 @@ impl OnFile {
 /// # Errors
 /// `Usage` for a name that is not a member of a mirror.
 pub fn trust(spec: &mut Spec, members: &[String]) -> Result<()> {
-    members.iter().try_for_each(|member| spec.trust(member, REGISTRY)).map_err(|why| {
-        Failure::new(Exit::Usage, format!("--trust {why}")).next("use one of these names")
-    })
+    members
+        .iter()
+        .try_for_each(|member| spec.trust(member, REGISTRY))
+        .map_err(|why| failure!(Usage, "--trust {why}").next("use one of these names"))
 }
 
 /// Returns the spec that a daemon's record contains.
@@ -290,7 +288,7 @@ impl Serving {
     /// Passes all state that a supervisor holds for the next process to the present supervisor again.
     pub(super) fn fdstore_put_again(&self) {
         if let Err(failure) = self.entrust_all() {
-            out::note(&format!("warning: {}", failure));
+            warn!("{}", failure);
         }
     }
 
@@ -306,7 +304,7 @@ impl Serving {
         let deadline = self.env.now().after(DAEMON_BACK);
         while let Err(failure) = self.entrust_all() {
             if self.env.now() >= deadline {
-                out::note(&format!("warning: {}", failure));
+                warn!("{}", failure);
                 break;
             }
             self.env.sleep(DAEMON_LOOK).await;
@@ -320,7 +318,7 @@ impl Serving {
         match self.left_in_order().await {
             Ok(()) => Some(Ended::HandedOver),
             Err(why) => {
-                out::note(&format!("the graph is not handed over to a new process: {why}"));
+                note!("the graph is not handed over to a new process: {why}");
                 let why = serde_json::to_string(&why).expect("a string is JSON");
                 process::notify_manager(&format!("{}={why}", supervisor::FAILURE));
                 None

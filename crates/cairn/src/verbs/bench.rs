@@ -112,11 +112,11 @@ impl BenchArgs {
     fn load(&self) -> Result<Load> {
         let block = u32::try_from(self.block).unwrap_or(u32::MAX);
         if block == 0 || block > 32 << 20 || !block.is_multiple_of(512) {
-            let why = format!(
+            fail!(
+                Usage,
                 "--block {}: a request has 512 bytes to 32MiB, a multiple of 512",
                 self.block
             );
-            return Err(Failure::new(Exit::Usage, why));
         }
         Ok(Load {
             pattern: self.pattern,
@@ -172,12 +172,10 @@ impl BenchArgs {
 
 fn check(uri: &str, outcome: &Outcome) -> Result<()> {
     if let Some(error) = &outcome.first_error {
-        let why = format!("{uri}: {} requests failed; the first: {error}", outcome.errors);
-        return Err(Failure::new(Exit::Io, why));
+        fail!(Io, "{uri}: {} requests failed; the first: {error}", outcome.errors);
     }
     if outcome.wrong > 0 {
-        let why = format!("{uri}: {} reads returned other bytes than were written", outcome.wrong);
-        return Err(Failure::new(Exit::Damaged, why));
+        fail!(Damaged, "{uri}: {} reads returned other bytes than were written", outcome.wrong);
     }
     Ok(())
 }

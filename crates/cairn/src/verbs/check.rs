@@ -8,7 +8,7 @@ use doctor::Found;
 use doctor::scan::Skipped;
 
 use super::{core, undo};
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use crate::labels;
 use crate::out::{Form, count, title};
 use crate::registry::REGISTRY;
@@ -77,9 +77,11 @@ pub fn look(graph: Option<&Path>, directory: &Path) -> Result<(Vec<Client>, Foun
         return Ok((clients, found));
     };
     let why: Vec<_> = found.skipped.iter().map(|one| format!("\n  {}", one.why)).collect();
-    let why =
-        format!("the graph {wanted} does not run, and none of its disks is found{}", why.concat());
-    Err(Failure::new(Exit::NotFound, why))
+    Err(failure!(
+        NotFound,
+        "the graph {wanted} does not run, and none of its disks is found{}",
+        why.concat()
+    ))
 }
 
 /// Returns the exit code for the worst finding.

@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Result};
-use crate::out::{self, Form};
+use crate::out::Form;
 
 /// Length in bytes of the longest file that the kernel supports.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
@@ -82,7 +82,7 @@ impl CreateArgs {
         file.set_len(self.size).map_err(|error| {
             // A disk of the wrong size is removed: the file is new, and has no data yet.
             if let Err(error) = std::fs::remove_file(&self.file) {
-                out::note(&format!("warning: removing the empty file {shown}: {error}"));
+                warn!("removing the empty file {shown}: {error}");
             }
             block::Error::size(&error, shown, self.size).into()
         })
@@ -90,7 +90,7 @@ impl CreateArgs {
 
     fn is_there(&self) -> Failure {
         let shown = self.file.display();
-        let why = format!("{shown} already exists");
-        Failure::new(Exit::InUse, why).next(format!("another name, or cairn info {shown}"))
+        failure!(InUse, "{shown} already exists")
+            .next(format!("another name, or cairn info {shown}"))
     }
 }

@@ -13,7 +13,7 @@ use block::units::parse_size;
 use clap::{Args, Subcommand};
 
 use super::{confirm, progress};
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use crate::names::{self, Path};
 use crate::out::Form;
 use crate::place;
@@ -132,9 +132,7 @@ fn devices(client: &Client, has: impl Fn(&DeviceStatus) -> bool) -> Vec<Path> {
 /// Returns the status of the graph's device for which `is_it` is true.
 fn find(client: &Client, is_it: impl Fn(&DeviceStatus) -> bool) -> Result<DeviceStatus> {
     let found = client.get(&routes::STATUS)?.devices.into_iter().find(is_it);
-    found.ok_or_else(|| {
-        Failure::new(Exit::NotFound, "the device was removed from the graph meanwhile")
-    })
+    found.ok_or_else(|| failure!(NotFound, "the device was removed from the graph meanwhile"))
 }
 
 /// Returns the paths of all members in the graph of a client.
@@ -246,8 +244,7 @@ impl Target {
         if member.state == MemberState::InSync {
             return Ok(Exit::Ok);
         }
-        let why = format!("the member {} is {}: {}", member.name, member.state, member.detail);
-        Err(Failure::new(Exit::Io, why))
+        Err(failure!(Io, "the member {} is {}: {}", member.name, member.state, member.detail))
     }
 
     /// Returns a client of the graph with the member, and the name of the member in the graph.
@@ -292,10 +289,11 @@ impl Target {
     /// Returns the status of the member from that of its device.
     fn find<'a>(&self, device: &'a DeviceStatus) -> Result<&'a Member> {
         let member = &self.member.member;
-        device.members.iter().find(|one| one.name == *member).ok_or_else(|| {
-            let why = format!("{} no longer has a member {member}", device.name);
-            Failure::new(Exit::NotFound, why)
-        })
+        device
+            .members
+            .iter()
+            .find(|one| one.name == *member)
+            .ok_or_else(|| failure!(NotFound, "{} no longer has a member {member}", device.name))
     }
 
     /// Prints the state of the member; in a dry run, also the effect that the command would have.

@@ -73,8 +73,8 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
 pub fn keys(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     for (device, source) in pairs {
         if let Err(why) = source.parse::<KeySource>() {
-            let why = format!("--key {device}=...: {why}");
-            return Err(Failure::new(Exit::Usage, why).next(format!("--key {device}=file:PATH")));
+            return Err(failure!(Usage, "--key {device}=...: {why}")
+                .next(format!("--key {device}=file:PATH")));
         }
     }
     Ok(pairs.iter().cloned().collect())
@@ -88,9 +88,7 @@ pub fn options(set: &[(String, String)]) -> Result<BTreeMap<String, BTreeMap<Str
     let mut options: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     for (name, value) in set {
         let Some((device, option)) = name.rsplit_once('.') else {
-            let why =
-                format!("--set {name}: a device and its option are needed, as in t.file=PATH");
-            return Err(Failure::new(Exit::Usage, why));
+            fail!(Usage, "--set {name}: a device and its option are needed, as in t.file=PATH");
         };
         options.entry(device.to_owned()).or_default().insert(option.to_owned(), value.clone());
     }
@@ -223,8 +221,7 @@ impl Found {
                     .iter()
                     .map(|graph| format!("\n  cairn import {}", graph.uuid))
                     .collect();
-                let why = format!("{} graphs are called {wanted:?}", several.len());
-                Err(Failure::new(Exit::Usage, why)
+                Err(failure!(Usage, "{} graphs are called {wanted:?}", several.len())
                     .next(format!("choose one graph by its uuid, with one of{}", uuids.concat())))
             }
         }

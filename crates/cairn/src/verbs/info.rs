@@ -10,7 +10,7 @@ use doctor::{Label, scan};
 use serde::Serialize;
 
 use super::core;
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Failure, Result};
 use crate::labels;
 use crate::out::Form;
 use crate::remote;
@@ -82,8 +82,7 @@ fn file(path: &Path, env: &Env) -> Result<FileView> {
     let found = std::fs::metadata(path).map_err(|error| Failure::io(&error, &shown))?;
     let device = found.file_type().is_block_device();
     if !device && !found.is_file() {
-        let why = format!("{shown} is neither a file nor a block device");
-        return Err(Failure::new(Exit::Usage, why));
+        fail!(Usage, "{shown} is neither a file nor a block device");
     }
     let path = PathBuf::from(path);
     let open = Open { path, device, read_only: true, create: None, cache: CacheMode::Direct };

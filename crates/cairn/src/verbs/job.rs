@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::progress;
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use crate::names;
 use crate::out::Form;
 use crate::running::At;
@@ -141,7 +141,7 @@ impl CommandArgs {
 pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
     let jobs = client.get(&routes::JOBS)?;
     let Some(mut job) = find(&jobs, wanted).cloned() else {
-        return Err(Failure::new(Exit::NotFound, format!("no job {wanted:?}")).next("cairn job ls"));
+        return Err(failure!(NotFound, "no job {wanted:?}").next("cairn job ls"));
     };
     let graph = client.get(&routes::GRAPH)?.name;
     let bar =
@@ -164,10 +164,9 @@ pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
         form.print(&job, || format!("{}\n", line(&job)))?;
     }
     match job.work.state {
-        JobState::Stopped => Err(Failure::new(
-            Exit::Io,
-            format!("the job of {} has stopped: {}", job.device, job.work.detail),
-        )),
+        JobState::Stopped => {
+            Err(failure!(Io, "the job of {} has stopped: {}", job.device, job.work.detail))
+        }
         JobState::Running | JobState::Paused | JobState::Done => Ok(Exit::Ok),
     }
 }

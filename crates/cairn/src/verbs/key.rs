@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::device::nodes;
 use super::{confirm, core};
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Failure, Result};
 use crate::names;
 use crate::out::{Form, columns};
 use crate::running::At;
@@ -82,7 +82,7 @@ struct Keys {
 
 /// Parses the source of a key from the option `option`. clap would print an invalid value, which may be a passphrase.
 fn source(option: &str, text: &str) -> Result<KeySource> {
-    text.parse().map_err(|words| Failure::new(Exit::Usage, format!("{option}: {words}")))
+    text.parse().map_err(|words| failure!(Usage, "{option}: {words}"))
 }
 
 #[derive(Args)]

@@ -5,7 +5,7 @@ use clap::Args;
 use kind::{Kind, Lowers, OptionSpec, Scope, ValueType};
 use serde::Serialize;
 
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::Result;
 use crate::out::{Form, columns};
 use crate::registry::REGISTRY;
 
@@ -62,8 +62,7 @@ impl KindsArgs {
 fn find(name: &str) -> Result<&'static Kind> {
     REGISTRY.find(name).ok_or_else(|| {
         let names: Vec<_> = REGISTRY.0.iter().map(|kind| kind.name).collect();
-        let why = format!("no kind {name:?}; there are {}", names.join(", "));
-        Failure::new(Exit::NotFound, why)
+        failure!(NotFound, "no kind {name:?}; there are {}", names.join(", "))
     })
 }
 

@@ -37,7 +37,7 @@ impl StopArgs {
         let Some(kept) = graphs.iter().find(|graph| graph.name == name) else {
             let names = graphs.iter().map(|graph| graph.name.as_str());
             let known = names::listed(names, "the daemon keeps no graph", "the daemon keeps");
-            return Err(Failure::new(Exit::NotFound, format!("no graph {name:?}; {known}")));
+            fail!(NotFound, "no graph {name:?}; {known}");
         };
         let is_up = kept.phase == Phase::Up;
         // A graph that does not run cannot close its labels. One that was stopped before has closed them.

@@ -9,7 +9,7 @@ use block::OpKind;
 use block::units::parse_duration;
 use clap::Args;
 
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use crate::out::{self, Form, columns};
 use crate::running::At;
 
@@ -33,9 +33,7 @@ impl TopArgs {
     /// Prints rates until a signal ends the command. As JSON, prints the totals since the start of the server once.
     pub fn run(self, form: Form) -> Result {
         if self.interval < INTERVAL_MIN {
-            let why =
-                format!("--interval {:?} is too short; at least {INTERVAL_MIN:?}", self.interval);
-            return Err(Failure::new(Exit::Usage, why));
+            fail!(Usage, "--interval {:?} is too short; at least {INTERVAL_MIN:?}", self.interval);
         }
         let client = self.at.one()?;
         let mut before = client.get(&routes::TOP)?;

@@ -7,7 +7,7 @@ use doctor::scan::Content;
 use serde::Serialize;
 
 use super::{confirm, core};
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::Result;
 use crate::labels;
 use crate::out::Form;
 
@@ -44,10 +44,8 @@ impl WipeArgs {
         let disk = core.block_on(doctor.open(&self.disk, self.dry_run))?;
         let Content { words: held, ours, blank: nothing } = core.block_on(disk.content())?;
         if !ours && !self.all_signatures && !nothing {
-            let why = format!("{shown} holds {held}, but no label of Cairn");
-            return Err(
-                Failure::new(Exit::InUse, why).next("--all-signatures, to remove that content")
-            );
+            return Err(failure!(InUse, "{shown} holds {held}, but no label of Cairn")
+                .next("--all-signatures, to remove that content"));
         }
         if !nothing && !self.dry_run {
             let warning = "The data on this disk cannot be found afterwards.";
