@@ -162,8 +162,7 @@ impl Client {
         let message = format!(
             "the server at {shown} ended before it answered; the request may be done, or not"
         );
-        Problem::new(8, message)
-            .next("cairn status; cairn undo --list shows whether a change is done")
+        Problem::new(8, message).next("cairn status; cairn undo --list shows the changes")
     }
 
     fn lost(&self, error: &io::Error) -> Problem {

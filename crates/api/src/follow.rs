@@ -48,8 +48,7 @@ fn respond<G: 'static>(
         // An error means that the graph is being closed, which ends the response.
         let events = told.ok()?;
         let last = events.last().map_or(last, |event| event.number);
-        let line =
-            |event| serde_json::to_string(event).expect("an event can be written as JSON") + "\n";
+        let line = |event| serde_json::to_string(event).expect("an event is valid JSON") + "\n";
         let lines: String = events.iter().map(line).collect();
         Some((Ok::<_, Infallible>(lines), (bridge, last, seat)))
     });

@@ -136,12 +136,7 @@ fn kept(page: &mut Page, daemon: &DaemonView) {
     let help = "Workers started for a graph.";
     page.family("cairn_daemon_graph_starts_total", "counter", help, starts);
     let held = graphs().map(|(labels, graph)| (labels, graph.held));
-    page.family(
-        "cairn_daemon_held",
-        "gauge",
-        "Descriptors held for the next worker of a graph.",
-        held,
-    );
+    page.family("cairn_daemon_held", "gauge", "Descriptors held for a graph's next worker.", held);
 }
 
 /// A Prometheus label: its name and its value.

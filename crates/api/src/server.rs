@@ -269,8 +269,7 @@ pub fn repair<G: 'static, E: Into<Problem>>(
     let handler = async move |State(bridge): State<Arc<Bridge<G>>>, said: Fields| {
         let said = said.and_then(|Json(said)| said).unwrap_or_default();
         if let Some(field) = said.keys().next() {
-            let message =
-                format!("repair has no field {field:?}: it rewrites every label that it can");
+            let message = format!("repair has no field {field:?}: it rewrites all labels");
             let next = "GET /v1/check, for the findings; then repair without a body";
             return refuse(Problem::new(2, message).next(next));
         }

@@ -45,8 +45,7 @@ impl Claim {
             claim.sign().map_err(|error| failed(&error))?;
             return Ok(claim);
         }
-        let why =
-            format!("{}: another process removes this lock file again and again", path.display());
+        let why = format!("{}: another process removes this lock file repeatedly", path.display());
         Err(Error::new(ErrorKind::InUse, why))
     }
 

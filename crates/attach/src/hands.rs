@@ -82,7 +82,7 @@ pub fn prepare(name: &Name) -> Result<()> {
     if std::fs::symlink_metadata(&link).is_ok() {
         let why = format!("{} exists already, and was not made by Cairn", link.display());
         return Err(
-            Error::new(ErrorKind::InUse, why).next("remove that file, or choose another --name")
+            Error::new(ErrorKind::InUse, why).next("remove the file, or choose another --name")
         );
     }
     let at = name.mount_point();
@@ -114,8 +114,7 @@ pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Found> {
     let target = std::fs::read_link(&link).map_err(|error| Error::io(&error, &shown))?;
     let device = Device::of(&target);
     let Some(Device::Loop(device)) = device.filter(|_| is_ours(&link)) else {
-        let why =
-            format!("{shown} leads to {}, which is not a loop device of Cairn", target.display());
+        let why = format!("{shown} leads to {}, no loop device of Cairn", target.display());
         return Err(Error::new(ErrorKind::NotFound, why));
     };
     let is_smaller = device.must_be(name, wanted, size_bytes)?;

@@ -59,8 +59,7 @@ impl Loop {
             |what: &str| std::fs::read_to_string(self.sysfs().join(what)).unwrap_or_default();
         let number = |what: &str| read(what).trim().parse::<u64>().ok();
         if Path::new(read("loop/backing_file").trim_end()) != file {
-            let why =
-                format!("the loop device {} is no longer on {}", path.display(), file.display());
+            let why = format!("loop device {} is no longer on {}", path.display(), file.display());
             return Err(Error::new(ErrorKind::NotFound, why));
         }
         let (sectors, served) = (number("size"), size_bytes / SECTOR_BYTES);
@@ -73,8 +72,7 @@ impl Loop {
             None => Ok(sectors < Some(served)),
             Some((what, is, wanted)) => {
                 let is = is.map_or_else(|| "unknown".to_owned(), |is| is.to_string());
-                let why =
-                    format!("{}: {what} {is}; the served export has {wanted}", path.display());
+                let why = format!("{}: {what} {is}; the export has {wanted}", path.display());
                 Err(Error::new(ErrorKind::Unsupported, why))
             }
         }
@@ -159,7 +157,7 @@ impl Loop {
 fn no_loops(error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
-            error!(Unsupported, "{CONTROL}: {error}: this kernel has no loop devices")
+            error!(Unsupported, "{CONTROL}: {error}: no loop devices in this kernel")
                 .next("modprobe loop")
         }
         Some(libc::ENOSPC | libc::ENOMEM | libc::EEXIST) => {

@@ -167,9 +167,7 @@ impl Kernel {
     pub(crate) fn connect(&mut self, socket: &UnixStream, device: &Device<'_>) -> io::Result<u32> {
         let number = self.ask(connect(self.family, socket.as_raw_fd(), device), INDEX)?;
         let number = number.as_deref().and_then(<[u8]>::first_chunk).copied();
-        number
-            .map(u32::from_ne_bytes)
-            .ok_or_else(|| io::Error::other("netlink returned no device number"))
+        number.map(u32::from_ne_bytes).ok_or_else(|| io::Error::other("no device number"))
     }
 
     /// Disconnects the NBD device with this number from its socket, even if the device is in use.

@@ -115,10 +115,7 @@ impl BufPool {
     /// `Limit` if the pool is exhausted, `Invalid` if `len` is zero or above [`BUF_MAX_BYTES`].
     pub fn take(&self, len: usize) -> Result<Buf> {
         if len == 0 || len > BUF_MAX_BYTES {
-            bail!(
-                Invalid,
-                "a buffer of {len} bytes was requested; a buffer has 1 to {BUF_MAX_BYTES} bytes"
-            );
+            bail!(Invalid, "a buffer of {len} bytes; a buffer has 1 to {BUF_MAX_BYTES} bytes");
         }
         self.give(len, self.0.reserved_bytes.get())
     }
@@ -128,11 +125,7 @@ impl BufPool {
         let class = class_of(len);
         let bytes = class_bytes(class);
         if self.0.used_bytes.get() + kept + bytes > self.0.limit_bytes {
-            bail!(
-                Limit,
-                "the buffer pool cannot provide {bytes} more bytes: its limit is {} bytes",
-                self.0.limit_bytes
-            );
+            bail!(Limit, "the buffer pool has no {bytes} more bytes of its {}", self.0.limit_bytes);
         }
         self.0.used_bytes.set(self.0.used_bytes.get() + bytes);
         let kept = self.0.kept[class].borrow_mut().pop();
@@ -211,8 +204,7 @@ impl BufPool {
             return Ok(Reservation { pool: self.clone(), bytes });
         }
         let free = self.free_bytes();
-        let words =
-            format!("the buffer pool cannot reserve {bytes} bytes: only {free} bytes are free");
+        let words = format!("the buffer pool cannot reserve {bytes} bytes: {free} bytes are free");
         Err(Error::new(ErrorKind::Limit, words))
     }
 
@@ -243,8 +235,7 @@ fn class_bytes(class: usize) -> usize {
 
 impl Block {
     fn layout(class: usize) -> Layout {
-        Layout::from_size_align(class_bytes(class), BUF_ALIGN)
-            .expect("size classes of buffers are small")
+        Layout::from_size_align(class_bytes(class), BUF_ALIGN).expect("size classes are small")
     }
 
     fn new(class: usize) -> Self {
@@ -311,10 +302,7 @@ impl Buf {
     /// If a [`Ref`] or [`RefMut`] of the same block of the pool exists.
     pub fn write(&self) -> RefMut<'_> {
         let block = self.block();
-        assert!(
-            block.borrows.get() == 0,
-            "a buffer is written while another borrow of the buffer exists"
-        );
+        assert!(block.borrows.get() == 0, "a buffer is written while another borrow of it exists");
         block.borrows.set(-1);
         RefMut(self)
     }

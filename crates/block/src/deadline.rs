@@ -109,8 +109,7 @@ impl<F: Future + Unpin> Future for Guard<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let guard = self.get_mut();
-        let future =
-            guard.future.as_mut().expect("a guarded future is not polled after its answer");
+        let future = guard.future.as_mut().expect("no guarded future is polled after its answer");
         if let Poll::Ready(output) = Pin::new(future).poll(cx) {
             guard.future = None;
             return Poll::Ready(Ok(output));

@@ -185,10 +185,7 @@ pub trait World {
     /// # Errors
     /// `Unsupported` without a supervisor; `InUse` if another user has the memory; errors of the system.
     fn persistent_memory(&self, name: &str, _bytes: u64) -> Result<PersistentMemory> {
-        Err(error!(
-            Unsupported,
-            "{name}: no supervisor keeps memory across restarts of this process"
-        ))
+        Err(error!(Unsupported, "{name}: no supervisor keeps memory for the next process"))
     }
     /// Passes all persistent memory and the keys of open devices to the present supervisor again.
     ///

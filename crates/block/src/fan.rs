@@ -22,10 +22,7 @@ impl<'r, F: Future + Unpin> Fan<'r, F> {
     /// # Panics
     /// If the fan already has a future with this number, or `room` has no such element.
     pub fn add(&mut self, index: usize, future: F) {
-        assert!(
-            self.0[index].replace(future).is_none(),
-            "the fan holds a future at {index} already"
-        );
+        assert!(self.0[index].replace(future).is_none(), "the fan has a future at {index} already");
     }
 
     /// Waits until any future of the fan has ended, and returns its output with the number of the future; `None` if
@@ -55,10 +52,7 @@ pub async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     while let Some((index, answer)) = fan.next().await {
         answers[index] = Some(answer);
     }
-    answers
-        .into_iter()
-        .map(|answer| answer.expect("every future of the fan has answered"))
-        .collect()
+    answers.into_iter().map(|answer| answer.expect("every future has answered")).collect()
 }
 
 #[cfg(test)]

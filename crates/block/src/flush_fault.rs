@@ -58,10 +58,7 @@ impl FlushFault {
             let words = match error.kind() {
                 // The message below explains it already.
                 ErrorKind::Faulted => error.message().to_owned(),
-                _ => format!(
-                    "an earlier flush failed ({}); unflushed writes may be lost",
-                    error.message()
-                ),
+                _ => format!("an earlier flush failed ({}); writes may be lost", error.message()),
             };
             *first = Some(Error::new(ErrorKind::Faulted, words).at(name));
         }

@@ -49,9 +49,7 @@ impl Queue {
     }
 
     fn find(&self, ticket: u64) -> usize {
-        self.entries
-            .binary_search_by_key(&ticket, |e| e.ticket)
-            .expect("a held range lock is in the queue")
+        self.entries.binary_search_by_key(&ticket, |e| e.ticket).expect("a held lock is queued")
     }
 }
 
@@ -112,10 +110,7 @@ impl Future for Locking {
     type Output = Locked;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Locked> {
-        let held = self
-            .0
-            .as_ref()
-            .expect("a wait for a range lock is not polled after the lock was granted");
+        let held = self.0.as_ref().expect("no wait is polled after the lock was granted");
         let queue = held.lock.borrow_mut();
         let at = queue.find(held.ticket);
         if queue.blocked(at) {

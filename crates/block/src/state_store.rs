@@ -126,8 +126,7 @@ impl StateStore for NoStateStore {
     fn on_failure(&self, _: Deadline, _: OnFailure) {}
 
     fn write(&self, ports: &[usize], _: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
-        let unlabelled =
-            || error!(Unsupported, "the disks of the device have no label for its state");
+        let unlabelled = || error!(Unsupported, "the device's disks have no label for its state");
         let answers = ports.iter().map(|port| (*port, Err(unlabelled()))).collect();
         Box::pin(std::future::ready(answers))
     }

@@ -51,9 +51,7 @@ fn size_unit(unit: &str) -> Result<u64, String> {
             return Err(format!("the unit {unit} is ambiguous; write {name} (2^{power})"));
         }
     }
-    Err(format!(
-        "unknown unit {unit:?} of a size; write KiB, MiB, GiB or TiB, or no unit for bytes"
-    ))
+    Err(format!("unknown unit {unit:?}; write KiB, MiB, GiB or TiB, or no unit for bytes"))
 }
 
 /// Parses a time from text such as `100us`, `5ms`, `1.5s`, `1min` or `2h`.

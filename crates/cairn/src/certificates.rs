@@ -36,10 +36,7 @@ pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option
     };
     warn_of_readers(&paths.key);
     if paths.clients.is_none() {
-        warn!(
-            "the server at {at} accepts clients without a certificate: tls has no clients = \
-             \"CA.pem\""
-        );
+        warn!("the server at {at} accepts every client: its tls has no clients = \"CA.pem\"");
     }
     let first = |mut errors: Errors| Failure::from(errors.remove(0));
     let files = Files::read(env, paths).map_err(first)?;

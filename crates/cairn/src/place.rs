@@ -81,7 +81,7 @@ pub fn check_socket(path: &Path, next: &str) -> Result<()> {
     }
     Err(failure!(
         Usage,
-        "the control socket {}: the path has {bytes} bytes; at most {most} are possible",
+        "the control socket {}: a path of {bytes} bytes, more than {most}",
         path.display()
     )
     .next(next.to_string()))

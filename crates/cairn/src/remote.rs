@@ -46,8 +46,7 @@ pub async fn facts(env: &Env, text: &str) -> Result<RemoteView> {
         session
     };
     let Some(session) = env.within(PATIENCE, asked).await else {
-        let why =
-            format!("the NBD server at {address} did not answer within {} s", PATIENCE.as_secs());
+        let why = format!("the server at {address} did not answer within {} s", PATIENCE.as_secs());
         return Err(Failure::new(Exit::Io, why));
     };
     Ok(RemoteView::new(text, session?))

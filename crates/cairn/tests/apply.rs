@@ -279,7 +279,7 @@ fn resize_grows_disk_under_mounted_file_system() {
     let ran = dir.cairn(&["device", "resize", "disk", "0"]);
     assert!(ran.code == 2 && ran.err.contains("must be above 0"), "{ran:?}");
     let ran = dir.cairn(&["device", "resize", "vol", "1G"]);
-    assert!(ran.code == 4 && ran.err.contains("its disks: disk"), "{ran:?}");
+    assert!(ran.code == 4 && ran.err.contains("; disks: disk"), "{ran:?}");
     assert_eq!(
         dir.text(&["device", "resize", "disk"]),
         "disk.img already matches the spec; nothing to do.\n"

@@ -67,7 +67,7 @@ fn repair_rewrites_label_only_from_complete_copy() {
     let before = bytes(&dir);
     let checked = dir.cairn(&["check", "home"]);
     assert!(
-        checked.code == 10 && checked.out.contains("at the front of the disk is damaged"),
+        checked.code == 10 && checked.out.contains("at the disk's front is damaged"),
         "{checked:?}"
     );
     let plan = dir.cairn(&["repair", "--plan"]);
@@ -119,7 +119,7 @@ fn check_and_repair_work_on_running_graph() {
 #[test]
 fn check_reports_lost_disks_and_labels() {
     for (kind, code, words) in
-        [("mirror", 10, "all data are on the other disks"), ("stripe", 11, "vol cannot be served")]
+        [("mirror", 10, "the other disks have all data"), ("stripe", 11, "vol cannot be served")]
     {
         let dir = made(kind);
         std::fs::rename(dir.path("b.img"), dir.path("b.gone")).unwrap();

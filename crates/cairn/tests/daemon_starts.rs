@@ -143,7 +143,7 @@ fn stop_reports_open_labels_when_worker_does_not_run() {
     // The advice of the message works.
     dir.text(&["import", "home"]);
     let said = dir.text(&["stop", "home"]);
-    assert!(said.contains("another machine may open its disks"), "{said}");
+    assert!(said.contains("any machine may open its disks"), "{said}");
     assert_eq!(daemon.stop(), 0);
 }
 

@@ -98,12 +98,12 @@ fn import_refuses_ambiguous_arguments() {
     };
     refused(&["import", "nope"], 4, "found graphs: home");
     refused(&["import", "home", "--disk", "z=a.img"], 2, "home has no such disk");
-    refused(&["import", "home", "--key", "pair=file:key"], 2, "that needs a key");
+    refused(&["import", "home", "--key", "pair=file:key"], 2, "no such device with a key");
     refused(&["import", "home", "--key", "safe"], 2, "as in safe=file:key");
     refused(&["import", "--directory", "nowhere"], 4, "nowhere");
     // A copy of a disk beside the disk.
     std::fs::copy(dir.path("x"), dir.path("y")).unwrap();
-    refused(&["import", "home", "--key", "safe=file:key"], 5, "one is a copy of the other");
+    refused(&["import", "home", "--key", "safe=file:key"], 5, "one is a copy");
     let serve = dir.import(&["home", "--key", "safe=file:key", "--disk", "a=y"]);
     reads(&dir, serve.uri());
     // The list reports disks in use.
@@ -222,7 +222,7 @@ fn import_wipes_member_only_with_wipe_option() {
     std::fs::remove_file(dir.path("b.img")).unwrap();
     let ran = cairn(&dir, &["import", "home", "--wipe", "b", "--run", "true"]);
     assert!(
-        ran.code == 2 && ran.err.contains("--wipe b: the disk b is not found. Next: --disk b=PATH"),
+        ran.code == 2 && ran.err.contains("--wipe b: no such disk is found. Next: --disk b=PATH"),
         "{ran:?}"
     );
     dir.text(&["create", "c.img", "16M"]);

@@ -93,7 +93,7 @@ fn migration_encrypts_and_decrypts_volume_in_use() {
     assert!(is_plain(&dir, "a.img", 0x17));
     // Without `--move` the change is refused.
     let ran = dir.cairn(&["apply", "safe.toml"]);
-    assert!(ran.code == 9 && ran.err.contains("apply the spec with --move"), "{ran:?}");
+    assert!(ran.code == 9 && ran.err.contains("apply with --move"), "{ran:?}");
     let before: GraphView = dir.json(0, &["graph"]);
     let would: Applied = dir.json(0, &["apply", "safe.toml", "--move", "--dry-run"]);
     assert!(would.notes.iter().any(|note| note.contains("safe-move")), "{would:?}");

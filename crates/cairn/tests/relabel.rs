@@ -90,7 +90,7 @@ fn mirror_resyncs_relabelled_member_completely() {
     assert!(bytes(&dir) == before);
 
     let done = dir.cairn(&["repair", "home.toml", "--yes"]);
-    let lacks = "b.img has no state of both, which the other disks have. Next: serve the graph";
+    let lacks = "b.img has no state of both, which other disks have. Next: serve the graph";
     assert!(
         done.code == 10
             && done.out.contains("rewrote the labels on b.img")
@@ -201,8 +201,8 @@ fn repair_refuses_disk_of_doubtful_identity() {
     std::fs::rename(dir.path("b.img"), dir.path("away/b.img")).unwrap();
     std::fs::write(dir.path("b.img"), vec![0; 16 << 20]).unwrap();
     let cases = [
-        ("b=away/b.img", 5, "away/b.img has a label: it is \"b\" of \"home\""),
-        ("b=a.img", 5, "a.img has a label"),
+        ("b=away/b.img", 5, "away/b.img is \"b\" of \"home\""),
+        ("b=a.img", 5, "a.img is \"a\" of \"home\""),
         ("b=nowhere", 4, "nowhere"),
         ("c=b.img", 4, "home has no labelled disk \"c\"; its labelled disks: a, b"),
         ("b=small.img", 6, "small.img has 8 MiB (8388608 B), but b had 16 MiB"),

@@ -256,7 +256,7 @@ fn next_server_detaches_device_of_removed_export() {
     let mut manager = Manager::new(&dir);
     for (after, why) in [
         (spec("disk.img", "else"), "no export \"vol\""),
-        (spec("other.img", "vol"), "sectors 131072; the served export has 65536"),
+        (spec("other.img", "vol"), "sectors 131072; the export has 65536"),
     ] {
         dir.write("home.toml", &spec("disk.img", "vol"));
         manager.start(&["home.toml"]);

@@ -403,8 +403,7 @@ impl Checking<'_> {
             );
             return (Soundness::Repairable, next);
         }
-        let trust =
-            format!("if its bytes are known to be intact, cairn repair {graph} --trust {name}");
+        let trust = format!("if its bytes are intact, cairn repair {graph} --trust {name}");
         let cut = cut(self.seen, named).collect::<Vec<_>>();
         match planned.map(|planned| only_copy_reason(planned, named, self.seen, &cut, name)) {
             Some(None) => (
@@ -470,7 +469,7 @@ impl Checking<'_> {
         let lost = planned.lost_without(&missing).join(", ");
         for name in missing {
             if lost.is_empty() {
-                let words = "the disk is not found; all data are on the other disks".to_owned();
+                let words = "the disk is not found; the other disks have all data".to_owned();
                 let next = "bring the disk back, or use --degraded to start without the disk";
                 let sort = Sort::Label(Case::Degraded);
                 let waived_by = &[Waiver::Degraded];
@@ -515,8 +514,7 @@ impl Checking<'_> {
                 true => ("front", cases[1]),
                 false => ("end", cases[0]),
             };
-            let words =
-                format!("the label at the {area} of {place} is lost, and maybe some of its data");
+            let words = format!("the label at the {area} of {place} is lost, and maybe data too");
             let next = "fix the other findings first";
             self.find(sort, Soundness::Damaged, &name, words, next);
         }
@@ -535,7 +533,7 @@ impl Checking<'_> {
         for name in names {
             let words =
                 "is older than the other disks, which were in use without this disk".to_owned();
-            let next = "the next start copies the missed writes to the disk";
+            let next = "the next start copies the missed writes to it";
             self.find(Sort::Label(Case::Stale), Soundness::Repairable, name, words, next);
         }
     }
@@ -554,8 +552,7 @@ impl Checking<'_> {
                     }
                     Ok(_) => {}
                     Err(why) => {
-                        let words =
-                            format!("the state of the device on {place} cannot be used: {why}");
+                        let words = format!("the device's state on {place} cannot be used: {why}");
                         let next = "use the version of Cairn that wrote that state, or a newer one";
                         let sort = Sort::UnreadableState;
                         self.find(sort, Soundness::Damaged, &node.name, words, next);
@@ -596,8 +593,7 @@ impl Checking<'_> {
             is_named && beneath.contains(&name) && !label.cells.contains_key(&node.name)
         };
         for ProbedDisk { place, label, .. } in self.seen.iter().filter(lacks) {
-            let words =
-                format!("{place} has no state of {}, which the other disks have", node.name);
+            let words = format!("{place} has no state of {}, which other disks have", node.name);
             let next = "serve the graph: all bytes are copied to the disk";
             self.find(Sort::NoState, Soundness::Repairable, &name_in(named, label), words, next);
         }

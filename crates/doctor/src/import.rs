@@ -155,16 +155,11 @@ impl FoundGraph {
         for (device, option) in set.flat_map(|(device, of)| of.keys().map(move |key| (device, key)))
         {
             if !known.iter().any(|(it, known, _)| it == device && known.name == option) {
-                bail!(
-                    Invalid,
-                    "--set {device}.{option}: {} has no such device, or labels hold that option",
-                    self.name
-                );
+                bail!(Invalid, "--set {device}.{option}: {} has no such option to set", self.name);
             }
         }
         let Some(option) = needed(&spec, registry).into_iter().next() else { return Ok(()) };
-        let why =
-            format!("{option} of {} depends on the machine, so labels do not hold it", self.name);
+        let why = format!("{option} of {} depends on the machine, so no label has it", self.name);
         Err(Error::new(ErrorKind::Invalid, why).next(format!("--set {option}=VALUE")))
     }
 
@@ -184,9 +179,7 @@ impl FoundGraph {
             let Some((_, first)) = places.insert(name.clone(), scan::place(path)) else { continue };
             let second = path.display().to_string();
             let error = duplicate_of(&first, &second, name, &self.name).error;
-            return Err(vec![
-                error.next(format!("choose one of the two disks with --disk {name}=PATH")),
-            ]);
+            return Err(vec![error.next(format!("choose one of them with --disk {name}=PATH"))]);
         }
         Ok(places)
     }

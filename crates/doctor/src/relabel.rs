@@ -307,8 +307,8 @@ impl Graph<'_> {
         };
         let error = error!(
             Corrupt,
-            "the state of {0} ({1}) was only in the label of {name}, and {0} does not open \
-             without it",
+            "the state of {0} ({1}) was only in the label of {name}, and {0} does not open without \
+             it",
             node.name,
             node.kind.name
         );
@@ -364,8 +364,7 @@ fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
     match (&there.inspection.label, &there.inspection.other) {
         (Ok(Some((label, _))), _) => {
             let (disk, graph) = (&label.disk_name, &label.graph_name);
-            Err(error!(InUse, "{place} has a label: it is {disk:?} of {graph:?}")
-                .next("use another disk"))
+            Err(error!(InUse, "{place} is {disk:?} of {graph:?}").next("use another disk"))
         }
         (Err(wrong @ (Wrong::Version(_) | Wrong::Features(_))), _) => {
             Err(error!(Unsupported, "{place} has {wrong}").next("use a newer version of Cairn"))
@@ -382,7 +381,7 @@ fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
                 .next("use another disk"))
         }
         (Ok(None), ForeignContent::TooSmall(bytes)) => {
-            Err(error!(Invalid, "{place} has {bytes} bytes, too few for a label")
+            Err(error!(Invalid, "{place}: no room for a label in {bytes} bytes")
                 .next("use another disk"))
         }
     }

@@ -172,8 +172,7 @@ impl Asked<'_> {
         };
         let [graph] = &found.graphs[..] else {
             let count = found.graphs.len();
-            let why =
-                format!("{option} is for the disks of one graph, and {count} graphs are found");
+            let why = format!("{option} is for the disks of one graph; {count} graphs are found");
             let next = format!("cairn repair GRAPH {option} ...");
             return Err(Error::new(ErrorKind::Invalid, why).next(next));
         };

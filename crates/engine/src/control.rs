@@ -90,7 +90,7 @@ impl Place {
             if places.len() + open.len() >= PLACES_MAX {
                 return Err(error!(
                     Limit,
-                    "{command:?} reaches more than {PLACES_MAX} parts of devices"
+                    "{command:?} reaches over {PLACES_MAX} parts of devices"
                 )
                 .next("use a shorter range"));
             }
@@ -124,11 +124,7 @@ impl Place {
                 return Err(command.unknown_to(&self.node.name));
             };
             if moves && matches!(command.verb().reach, Reach::Bound { .. }) {
-                bail!(
-                    Unsupported,
-                    "device {} may move the bytes that {command:?} is about",
-                    self.node.name
-                );
+                bail!(Unsupported, "device {} may move the bytes of {command:?}", self.node.name);
             }
             found.extend(all.iter().map(|it| self.below(&lowers[it.lower], it.above, it.range)));
             if found.len() > PLACES_MAX {
@@ -143,8 +139,7 @@ impl Place {
     /// Returns the lower `node` with its part of the range: `below` in the lower, and from `start` on in this node.
     fn below(&self, node: &Rc<Node>, start: u64, below: ByteRange) -> Self {
         let start = self.above.start() + (start - self.below.start());
-        let above =
-            ByteRange::new(start, below.len()).expect("the lower range is part of the upper one");
+        let above = ByteRange::new(start, below.len()).expect("the lower range has bytes");
         Self { node: node.clone(), above, below }
     }
 

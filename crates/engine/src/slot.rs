@@ -224,7 +224,7 @@ impl Room {
     }
 
     fn layout(bytes: usize) -> Layout {
-        Layout::from_size_align(bytes, ROOM_ALIGN).expect("the size of a future is a valid layout")
+        Layout::from_size_align(bytes, ROOM_ALIGN).expect("a future's size is valid")
     }
 }
 

@@ -246,7 +246,7 @@ fn mounted_volume_keeps_written_bytes_and_rejects_bad_requests() {
         volume.ended().await;
         assert_eq!(wire.answered(60).unwrap().0, 71);
         assert!(wire.closed.get(), "who asks from now on would wait for ever");
-        assert!(log.borrow()[0].contains("not a FUSE request"), "{log:?}");
+        assert!(log.borrow()[0].contains("no FUSE request"), "{log:?}");
     });
 }
 

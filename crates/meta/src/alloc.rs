@@ -187,7 +187,7 @@ impl Allocator {
             Mapping::At(place) => Ok(Some(place)),
             Mapping::Lost(place) => Err(error!(
                 Corrupt,
-                "block {block} is lost: data block {place} does not hold the bytes that were written"
+                "block {block} is lost: data block {place} has other bytes than were written"
             )),
         }
     }
@@ -230,10 +230,7 @@ impl Allocator {
         if place < self.places {
             return Ok(U64::new(place + 1));
         }
-        Err(error!(
-            OutOfRange,
-            "there is no data block {place} among the {} data blocks", self.places
-        ))
+        Err(error!(OutOfRange, "data block {place} of only {} data blocks", self.places))
     }
 
     /// Takes a run of 1 to `most` free data blocks, so that no other caller gets them. They count as taken once the

@@ -160,7 +160,7 @@ impl Label {
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         let too_much = |what: &str, is: usize, most: usize| {
             let graph = &self.graph_name;
-            Err(error!(Limit, "the label of graph {graph:?} has {is} {what}; at most {most} fit"))
+            Err(error!(Limit, "the label of {graph:?} has {is} {what}; at most {most} fit"))
         };
         if self.spec.len() > SPEC_BYTES_MAX {
             return too_much("bytes of spec", self.spec.len(), SPEC_BYTES_MAX);

@@ -139,8 +139,7 @@ impl Inspection {
             let (place, other) =
                 if copy.area == Area::Front { ("front", "back") } else { ("back", "front") };
             Some(format!(
-                "the copy of the label at the {place} of the disk {why}; the copy at the {other} \
-                 is intact"
+                "the label at the disk's {place} {why}; the copy at the {other} is intact"
             ))
         });
         ill.collect()

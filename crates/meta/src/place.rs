@@ -58,10 +58,7 @@ impl Area {
 /// `NoSpace` if the disk is too small for a label.
 pub fn data_bytes(disk_bytes: u64) -> Result<u64, Error> {
     if disk_bytes < DISK_BYTES_MIN {
-        bail!(
-            NoSpace,
-            "the disk has {disk_bytes} bytes; a labelled disk needs at least {DISK_BYTES_MIN}"
-        );
+        bail!(NoSpace, "the disk has {disk_bytes} bytes; a labelled disk needs {DISK_BYTES_MIN}");
     }
     Ok(disk_bytes - disk_bytes % END_ALIGN - 2 * AREA_BYTES)
 }

@@ -50,10 +50,9 @@ pub(crate) fn mount(side: Rc<Reactor>, at: &Path) -> Result<Rc<dyn Channel>> {
     let flags = libc::O_RDWR | libc::O_NONBLOCK;
     let file =
         sys::open(Path::new(DEVICE), flags, 0).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => error!(
-                Unsupported,
-                "{DEVICE}: {error}: this kernel has no FUSE, or its module is not loaded"
-            ),
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+                error!(Unsupported, "{DEVICE}: {error}: the kernel has no FUSE, or not its module")
+            }
             _ => Error::io(&error, DEVICE),
         })?;
     sys::mount_fuse(file.as_raw_fd(), at)
@@ -205,7 +204,7 @@ impl Channel for Fuse {
         let Some(again) = &self.again else { return Ok(1) };
         let count = again.borrow_mut().note(number);
         count.map_err(|error| {
-            Error::io(&error, format_args!("{}: writing the counts of resent requests", self.name))
+            Error::io(&error, format_args!("{}: writing counts of resent requests", self.name))
         })
     }
 }

@@ -309,7 +309,7 @@ impl Disk {
                 slot.moved,
                 self.size.get()
             ),
-            op => format!("{}: {} of {len} bytes: the kernel wrote 0 bytes", self.path, op.name()),
+            op => format!("{}: {} of {len} bytes: none was written", self.path, op.name()),
         };
         Step::Done(Err(Error::new(ErrorKind::Io, words)))
     }

@@ -57,10 +57,7 @@ pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, Stri
     };
     match refusal(&error) {
         Some(why) if engine == Engine::Auto => threads(why),
-        _ => Err(Error::io(
-            &error,
-            "cannot set up io_uring (the engine \"threads\" works without io_uring)",
-        )),
+        _ => Err(Error::io(&error, "cannot set up io_uring (engine \"threads\" works without)")),
     }
 }
 
@@ -69,7 +66,7 @@ fn refusal(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::EPERM => Some("this process may not use io_uring (EPERM)"),
         libc::EACCES => Some("this process may not use io_uring (EACCES)"),
-        libc::ENOSYS => Some("this kernel has no io_uring of Linux 5.11 or later (ENOSYS)"),
+        libc::ENOSYS => Some("the kernel has no io_uring of Linux 5.11 or later (ENOSYS)"),
         _ => None,
     }
 }

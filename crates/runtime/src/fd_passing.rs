@@ -33,11 +33,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub fn pass_fds<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) -> Result<OwnedFd> {
     let all: Vec<_> = all.into_iter().collect();
     if all.len() > PASSED_FDS_MAX {
-        bail!(
-            Limit,
-            "cannot pass {} descriptors to a program; at most {PASSED_FDS_MAX} are possible",
-            all.len()
-        );
+        bail!(Limit, "cannot pass {} descriptors; at most {PASSED_FDS_MAX}", all.len());
     }
     let failed = |error: io::Error| Error::io(&error, "passing descriptors to a program");
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -88,12 +84,7 @@ pub fn inherit_from(socket: impl AsFd) -> Result<()> {
     let names = String::from_utf8_lossy(&names);
     let names: Vec<_> = names.lines().map(str::to_owned).collect();
     if names.len() != files.len() {
-        bail!(
-            Invalid,
-            "the parent process passed {} names with {} descriptors",
-            names.len(),
-            files.len()
-        );
+        bail!(Invalid, "the parent passed {} names with {} descriptors", names.len(), files.len());
     }
     fdstore::leave(names.into_iter().zip(files));
     Ok(())

@@ -15,10 +15,7 @@ use crate::fdstore;
 /// Errors of the system.
 pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
     let failed = |error| {
-        Error::io(
-            &error,
-            format_args!("{name}: storing {} bytes for the next process", bytes.len()),
-        )
+        Error::io(&error, format_args!("{name}: storing {} bytes for the next", bytes.len()))
     };
     let memory = memfd_create("cairn", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL);
     // Kernels before 6.3 do not know the second flag, and need none.
@@ -47,11 +44,7 @@ pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     fdstore::take_from_manager(name)?;
     read.map_err(failed)?;
     if bytes.len() > most {
-        bail!(
-            Limit,
-            "{name}: the previous process left more than {most} bytes of state; the state is \
-             ignored"
-        );
+        bail!(Limit, "{name}: the previous process left over {most} bytes, which are ignored");
     }
     Ok(bytes)
 }

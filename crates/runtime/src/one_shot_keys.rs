@@ -23,10 +23,7 @@ const PREFIX: &str = "key/";
 const MAPPED_BYTES: usize = 2 * 4096;
 const LENGTH_BYTES: usize = 4;
 
-const _: () = assert!(
-    LENGTH_BYTES + SECRET_BYTES_MAX <= MAPPED_BYTES,
-    "the longest key fits into the mapping"
-);
+const _: () = assert!(LENGTH_BYTES + SECRET_BYTES_MAX <= MAPPED_BYTES, "the longest key fits");
 
 /// Keys that clients have passed to this process, by device.
 static GIVEN: Mutex<BTreeMap<String, Secret>> = Mutex::new(BTreeMap::new());
@@ -124,10 +121,7 @@ fn secret_memory(full_name: &str) -> Result<OwnedFd> {
             Unsupported,
             "the key of {full_name} cannot be kept for the next process: {error} (memfd_secret)"
         )
-        .next(
-            "start the kernel with secretmem.enable=1, or set the key to file:PATH or \
-             credential:NAME",
-        ));
+        .next("start the kernel with secretmem.enable=1; or key = file:PATH or credential:NAME"));
     }
     // SAFETY: it was opened just now, and has no other owner.
     let memory = unsafe { OwnedFd::from_raw_fd(fd as i32) };

@@ -125,9 +125,7 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened> {
     };
     if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
         let whole = size.next_multiple_of(block_size.into()).max(block_size.into());
-        let words = format!(
-            "has {size} bytes; a disk's size must be a multiple of {block_size} above zero"
-        );
+        let words = format!("has {size} bytes; a disk has a multiple of {block_size} above zero");
         let next = format!("truncate -s {whole} (or larger), or name another file");
         return Err(refused(open, ErrorKind::Invalid, words).next(next));
     }
@@ -219,10 +217,7 @@ fn unnamed(open: &Open) -> io::Result<OwnedFd> {
 fn set_direct(open: &Open, fd: RawFd, kind: i64) -> Result<()> {
     match sys::set_flags(fd, libc::O_DIRECT, true) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let words = format!(
-                "{} has no O_DIRECT; set cache = \"buffered\" on the disk",
-                kind_words(kind)
-            );
+            let words = format!("{} has no O_DIRECT; set cache = \"buffered\"", kind_words(kind));
             Err(refused(open, ErrorKind::Unsupported, words))
         }
         other => other.tried(open, "O_DIRECT"),

@@ -77,7 +77,7 @@ fn make(name: &str, bytes: u64) -> Result<File> {
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(|error| failed(error.into()))?;
     if !fdstore::fdstore_put(name, file.as_fd())? {
-        bail!(Unsupported, "{name}: no supervisor keeps memory across restarts of this process");
+        bail!(Unsupported, "{name}: no supervisor keeps memory for the next process");
     }
     Ok(file)
 }
@@ -88,7 +88,7 @@ impl Memory {
             Some(end) if end <= self.len => Ok(()),
             _ => Err(error!(
                 Invalid,
-                "{}: {len} bytes at {at} end past the memory's {} bytes", self.name, self.len
+                "{}: {len} bytes at {at} end past the memory's {}", self.name, self.len
             )),
         }
     }

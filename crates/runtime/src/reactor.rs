@@ -334,9 +334,7 @@ impl Reactor {
         drop(self.engine.take());
         match self.workers.close(until.since(clock())) {
             0 => Ok(()),
-            jobs => {
-                Err(error!(TimedOut, "{jobs} jobs of worker threads did not end within {limit:?}"))
-            }
+            jobs => Err(error!(TimedOut, "{jobs} worker jobs did not end within {limit:?}")),
         }
     }
 
@@ -386,7 +384,7 @@ impl Reactor {
         std::mem::forget(self.engine.take());
         error!(
             TimedOut,
-            "operations still in flight after {limit:?}: {}; their buffers are never freed",
+            "operations in flight after {limit:?}: {}; their buffers are never freed",
             words.join(", ")
         )
     }
@@ -473,10 +471,7 @@ impl World for Reactor {
         let home = Rc::new(OneShot::default());
         let tell = home.clone();
         self.workers.push(job);
-        self.spawn(
-            "the completion of a worker job",
-            Box::pin(async move { tell.set(ended.await) }),
-        );
+        self.spawn("the end of a worker job", Box::pin(async move { tell.set(ended.await) }));
         // A panic of the job is our error, and shows here too.
         Box::pin(async move { assert!(home.wait().await, "a job panicked on its worker thread") })
     }

@@ -71,8 +71,7 @@ impl Keys {
         let Some(directory) = &self.credentials else {
             let why = format!("key {source}: $CREDENTIALS_DIRECTORY is not set");
             return Err(denied(why).next(format!(
-                "set LoadCredential={name}:PATH in the systemd unit of this process, or key = \
-                 \"file:PATH\""
+                "set LoadCredential={name}:PATH in the systemd unit, or key = \"file:PATH\""
             )));
         };
         file(&PathBuf::from(directory).join(name), &source, |_| {})
@@ -157,8 +156,7 @@ fn read_all(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
 
 fn cut(mut secret: Secret, len: usize, source: &KeySource) -> Result<Secret> {
     if len > SECRET_BYTES_MAX {
-        let why =
-            format!("key {source}: the key is longer than the limit of {SECRET_BYTES_MAX} bytes");
+        let why = format!("key {source}: the key is longer than {SECRET_BYTES_MAX} bytes");
         return Err(denied(why).next("name a file that holds only the key"));
     }
     secret.truncate(len);
@@ -206,9 +204,7 @@ fn next_bytes(fd: RawFd, into: &mut [u8], limit: Duration) -> io::Result<usize> 
 fn ask(wanted: &Wanted) -> Result<Secret> {
     let Some(_quiet) = sys::Quiet::terminal() else {
         let why = format!("{}: this process has no terminal for the prompt", wanted.prompt);
-        return Err(
-            denied(why).next("set the key to \"file:PATH\", \"fd:NUMBER\" or \"credential:NAME\"")
-        );
+        return Err(denied(why).next("use \"file:PATH\", \"fd:NUMBER\" or \"credential:NAME\""));
     };
     let once = line(&wanted.prompt)?;
     if !wanted.twice {

@@ -165,7 +165,7 @@ pub(crate) async fn connect(side: Rc<Reactor>, to: Address) -> Result<Rc<dyn Soc
             Err(error) => failed = Some(error),
         }
     }
-    Err(failed.unwrap_or_else(|| error!(NotFound, "{to}: the host name has no address")))
+    Err(failed.unwrap_or_else(|| error!(NotFound, "{to}: the name has no address")))
 }
 
 async fn resolve(side: &Rc<Reactor>, host: &str, port: u16) -> Result<Vec<SocketAddr>> {
@@ -227,9 +227,8 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
             let mut found = (host.as_str(), *port)
                 .to_socket_addrs()
                 .map_err(|error| no_address(host, &error))?;
-            let first = found
-                .next()
-                .ok_or_else(|| error!(NotFound, "{at}: the host name has no address"))?;
+            let first =
+                found.next().ok_or_else(|| error!(NotFound, "{at}: the name has no address"))?;
             first.into()
         }
     };
@@ -246,11 +245,9 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
         _ => Ok(()),
     };
     bound.and_then(|()| bind(&file, &peer)).map_err(|error| match error {
-        Errno::ADDRINUSE => error!(
-            InUse,
-            "{at}: another process listens at this address; stop that process or choose another \
-             address"
-        ),
+        Errno::ADDRINUSE => {
+            error!(InUse, "{at}: another process listens here; stop it or choose another address")
+        }
         _ => failed(at, "bind", error),
     })?;
     listening(side, file, at, true)
@@ -320,9 +317,7 @@ fn clear_stale(path: &Path, peer: &SocketAddrAny, at: &Address) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let in_use = |words: &str| error!(InUse, "{at}: {words}");
     if !found.file_type().is_socket() {
-        return Err(in_use(
-            "the path exists and is not a socket; remove that file or choose another path",
-        ));
+        return Err(in_use("the path exists and is no socket; remove it or choose another path"));
     }
     let probe = stream(AddressFamily::UNIX, true, at)?;
     match rustix::net::connect(&probe, peer) {
@@ -420,8 +415,7 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
         let ticket = Some(left.unwrap_or_else(|| listening.begin()));
         let mut accepting = Accepting { listening: &listening, ticket };
         let outcome = poll_fn(|cx| {
-            let ticket =
-                accepting.ticket.as_mut().expect("an accept keeps its ticket until the outcome");
+            let ticket = accepting.ticket.as_mut().expect("an accept has a ticket");
             Pin::new(ticket).poll(cx)
         })
         .await;

@@ -483,7 +483,7 @@ impl Keep {
                             self.end(&worker, &mut life);
                         }
                     }
-                    Err(error) => self.note(&format!("the notify socket of the worker: {error}")),
+                    Err(error) => self.note(&format!("the worker's notify socket: {error}")),
                 },
                 order = self.orders.recv() => match order {
                     Some(order) => self.carry_out(order, &worker, &mut life),
@@ -661,10 +661,7 @@ impl Keep {
         }
         let age = life.begun.elapsed().as_millis();
         if let Some(before) = life.before {
-            self.note(&format!(
-                "the new worker did not come up; it ended after {age} ms: {}",
-                ended.why
-            ));
+            self.note(&format!("the new worker ended after {age} ms: {}", ended.why));
             answer(others, Err(ended));
             return self.again(before);
         }

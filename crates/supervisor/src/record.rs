@@ -115,8 +115,7 @@ impl Record {
             _ => return Err(corrupt("the file is not a record of a graph")),
         };
         if version.parse() != Ok(VERSION) {
-            let words =
-                format!("the record has version {version}, and this Cairn reads only {VERSION}");
+            let words = format!("the record has version {version}; Cairn reads only {VERSION}");
             return Err(Error::new(ErrorKind::Unsupported, words));
         }
         if length.parse() != Ok(body.len()) {

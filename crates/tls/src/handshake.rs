@@ -441,8 +441,7 @@ fn failed(error: &rustls::Error) -> Error {
 fn untrusted(why: &CertificateError) -> String {
     match why {
         CertificateError::UnknownIssuer => {
-            "the peer's certificate is not signed by the authority in the configured CA file"
-                .to_owned()
+            "the peer's certificate is not signed by the configured authority".to_owned()
         }
         CertificateError::Revoked => "the peer's certificate is revoked".to_owned(),
         other => format!("the peer's certificate: {other}"),

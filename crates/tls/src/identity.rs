@@ -56,8 +56,7 @@ fn wrong(path: &str, why: impl std::fmt::Display) -> Error {
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem.bytes).collect();
-    let all =
-        all.map_err(|error| wrong(&pem.path, format!("the file is not valid PEM: {error}")))?;
+    let all = all.map_err(|error| wrong(&pem.path, format!("no valid PEM: {error}")))?;
     if all.is_empty() {
         return Err(wrong(&pem.path, "the file has no certificate (-----BEGIN CERTIFICATE-----)"));
     }
@@ -73,10 +72,7 @@ impl Identity {
         let chain = certificates(cert)?;
         parse(&chain[0]).map_err(|why| wrong(&cert.path, why))?;
         let key_der = PrivateKeyDer::from_pem_slice(key.bytes.bytes()).map_err(|_| {
-            wrong(
-                &key.path,
-                "the file has no unencrypted private key (-----BEGIN PRIVATE KEY-----)",
-            )
+            wrong(&key.path, "the file has no unencrypted private key (BEGIN PRIVATE KEY)")
         })?;
         let signing = any_supported_type(&key_der);
         let mut key_der = key_der;
@@ -93,7 +89,7 @@ impl Identity {
                 &key.path,
                 format!("the key does not belong to the certificate in {}", cert.path),
             ),
-            error => wrong(&key.path, format!("the key or certificate cannot be used: {error}")),
+            error => wrong(&key.path, format!("key or certificate cannot be used: {error}")),
         })?;
         Ok(Self { certified: Arc::new(certified), path: cert.path.clone() })
     }
@@ -103,8 +99,7 @@ impl Identity {
     /// # Errors
     /// `Denied` if the certificate has expired, or is not valid yet.
     pub fn check_time(&self, wall: Duration) -> Result<()> {
-        let cert =
-            parse(&self.certified.cert[0]).expect("the certificate was parsed when it was read");
+        let cert = parse(&self.certified.cert[0]).expect("the certificate was parsed before");
         let (now, validity) = (wall.as_secs().cast_signed(), cert.validity());
         let denied = |why: String| Err(error!(Denied, "{}: {why}", self.path));
         if now > validity.not_after.timestamp() {
@@ -142,13 +137,9 @@ impl Revoked {
     pub fn new(pem: &Pem) -> Result<Self> {
         let all: Result<Vec<_>, _> =
             CertificateRevocationListDer::pem_slice_iter(&pem.bytes).collect();
-        let all =
-            all.map_err(|error| wrong(&pem.path, format!("the file is not valid PEM: {error}")))?;
+        let all = all.map_err(|error| wrong(&pem.path, format!("no valid PEM: {error}")))?;
         if all.is_empty() {
-            return Err(wrong(
-                &pem.path,
-                "the file has no revocation list (-----BEGIN X509 CRL-----)",
-            ));
+            return Err(wrong(&pem.path, "the file has no revocation list (BEGIN X509 CRL)"));
         }
         for list in &all {
             CertificateRevocationList::from_der(list).map_err(|error| {
@@ -162,7 +153,7 @@ impl Revoked {
 fn parse<'a>(cert: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
     X509Certificate::from_der(cert)
         .map(|(_, cert)| cert)
-        .map_err(|error| format!("the certificate is not valid X.509: {error}"))
+        .map_err(|error| format!("the certificate is no X.509: {error}"))
 }
 
 /// Returns the names in a certificate: its common name, and its alternative DNS names, mail addresses and URIs.

@@ -56,8 +56,7 @@ impl Half {
                 bail!(Unsupported, "the TLS handshake chose an unsupported cipher");
             }
         };
-        let key = UnboundKey::new(algorithm, key.as_ref())
-            .expect("rustls returns keys of the cipher's length");
+        let key = UnboundKey::new(algorithm, key.as_ref()).expect("the key fits the cipher");
         let iv = iv.as_ref().try_into().expect("an IV is as long as a nonce");
         Ok(Self { key: LessSafeKey::new(key), iv, sequence })
     }
@@ -88,7 +87,7 @@ impl Half {
     /// If `plain` is more than [`PLAIN_MAX_BYTES`], or `into` is shorter than `plain` and [`OVERHEAD_BYTES`]
     /// together.
     pub fn seal(&mut self, into: &mut [u8], plain: usize, content: Content) -> usize {
-        assert!(plain <= PLAIN_MAX_BYTES, "a TLS record of {plain} bytes is longer than the limit");
+        assert!(plain <= PLAIN_MAX_BYTES, "a TLS record of {plain} bytes is too long");
         into[HEADER_BYTES + plain] = content as u8;
         self.seal_inner(into, plain + 1)
     }
@@ -100,10 +99,7 @@ impl Half {
     /// If the length does not fit into the header, or `into` has no space for the header and the tag.
     pub fn seal_inner(&mut self, into: &mut [u8], inner: usize) -> usize {
         let sealed = inner + TAG_BYTES;
-        assert!(
-            sealed <= usize::from(u16::MAX),
-            "a TLS record of {inner} bytes is longer than the limit"
-        );
+        assert!(sealed <= usize::from(u16::MAX), "a TLS record of {inner} bytes is too long");
         let (header, rest) = into.split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&head(sealed));
         let (text, tail) = rest.split_at_mut(inner);
@@ -122,7 +118,7 @@ impl Half {
     pub fn seal_from(&mut self, plain: &[u8], into: &mut [u8], content: Content) -> usize {
         assert!(
             plain.len() <= PLAIN_MAX_BYTES,
-            "a TLS record of {} bytes is longer than the limit",
+            "a TLS record of {} bytes is too long",
             plain.len()
         );
         let sealed = plain.len() + 1 + TAG_BYTES;

@@ -45,11 +45,7 @@ pub trait Verb: 'static {
 /// `Unsupported` if no device answered the command, or several did.
 pub fn only_one<A>(mut parts: Vec<Part<A>>) -> Result<A> {
     if parts.len() > 1 {
-        bail!(
-            Unsupported,
-            "{} devices answered the command, and their answers cannot be merged",
-            parts.len()
-        );
+        bail!(Unsupported, "{} devices answered, and their answers cannot be merged", parts.len());
     }
     let part = parts.pop().ok_or_else(|| error!(Unsupported, "no device answered the command"))?;
     Ok(part.answer)

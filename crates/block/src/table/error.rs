@@ -77,10 +77,7 @@ impl fmt::Display for TableError {
             }
             Self::Chunk(bytes) => {
                 let (unit, max) = (Stripe::CHUNK_UNIT_BYTES, Stripe::MAX_CHUNK_BYTES);
-                write!(
-                    f,
-                    "the chunk has {bytes} bytes; a chunk must be a multiple of {unit} up to {max}"
-                )
+                write!(f, "a chunk of {bytes} bytes; a multiple of {unit} up to {max} is needed")
             }
             Self::SmallerThanChunk { port, size, chunk } => {
                 write!(f, "{port} has {size} bytes, less than one chunk of {chunk} bytes")

@@ -165,9 +165,7 @@ impl Fuser<'_> {
             let Some(lower) = self.lowers[usize::from(origin.port.0)] else {
                 return self.unfused(origin);
             };
-            let below = lower
-                .column(origin, extent)
-                .expect("the column was chosen because it can be folded");
+            let below = lower.column(origin, extent).expect("the column can be folded");
             Origin { port: self.ports.number(origin.port, Some(below.port)), ..below }
         });
         Row { len, place }

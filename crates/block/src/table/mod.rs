@@ -148,8 +148,7 @@ impl Table {
     }
 
     fn segment_range(&self, index: usize) -> ByteRange {
-        ByteRange::between(self.bounds[index], self.bounds[index + 1])
-            .expect("a segment is not empty")
+        ByteRange::between(self.bounds[index], self.bounds[index + 1]).expect("it has bytes")
     }
 
     fn from_rows(rows: impl IntoIterator<Item = Row>) -> Result<Self, TableError> {

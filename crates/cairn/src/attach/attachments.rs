@@ -258,10 +258,9 @@ impl Attachments {
             Some(Err(failure)) => {
                 warn!("removing the device {path}: {}", failure)
             }
-            None => warn!(
-                "the device {path} is not removed after {}: its mount is still in use",
-                format_duration(CLEAR)
-            ),
+            None => {
+                warn!("{path} is not removed after {}: its mount is in use", format_duration(CLEAR))
+            }
         }
     }
 
@@ -277,8 +276,7 @@ impl Attachments {
         let Some(export) = self.exports.get(name) else {
             let exports = self.exports.all();
             let names: Vec<_> = exports.iter().map(|export| export.name()).collect();
-            let why =
-                format!("no export {name:?} in this server; its exports: {}", names.join(", "));
+            let why = format!("no export {name:?} here; the exports: {}", names.join(", "));
             return Err(Failure::new(Exit::NotFound, why));
         };
         if self.ending.get() {
@@ -399,7 +397,7 @@ impl Attachments {
                     self.forget(one).await;
                 }
                 Err(failure) => behind.push(format!(
-                    "{}. The device returns I/O errors from now on; its unwritten data are lost",
+                    "{}. The device returns I/O errors now; its unwritten data are lost",
                     failure
                 )),
             }

@@ -81,11 +81,7 @@ impl Job {
         let output = child.wait_with_output().map_err(|error| failed(&error))?;
         let answer: Result<Done, Problem> =
             serde_json::from_slice(&output.stdout).map_err(|_| {
-                failure!(
-                    Other,
-                    "the helper process {NAME} ended without a result: {}",
-                    output.status
-                )
+                failure!(Other, "the process {NAME} ended without a result: {}", output.status)
             })?;
         Ok(answer?)
     }

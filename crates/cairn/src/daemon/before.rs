@@ -39,9 +39,7 @@ pub fn open(path: &Path, replace: bool) -> Result<State> {
     }
     let next = match replace {
         false => ". Next: --replace, to replace that daemon; or another --state".to_owned(),
-        true => format!(
-            ", which did not end within {LEAVE:?}. Next: stop that daemon; or another --state"
-        ),
+        true => format!(", which did not end in {LEAVE:?}. Next: stop it; or another --state"),
     };
     match taken(&opened) {
         Some(error) => Err(failure!(InUse, "{error}{next}")),
@@ -72,10 +70,7 @@ fn elsewhere(path: &Path, error: &Error) -> Result<()> {
                 Some(said) => format!("XDG_RUNTIME_DIR={}, as in that daemon", said.display()),
                 None => "unset XDG_RUNTIME_DIR, as in that daemon".to_owned(),
             };
-            format!(
-                "{error}, whose runtime directory is {}, not {here}. Next: {next}",
-                there.display()
-            )
+            format!("{error}, whose runtime directory is {}. Next: {next}", there.display())
         }
         (None, _) => {
             format!(

@@ -277,8 +277,7 @@ pub fn failure_of(unchanged: Unchanged) -> Failure {
         Unchanged::Failed(error) => error.into(),
         Unchanged::Lost { change, back } => failure!(
             Io,
-            "{change}; the devices before the change could not be reopened: {back}. Clients get \
-             errors"
+            "{change}; the previous devices could not be reopened: {back}. Clients get errors"
         )
         .next("stop the graph, and start it again"),
     }

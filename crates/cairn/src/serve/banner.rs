@@ -47,9 +47,7 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
              --iodepth=32 --time_based --runtime=5\n"
         );
         if at.tls {
-            text.push_str(
-                "        (DIR: the directory of ca-cert.pem, client-cert.pem and client-key.pem)\n",
-            );
+            text.push_str("        (DIR: with ca-cert.pem, client-cert.pem, client-key.pem)\n");
         }
     }
     text

@@ -43,8 +43,7 @@ impl Growth {
         let disks = planned.nodes.iter().filter(|node| node.role == Role::Disk);
         let names: Vec<&str> = disks.clone().map(|node| node.name.as_str()).collect();
         let Some(disk) = disks.into_iter().find(|node| node.name == *name) else {
-            let why =
-                format!("no disk {name:?} in {}; its disks: {}", planned.name, names.join(", "));
+            let why = format!("no disk {name:?} in {}; disks: {}", planned.name, names.join(", "));
             return Err(Failure::new(Exit::NotFound, why));
         };
         let Some(wanted_bytes) = request.size_bytes else { return Ok(None) };

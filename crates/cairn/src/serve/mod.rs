@@ -305,8 +305,7 @@ fn offer(env: &Env, engine: &Engine, live: &RunningGraph, list: &ExportList) {
             known.let_in(clients);
             return known;
         }
-        let portal =
-            live.portal(&export.name).expect("each export of a running graph has a portal");
+        let portal = live.portal(&export.name).expect("each export has a portal");
         Export::for_clients(env, engine, &portal, &now.planned.name, clients)
     });
     list.set(offered.collect::<Vec<_>>());

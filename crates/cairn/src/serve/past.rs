@@ -62,7 +62,7 @@ impl Serving {
         }
         let checked = crate::labels::doctor(&self.env).check_open(labels).await;
         checked.map(|checked| checked.map(Into::into)).ok_or_else(|| {
-            failure!(Damaged, "no disk of the graph can be read, or all are still in provisioning")
+            failure!(Damaged, "no disk of the graph can be read, or all are in provisioning")
         })
     }
 
@@ -77,16 +77,9 @@ impl Serving {
             here(&request.way.directory, "paths")?;
         }
         if let [moving, ..] = &self.spec.borrow().moves(REGISTRY)[..] {
-            return Err(failure!(
-                InUse,
-                "the migration of {} to {} is in progress",
-                moving.from,
-                moving.to
-            )
-            .next(format!(
-                "cairn job cancel {} moves the bytes back; or wait, and undo then",
-                moving.name
-            )));
+            return Err(failure!(InUse, "{} is migrated to {} now", moving.from, moving.to).next(
+                format!("cairn job cancel {} moves them back; or wait, then undo", moving.name),
+            ));
         }
         let UndoRequest { to, disks, keys, options, way } = request;
         let past = self.past(to)?;
@@ -136,7 +129,7 @@ impl Serving {
             (Some(to), all) => {
                 let all = all.join(", ");
                 format!(
-                    "no change {to} of {name} is recorded; changes: {all}. Next: cairn undo --list"
+                    "{name} has no recorded change {to}; changes: {all}. Next: cairn undo --list"
                 )
             }
             (None, _) => format!("{name} has no earlier spec"),

@@ -33,9 +33,7 @@ pub fn raise_limits() -> Result<()> {
     }
     match getrlimit(Resource::Nofile).current {
         Some(most) if most < FILES_MIN => {
-            let why = format!(
-                "the process may open at most {most} files, and a server needs {FILES_MIN}"
-            );
+            let why = format!("this process may open {most} files; a server needs {FILES_MIN}");
             Err(Failure::new(Exit::of(ErrorKind::Limit), why)
                 .next("ulimit -n 1024, or LimitNOFILE= of its service"))
         }
@@ -95,7 +93,7 @@ impl PidFile {
             let shown = path.display();
             return Err(failure!(
                 InUse,
-                "the pid file {shown} belongs to process {pid}, which is running"
+                "the pid file {shown} is that of process {pid}, which runs"
             )
             .next("stop that process, or choose another --pidfile"));
         }

@@ -172,7 +172,7 @@ impl Serving {
         match self.env.within(left, labels.close()).await {
             Some(Ok(())) => {}
             Some(Err(error)) => note!("note: a label stays marked as open: {error}"),
-            None => out::note("note: labels stay marked as open: the disks did not answer in time"),
+            None => out::note("note: labels stay marked as open: disks did not answer in time"),
         }
     }
 

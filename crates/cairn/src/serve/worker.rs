@@ -102,8 +102,7 @@ impl WorkerArgs {
         }
         // Without a session of its own, the worker would get the Ctrl-C of the terminal. Only the daemon may get it,
         // and then ends its workers in order. Also, the worker must not ask at that terminal.
-        rustix::process::setsid()
-            .map_err(|error| Failure::io(&error.into(), "starting a new session"))?;
+        rustix::process::setsid().map_err(|error| Failure::io(&error.into(), "a new session"))?;
         process::raise_limits()?;
         runtime::inherit_from(std::io::stdin())?;
         let core = Core::new(Config { note: out::note, by_hand: false, ..Config::default() })?;
@@ -328,9 +327,7 @@ impl Serving {
 
     async fn left_in_order(&self) -> Result<(), String> {
         if let Some(path) = self.attachments.mortal() {
-            return Err(format!(
-                "the device {path} does not outlive this process. Next: cairn detach {path}"
-            ));
+            return Err(format!("{path} does not outlive this process. Next: cairn detach {path}"));
         }
         let exports = self.exports.all();
         if let Some(export) = exports.iter().find(|export| !export.info().survives_process) {

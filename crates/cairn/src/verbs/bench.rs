@@ -103,8 +103,7 @@ impl BenchArgs {
         let writes = !matches!(self.pattern, Pattern::RandomRead | Pattern::SequentialRead);
         if (writes || self.fill) && !self.yes {
             let why = "this benchmark overwrites the bytes of the export";
-            return Err(Failure::new(Exit::Usage, why)
-                .next("add --yes, or choose a pattern that only reads"));
+            return Err(Failure::new(Exit::Usage, why).next("add --yes, or use a reading pattern"));
         }
         Ok(())
     }
@@ -112,11 +111,7 @@ impl BenchArgs {
     fn load(&self) -> Result<Load> {
         let block = u32::try_from(self.block).unwrap_or(u32::MAX);
         if block == 0 || block > 32 << 20 || !block.is_multiple_of(512) {
-            fail!(
-                Usage,
-                "--block {}: a request has 512 bytes to 32MiB, a multiple of 512",
-                self.block
-            );
+            fail!(Usage, "--block {}: a multiple of 512 up to 32MiB is needed", self.block);
         }
         Ok(Load {
             pattern: self.pattern,

@@ -77,11 +77,7 @@ pub fn look(graph: Option<&Path>, directory: &Path) -> Result<(Vec<Client>, Foun
         return Ok((clients, found));
     };
     let why: Vec<_> = found.skipped.iter().map(|one| format!("\n  {}", one.why)).collect();
-    Err(failure!(
-        NotFound,
-        "the graph {wanted} does not run, and none of its disks is found{}",
-        why.concat()
-    ))
+    Err(failure!(NotFound, "{wanted} does not run, and no disk of it is found{}", why.concat()))
 }
 
 /// Returns the exit code for the worst finding.

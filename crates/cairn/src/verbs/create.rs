@@ -90,7 +90,6 @@ impl CreateArgs {
 
     fn is_there(&self) -> Failure {
         let shown = self.file.display();
-        failure!(InUse, "{shown} already exists")
-            .next(format!("another name, or cairn info {shown}"))
+        failure!(InUse, "{shown} already exists").next(format!("another name; cairn info {shown}"))
     }
 }

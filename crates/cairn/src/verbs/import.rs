@@ -147,8 +147,7 @@ impl ImportArgs {
             let prompt = format!("passphrase for {}/{device}", graph.name);
             let key = Lent::of(&source, prompt, false).map_err(|failure| {
                 let why = failure.to_string();
-                let why =
-                    format!("{why}. Or --key {device}=file:PATH, which is read at each start");
+                let why = format!("{why}. Or --key {device}=file:PATH, read at each start");
                 failure.reworded(why)
             })?;
             lent.insert(device.clone(), key);
@@ -177,7 +176,7 @@ impl ImportArgs {
             |name: &&String| graph.missing.contains(name) && !disks.contains_key(*name);
         if let Some(name) = self.wipe.iter().find(is_nowhere) {
             return usage(format!(
-                "--wipe {name}: the disk {name} is not found. Next: --disk {name}=PATH"
+                "--wipe {name}: no such disk is found. Next: --disk {name}=PATH"
             ));
         }
         if let Some(name) = graph.unlabelled.iter().find(|name| !disks.contains_key(*name)) {
@@ -189,7 +188,7 @@ impl ImportArgs {
         for name in keys.keys() {
             if !graph.keys.contains(name) {
                 return usage(format!(
-                    "--key {name}: {} has no device {name} that needs a key",
+                    "--key {name}: {} has no such device with a key",
                     graph.name
                 ));
             }

@@ -58,10 +58,10 @@ impl StopArgs {
                     format!("{name}  stopped, and its disks are free. Next: cairn apply SPEC\n")
                 }
                 (false, true) => format!(
-                    "{name}  removed from the daemon; its worker did not run. Next: cairn apply SPEC\n"
+                    "{name}  removed from the daemon, without a worker. Next: cairn apply SPEC\n"
                 ),
                 (true, false) => format!(
-                    "{name}  stopped; another machine may open its disks. Next: cairn import {name}\n"
+                    "{name}  stopped; any machine may open its disks. Next: cairn import {name}\n"
                 ),
                 (true, true) => format!(
                     "{name}  removed from the daemon; its worker did not run, so labels may show it as open \
@@ -103,9 +103,7 @@ fn without(name: &str) -> Failure {
         Some(pid) => {
             (format!("process {pid} serves {name} without a daemon"), format!("kill {pid}"))
         }
-        None => {
-            (format!("no daemon runs, so {name} has no worker to stop"), "cairn status".to_owned())
-        }
+        None => (format!("no daemon runs, so {name} has no worker"), "cairn status".to_owned()),
     };
     Failure::new(Exit::NotFound, why).next(next)
 }

@@ -492,10 +492,7 @@ impl Inner {
         match sent {
             // No program waits for this reply any more, or the mount has ended.
             Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stopped) => {
-                (self.log)(&format!(
-                    "{}: the kernel did not accept a FUSE reply: {error}",
-                    self.export.name()
-                ));
+                (self.log)(&format!("{}: the kernel refused a reply: {error}", self.export.name()));
             }
             _ => {}
         }

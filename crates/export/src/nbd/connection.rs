@@ -265,9 +265,7 @@ impl Connection {
             Some(Op::Status { extents, .. }) => {
                 let only_one = header.flags.has(CommandFlags::REQ_ONE);
                 let status = allocation(&extents, range_of(&header), only_one);
-                let chunks = reply
-                    .chunks()
-                    .expect("metadata contexts are agreed with structured replies only");
+                let chunks = reply.chunks().expect("metadata contexts need structured replies");
                 let mut bytes = Vec::new();
                 let last = self.session.contexts.len() - 1;
                 for (n, context) in self.session.contexts.iter().enumerate() {

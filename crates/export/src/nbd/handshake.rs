@@ -135,8 +135,7 @@ pub async fn negotiate(
         match progress {
             ServerProgress::Ready(session) => {
                 send(env, &**socket, &mut out).await?;
-                let export =
-                    found.take().expect("the handshake agrees only on an export that was found");
+                let export = found.take().expect("the agreed export was found");
                 let (socket, session, unread) = (socket.clone(), *session, Vec::new());
                 return Ok(Some(Paused { export, socket, session, names, unread }));
             }
@@ -147,14 +146,10 @@ pub async fn negotiate(
             ServerProgress::StartTls => {
                 // An attacker in between could have inserted these bytes, to be taken for the client's.
                 if !inbox.is_empty() {
-                    return Err(
-                        "the client sent bytes after STARTTLS before the reply to STARTTLS"
-                            .to_owned(),
-                    );
+                    return Err("the client sent bytes before the reply to STARTTLS".to_owned());
                 }
                 send(env, &**socket, &mut out).await?;
-                let tls =
-                    policy.tls.expect("the handshake agrees to TLS only on an address with TLS");
+                let tls = policy.tls.expect("TLS is agreed only on an address with TLS");
                 let secured = tls.accept(env, socket.clone()).await;
                 let secured = secured.map_err(|error| error.to_string())?;
                 (*socket, names) = (secured.socket, secured.names);

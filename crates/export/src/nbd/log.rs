@@ -33,9 +33,7 @@ impl Log {
         if now.since(self.since.get()) >= WINDOW {
             let passed_over = self.lines.get().saturating_sub(LINES);
             if passed_over > 0 {
-                (self.write)(&format!(
-                    "{passed_over} more connections were closed without a log line each"
-                ));
+                (self.write)(&format!("{passed_over} more connections were closed, not logged"));
             }
             self.since.set(now);
             self.lines.set(0);

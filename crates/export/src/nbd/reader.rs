@@ -433,9 +433,7 @@ impl<'a> Reader<'a> {
             match self.fill_more(buf.slice(have..buf.len())).await {
                 Ok(0) if seeded::on(Bug::PartialPayload) => return Ok(()),
                 Ok(0) => {
-                    return Err("the client closed the connection inside a payload"
-                        .to_owned()
-                        .into());
+                    return Err("the client closed the connection in a payload".to_owned().into());
                 }
                 Ok(n) => have += n,
                 Err(end) => {
@@ -467,9 +465,7 @@ impl<'a> Reader<'a> {
             }
             match self.more(true).await {
                 Ok(0) => {
-                    return Err("the client closed the connection inside a payload"
-                        .to_owned()
-                        .into());
+                    return Err("the client closed the connection in a payload".to_owned().into());
                 }
                 Ok(_) => {}
                 Err(end) => {

@@ -72,8 +72,8 @@ fn server_closes_and_logs_malformed_handshake() {
     };
     closed(b"GET / HTTP/1.1\r\n", "the magic of the option");
     closed(b"IHAVEOPT\0\0\0\x01\xff\xff\xff\xff", "length of the export name is 4294967295");
-    closed(b"IHAVEOPT\0\0\0\x03\xff\xff\xff\xff", "option data to skip is 4294967295");
-    closed(b"IHAVEOPT\0\0\0\x01\0\0\0\x02no", "no export named \"no\"");
+    closed(b"IHAVEOPT\0\0\0\x03\xff\xff\xff\xff", "skipped data is 4294967295");
+    closed(b"IHAVEOPT\0\0\0\x01\0\0\0\x02no", "no export \"no\"");
     let many = b"IHAVEOPT\0\0\0\x63\0\0\0\0".repeat(33);
     closed(&many, "number of options is 33, the limit is 32");
     Client::new(&world).read(0, 512);

@@ -173,7 +173,7 @@ impl StateStore for LabelStateStore {
                     Some(slot) => answers
                         [number_of(slot, &disks).expect("every present disk was written")]
                     .clone(),
-                    None => Err(error!(Unsupported, "a disk below the device has no label")),
+                    None => Err(error!(Unsupported, "a disk below has no label")),
                 })
             };
             beneath.iter().map(|(port, slots)| (*port, answer(slots))).collect()
@@ -196,8 +196,7 @@ fn reporting(
     Box::pin(async move {
         // The lock of the label's store keeps a late write in order with the next one.
         let written = deadline.guard(write).await.unwrap_or_else(|_| {
-            let words =
-                format!("the disk did not answer the label write within {:?}", deadline.limit());
+            let words = format!("the disk did not write the label within {:?}", deadline.limit());
             Err(Error::new(ErrorKind::TimedOut, words))
         });
         if let Err(error) = &written {

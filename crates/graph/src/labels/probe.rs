@@ -187,15 +187,10 @@ impl Probe {
     /// Returns a note for the user about each disk whose bytes are not trusted, because it is stale or overwritten.
     fn notes(&self) -> Vec<String> {
         let stale = self.bound().stale_names().into_iter().map(|name| {
-            format!(
-                "note: {name} is older than the other disks, which were in use without this disk"
-            )
+            format!("note: {name} is older than the other disks, which were used without it")
         });
         let overwritten = self.bound().overwritten_names().into_iter().map(|name| {
-            format!(
-                "note: another program has written to the front of {name}: no bytes of this disk \
-                 are trusted"
-            )
+            format!("note: another program wrote to the front of {name}: its bytes are not trusted")
         });
         stale.chain(overwritten).collect()
     }
@@ -265,11 +260,7 @@ impl Probe {
             Ok((mut plan, in_use)) => {
                 if let Some(first) = identities.insert(plan.identity.clone(), name.clone()) {
                     let at = plan.identity;
-                    return Err(error!(
-                        Reason::LabelUsage,
-                        "disk {first:?} is on {at}, too; a disk is used once"
-                    )
-                    .at(&name));
+                    return Err(error!(Reason::LabelUsage, "{first:?} is on {at}, too").at(&name));
                 }
                 let creates = plan.creates;
                 let would_have = self.opening.grow.get(&name).copied().unwrap_or_default();
@@ -425,7 +416,7 @@ impl Probe {
             Binding::Fresh(n) => {
                 let look = &self.results[*n];
                 let size = look.facts.as_ref().map_or(0, |facts| facts.info.size);
-                look.probed(meta::data_bytes(size).expect("the probe found the disk large enough"))
+                look.probed(meta::data_bytes(size).expect("the disk is large enough"))
             }
             Binding::Absent(known) => KnownDisk {
                 info: Info::disk(known.data_bytes, known.block_size),
@@ -621,10 +612,7 @@ async fn in_use_or_not(
 async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     let faults = match disk.plan(env).await {
         Ok(plan) if plan.identity.is_empty() => {
-            bail!(
-                Unsupported,
-                "the disk is lost when the process ends, so the disk cannot have a label"
-            );
+            bail!(Unsupported, "the disk ends with the process, so it cannot have a label");
         }
         Ok(plan) => return Ok(plan),
         Err(faults) => faults,

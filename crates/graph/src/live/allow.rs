@@ -14,7 +14,7 @@ pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> R
             && !unchanged.contains(&Some(index))
         {
             let words = format!(
-                "{} is on raw disks: a live change would lose its record of the members in sync",
+                "{} is on raw disks: a live change would lose which of them are in sync",
                 node.name
             );
             let error = Error::because(Reason::ChangeOnRawDisks, words);
@@ -40,8 +40,7 @@ pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> R
         if let Err(differs) = compared.shows(before.node, after.node) {
             let place = &planned.nodes[differs.new].name;
             let words = format!("export {name} would show other bytes than now, from {place} on");
-            let next =
-                "apply the spec with --move to move the bytes; or give the export another name";
+            let next = "apply with --move, to move the bytes; or another name for the export";
             return Err(Error::because(Reason::ChangeOtherBytes, words).next(next));
         }
         if after.info.size < before.info.size {

@@ -339,11 +339,8 @@ impl RunningGraph {
     pub async fn control(&self, device: &str, command: Command) -> Result<Reply> {
         let is_open = || !self.now().graph.is_closed(device);
         if self.env.within(command.limit, self.changed.until(is_open)).await.is_none() {
-            return Err(error!(
-                InUse,
-                "a live change of the graph has been replacing {device} for {:?}", command.limit
-            )
-            .next("repeat the command"));
+            return Err(error!(InUse, "{device} is in a live change for {:?}", command.limit)
+                .next("repeat the command"));
         }
         let now = self.now();
         let member = now

@@ -133,10 +133,7 @@ impl<'s> Draft<'s> {
         let mut told = Vec::new();
         for second in kinds {
             let (one, two) = (&first.key.text, &second.key.text);
-            log.error(
-                second.key.at,
-                format!("a disk has one kind, {one} or {two}; remove one of the two keys"),
-            );
+            log.error(second.key.at, format!("a disk has one kind; remove {one} or {two}"));
             told.push(two.as_str());
         }
         let sound = self.options(&[], &told, log) && told.is_empty();
@@ -201,8 +198,7 @@ impl<'s> Draft<'s> {
         for one in items {
             let Some(word) = name_of(one, log) else { continue };
             if self.on.iter().any(|on| on.text == word.text) {
-                let message =
-                    format!("{:?} is named twice in \"on\"; name each device once", word.text);
+                let message = format!("{:?} is twice in \"on\"; name each device once", word.text);
                 log.error(word.at, message);
                 continue;
             }
@@ -319,7 +315,7 @@ fn clients(item: &Item, log: &mut Log) -> Option<Vec<String>> {
         match &one.raw {
             Raw::Text(name) if !name.is_empty() => names.push(name.clone()),
             _ => {
-                log.wrong("clients", one, "the name in a client's certificate is needed, in quotes")
+                log.wrong("clients", one, "a name in a client's certificate, in quotes, is needed")
             }
         }
     }

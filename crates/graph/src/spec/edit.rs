@@ -131,9 +131,7 @@ impl Spec {
             return Err(format!("{name:?} cannot be the name of a disk: {why}"));
         }
         if self.entries.len() >= DEVICES_MAX {
-            return Err(format!(
-                "the spec has {DEVICES_MAX} disks and devices; no more are possible"
-            ));
+            return Err(format!("the spec has {DEVICES_MAX} disks and devices, the most possible"));
         }
         let taken = self.entries.iter().chain(&self.exports).any(|entry| entry.name.text == name);
         if taken {

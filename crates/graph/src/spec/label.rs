@@ -31,10 +31,7 @@ impl Spec {
             keep_allowed(entry, registry, log);
         }
         if spec.name != graph {
-            let why = format!(
-                "the spec in the label has the name {:?}, but the label is of the graph {graph:?}",
-                spec.name
-            );
+            let why = format!("the spec in the label of {graph:?} has the name {:?}", spec.name);
             spec.log.error(Position::NONE, why);
         }
         spec

@@ -63,8 +63,7 @@ fn report_cycle(drafts: &[Draft<'_>], cycle: &[usize], log: &mut Log) {
     let turned = cycle[first..].iter().chain(&cycle[..=first]);
     let way = turned.map(name).collect::<Vec<_>>().join(" -> ");
     let entry = drafts[cycle[first]].entry;
-    let message =
-        format!("{:?} is below itself: {way}; remove one of these from \"on\"", entry.name.text);
+    let message = format!("{:?} is below itself: {way}; remove one from \"on\"", entry.name.text);
     log.error(entry.place("on"), message);
 }
 

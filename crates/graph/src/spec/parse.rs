@@ -318,7 +318,8 @@ pub(super) fn wrong_name(name: &str) -> Option<String> {
         return None;
     }
     Some(format!(
-        "a name has 1 to {NAME_MAX_BYTES} letters a-z, digits, - _ and ., and begins with a letter or digit"
+        "a name has 1 to {NAME_MAX_BYTES} letters a-z, digits, - _ and ., and begins with a letter \
+         or digit"
     ))
 }
 

@@ -363,10 +363,7 @@ impl Planner<'_> {
         let answer = self.ask(index, kind, &given).await?;
         if answer.info.size == 0 {
             let name = &draft.entry.name;
-            self.log.error(
-                name.at,
-                format!("{:?} would have no bytes; at least one block is needed", name.text),
-            );
+            self.log.error(name.at, format!("{:?} would be shorter than a block", name.text));
             return None;
         }
         if answer.info.max_transfer < answer.info.block_size {
@@ -494,9 +491,7 @@ impl Planner<'_> {
         }
         let fault = if disk.identity.is_empty() {
             let name = &draft.entry.name.text;
-            format!(
-                "{name:?} is lost when the process ends, so the disk cannot have a label; remove label"
-            )
+            format!("{name:?} ends with the process, and has no label; remove label")
         } else {
             match meta::data_bytes(disk.info.size) {
                 Ok(size) => return Some(Info { size, ..disk.info.clone() }),

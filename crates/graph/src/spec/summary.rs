@@ -126,8 +126,7 @@ impl Planned {
         }
         for node in self.nodes.iter().filter(|node| node.unused_bytes > 0) {
             let bytes = format_exact(node.unused_bytes);
-            let _ =
-                writeln!(text, "note: {:?} leaves {bytes} of its lower devices unused", node.name);
+            let _ = writeln!(text, "note: {:?} leaves {bytes} of its lowers unused", node.name);
         }
         text
     }

@@ -22,9 +22,7 @@ pub(super) fn expand(
             }
             rest = after;
         } else {
-            wrong.push(format!(
-                "{text:?}: a lone $; write ${{NAME}} for a variable, or $$ for a dollar sign"
-            ));
+            wrong.push(format!("{text:?}: a lone $; write ${{NAME}}, or $$ for a dollar sign"));
         }
     }
     out.push_str(rest);
@@ -43,9 +41,7 @@ fn value(inner: &str, vars: &dyn Fn(&str) -> Option<String>) -> Result<String, S
     };
     let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if !letters || name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
-        return Err(format!(
-            "${{{inner}}}: {name:?} is no name of a variable; letters, digits and _ are"
-        ));
+        return Err(format!("${{{inner}}}: {name:?} is no variable; use letters, digits and _"));
     }
     let value = vars(name).filter(|value| !value.is_empty());
     value.or_else(|| default.map(str::to_owned)).ok_or_else(|| {

@@ -54,8 +54,7 @@ impl Keys {
     fn turn(&self) -> Result<Locked> {
         self.turn.try_lock().ok_or_else(|| {
             let why = "another command is changing the key slots";
-            Error::new(ErrorKind::InUse, why)
-                .next("repeat the command when the other command has ended")
+            Error::new(ErrorKind::InUse, why).next("repeat the command when that one has ended")
         })
     }
 
@@ -83,8 +82,7 @@ impl Keys {
         }
         let free = self.volume.borrow().slots.iter().position(Option::is_none);
         let free = free.ok_or_else(|| {
-            error!(Limit, "all {SLOTS} key slots are in use")
-                .next("remove one key slot with cairn key rm")
+            error!(Limit, "all {SLOTS} key slots are in use").next("cairn key rm")
         })?;
         if !dry_run {
             let (volume_key, _) = self.unlock(key).await?;
@@ -108,8 +106,7 @@ impl Keys {
         if volume.slots.get(number).is_none_or(Option::is_none) {
             let used = self.list();
             let used: Vec<_> = used.iter().map(|slot| slot.slot.to_string()).collect();
-            let why =
-                format!("key slot {number} is not in use; key slots in use: {}", used.join(", "));
+            let why = format!("key slot {number} is not in use; in use: {}", used.join(", "));
             return Err(Error::new(ErrorKind::NotFound, why));
         }
         volume.slots[number] = None;

@@ -144,7 +144,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     for option in derives.filter(|name| given.options.iter().any(|(one, _)| one == name)) {
         match cost(given).check() {
             _ if plain => {
-                fault(option, "with plain = true no key is derived; remove this option".to_owned())
+                fault(option, "plain = true derives no key; remove this option".to_owned())
             }
             Err(error) => fault(option, error.to_string()),
             Ok(()) => {}

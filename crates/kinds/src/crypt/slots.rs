@@ -162,20 +162,17 @@ impl fmt::Display for FormatError {
             Self::Length(bytes) => write!(f, "{bytes} bytes; key slots have {STATE_BYTES}"),
             Self::Magic => f.write_str("not key slots: the first bytes are not the magic number"),
             Self::Unknown { what, value } => {
-                write!(
-                    f,
-                    "{what} {value} is unknown; a newer version of Cairn may have written the key slots"
-                )
+                write!(f, "{what} {value} is unknown; a newer Cairn may have written the key slots")
             }
             Self::Number { what, value, least, most } => {
                 write!(f, "{what}: {value}; {least} to {most} are possible")
             }
             Self::Unit(unit) => {
-                write!(f, "a data unit of {unit} bytes; a power of two from 512 to 65536 is needed")
+                write!(f, "a data unit of {unit} bytes; a power of two, 512 to 65536, is needed")
             }
             Self::NotZero(at) => write!(f, "unused byte {at} is not zero"),
             Self::Label(slot) => write!(f, "the label of key slot {slot} is not valid text"),
-            Self::NoSlot => f.write_str("no key slot is in use, so no passphrase opens the volume"),
+            Self::NoSlot => f.write_str("no key slot is in use: no passphrase opens the volume"),
         }
     }
 }
@@ -390,7 +387,7 @@ mod tests {
 
     #[test]
     fn key_slots_parse_rejects_malformed_slots_with_reason() {
-        let unknown = "is unknown; a newer version of Cairn may have written the key slots";
+        let unknown = "is unknown; a newer Cairn may have written the key slots";
         const AT: usize = 192 + 256;
         let cases = [
             (refused(|bytes| bytes.truncate(5)), "5 bytes; key slots have 2240".to_owned()),
@@ -403,7 +400,7 @@ mod tests {
             (with(10, &[9]), format!("cipher 9 {unknown}")),
             (
                 with(12, &[1]),
-                "a data unit of 4097 bytes; a power of two from 512 to 65536 is needed".to_owned(),
+                "a data unit of 4097 bytes; a power of two, 512 to 65536, is needed".to_owned(),
             ),
             (with(16, &[8]), format!("features 8 {unknown}")),
             (with(100, &[1]), "unused byte 100 is not zero".to_owned()),
@@ -432,7 +429,7 @@ mod tests {
             (with(AT + 154, b"x"), format!("unused byte {} is not zero", AT + 154)),
             (
                 refused(|bytes| bytes[AT..].fill(0)),
-                "no key slot is in use, so no passphrase opens the volume".to_owned(),
+                "no key slot is in use: no passphrase opens the volume".to_owned(),
             ),
         ];
         for (said, expected) in cases {

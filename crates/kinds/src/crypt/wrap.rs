@@ -106,11 +106,8 @@ fn derive(slot: &Slot, passphrase: &[u8], into: &mut [u8]) -> Result<()> {
     let params = params.expect("the limits of the format are within those of Argon2");
     let mut memory: Vec<Block> = Vec::new();
     if memory.try_reserve_exact(params.block_count()).is_err() {
-        return Err(error!(
-            Limit,
-            "the key derivation needs {memory_kib} KiB of memory, but less is free"
-        )
-        .next("free memory, or open the volume on a machine with more memory"));
+        return Err(error!(Limit, "the key derivation needs {memory_kib} KiB of free memory")
+            .next("free memory, or open the volume on a machine with more memory"));
     }
     memory.resize(params.block_count(), Block::default());
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);

@@ -144,10 +144,7 @@ impl Cipher {
                         self.unit as c_int,
                     ) == 1
             };
-            assert!(
-                worked && done as usize == self.unit,
-                "XTS handles every unit of 16 bytes or more"
-            );
+            assert!(worked && done as usize == self.unit, "XTS takes units of 16 bytes or more");
             for piece in zeros.pieces() {
                 // SAFETY: 512 bytes of that unit. They may be the same bytes as were read.
                 unsafe { to.add(at + piece * PIECE).write_bytes(0, PIECE) };

@@ -18,10 +18,10 @@ use kind::{
     MakerArgs, OptionSpec, Plan, Scope, ValueType,
 };
 
-/// The kind `delay`: a device that delays requests before they are passed to the lower device.
+/// The kind `delay`: a device that delays requests to the lower device.
 pub const KIND: Kind = Kind {
     name: "delay",
-    summary: "delays requests before they are passed to the lower device",
+    summary: "delays requests to the lower device",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[TIME, READ, WRITE, FLUSH, JITTER],

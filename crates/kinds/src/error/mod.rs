@@ -156,14 +156,8 @@ fn make(making: MakerArgs<'_>) -> Result<Rc<dyn Hooks>> {
         schedule: schedule(given)?,
         chance: (given.share(&RATE).unwrap_or(1.0) * (1_u64 << DRAW_BITS) as f64) as u64,
         left: Cell::new(given.integer(&COUNT).unwrap_or(u64::MAX)),
-        failure: error(
-            failure(given.text(&WITH)),
-            "the request failed on purpose, as the spec demands",
-        ),
-        flush_failure: error(
-            ErrorKind::Faulted,
-            "an earlier flush failed on purpose, so every flush fails",
-        ),
+        failure: error(failure(given.text(&WITH)), "the request failed on purpose, as specified"),
+        flush_failure: error(ErrorKind::Faulted, "a flush failed on purpose, so every flush fails"),
         late: given.text(&WHEN) == Some("after"),
         env: env.clone(),
         seen: Cell::new(0),
@@ -184,8 +178,7 @@ fn verbs(words: &[String]) -> u8 {
 fn range(given: &DeviceConfig) -> ByteRange {
     let start = given.size(&START).unwrap_or(0);
     let end = given.size(&SIZE).map_or(u64::MAX, |size| start.saturating_add(size));
-    ByteRange::between(start, end)
-        .expect("the plan checked that the range lies within the lower device")
+    ByteRange::between(start, end).expect("the plan checked the range")
 }
 
 fn schedule(given: &DeviceConfig) -> Result<Schedule> {

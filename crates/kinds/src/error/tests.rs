@@ -56,7 +56,7 @@ fn error_device_fails_write_before_or_after_lower_write() {
         let running = graph(&world, &options);
         let failed = world.block_on(running.send(running.write(4096, 512, 7))).1.unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::NoSpace);
-        assert_eq!(failed.to_string(), "bad: the request failed on purpose, as the spec demands");
+        assert_eq!(failed.to_string(), "bad: the request failed on purpose, as specified");
         let (op, result) = world.block_on(running.send(running.read(4096, 512)));
         result.unwrap();
         let Op::Read { into, .. } = op else { panic!("it comes back as it went") };

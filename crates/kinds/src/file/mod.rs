@@ -330,7 +330,7 @@ impl Disk {
     fn overdue(&self) -> Error {
         error!(
             TimedOut,
-            "no answer from the disk within {} s; the disk is out of service until it answers",
+            "no answer from the disk within {} s; it is out of service until it answers",
             self.deadline.limit().as_secs_f64()
         )
         .at(&self.name)

@@ -95,8 +95,7 @@ impl Watch {
         match &*self.place.borrow() {
             Place::There => (Health::Ok, String::new()),
             Place::Elsewhere => {
-                let words =
-                    "the file was moved: at the next start the path names another file, or no file";
+                let words = "the file was moved: the path will name another file, or none";
                 (Health::Ok, words.to_owned())
             }
             Place::Deleted(path) => {

@@ -27,10 +27,7 @@ pub const KIND: Kind = Kind {
     verbs: &[],
     maker: Maker::Disk {
         plan: |given, _| {
-            at_once(ephemeral::plan(
-                ephemeral::info(given, &SIZE),
-                "in memory, lost when this process ends",
-            ))
+            at_once(ephemeral::plan(ephemeral::info(given, &SIZE), "in memory of this process"))
         },
         make: |making| at_once(make(making.config)),
     },

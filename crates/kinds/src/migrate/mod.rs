@@ -135,11 +135,8 @@ fn open(
         Some(record) if record.size == info.size => record,
         Some(record) => {
             let (was, is) = (format_exact(record.size), format_exact(info.size));
-            return Err(error!(
-                Invalid,
-                "the migration began with {was}, but its devices now have {is}"
-            )
-            .next(format!("make both devices {was} large again")));
+            return Err(error!(Invalid, "the migration began with {was}; its devices have {is}")
+                .next(format!("make both devices {was} large again")));
         }
         None => {
             let size = info.size;

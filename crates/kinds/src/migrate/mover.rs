@@ -97,9 +97,7 @@ impl Work for Inner {
 
     fn cancel(&self) -> Result<Cancel> {
         if self.goes_back() {
-            return Err(
-                error!(InUse, "the migration is moving the bytes back already").at(&self.name)
-            );
+            return Err(error!(InUse, "the bytes are being moved back already").at(&self.name));
         }
         if seeded::on(Bug::TurnedAtOnce) {
             self.back.set(true);
@@ -252,7 +250,7 @@ impl Inner {
                 is_new.len(),
                 window.range
             )
-            .next("bring the lost disk back, or restore these sectors from a backup")
+            .next("bring the lost disk back, or restore the sectors from a backup")
             .at(&self.name));
         }
         for (n, _) in is_new.iter().enumerate().filter(|(_, new)| !**new) {

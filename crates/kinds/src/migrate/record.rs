@@ -131,10 +131,7 @@ impl Record {
         let (header, rest) = Header::ref_from_prefix(bytes)
             .map_err(|_| format!("{} bytes are too short for a migration record", bytes.len()))?;
         if header.version.get() != VERSION {
-            return Err(format!(
-                "record version {}; only version {VERSION} is supported",
-                header.version
-            ));
+            return Err(format!("record version {}; {VERSION} is supported", header.version));
         }
         let (flags, count) = (header.flags.get(), usize::from(header.sums.get()));
         if flags & !(BACK | PAUSED) != 0 || count > SUMS_MAX || header.zero.get() != 0 {

@@ -270,7 +270,7 @@ impl Inner {
                     self.retire(
                         index,
                         Cause::Reads,
-                        Member::words_of("too many reads failed; the last read", &error),
+                        Member::words_of("too many reads failed; the last", &error),
                     );
                 }
                 Err(error)
@@ -474,12 +474,7 @@ impl Inner {
     pub fn find(&self, name: &str) -> Result<usize> {
         self.members.iter().position(|member| member.lower.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.members.iter().map(|member| member.lower.name()).collect();
-            error!(
-                NotFound,
-                "mirror {} has no member {name:?}; its members: {}",
-                self.name,
-                names.join(", ")
-            )
+            error!(NotFound, "{} has no member {name:?}, but {}", self.name, names.join(", "))
         })
     }
 

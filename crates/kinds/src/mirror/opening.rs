@@ -245,8 +245,7 @@ impl Members<'_> {
     fn apart(&self, other: usize) -> Error {
         error!(
             Reason::MirrorSplitBrain,
-            "split brain: {} and the other members were written independently of each other",
-            self.names[other]
+            "split brain: {} and the other members were written independently", self.names[other]
         )
         .next(format!("{TRUST}; writes that only the other members have are lost"))
     }
@@ -304,9 +303,7 @@ impl Members<'_> {
             .collect();
         if here.is_empty() {
             let had = if gone.is_empty() { "none".to_owned() } else { gone.join(", ") };
-            let words = format!(
-                "no member with every write is present; members that had every write: {had}"
-            );
+            let words = format!("no member with every write is present; such members: {had}");
             let next = "bring one of those members back; or cairn import --trust MEMBER, and the \
                         writes that MEMBER missed are lost";
             return Some(Error::because(Reason::MirrorNoCurrentMember, words).next(next));

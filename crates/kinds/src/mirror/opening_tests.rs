@@ -192,7 +192,7 @@ fn opening_resyncs_failed_member_despite_own_in_sync_record() {
     assert!(
         case.decide()
             .unwrap_err()
-            .contains("no member with every write is present; members that had every write: a")
+            .contains("no member with every write is present; such members: a")
     );
     case.trust = Some(1);
     assert!(case.decide().unwrap_err().contains("no member with every write is present"));

@@ -217,7 +217,7 @@ impl Record {
         let (count, flags) = (usize::from(header.members.get()), header.flags.get());
         let version = header.version.get();
         if version != VERSION {
-            return Err(format!("record version {version}; only version {VERSION} is supported"));
+            return Err(format!("record version {version}; {VERSION} is supported"));
         }
         let (regions, scrubbed, rest) = sizes(rest)?;
         if !(1..=MEMBERS_MAX).contains(&count) || flags & !(ACTIVE | FLUSH_FAILED) != 0 {
@@ -297,10 +297,7 @@ impl<'b> Maps<'b> {
     fn next(&mut self) -> Result<Bitmap, String> {
         let length = Bitmap::encoded_bytes(self.count);
         let Some((map, rest)) = self.bytes.split_at_checked(length) else {
-            return Err(format!(
-                "{} bytes are too short for a bitmap of {length} bytes",
-                self.bytes.len()
-            ));
+            return Err(format!("{} bytes are too few for a bitmap of {length}", self.bytes.len()));
         };
         self.bytes = rest;
         Bitmap::decode(map, self.count)

@@ -28,9 +28,7 @@ impl Regions {
     /// The number that is outside its limits, and the limits.
     pub fn new(size: u64, region_bytes: u64) -> Result<Self, String> {
         if !(1..=REGION_BYTES_MAX).contains(&size) {
-            return Err(format!(
-                "a mirror of {size} bytes; 1 to {REGION_BYTES_MAX} bytes are possible"
-            ));
+            return Err(format!("a mirror of {size} bytes; 1 to {REGION_BYTES_MAX} are possible"));
         }
         let sizes = REGION_BYTES_MIN..=REGION_BYTES_MAX;
         if !region_bytes.is_power_of_two() || !sizes.contains(&region_bytes) {

@@ -364,7 +364,7 @@ impl Inner {
                             mirror.retire(
                                 index,
                                 Cause::Request,
-                                Member::words_of("a repair write", &error),
+                                Member::words_of("repair", &error),
                             );
                         }
                         // No source could be read. The next read of this range reports the error.

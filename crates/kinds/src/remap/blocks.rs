@@ -56,8 +56,7 @@ impl Lookup {
             let (_, spot, mut range) = blocks.next()?;
             let mut end = spot;
             while let Some((_, _, more)) = blocks.next_if(|(_, next, _)| follows(end, *next)) {
-                range = ByteRange::between(range.start(), more.end())
-                    .expect("a joined range has bytes");
+                range = ByteRange::between(range.start(), more.end()).expect("the range has bytes");
                 end = next_of(end);
             }
             Some(Piece { range, spot })

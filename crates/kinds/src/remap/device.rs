@@ -219,7 +219,7 @@ impl Inner {
             report.next = Some("stop and start the graph when its disks work again".to_owned());
         } else if taken == places {
             report.summary =
-                "no physical block is free: writes to unmapped blocks wait, then fail".to_owned();
+                "no physical block is free: writes to new blocks wait, then fail".to_owned();
             report.next = Some("discard unused bytes".to_owned());
         }
         report

@@ -66,8 +66,7 @@ impl Layout {
     /// Returns the byte range on the lower of `count` data blocks, from the data block with number `place` on.
     pub fn places(&self, place: u64, count: u64) -> ByteRange {
         let start = self.start + place * self.block_bytes;
-        ByteRange::new(start, count * self.block_bytes)
-            .expect("a range of physical blocks has bytes")
+        ByteRange::new(start, count * self.block_bytes).expect("a range of blocks has bytes")
     }
 }
 

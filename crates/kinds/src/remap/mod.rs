@@ -164,15 +164,11 @@ impl Ports {
             ([_, _], Some(_)) => Ok(Self { data: 0, meta: 1 }),
             ([first, second, ..], None) => Err(Fault::new(
                 "on",
-                format!(
-                    "meta must name the device with the map, {first:?} or {second:?}; add meta = {second:?}"
-                ),
+                format!("meta must name the device of the map: add meta = {second:?} or {first:?}"),
             )),
             (_, Some(meta)) => Err(Fault::new(
                 "meta",
-                format!(
-                    "{meta:?} is the only device in \"on\"; add a second device to \"on\", or remove meta"
-                ),
+                format!("{meta:?} is the only device in \"on\"; add a second one, or remove meta"),
             )),
             _ => unreachable!("the plan checked the number of lowers"),
         }
@@ -216,10 +212,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     if size % block != 0 || size / block > BLOCKS_MAX {
         let (below, most) = (size - size % block, BLOCKS_MAX * block);
         let near = write_size(below.clamp(block, most));
-        fault(
-            "size",
-            format!("size {size} does not fit blocks of {block} bytes; \"{near}\" is possible"),
-        );
+        fault("size", format!("size {size} does not fit blocks of {block}; \"{near}\" does"));
         return Err(faults);
     }
     let (data, meta) = (&given.lowers[ports.data], &given.lowers[ports.meta]);
@@ -298,7 +291,7 @@ async fn open(
         let most = data.info().max_transfer;
         bail!(
             Limit,
-            "block {block} is too large: {:?} accepts at most {most} bytes in one request",
+            "block {block} is too large: {:?} accepts at most {most} bytes at once",
             data.name()
         );
     }

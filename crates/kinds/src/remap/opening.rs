@@ -84,8 +84,7 @@ impl Opening {
                 }
             };
         };
-        let wrong =
-            |why| error!(Corrupt, "the state of the remap device in the label is damaged: {why}");
+        let wrong = |why| error!(Corrupt, "the state of the remap in the label is damaged: {why}");
         let record = Record::decode(&state.bytes).map_err(wrong)?;
         check(&record.layout, wanted, self.data.info().size)?;
         Ok(Some(record))
@@ -189,10 +188,7 @@ fn check(made: &Layout, wanted: &Layout, data_bytes: u64) -> Result<()> {
     }
     let end = made.places(made.places - 1, 1).end();
     if end > data_bytes {
-        bail!(
-            Invalid,
-            "the physical blocks end at byte {end}, but the lower device has only {data_bytes} bytes"
-        );
+        bail!(Invalid, "the physical blocks end at {end}; the lower device has {data_bytes} bytes");
     }
     Ok(())
 }
@@ -212,7 +208,7 @@ mod tests {
         check(&made, &wanted, 1 << 40).unwrap();
         check(&made, &made, 1 << 30).unwrap();
         let error = check(&made, &made, (1 << 30) - 4096).unwrap_err();
-        assert!(error.to_string().contains("the lower device has only"), "{error}");
+        assert!(error.to_string().contains("the lower device has"), "{error}");
         let (apart, _) = Layout::new(4096, 100, &disk(1 << 30), true);
         let error = check(&made, &apart, 1 << 30).unwrap_err();
         assert!(error.to_string().ends_with("remove \"meta\""), "{error}");

@@ -52,9 +52,7 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { vault, layout, .. } = Record::decode(bytes)?;
     let Layout { block_bytes, blocks, places, .. } = layout;
     let made = if vault.is_some() { "" } else { ", map being made" };
-    Ok(Summary::whole(format!(
-        "{blocks} blocks of {block_bytes} bytes, {places} physical blocks{made}"
-    )))
+    Ok(Summary::whole(format!("{blocks} blocks of {block_bytes}, {places} physical{made}")))
 }
 
 impl Record {
@@ -83,10 +81,7 @@ impl Record {
         let raw = Raw::ref_from_bytes(bytes)
             .map_err(|_| format!("{} bytes are no remap record", bytes.len()))?;
         if raw.version.get() != VERSION {
-            return Err(format!(
-                "record version {}; only version {VERSION} is supported",
-                raw.version
-            ));
+            return Err(format!("record version {}; {VERSION} is supported", raw.version));
         }
         let flags = raw.flags.get();
         let unfinished = flags & UNFINISHED != 0;

@@ -55,7 +55,7 @@ const FILE: OptionSpec = OptionSpec {
     required: true,
     effect: Effect::Behaviour,
     scope: Scope::Local,
-    help: "path of the trace file; a missing file is created sparse, an existing trace is continued",
+    help: "path of the trace file; a missing one is created sparse, an existing one continued",
 };
 
 const SIZE: OptionSpec = OptionSpec {

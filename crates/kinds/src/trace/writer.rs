@@ -83,10 +83,7 @@ impl Writer {
     async fn find_end(&mut self) -> Result<()> {
         self.load(0).await?;
         Header::parse(&self.slot(0)).map_err(|why| {
-            error!(
-                InUse,
-                "{} exists and is not a trace file, so the file is not changed: {why}", self.path
-            )
+            error!(InUse, "{} is no trace file, so it is not changed: {why}", self.path)
         })?;
         let (mut begun, mut blank) = (0, self.blocks());
         while blank - begun > 1 {

@@ -164,8 +164,7 @@ pub(super) fn mark_lost(changes: &[u8], lost: &[ByteRange]) -> Result<Vec<u8>, S
         match (is_lost, change.verb) {
             (false, _) => change.encode(&mut marked),
             (true, Verb::Write(bytes)) if bytes.len() == size_of::<u64>() => {
-                let number =
-                    u64::from_le_bytes(bytes.try_into().expect("the length was just checked"));
+                let number = u64::from_le_bytes(bytes.try_into().expect("the length was checked"));
                 let number = (number | LOST).to_le_bytes();
                 Change { verb: Verb::Write(&number), ..change }.encode(&mut marked);
             }

@@ -208,10 +208,7 @@ impl Directory {
         if let Slot::Entry(entry) = &now {
             let inside = |run: &Run| run.end() <= self.pages;
             if !entry.runs.iter().all(inside) {
-                return Err(format!(
-                    "{entry} has pages beyond the {} pages of the vault",
-                    self.pages
-                ));
+                return Err(format!("{entry} has pages beyond the vault's {} pages", self.pages));
             }
             if self.objects.get(&entry.number).is_some_and(|(at, _)| *at != slot) {
                 return Err(format!("{entry} has two directory entries"));

@@ -164,10 +164,7 @@ impl Entry {
     /// `Invalid` for an empty or too long name, or one with a NUL byte.
     pub fn check_owner(owner: &str) -> Result<(), Error> {
         if owner.is_empty() || owner.len() > NAME_BYTES_MAX || owner.contains('\0') {
-            bail!(
-                Invalid,
-                "the owner {owner:?} needs a name of 1 to {NAME_BYTES_MAX} bytes without NUL"
-            );
+            bail!(Invalid, "owner {owner:?}: 1 to {NAME_BYTES_MAX} bytes without NUL are needed");
         }
         Ok(())
     }
@@ -242,9 +239,7 @@ impl Slot {
         };
         let (flags, runs) = (raw.flags.get(), raw.runs.get() as usize);
         if flags & !ADVISORY != 0 || runs > RUNS_MAX || raw.zero.get() != 0 {
-            return Err(format!(
-                "object {number} has unknown flags ({flags:#x}) or too many runs ({runs})"
-            ));
+            return Err(format!("object {number} has unknown flags {flags:#x} or {runs} runs"));
         }
         let run = |raw: &RawRun| Run { first: raw.first.get(), pages: raw.pages.get() };
         let entry = Entry {

@@ -108,7 +108,7 @@ impl Geometry {
         let most = OBJECTS_MAX.div_ceil(super::directory::SLOTS_PER_PAGE as u32);
         if !(1..=most).contains(&directory_pages) {
             return Err(format!(
-                "the directory has {directory_pages} pages; 1 to {most} are possible"
+                "a directory of {directory_pages} pages; 1 to {most} are possible"
             ));
         }
         if !(least..=PAGES_MAX).contains(&pages) {

@@ -147,8 +147,7 @@ impl Log {
         self.read(&entry, at, &mut length).await?;
         let end = at + ENTRY_HEADER_BYTES + u64::from(u32::from_le_bytes(length));
         if end > next {
-            let words =
-                format!("an entry of {entry} ends at {end}, beyond the end of the log at {next}");
+            let words = format!("an entry of {entry} ends at {end}, beyond the end at {next}");
             return Err(Error::new(ErrorKind::Corrupt, words));
         }
         let mut bytes = vec![0; (end - at - ENTRY_HEADER_BYTES) as usize];

@@ -129,8 +129,7 @@ impl Vault {
     /// vault.
     pub async fn format(env: &Env, lowers: &[Lower], shape: Shape) -> Result<Uuid> {
         if lowers.is_empty() || lowers.len() > COPIES_MAX {
-            let words =
-                format!("{} disks for a vault; 1 to {COPIES_MAX} are possible", lowers.len());
+            let words = format!("{} disks for a vault; it takes 1 to {COPIES_MAX}", lowers.len());
             return Err(Error::new(ErrorKind::Invalid, words));
         }
         if shape.objects == 0 || shape.objects > OBJECTS_MAX {
@@ -289,11 +288,8 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
         // The allocated space has no use any more. An error of this discard would matter less than the error below.
         let range = ByteRange::new(0, at).expect("zeroed ranges have bytes");
         let _ = lower.call(Op::Discard { range, fua: false }).await;
-        return Err(error!(
-            NoSpace,
-            "the disk has no room for the {bytes} bytes of a new vault: {error}"
-        )
-        .next("free some space on the disk"));
+        return Err(error!(NoSpace, "no room for the {bytes} bytes of a new vault: {error}")
+            .next("free some space on the disk"));
     }
     Ok(())
 }

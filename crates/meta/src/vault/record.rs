@@ -158,8 +158,7 @@ impl<'a> Change<'a> {
             (FILL, value) => Verb::Fill(length, value),
             (BITS, value @ 0..=1) => Verb::Bits(length, value == 1),
             (DATA, 0) if of_none && rest.len() >= DATA_CHECKSUM_BYTES => {
-                let (sum, behind) =
-                    U64::ref_from_prefix(rest).expect("the length was just checked");
+                let (sum, behind) = U64::ref_from_prefix(rest).expect("the length was checked");
                 after = behind;
                 Verb::Data(length, sum.get())
             }

@@ -67,9 +67,8 @@ impl Found {
     pub fn mark_lost(&mut self, lost: &[ByteRange]) -> Result<()> {
         let speaks = |(head, _): &&mut (Head, Vec<u8>)| head.changes > 0;
         let Some((head, changes)) = self.records.iter_mut().rfind(speaks) else { return Ok(()) };
-        *changes = data::mark_lost(changes, lost).map_err(|words| {
-            error!(Corrupt, "record {} of the vault's log: {words}", head.at.number)
-        })?;
+        *changes = data::mark_lost(changes, lost)
+            .map_err(|words| error!(Corrupt, "record {} of the log: {words}", head.at.number))?;
         Ok(())
     }
 }
@@ -147,12 +146,10 @@ impl Inner {
     pub(super) async fn replay(&self, found: &Found) -> Result<()> {
         for (head, changes) in &found.records {
             let number = head.at.number;
-            let damaged =
-                |words: String| error!(Corrupt, "record {number} of the vault's log: {words}");
+            let damaged = |words: String| error!(Corrupt, "record {number} of the log: {words}");
             let changes = record::changes(changes).map_err(damaged)?;
             if changes.len() != head.changes as usize {
-                let words =
-                    format!("the record has {} changes, not {}", changes.len(), head.changes);
+                let words = format!("it has {} changes, not {}", changes.len(), head.changes);
                 return Err(damaged(words));
             }
             for change in changes.iter().filter(|change| change.verb.is_of_object()) {
@@ -175,10 +172,7 @@ impl Inner {
             return Ok(());
         }
         if self.read_only {
-            bail!(
-                Limit,
-                "the vault's log changes more than {most} pages; the vault needs a larger cache"
-            );
+            bail!(Limit, "the log changes more than {most} pages; the vault needs a larger cache");
         }
         self.checkpoint(false).await
     }
@@ -196,7 +190,7 @@ impl Inner {
             let number = entry.page(piece.index).ok_or_else(|| {
                 error!(
                     Corrupt,
-                    "a change to page {} is beyond the {} pages of {entry}",
+                    "a change to page {} is beyond the {} of {entry}",
                     piece.index,
                     entry.pages()
                 )

@@ -229,7 +229,7 @@ impl Replicas {
             Some(error) if complaints.is_empty() => Err(error),
             _ => {
                 let words =
-                    format!("no copy of the vault has page {number}: {}", complaints.join("; "));
+                    format!("no copy has page {number} of the vault: {}", complaints.join("; "));
                 Err(Error::new(ErrorKind::Corrupt, words))
             }
         }

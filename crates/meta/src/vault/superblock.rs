@@ -134,10 +134,7 @@ impl fmt::Display for Wrong {
         match self {
             Self::NoMagic => f.write_str("the disk has no vault"),
             Self::Version(version) => {
-                write!(
-                    f,
-                    "the vault has version {version}; this Cairn reads only version {VERSION}"
-                )
+                write!(f, "the vault has version {version}; this Cairn reads only {VERSION}")
             }
             Self::Features(bits) => {
                 write!(f, "the vault has features that this Cairn does not know (bits {bits:#x})")

@@ -207,8 +207,7 @@ impl Transaction {
             let entry = self.entry_now(*object)?;
             for index in *first..=*last {
                 let page = entry.page(index).ok_or_else(|| {
-                    let words =
-                        format!("page {index} is beyond the {} pages of {entry}", entry.pages());
+                    let words = format!("page {index} is beyond the {} of {entry}", entry.pages());
                     Error::new(ErrorKind::OutOfRange, words)
                 })?;
                 all.insert(page, *object);

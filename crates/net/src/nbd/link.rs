@@ -328,7 +328,7 @@ impl Link {
             )),
             State::Replaying(_) | State::Resending(_) => Some((
                 true,
-                format!("the server is back after {away} s; the disk replays unflushed writes"),
+                format!("the server is back after {away} s; unflushed writes are replayed"),
             )),
             State::Out(error) => Some((false, error.message().to_owned())),
         }
@@ -639,8 +639,6 @@ impl Link {
             _ => "the server did not complete the replay of unflushed writes".to_owned(),
         };
         let hold = self.target.hold.as_secs_f64();
-        self.out(format!(
-            "the server was unreachable for {hold} s ({why}). Unflushed writes may be lost"
-        ));
+        self.out(format!("no server for {hold} s ({why}). Unflushed writes may be lost"));
     }
 }

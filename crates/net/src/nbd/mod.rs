@@ -189,11 +189,7 @@ fn log_bytes(given: &DeviceConfig, facts: &ExportFacts) -> u64 {
 fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info> {
     let keeps = log_bytes(given, facts) > 0;
     if facts.size_bytes > SIZE_MAX_BYTES {
-        bail!(
-            Invalid,
-            "the export has {} bytes; a disk has at most {SIZE_MAX_BYTES}",
-            facts.size_bytes
-        );
+        bail!(Invalid, "an export of {} bytes; the limit is {SIZE_MAX_BYTES}", facts.size_bytes);
     }
     let has = |flag| facts.flags.has(flag);
     let block_size = facts.blocks.min().max(512);

@@ -87,7 +87,7 @@ impl Pending {
             Body::Simple if slot.command == Some(Command::Read) => {
                 if style != ReplyStyle::Simple {
                     return Err(nonsense(
-                        "simple reply to a read although structured replies were agreed".to_owned(),
+                        "simple reply to a read where structured replies were agreed".to_owned(),
                     ));
                 }
                 let whole = slot.buf.as_ref().expect("a read in flight has a buffer").len();

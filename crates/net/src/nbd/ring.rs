@@ -87,11 +87,7 @@ impl Ring {
     pub fn new(memory: Rc<dyn Lasting>, identity: u64) -> Result<Self> {
         let capacity = memory.len().saturating_sub(HEADS_BYTES);
         if capacity < RECORD_BYTES as u64 {
-            bail!(
-                Invalid,
-                "memory of {} bytes is too small for the log of unflushed writes",
-                memory.len()
-            );
+            bail!(Invalid, "{} bytes are too few for the log of unflushed writes", memory.len());
         }
         let before = newest(&*memory)?.map_or(0, |head| head.generation);
         let head = Head { identity, generation: before, ..Head::default() };

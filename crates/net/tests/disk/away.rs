@@ -57,7 +57,7 @@ fn disk_fails_requests_when_reconnect_time_is_over() {
     volume.write(0, 512, 5, false).unwrap();
     fake.seen().shut = true;
     let begun = Instant::now();
-    says(volume.read(0, 512), "far: out of service: the server was unreachable for 0.4 s (");
+    says(volume.read(0, 512), "far: out of service: no server for 0.4 s (");
     let took = begun.elapsed();
     assert!(took >= hold && took < hold + Duration::from_secs(5), "{took:?}");
     // The server refuses the last attempt that was already under way, too.

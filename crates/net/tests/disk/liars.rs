@@ -196,7 +196,7 @@ fn disk_open_refuses_export_above_size_limit() {
             Ok(volume) if n == 0 => volume.zero(claim(1).0 - (3 << 29), 3 << 29).unwrap(),
             Ok(_) => panic!("{} bytes are taken", claim(1).0),
             refused => {
-                says(refused, "bytes; a disk has at most 9223372036854775807");
+                says(refused, "bytes; the limit is 9223372036854775807");
             }
         }
     }

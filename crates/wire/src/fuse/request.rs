@@ -109,11 +109,7 @@ pub struct Malformed {
 
 impl std::fmt::Display for Malformed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "the kernel sent a message of {} bytes that is not a FUSE request",
-            self.came_bytes
-        )
+        write!(f, "the kernel sent {} bytes that are no FUSE request", self.came_bytes)
     }
 }
 

@@ -98,10 +98,7 @@ fn check_range(request: &RequestHeader, session: &Session) -> Result<(), Refusal
         return refusal(Errno::EINVAL, "the length is zero");
     }
     let Some(end) = request.offset.checked_add(request.length) else {
-        return refusal(
-            Errno::EINVAL,
-            "the end of the range (offset + length) is larger than 64 bits",
-        );
+        return refusal(Errno::EINVAL, "the end of the range (offset + length) exceeds 64 bits");
     };
     if end > facts.size_bytes {
         // ENOSPC for writes, EINVAL for the rest (section "Error values").
@@ -113,10 +110,7 @@ fn check_range(request: &RequestHeader, session: &Session) -> Result<(), Refusal
     }
     let min = u64::from(facts.blocks.min());
     if !request.offset.is_multiple_of(min) || !request.length.is_multiple_of(min) {
-        return refusal(
-            Errno::EINVAL,
-            "offset and length must be multiples of the export's minimum block size",
-        );
+        return refusal(Errno::EINVAL, "offset and length must be multiples of the block size");
     }
     let has_payload = matches!(request.command, Command::Read | Command::Write);
     if has_payload && request.length > u64::from(facts.blocks.max_payload()) {

@@ -80,10 +80,7 @@ impl fmt::Display for ProtocolError {
                 "the peer offers the {found} handshake, but only fixed newstyle is supported"
             ),
             Self::UnknownExport(name) => {
-                write!(
-                    f,
-                    "the server has no export named {name:?}; list the exports to see the names"
-                )
+                write!(f, "the server has no export {name:?}; list the exports to see the names")
             }
             Self::NotServed(why) => f.write_str(why),
             Self::Refused { option, reply, message } => {

@@ -80,11 +80,7 @@ pub fn identity(graph: &str, spec: &str) -> u64 {
 /// If there are more than [`HANDED_MAX`] connections, or their state is longer than [`HANDED_MAX_BYTES`]. The caller
 /// must check this with [`encoded_bytes`].
 pub fn encode(all: &[Handed]) -> Vec<u8> {
-    assert!(
-        all.len() <= HANDED_MAX,
-        "the state has {} connections, more than the limit",
-        all.len()
-    );
+    assert!(all.len() <= HANDED_MAX, "{} connections are more than the limit", all.len());
     let mut body = Vec::new();
     all.iter().for_each(|one| put(one, &mut body));
     let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
@@ -95,11 +91,7 @@ pub fn encode(all: &[Handed]) -> Vec<u8> {
     out.extend_from_slice(&(body.len() as u32).to_be_bytes());
     out.extend_from_slice(&checksum(&out, &body).to_be_bytes());
     out.extend_from_slice(&body);
-    assert!(
-        out.len() <= HANDED_MAX_BYTES,
-        "the state has {} bytes, more than the limit",
-        out.len()
-    );
+    assert!(out.len() <= HANDED_MAX_BYTES, "{} bytes are more than the limit", out.len());
     out
 }
 

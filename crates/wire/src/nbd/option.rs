@@ -200,8 +200,7 @@ pub(crate) fn take_info(facts: &mut ExportFacts, data: &[u8]) -> Result<InfoCode
             let fields = (reader.u32(), reader.u32(), reader.u32(), reader.is_empty());
             let (Some(min), Some(preferred), Some(max), true) = fields else { return Err(wrong) };
             let what = "minimum block size, or one of the sizes with it";
-            let rule =
-                "must be powers of two, the minimum at most 65536 and the others its multiples";
+            let rule = "must be powers of two, the minimum up to 65536, the others its multiples";
             let blocks = BlockSizes::new(min, preferred, max);
             facts.blocks = blocks.ok_or(invalid(what, min, rule))?;
         }

@@ -270,11 +270,7 @@ impl ServerHandshake {
             return Err(over_limit("length of the export name", len, limit));
         }
         let skipped = self.skipped_bytes.saturating_add(len);
-        require_within(
-            "option data to skip",
-            skipped as usize,
-            self.limits.skipped_bytes as usize,
-        )?;
+        require_within("skipped data", skipped as usize, self.limits.skipped_bytes as usize)?;
         let words = format!(
             "the option data has {len} bytes after {} earlier bytes; the limit of a handshake is \
              {limit}",
@@ -318,7 +314,7 @@ impl ServerHandshake {
             OptionCode::EXTENDED_HEADERS => self.extended_headers(data),
             OptionCode::LIST_META_CONTEXT => self.list_contexts(data, exports, out).await,
             OptionCode::SET_META_CONTEXT => self.set_contexts(data, exports, out).await,
-            OptionCode::STARTTLS if !data.is_empty() => invalid("STARTTLS takes no data"),
+            OptionCode::STARTTLS if !data.is_empty() => invalid("STARTTLS has no data"),
             OptionCode::STARTTLS if self.tls == ServerTls::Done => invalid("TLS is active already"),
             OptionCode::STARTTLS => unsupported("this address has no TLS"),
             _ => unsupported("this server does not know the option"),
@@ -488,16 +484,13 @@ impl ServerHandshake {
 fn plain(option: OptionCode, data: &[u8]) -> Result<Answer> {
     match option {
         OptionCode::STARTTLS if data.is_empty() => Ok(Secure),
-        OptionCode::STARTTLS => Ok(invalid("STARTTLS takes no data")),
+        OptionCode::STARTTLS => Ok(invalid("STARTTLS has no data")),
         OptionCode::ABORT => Ok(Leave),
         // This option has no error reply.
-        OptionCode::EXPORT_NAME => Err(ProtocolError::NotServed(
-            "this address requires TLS; send STARTTLS first".to_owned(),
-        )),
-        _ => Ok(Refuse(
-            ReplyCode::ERR_TLS_REQD,
-            "this address requires TLS; send STARTTLS first".to_owned(),
-        )),
+        OptionCode::EXPORT_NAME => {
+            Err(ProtocolError::NotServed("TLS is required: send STARTTLS".to_owned()))
+        }
+        _ => Ok(Refuse(ReplyCode::ERR_TLS_REQD, "TLS is required: send STARTTLS".to_owned())),
     }
 }
 

@@ -75,25 +75,20 @@ impl fmt::Display for UriError {
             ),
             Self::Host(found) => write!(
                 f,
-                "the host is {found:?}; write a name, an IPv4 address, or an IPv6 address in \
-                 brackets"
+                "the host is {found:?}; write a name, an IPv4 or a bracketed IPv6 address"
             ),
             Self::Port(found) => {
                 write!(f, "the port is {found:?}; a port is a number from 1 to 65535")
             }
             Self::UnixHost(found) => write!(
                 f,
-                "a URI of a Unix socket names the host {found:?}; write three slashes after the \
-                 scheme"
+                "a Unix socket has the host {found:?}; write three slashes after the scheme"
             ),
             Self::NoSocket => {
                 f.write_str("the URI of a Unix socket has no socket path; add ?socket=/path")
             }
             Self::Parameter(found) => {
-                write!(
-                    f,
-                    "the URI parameter {found:?} is unknown or repeated; remove the parameter"
-                )
+                write!(f, "the parameter {found:?} is unknown or repeated; remove it")
             }
             Self::Escape(found) => write!(
                 f,
@@ -101,7 +96,7 @@ impl fmt::Display for UriError {
                  UTF-8; write a % itself as %25"
             ),
             Self::Export(len) => {
-                write!(f, "the name of the export has {len} bytes; the limit is {MAX_STRING_BYTES}")
+                write!(f, "the export's name has {len} bytes; the limit is {MAX_STRING_BYTES}")
             }
             Self::Fragment => {
                 f.write_str("the URI of an export cannot have a fragment; write # as %23")

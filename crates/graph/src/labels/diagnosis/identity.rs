@@ -277,8 +277,7 @@ impl<'i> Identity<'i> {
             return self.stop(Case::Forgotten, error, &[]);
         }
         if sought != name {
-            let notice =
-                format!("note: {place} is disk {name} by its label; the spec has {sought}");
+            let notice = format!("note: {place} is disk {name} by its label, not {sought}");
             self.binding.notices.push(notice);
         }
         self.binding.disks.insert(name.to_owned(), Binding::Labelled(n));

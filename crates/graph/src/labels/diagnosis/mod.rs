@@ -259,8 +259,7 @@ pub fn label_findings(name: &str, place: &str, label: &Label, here: &Machine) ->
     }
     if let Some(other) = label.holder.as_ref().filter(|holder| holder.id != here.id) {
         let words = format!("{place} is marked as open on the machine {other}");
-        let next =
-            "stop the graph on that machine; if that machine never uses the disks again, --take";
+        let next = "stop the graph on that machine; if it never uses the disks again, --take";
         let error = Error::because(Reason::LabelHeldByOtherHost, words).next(next).at(name);
         findings.push(Finding::new(Case::HeldByOtherHost, error, &[Waiver::Take]));
     }
@@ -270,8 +269,7 @@ pub fn label_findings(name: &str, place: &str, label: &Label, here: &Machine) ->
 /// Returns the finding that the disks at the paths `one` and `two` have the same label: one is a copy of the other, and
 /// the label does not show which.
 pub fn duplicate_of(one: &str, two: &str, disk: &str, graph: &str) -> Finding {
-    let words =
-        format!("{one} and {two} are both disk {disk:?} of {graph:?}: one is a copy of the other");
+    let words = format!("{one} and {two} are both disk {disk:?} of {graph:?}: one is a copy");
     let error = Error::because(Reason::LabelDuplicate, words).next("remove one of the two disks");
     Finding::new(Case::Duplicate, error, &[])
 }

@@ -135,8 +135,7 @@ impl<'b> BoundDisks<'b> {
     fn degradable(self, planned: &Planned, missing: &str) -> Error {
         let graph = &planned.name;
         let Some(objection) = objections_of(self, planned).into_iter().next() else {
-            let words =
-                format!("{missing} of {graph:?} not found; all data are on the other disks");
+            let words = format!("{missing} of {graph:?} not found; the other disks have all data");
             return Error::because(Reason::LabelDegraded, words)
                 .next("bring the disk back, or use --degraded to start without the disk");
         };
@@ -209,8 +208,7 @@ impl<'b> BoundDisks<'b> {
             if lost.is_empty() {
                 let words = "is older than the other disks, which were in use without this disk";
                 let error = Error::because(Reason::LabelStale, words);
-                let error =
-                    error.next("the next start copies the missed writes to the disk").at(name);
+                let error = error.next("the next start copies the missed writes to it").at(name);
                 return Finding::note(Case::Stale, error);
             }
             let words = format!(

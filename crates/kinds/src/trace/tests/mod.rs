@@ -176,11 +176,7 @@ fn trace_does_not_overwrite_file_without_trace() {
     world.sleep(2 * SECOND);
     assert_eq!(file.writes.get(), 0);
     let report = running.report("seen");
-    assert!(
-        report.summary.contains("t.trace exists and is not a trace file"),
-        "{}",
-        report.summary
-    );
+    assert!(report.summary.contains("t.trace is no trace file"), "{}", report.summary);
     assert_eq!((running.counter("seen", "lost"), running.counter("seen", "queued")), (1, 0));
 }
 
