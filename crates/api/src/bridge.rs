@@ -21,17 +21,17 @@ pub const JOBS_MAX: usize = 64;
 /// The task on the thread of the graph that computes the answer to one question.
 pub type Answering = Pin<Box<dyn Future<Output = ()>>>;
 
-type Job<G> = Box<dyn FnOnce(Rc<G>) -> Answering + Send>;
+type GraphCall<G> = Box<dyn FnOnce(Rc<G>) -> Answering + Send>;
 
 /// The end of a bridge to a graph `G` that sends questions, used by the HTTP thread.
 pub struct Bridge<G> {
-    jobs: mpsc::Sender<Job<G>>,
+    jobs: mpsc::Sender<GraphCall<G>>,
     /// Free permits for clients that follow events.
     followers: Arc<Semaphore>,
 }
 
 /// The end of a bridge that receives questions, used by the thread of the graph.
-pub struct Answers<G>(mpsc::Receiver<Job<G>>);
+pub struct Answers<G>(mpsc::Receiver<GraphCall<G>>);
 
 /// Returns both ends of a new bridge to a graph.
 pub fn bridge<G>() -> (Arc<Bridge<G>>, Answers<G>) {
@@ -68,7 +68,7 @@ impl<G: 'static> Bridge<G> {
                 let _ = sender.send(answer);
             }
         };
-        let job: Job<G> = Box::new(move |graph| Box::pin(answering(graph)));
+        let job: GraphCall<G> = Box::new(move |graph| Box::pin(answering(graph)));
         self.jobs.send(job).await.map_err(|_| gone())?;
         receiver.await.map_err(|_| gone())
     }

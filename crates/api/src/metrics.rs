@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 use crate::{
-    Counts, DaemonView, DeviceStatus, GraphView, Health, MemberState, Phase, Room, Status, Top,
+    Counts, DaemonView, DeviceStatus, GraphView, Health, MemberState, Phase, SpaceUse, Status, Top,
 };
 
 /// Content type of the page of metrics.
@@ -69,7 +69,7 @@ fn health(page: &mut Page, samples: &[Sample]) {
     let help = "1 for the present state of a device, 0 for the other states.";
     page.family("cairn_device_state", "gauge", help, devices);
     // Only devices that allocate blocks have `room`.
-    let room = |pick: fn(&Room) -> u64| {
+    let room = |pick: fn(&SpaceUse) -> u64| {
         statuses(samples)
             .filter_map(move |(labels, device)| Some((labels, pick(device.room.as_ref()?))))
     };
@@ -218,7 +218,7 @@ mod tests {
             counters: BTreeMap::from([("repaired".to_owned(), 2)]),
             next: None,
             scrub: None,
-            room: Some(Room { taken_bytes: 5, of_bytes: 9 }),
+            room: Some(SpaceUse { taken_bytes: 5, of_bytes: 9 }),
         };
         let status = Status {
             graph: name.to_owned(),

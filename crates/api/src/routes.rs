@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::{
     Applied, ApplyRequest, AttachRequest, Attached, Byte, Checked, CommandRequest, DaemonView,
     DetachRequest, DeviceStatus, DiskRequest, EventLine, EventsAfter, GraphView, History, Job,
-    JobRequest, KeptGraph, KeptName, MemberRequest, Place, ResizeRequest, ScrubRequest, SpecText,
-    Status, Top, UndoRequest, UpRequest,
+    JobRequest, KeptGraph, KeptName, LocateStep, MemberRequest, ResizeRequest, ScrubRequest,
+    SpecText, Status, Top, UndoRequest, UpRequest,
 };
 
 /// A route with requests of type `Q` and replies of type `A`.
@@ -53,7 +53,7 @@ pub const STATUS: Route<Nothing, Status> = get("/v1/status");
 pub const TOP: Route<Nothing, Top> = get("/v1/top");
 /// Returns the places of a byte of an export, down to the disks. Fails if the graph has no such export, or the export
 /// has no such byte.
-pub const LOCATE: Route<Byte, Place> = get("/v1/locate");
+pub const LOCATE: Route<Byte, LocateStep> = get("/v1/locate");
 /// Fails a member of a redundant device on purpose. Fails if the device has no such member, or the member is the last
 /// one in sync.
 pub const FAIL: Route<MemberRequest, DeviceStatus> = post("/v1/device/fail", PATIENCE);

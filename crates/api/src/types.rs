@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use block::answers::ChangeLine;
 use block::control::job::Action;
-use block::{Health, Member, Room, Scrub};
+use block::{Health, Member, Scrub, SpaceUse};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -186,7 +186,7 @@ pub struct DeviceStatus {
     pub scrub: Option<Scrub>,
     /// Space taken and available; `None` if the device does not allocate blocks.
     #[serde(default)]
-    pub room: Option<Room>,
+    pub room: Option<SpaceUse>,
     /// Command that the user should enter next; `None` if nothing must be done.
     pub next: Option<String>,
 }

@@ -158,7 +158,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         mismatches: 1,
         unreadable: 1,
     };
-    let room = Room { taken_bytes: 1, of_bytes: 1 };
+    let room = SpaceUse { taken_bytes: 1, of_bytes: 1 };
     let member = Member {
         name: text(),
         state: MemberState::Copying,
@@ -245,7 +245,7 @@ fn examples() -> Vec<(&'static str, Value)> {
     let map = || BTreeMap::from([(text(), 1)]);
     let counts = Counts { ops: map(), bytes: map(), errors: 1, in_flight: 1 };
     let row = TopRow { name: text(), kind: text(), fused: names(), counts: Some(counts.clone()) };
-    let place = |below| Place {
+    let place = |below| LocateStep {
         name: text(),
         kind: text(),
         offset_bytes: 1,
@@ -311,7 +311,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         of("Counts", &counts),
         of("TopRow", &row),
         of("Top", &top),
-        of("Place", &place(vec![place(Vec::new())])),
+        of("LocateStep", &place(vec![place(Vec::new())])),
         of("SpecText", &SpecText { name: text(), text: text() }),
         of("AttachRequest", &attach),
         of("DetachRequest", &DetachRequest { name: text(), dry_run: true }),
@@ -349,7 +349,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         of("Means", &Means::Nbd),
         of("Phase", &Phase::Up),
         of("ScrubStatus", &scrub),
-        of("Room", &room),
+        of("SpaceUse", &room),
         of("ScrubRequest", &ScrubRequest { of: text(), stop: true, dry_run: true }),
         of("DiskRequest", &disk),
         of("DiskChange", &insert),

@@ -9,7 +9,7 @@
 //! | `nbd.rs` | devices of the kernel's NBD client |
 //! | `netlink.rs` | messages to the kernel's NBD client |
 //! | `users.rs` | the users of a block device |
-//! | `hands.rs` | connecting and releasing block devices, and removing the remains of a dead process |
+//! | `steps.rs` | connecting and releasing block devices, and removing the remains of a dead process |
 //! | `sys.rs` | ioctls of loop devices |
 //!
 //! Nearly all functions here may wait for the block device that they work on, and so for the process that serves it.
@@ -23,21 +23,21 @@
 
 mod claim;
 mod device;
-mod hands;
 mod loops;
 mod name;
 mod nbd;
 mod netlink;
+mod steps;
 mod sys;
 mod users;
 
 pub use claim::Claim;
-pub use hands::{
+pub use name::{DEVICES, NAME_MAX_BYTES, Name, RUNTIME};
+pub use nbd::has_nbd;
+pub use steps::{
     Connected, Found, Release, Wanted, clear, connect, connect_nbd, find, has_fuse, is_left,
     prepare, release, resize, still_used,
 };
-pub use name::{DEVICES, NAME_MAX_BYTES, Name, RUNTIME};
-pub use nbd::has_nbd;
 pub use users::Users;
 
 /// Name of the only file in the FUSE mount of an attached export. The loop device is connected to this file.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use block::{Error, ErrorKind, Result, error};
 
 use crate::device::Device;
-use crate::hands::Wanted;
 use crate::name::Name;
+use crate::steps::Wanted;
 use crate::{FILE, sys};
 
 const CONTROL: &str = "/dev/loop-control";

@@ -8,9 +8,9 @@ use std::time::Duration;
 use block::{Error, ErrorKind, Result, error};
 use wire::nbd::{ClientConfig, ClientHandshake, ClientProgress, Session};
 
-use crate::hands::Wanted;
 use crate::name::Name;
 use crate::netlink::{Device, Kernel};
+use crate::steps::Wanted;
 
 /// Name of the sysfs file in which the kernel shows the mark of an NBD device.
 const BACKEND: &str = "backend";

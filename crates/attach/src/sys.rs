@@ -14,7 +14,7 @@ use linux_raw_sys::loop_device::{
     loop_info64,
 };
 
-use crate::hands::Wanted;
+use crate::steps::Wanted;
 
 /// Length in bytes of the name field of a loop device, including a zero byte at the end.
 pub(crate) const FILE_NAME_BYTES: usize = LO_NAME_SIZE as usize;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A step on the way of one byte from an export down to the disks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Place {
+pub struct LocateStep {
     /// Name of the device at this step.
     pub name: String,
     /// Kind of the device at this step.
@@ -17,7 +17,7 @@ pub struct Place {
     /// Transformation of the byte on the way from the device above to this device, in a word; may be empty.
     pub how: String,
     /// Places of the byte in the lowers of this device: several if the device keeps copies.
-    pub below: Vec<Place>,
+    pub below: Vec<LocateStep>,
 }
 
 /// The effect of a live change of a graph on one disk, device or export.

@@ -21,7 +21,7 @@ use crate::{
 mod storage;
 mod ticket;
 
-pub use storage::{CacheMode, DiskIo, Open, Place, Storage, StorageFacts, StorageNow};
+pub use storage::{CacheMode, DiskIo, Open, PathState, Storage, StorageFacts, StorageNow};
 pub use ticket::{Outcome, Ticket, Tickets};
 
 /// A boxed future on one core, for work that is not done for each request.

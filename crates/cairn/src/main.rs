@@ -35,8 +35,8 @@ use args::Args;
 use exit::Result;
 
 fn main() -> ExitCode {
-    if std::env::args_os().next().is_some_and(|name| name == attach::hands::NAME) {
-        return attach::hands::main();
+    if std::env::args_os().next().is_some_and(|name| name == attach::helper::NAME) {
+        return attach::helper::main();
     }
     if std::env::args_os().next().is_some_and(|name| serve::worker::is_meant(&name)) {
         return serve::worker::main();

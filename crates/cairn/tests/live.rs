@@ -5,7 +5,7 @@ mod common;
 
 use std::os::unix::net::UnixListener;
 
-use api::{DeviceStatus, GraphView, Health, Place, SpecText, Status, Top};
+use api::{DeviceStatus, GraphView, Health, LocateStep, SpecText, Status, Top};
 use common::{Dir, PAIR, tool};
 
 fn pair() -> (Dir, common::Serve) {
@@ -69,7 +69,7 @@ fn locate_finds_byte_on_disks() {
         "vol 4 KiB -> part -> pair (mirrored) -> a: 1 MiB + 4 KiB\n\
          \x20                                   `-> b: 1 MiB + 4 KiB\n"
     );
-    let place: Place = dir.json(0, &["locate", "vol", "4096"]);
+    let place: LocateStep = dir.json(0, &["locate", "vol", "4096"]);
     assert_eq!((&*place.name, place.below[0].offset_bytes), ("part", (1 << 20) + 4096));
     let ran = dir.cairn(&["locate", "nope", "0"]);
     assert!(ran.code == 4 && ran.err.contains("vol, all"), "{ran:?}");

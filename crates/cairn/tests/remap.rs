@@ -3,7 +3,7 @@
 
 mod common;
 
-use api::{DeviceStatus, Health, Job, JobState, Place, Status};
+use api::{DeviceStatus, Health, Job, JobState, LocateStep, Status};
 use common::{Dir, tool, until};
 
 const DISK: &str =
@@ -34,7 +34,7 @@ fn taken(dir: &Dir) -> u64 {
 
 /// Returns the disk offset of a byte of the volume; `None` if it is not allocated.
 fn place(dir: &Dir, offset: &str) -> Option<u64> {
-    let place: Place = dir.json(0, &["locate", "vol", offset]);
+    let place: LocateStep = dir.json(0, &["locate", "vol", offset]);
     place.below.first().map(|disk| disk.offset_bytes)
 }
 

@@ -44,7 +44,7 @@ pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<
             return Err(command.unknown_to(&node.name));
         };
         let range = command.range.unwrap_or(whole);
-        let top = Place { node, above: range, below: range };
+        let top = NodeRange { node, above: range, below: range };
         match command.verb().reach {
             Reach::Here if top.knows(&command) => top.begin(command).await,
             Reach::Here => Err(command.unknown_to(&top.node.name)),
@@ -56,7 +56,7 @@ pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<
 }
 
 /// A node that is or may lead to a place of a command, and the part of the command's range that the node has.
-struct Place {
+struct NodeRange {
     node: Rc<Node>,
     /// The part of the range, in the address space of the node to which the command was sent.
     above: ByteRange,
@@ -64,7 +64,7 @@ struct Place {
     below: ByteRange,
 }
 
-impl Place {
+impl NodeRange {
     fn knows(&self, command: &Command) -> bool {
         let Power::Device { device, .. } = &self.node.power else { return false };
         device.verbs().iter().any(|verb| verb.name == command.verb().name)
@@ -150,7 +150,7 @@ impl Place {
 }
 
 /// Carries out a command without a lasting effect, at up to [`AT_ONCE`] places at the same time.
-async fn at_all(command: &Command, places: Vec<Place>) -> Result<Reply> {
+async fn at_all(command: &Command, places: Vec<NodeRange>) -> Result<Reply> {
     let mut parts = Vec::with_capacity(places.len());
     for some in places.chunks(AT_ONCE) {
         let begun = some.iter().map(|place| place.begin(command.at(place.below))).collect();
@@ -163,7 +163,7 @@ async fn at_all(command: &Command, places: Vec<Place>) -> Result<Reply> {
 
 /// Carries out a command with a lasting effect, at one place after the other. The order is the same for all commands,
 /// so two commands never wait for each other. The command is carried out at all places or at none.
-async fn in_order(command: &Command, mut places: Vec<Place>) -> Result<Reply> {
+async fn in_order(command: &Command, mut places: Vec<NodeRange>) -> Result<Reply> {
     places.sort_by(|one, other| {
         (&one.node.name, one.below.start()).cmp(&(&other.node.name, other.below.start()))
     });
@@ -183,7 +183,7 @@ async fn in_order(command: &Command, mut places: Vec<Place>) -> Result<Reply> {
 /// the effect at all these places.
 struct Done<'c> {
     command: &'c Command,
-    places: Vec<Place>,
+    places: Vec<NodeRange>,
 }
 
 impl Drop for Done<'_> {

@@ -206,12 +206,12 @@ unsafe fn enter_in<F: Future<Output = Result<()>>>(
 }
 
 /// Memory that a slot keeps for its futures.
-struct Room {
+struct FutureMemory {
     memory: NonNull<u8>,
     bytes: usize,
 }
 
-impl Room {
+impl FutureMemory {
     /// Allocates memory for futures of at most `bytes` bytes.
     fn new(bytes: usize) -> Self {
         // A future may have no size, but an allocation may not.
@@ -228,7 +228,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for FutureMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
         unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.bytes)) };
@@ -256,7 +256,7 @@ pub(super) struct Slot {
     request: UnsafeCell<MaybeUninit<Request>>,
     device: Cell<Option<Rc<dyn AnyDevice>>>,
     table: Cell<Option<&'static FutureTable>>,
-    room: Cell<Room>,
+    room: Cell<FutureMemory>,
 }
 
 impl Default for Slot {
@@ -267,7 +267,7 @@ impl Default for Slot {
             request: UnsafeCell::new(MaybeUninit::uninit()),
             device: Cell::new(None),
             table: Cell::new(None),
-            room: Cell::new(Room::new(0)),
+            room: Cell::new(FutureMemory::new(0)),
         }
     }
 }
@@ -345,7 +345,7 @@ impl Slot {
         let room = self.room.as_ptr();
         // SAFETY: the slot is ours (`Polling`), and this reference ends with the statement.
         if unsafe { (*room).bytes } < future_bytes {
-            self.room.set(Room::new(future_bytes));
+            self.room.set(FutureMemory::new(future_bytes));
         }
         // SAFETY: as above.
         unsafe { (*room).memory }

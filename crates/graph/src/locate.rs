@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 
-use block::answers::Place;
+use block::answers::LocateStep;
 use block::{ByteRange, Result, bail};
 
 use crate::running::{Export, Graph};
@@ -18,7 +18,7 @@ impl Graph {
     ///
     /// # Errors
     /// `OutOfRange` if `offset` is past the end of the export; `Limit` if the byte is in more than 4096 places.
-    pub async fn locate(&self, export: &Export, offset: u64) -> Result<Place> {
+    pub async fn locate(&self, export: &Export, offset: u64) -> Result<LocateStep> {
         if offset >= export.info.size {
             let (name, size) = (&export.name, export.info.size);
             bail!(OutOfRange, "export {name} has {size} bytes; byte {offset} is past the end");
@@ -35,7 +35,7 @@ impl Graph {
         offset: u64,
         how: Cow<'static, str>,
         places: &'g mut usize,
-    ) -> Pin<Box<dyn Future<Output = Result<Place>> + 'g>> {
+    ) -> Pin<Box<dyn Future<Output = Result<LocateStep>> + 'g>> {
         Box::pin(async move {
             *places += 1;
             if *places > PLACES_MAX {
@@ -48,7 +48,7 @@ impl Graph {
                 let (lower, at) = (member.lowers[place.lower], place.range.start());
                 below.push(self.locate_in(lower, at, place.how, places).await?);
             }
-            Ok(Place {
+            Ok(LocateStep {
                 name: member.name.clone(),
                 kind: member.kind.name.to_owned(),
                 offset_bytes: offset,

@@ -15,7 +15,7 @@ use engine::{AnyDevice, Engine, NodeId, Targets};
 use kind::{DeviceConfig, Kind, Maker, MakerArgs, Value};
 
 use crate::fusion::Fusion;
-use crate::labels::{self, Labels, Place, is_looked_at};
+use crate::labels::{self, DataSource, Labels, is_looked_at};
 use crate::spec::{Planned, PlannedNode};
 
 /// A graph with open devices. Its nodes belong to the engine with which it was built.
@@ -353,8 +353,8 @@ impl Graph {
         let plan = &building.plan.nodes[index];
         let place = building.labels.and_then(|labels| labels.place(building.plan, index));
         let (device, raw, bytes) = match place {
-            Some(Place::Here(device, raw, bytes)) => (device, raw, bytes),
-            Some(Place::Absent(device)) => {
+            Some(DataSource::Here(device, raw, bytes)) => (device, raw, bytes),
+            Some(DataSource::Absent(device)) => {
                 return self.device(&plan.name, device, Needs::LEAF, &[]);
             }
             None => {

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
-use block::env::{DiskIo, Open, Outcome, Place, Storage, StorageFacts, StorageNow, Ticket};
+use block::env::{DiskIo, Open, Outcome, PathState, Storage, StorageFacts, StorageNow, Ticket};
 use block::seeded::{self, Bug};
 use block::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result, State, bail, error};
 use rustix::fs::fstat;
@@ -103,14 +103,14 @@ impl Storage for OpenDisk {
             Error::os(error.raw_os_error(), format_args!("{}: stat", disk.path))
         })?;
         if !self.is_file {
-            return Ok(StorageNow { size: disk.size.get(), place: Place::There });
+            return Ok(StorageNow { size: disk.size.get(), place: PathState::There });
         }
         let is_there = std::fs::metadata(&disk.path)
             .is_ok_and(|there| there.dev() == now.st_dev && there.ino() == now.st_ino);
         let place = match now.st_nlink {
-            0 => Place::Deleted(format!("/proc/{}/fd/{fd}", std::process::id())),
-            _ if is_there => Place::There,
-            _ => Place::Elsewhere,
+            0 => PathState::Deleted(format!("/proc/{}/fd/{fd}", std::process::id())),
+            _ if is_there => PathState::There,
+            _ => PathState::Elsewhere,
         };
         Ok(StorageNow { size: now.st_size as u64, place })
     }

@@ -147,11 +147,11 @@ impl Wake for TaskWaker {
 /// The tasks of one core that have not ended.
 #[derive(Default)]
 pub(crate) struct Tasks {
-    places: Vec<Place>,
+    places: Vec<TaskSlot>,
     free: Vec<u32>,
 }
 
-struct Place {
+struct TaskSlot {
     generation: u32,
     // `None` while the task runs, and after it has ended.
     task: Option<Task>,
@@ -190,7 +190,7 @@ impl Tasks {
     /// Adds a task to the core, and makes it ready.
     pub(crate) fn add(&mut self, name: &'static str, future: LocalFuture<()>, queue: &Arc<Queue>) {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, task: None });
+            self.places.push(TaskSlot { generation: 0, task: None });
             (self.places.len() - 1) as u32
         });
         let place = &mut self.places[index as usize];

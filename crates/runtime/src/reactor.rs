@@ -30,7 +30,7 @@ use crate::secrets::{self, Keys};
 use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
-use crate::workers::{Job, Workers};
+use crate::workers::{WorkerJob, Workers};
 use crate::{channel, disk, fdstore, memfd_state, one_shot_keys, opening, socket};
 
 // Number of passes over the queue before the next call to the kernel.
@@ -47,7 +47,7 @@ pub(crate) struct Reactor {
     timers: RefCell<Timers>,
     slab: RefCell<Slab>,
     engine: RefCell<Option<Running>>,
-    workers: Workers<Job>,
+    workers: Workers<WorkerJob>,
     answers: RefCell<Vec<Answer>>,
     now: Cell<Mono>,
     random: RefCell<Vec<u64>>,
@@ -93,7 +93,7 @@ impl Reactor {
             timers: RefCell::default(),
             slab: RefCell::default(),
             engine: RefCell::new(Some(engine)),
-            workers: Workers::new("cairn-work", threads, Job::run),
+            workers: Workers::new("cairn-work", threads, WorkerJob::run),
             answers: RefCell::default(),
             now: Cell::new(clock()),
             random: RefCell::default(),
@@ -466,7 +466,7 @@ impl World for Reactor {
     }
 
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
-        let (job, ended) = Job::new(job);
+        let (job, ended) = WorkerJob::new(job);
         // The waiter is woken only on its own core: no other thread may touch its waker.
         let home = Rc::new(OneShot::default());
         let tell = home.clone();

@@ -124,7 +124,7 @@ fn labour<J>(bench: &Bench<J>, run: fn(J)) {
 }
 
 /// A job of a task on a core for a worker thread, and the cell for its end.
-pub(crate) struct Job {
+pub(crate) struct WorkerJob {
     run: Box<dyn FnOnce() + Send>,
     report: Arc<Mutex<EndReport>>,
 }
@@ -138,7 +138,7 @@ struct EndReport {
 /// The future with which a task waits for the end of its job.
 pub(crate) struct Ended(Arc<Mutex<EndReport>>);
 
-impl Job {
+impl WorkerJob {
     pub(crate) fn new(run: Box<dyn FnOnce() + Send>) -> (Self, Ended) {
         let report = Arc::<Mutex<EndReport>>::default();
         (Self { run, report: report.clone() }, Ended(report))

@@ -235,16 +235,16 @@ mod tests {
     use super::*;
     use crate::record::{Options, Source};
 
-    struct Place(PathBuf);
+    struct TempDir(PathBuf);
 
-    impl Place {
+    impl TempDir {
         fn new(name: &str) -> Self {
             let name = format!("cairn-state-{name}-{}", std::process::id());
             Self(std::env::temp_dir().join(name))
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TempDir {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn entries_lists_records_beside_corrupt_records() {
-        let place = Place::new("found");
+        let place = TempDir::new("found");
         let state = State::open(&place.0).unwrap();
         for name in ["one", "two", "three"] {
             state.write(&record(name)).unwrap();
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn state_rejects_graph_names_outside_state_directory() {
-        let place = Place::new("name");
+        let place = TempDir::new("name");
         let state = State::open(&place.0.join("state")).unwrap();
         for name in ["", "..", ".", "../other", "a/b", "ä", "-a", &"x".repeat(65)] {
             assert_eq!(
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn failed_record_write_keeps_previous_record() {
-        let place = Place::new("kept");
+        let place = TempDir::new("kept");
         let state = State::open(&place.0).unwrap();
         state.write(&record("home")).unwrap();
         // A partial write of a process that was killed.
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn state_directory_admits_one_daemon_and_one_user() {
-        let place = Place::new("lock");
+        let place = TempDir::new("lock");
         let first = State::open(&place.0).unwrap();
         let error = State::open(&place.0).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InUse);

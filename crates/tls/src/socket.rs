@@ -100,12 +100,12 @@ struct Outgoing {
     ticket: Option<Ticket>,
     spare: Vec<Buf>,
     parts: Vec<Buf>,
-    job: Job,
+    job: SendProgress,
     failed: Option<Error>,
 }
 
 /// The progress of a send on the upper socket.
-enum Job {
+enum SendProgress {
     None,
     /// The send waits, and none of its bytes is sealed.
     Waits,
@@ -141,7 +141,7 @@ impl TlsSocket {
             ticket: None,
             spare: Vec::new(),
             parts: Vec::new(),
-            job: Job::None,
+            job: SendProgress::None,
             failed: None,
         };
         Ok(Self(Rc::new(Inner {
@@ -186,7 +186,7 @@ impl Socket for TlsSocket {
     fn send(&self, parts: Vec<Buf>) -> Ticket {
         {
             let mut outgoing = self.0.outgoing.borrow_mut();
-            (outgoing.parts, outgoing.job) = (parts, Job::Waits);
+            (outgoing.parts, outgoing.job) = (parts, SendProgress::Waits);
             self.0.push(&mut outgoing);
         }
         Ticket::new(self.0.clone(), SEND)
@@ -247,7 +247,7 @@ impl Tickets for Inner {
         }
         let mut outgoing = self.outgoing.borrow_mut();
         outgoing.parts.clear();
-        outgoing.job = Job::None;
+        outgoing.job = SendProgress::None;
     }
 }
 
@@ -441,13 +441,15 @@ impl Inner {
                     Ok(n) => outgoing.sealed.start += n,
                     Err(error) => outgoing.failed = Some(error),
                 }
-            } else if let (true, Job::Sealed(bytes)) = (outgoing.sealed.is_empty(), &outgoing.job) {
+            } else if let (true, SendProgress::Sealed(bytes)) =
+                (outgoing.sealed.is_empty(), &outgoing.job)
+            {
                 break Ok(*bytes);
             } else {
                 self.push(outgoing);
             }
         };
-        outgoing.job = Job::None;
+        outgoing.job = SendProgress::None;
         Poll::Ready(Outcome { result, buf: None, parts: std::mem::take(&mut outgoing.parts) })
     }
 
@@ -457,9 +459,9 @@ impl Inner {
         if outgoing.ticket.is_some() || outgoing.failed.is_some() {
             return;
         }
-        if outgoing.sealed.is_empty() && matches!(outgoing.job, Job::Waits) {
+        if outgoing.sealed.is_empty() && matches!(outgoing.job, SendProgress::Waits) {
             match self.seal(outgoing) {
-                Ok(bytes) => outgoing.job = Job::Sealed(bytes),
+                Ok(bytes) => outgoing.job = SendProgress::Sealed(bytes),
                 Err(error) => return outgoing.failed = Some(error),
             }
         }

@@ -22,12 +22,12 @@ pub struct Report {
     /// Long-running background jobs of the device.
     pub jobs: Vec<Job>,
     /// Use of the device's space, if the device allocates space by itself.
-    pub room: Option<Room>,
+    pub room: Option<SpaceUse>,
 }
 
 /// Used and total space of a device that allocates blocks when they are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Room {
+pub struct SpaceUse {
     /// Bytes of the device's space that are allocated.
     pub taken_bytes: u64,
     /// Bytes of the device's whole space, allocated or free.

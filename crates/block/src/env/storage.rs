@@ -69,12 +69,12 @@ pub struct StorageNow {
     /// Present size of the disk in bytes.
     pub size: u64,
     /// Whether the file of the disk still has the path by which it was opened.
-    pub place: Place,
+    pub place: PathState,
 }
 
 /// Whether the file of an open disk still has the path by which it was opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum PathState {
     /// The file still has the path by which it was opened.
     There,
     /// The file is at another path; the original path leads to another file, or to none.

@@ -13,7 +13,7 @@ use export::ExportList;
 use export::nbd::Export;
 
 use super::behind::{Behind, choose, step};
-use super::hands::Step;
+use super::helper::Step;
 use super::kept::Kept;
 use super::notes;
 use crate::exit::{Exit, Failure, Result};

@@ -11,7 +11,7 @@ use export::ExportList;
 use export::fuse::{Agreed, Volume};
 use export::nbd::{Export, Limits, Server};
 
-use super::hands::{Done, Job, Step};
+use super::helper::{Done, HelperJob, Step};
 use super::kept::Kept;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
@@ -225,5 +225,5 @@ fn listen(env: &Env, export: &Rc<Export>, name: &Name) -> Result<Server> {
 
 /// Carries out `step` for the device `name` in a helper process.
 pub async fn step(name: &Name, step: Step) -> Result<Done> {
-    Job { name: name.to_string(), step }.run().await
+    HelperJob { name: name.to_string(), step }.run().await
 }

@@ -4,13 +4,13 @@
 //! | --- | --- |
 //! | `attachments.rs` | the attached exports, from attach to detach |
 //! | `behind.rs` | the backing of a block device: a FUSE mount, or a server for the kernel's NBD client |
-//! | `hands.rs` | the helper process for steps that may wait for a device |
+//! | `helper.rs` | the helper process for steps that may wait for a device |
 //! | `kept.rs` | the name under which the supervisor holds the mount of a device |
 //! | `notes.rs` | notes for users |
 
 mod attachments;
 mod behind;
-pub mod hands;
+pub mod helper;
 mod kept;
 mod notes;
 

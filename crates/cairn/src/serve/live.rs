@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::routes::{self, Route};
 use api::{
     AttachRequest, Attached, Bridge, Byte, CommandRequest, Counts, DeviceStatus, GraphView,
-    Handler, Health, MemberRequest, Place, Power, ScrubRequest, Status, Top, TopRow, metrics,
+    Handler, Health, LocateStep, MemberRequest, Power, ScrubRequest, Status, Top, TopRow, metrics,
 };
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
@@ -192,7 +192,7 @@ impl Serving {
         }
     }
 
-    async fn locate(&self, Byte { export, offset }: &Byte) -> Result<Place> {
+    async fn locate(&self, Byte { export, offset }: &Byte) -> Result<LocateStep> {
         let graph = &self.live.now().graph;
         let Some(found) = graph.export(export) else {
             let names: Vec<_> = graph.exports().iter().map(|e| e.name.as_str()).collect();

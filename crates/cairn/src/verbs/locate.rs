@@ -1,6 +1,6 @@
 //! `cairn locate`: the position of a byte of an export on the disks.
 
-use api::{Byte, Place, routes};
+use api::{Byte, LocateStep, routes};
 use block::units::parse_size;
 use clap::Args;
 
@@ -36,7 +36,7 @@ impl LocateArgs {
 
 /// Adds to `text` the way of a byte to the disks, in one line. Each further copy has a line of its own, below the
 /// arrow at `column`.
-fn draw(place: &Place, column: usize, text: &mut String) {
+fn draw(place: &LocateStep, column: usize, text: &mut String) {
     text.push_str(&place.name);
     let Some((first, others)) = place.below.split_first() else {
         let label = match place.label_bytes {
@@ -79,15 +79,15 @@ fn sum(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn place(name: &str, offset_bytes: u64, how: &str, below: Vec<Place>) -> Place {
+    fn place(name: &str, offset_bytes: u64, how: &str, below: Vec<LocateStep>) -> LocateStep {
         let (name, kind, how) = (name.into(), "k".into(), how.into());
-        Place { name, kind, offset_bytes, label_bytes: 0, how, below }
+        LocateStep { name, kind, offset_bytes, label_bytes: 0, how, below }
     }
 
     #[test]
     fn locate_draws_each_copy_below_arrow_of_device() {
         let a = place("a", (5 << 30) + (1 << 20), "mirrored", vec![]);
-        let b = Place { label_bytes: 1 << 20, ..place("b", 512, "mirrored", vec![]) };
+        let b = LocateStep { label_bytes: 1 << 20, ..place("b", 512, "mirrored", vec![]) };
         let both = place("both", 5 << 30, "", vec![a, b]);
         let safe = place("safe", 5 << 30, "", vec![both]);
         let mut text = "home 5 GiB -> ".to_owned();

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use api::{
-    Attached, DeviceStatus, Health, KeptGraph, Member, MemberState, Phase, Progress, Room, Status,
-    routes,
+    Attached, DeviceStatus, Health, KeptGraph, Member, MemberState, Phase, Progress, SpaceUse,
+    Status, routes,
 };
 use block::units::{format_duration, format_size};
 
@@ -117,7 +117,7 @@ fn text(status: &Status) -> String {
         let _ = writeln!(text, "  {}: scrub, {words}", device.name);
     }
     for device in &status.devices {
-        let Some(Room { taken_bytes, of_bytes }) = device.room else { continue };
+        let Some(SpaceUse { taken_bytes, of_bytes }) = device.room else { continue };
         let (taken, of) = (format_size(taken_bytes), format_size(of_bytes));
         let _ = writeln!(text, "  {}: {taken} of {of} in use", device.name);
     }

@@ -20,12 +20,12 @@ const LINGER: Duration = Duration::from_secs(1);
 const STATE_BYTES: usize = 64;
 
 /// The room that remains for connections in the state for the next process.
-struct Room {
+struct StateSpace {
     connections: usize,
     bytes: usize,
 }
 
-impl Room {
+impl StateSpace {
     fn new() -> Self {
         Self { connections: HANDED_MAX, bytes: HANDED_MAX_BYTES - STATE_BYTES }
     }
@@ -71,7 +71,7 @@ impl Server {
     /// Removes the paused connections from the server and returns those that fit into the state for the next process,
     /// with their sockets. The other connections are closed. `identity` identifies the graph.
     pub fn hand_over(&self, identity: u64) -> Vec<(Handed, Rc<dyn Socket>)> {
-        let (mut all, mut room) = (Vec::new(), Room::new());
+        let (mut all, mut room) = (Vec::new(), StateSpace::new());
         for Paused { export, socket, session, unread, .. } in self.0.paused.take() {
             let shown = Shown::of(&export.facts());
             let one = Handed { identity, session, shown, unread };
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn handover_refuses_oversized_connection_and_accepts_next() {
-        let mut room = Room::new();
+        let mut room = StateSpace::new();
         let taken = [1 << 20, HANDED_MAX_BYTES, 1 << 20].map(|bytes| room.takes(bytes));
         assert_eq!(taken, [true, false, true]);
         assert_eq!((0..2 * HANDED_MAX).filter(|_| room.takes(100)).count(), HANDED_MAX - 2);

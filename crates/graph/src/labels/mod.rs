@@ -38,7 +38,7 @@ pub use diagnosis::{
 };
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelStateStore};
-pub use open::{Inspected, Labels, Place};
+pub use open::{DataSource, Inspected, Labels};
 pub use overwritten::{forget_copies, objections_without_bytes};
 pub use probe::{DiskPreview, Probe};
 pub use raw::refuse_labelled;

@@ -84,7 +84,7 @@ pub struct Inspected {
 }
 
 /// The location of the data of a labelled disk: present with a raw disk, or absent.
-pub enum Place {
+pub enum DataSource {
     /// The disk is present: its raw disk, the node of the raw disk in the engine, and the number of data bytes.
     Here(Rc<dyn AnyDevice>, NodeId, u64),
     /// The disk is absent, and this device takes its place in the graph: it fails every request.
@@ -643,14 +643,14 @@ impl Labels {
 
     /// Returns the location of the data of the disk that is node `index` of the plan; `None` for a disk without a
     /// label.
-    pub fn place(&self, planned: &Planned, index: usize) -> Option<Place> {
+    pub fn place(&self, planned: &Planned, index: usize) -> Option<DataSource> {
         let node = &planned.nodes[index];
         let disk = self.disks.get(&node.name)?;
         Some(match &disk.open {
-            Some(open) => Place::Here(open.device.clone(), open.node.id, disk.data_bytes),
+            Some(open) => DataSource::Here(open.device.clone(), open.node.id, disk.data_bytes),
             None => {
                 let (info, name) = (node.info.clone(), node.name.clone());
-                Place::Absent(Rc::new(Absent { info, name }))
+                DataSource::Absent(Rc::new(Absent { info, name }))
             }
         })
     }

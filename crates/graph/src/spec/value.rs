@@ -55,9 +55,9 @@ pub(super) const fn setting(
     OptionSpec { name, value, required: false, effect, scope, help }
 }
 
-type Checked<T> = Result<T, String>;
+type Parsed<T> = Result<T, String>;
 
-fn size(raw: &Raw, least: u64, most: u64) -> Checked<u64> {
+fn size(raw: &Raw, least: u64, most: u64) -> Parsed<u64> {
     let bytes = match raw {
         Raw::Text(text) => units::parse_size(text)?,
         Raw::Integer(number) => units::parse_size(&number.to_string())?,
@@ -72,7 +72,7 @@ fn size(raw: &Raw, least: u64, most: u64) -> Checked<u64> {
     Ok(bytes)
 }
 
-fn size_or_rest(raw: &Raw) -> Checked<Value> {
+fn size_or_rest(raw: &Raw) -> Parsed<Value> {
     match raw {
         Raw::Text(text) if text == "rest" => Ok(Value::Rest),
         Raw::Text(text) if text.starts_with(char::is_alphabetic) => {
@@ -82,7 +82,7 @@ fn size_or_rest(raw: &Raw) -> Checked<Value> {
     }
 }
 
-fn duration(raw: &Raw, most: Duration) -> Checked<Duration> {
+fn duration(raw: &Raw, most: Duration) -> Parsed<Duration> {
     let time = match raw {
         Raw::Text(text) => units::parse_duration(text)?,
         Raw::Integer(number) => units::parse_duration(&number.to_string())?,
@@ -94,7 +94,7 @@ fn duration(raw: &Raw, most: Duration) -> Checked<Duration> {
     Ok(time)
 }
 
-fn integer(raw: &Raw, least: u64, most: u64) -> Checked<u64> {
+fn integer(raw: &Raw, least: u64, most: u64) -> Parsed<u64> {
     let number = match raw {
         Raw::Integer(number) => Some(*number),
         Raw::Text(text) => text.trim().parse().ok(),
@@ -106,7 +106,7 @@ fn integer(raw: &Raw, least: u64, most: u64) -> Checked<u64> {
         .ok_or_else(|| format!("a whole number from {least} to {most} is needed"))
 }
 
-fn share(raw: &Raw) -> Checked<f64> {
+fn share(raw: &Raw) -> Parsed<f64> {
     match raw {
         Raw::Text(text) => units::parse_share(text),
         Raw::Integer(number) => units::parse_share(&number.to_string()),
@@ -115,7 +115,7 @@ fn share(raw: &Raw) -> Checked<f64> {
     }
 }
 
-fn switch(raw: &Raw) -> Checked<bool> {
+fn switch(raw: &Raw) -> Parsed<bool> {
     match raw {
         Raw::Switch(switch) => Ok(*switch),
         Raw::Text(text) if text == "true" => Ok(true),
@@ -125,7 +125,7 @@ fn switch(raw: &Raw) -> Checked<bool> {
 }
 
 /// Returns the word among `words` that `raw` is. The error message puts `which` after the list of words.
-fn one_of(raw: &Raw, words: &[&str], which: &str) -> Checked<String> {
+fn one_of(raw: &Raw, words: &[&str], which: &str) -> Parsed<String> {
     let mut guess = String::new();
     if let Raw::Text(text) = raw {
         if words.contains(&text.as_str()) {
@@ -136,7 +136,7 @@ fn one_of(raw: &Raw, words: &[&str], which: &str) -> Checked<String> {
     Err(format!("one of {}{which} is needed{guess}", words.join(", ")))
 }
 
-fn member(raw: &Raw, members: &[Word]) -> Checked<String> {
+fn member(raw: &Raw, members: &[Word]) -> Parsed<String> {
     let names: Vec<&str> = members.iter().map(|member| member.text.as_str()).collect();
     one_of(raw, &names, ", the lower devices,")
 }
@@ -173,14 +173,14 @@ fn table(name: &str, keys: &'static [&'static str], item: &Item, log: &mut Log) 
     (texts.len() == fields.len()).then_some(Value::Table(texts))
 }
 
-fn text(raw: &Raw) -> Checked<String> {
+fn text(raw: &Raw) -> Parsed<String> {
     match raw {
         Raw::Text(text) => Ok(text.clone()),
         _ => Err("text is needed, in quotes".to_owned()),
     }
 }
 
-fn path(raw: &Raw) -> Checked<String> {
+fn path(raw: &Raw) -> Parsed<String> {
     match raw {
         Raw::Text(text) if !text.is_empty() && !text.contains('\0') => Ok(text.clone()),
         _ => Err("a path is needed, in quotes".to_owned()),

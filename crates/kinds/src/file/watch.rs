@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use block::env::{Place, Storage};
+use block::env::{PathState, Storage};
 use block::seeded::{self, Bug};
 use block::units::format_size;
 use block::{Error, ErrorKind, Health, Mono, What};
@@ -15,7 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub struct Watch {
     next: Cell<Mono>,
     turn: Cell<Mono>,
-    place: RefCell<Place>,
+    place: RefCell<PathState>,
     /// The error of all further requests, set when a check finds the file truncated: bytes are lost, and a write would
     /// hide the loss.
     fault: RefCell<Option<Error>>,
@@ -33,7 +33,7 @@ impl Watch {
         Self {
             next: Cell::new(now.after(INTERVAL)),
             turn: Cell::new(now),
-            place: RefCell::new(Place::There),
+            place: RefCell::new(PathState::There),
             fault: RefCell::default(),
         }
     }
@@ -73,9 +73,9 @@ impl Watch {
         let before = self.place.replace(found.place);
         if before != *self.place.borrow() {
             let what = match &*self.place.borrow() {
-                Place::There => return seen,
-                Place::Elsewhere => What::DiskMoved,
-                Place::Deleted(_) => What::DiskDeleted,
+                PathState::There => return seen,
+                PathState::Elsewhere => What::DiskMoved,
+                PathState::Deleted(_) => What::DiskDeleted,
             };
             seen.push(Seen { what, words: self.report().1 });
         }
@@ -93,12 +93,12 @@ impl Watch {
             return (Health::Failed, words);
         }
         match &*self.place.borrow() {
-            Place::There => (Health::Ok, String::new()),
-            Place::Elsewhere => {
+            PathState::There => (Health::Ok, String::new()),
+            PathState::Elsewhere => {
                 let words = "the file was moved: the path will name another file, or none";
                 (Health::Ok, words.to_owned())
             }
-            Place::Deleted(path) => {
+            PathState::Deleted(path) => {
                 let words = format!(
                     "the file was deleted, and its data are lost when this process ends. Next: \
                      stop all writes and save the data: cp --sparse=always {path} NEW"

@@ -9,7 +9,7 @@ use block::env::LocalFuture;
 use block::job::Job;
 use block::{
     Below, Buf, ByteRange, Device, EXTENTS_MAX, Env, Error, Handover, Health, Info, Lower, Mutex,
-    Notify, Op, RangeLock, Report, Request, Result, Room, State, TaskGroup, Throttle, first,
+    Notify, Op, RangeLock, Report, Request, Result, SpaceUse, State, TaskGroup, Throttle, first,
     push_extent,
 };
 use meta::alloc::Mapping;
@@ -208,7 +208,7 @@ impl Inner {
     fn report(&self) -> Report {
         let (places, taken) = (self.layout.places, self.taken.get());
         let bytes = self.layout.block_bytes;
-        let room = Some(Room { taken_bytes: taken * bytes, of_bytes: places * bytes });
+        let room = Some(SpaceUse { taken_bytes: taken * bytes, of_bytes: places * bytes });
         let counters = vec![("failed", self.packing.job.failed() + self.undiscarded.get())];
         let jobs = self.pack.then(|| Job::report(self)).into_iter().collect();
         let mut report = Report { counters, jobs, room, ..Report::default() };

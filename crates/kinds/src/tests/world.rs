@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use block::env::{
-    Address, DiskIo, Listener, LocalFuture, Open, Outcome, Place, Socket, Storage, StorageFacts,
-    StorageNow, Ticket, Tickets, TimerId,
+    Address, DiskIo, Listener, LocalFuture, Open, Outcome, PathState, Socket, Storage,
+    StorageFacts, StorageNow, Ticket, Tickets, TimerId,
 };
 use block::{
     Buf, BufPool, ByteRange, Done, Env, Extent, Lower, Mono, OneShot, Op, Report, Result, error,
@@ -293,7 +293,7 @@ impl Storage for Opened {
     }
 
     fn look(&self) -> block::Result<StorageNow> {
-        Ok(StorageNow { size: self.size_now(), place: Place::There })
+        Ok(StorageNow { size: self.size_now(), place: PathState::There })
     }
 
     fn start(&self, io: DiskIo) -> Ticket {

@@ -34,7 +34,7 @@ impl Data {
 }
 
 /// The lower that holds the data outside of a vault.
-pub(super) struct Place {
+pub(super) struct DataLower {
     lower: Lower,
     /// Whether the lower needs a flush of its own: it is not the lower of the vault's only copy.
     apart: bool,
@@ -42,7 +42,7 @@ pub(super) struct Place {
     named: RefCell<Vec<ByteRange>>,
 }
 
-impl Place {
+impl DataLower {
     pub fn new(lower: Lower, copies: &[Option<Lower>]) -> Self {
         let same = |copy: &Option<Lower>| copy.as_ref().map(Lower::node) == Some(lower.node());
         let apart = copies.len() > 1 || !same(&copies[0]);

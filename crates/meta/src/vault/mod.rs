@@ -88,7 +88,7 @@ struct Inner {
     directory: RefCell<Directory>,
     commits: Commits,
     /// Lower with the data outside of the vault that records of its log name, if the vault was opened with one.
-    data: Option<data::Place>,
+    data: Option<data::DataLower>,
     /// Lock that permits one checkpoint at a time.
     checkpointing: Mutex,
     checkpoint_soon: std::cell::Cell<bool>,

@@ -7,7 +7,7 @@ use block::{ByteRange, Env, Error, ErrorKind, Lower, Mutex, Notify, Op, Result, 
 
 use super::checkpoint::WINDOW;
 use super::commit::Commits;
-use super::data::Place;
+use super::data::DataLower;
 use super::directory::{Directory, SLOTS_PER_PAGE};
 use super::geometry::{Geometry, LOG_BYTES_MAX, LOG_BYTES_MIN, OBJECTS_MAX, SUPERBLOCKS};
 use super::page::PAGE_BYTES;
@@ -190,20 +190,20 @@ impl Vault {
         data: Lower,
         options: &Options,
     ) -> Result<Self> {
-        let place = Place::new(data, &lowers);
+        let place = DataLower::new(data, &lowers);
         Self::open_with(env, lowers, Some(place), options).await
     }
 
     async fn open_with(
         env: &Env,
         lowers: Vec<Option<Lower>>,
-        data: Option<Place>,
+        data: Option<DataLower>,
         options: &Options,
     ) -> Result<Self> {
         let replicas = gather(env, lowers, options).await?;
         if !options.read_only {
             // Writes of an earlier process may still be in caches of the disks; this flush makes them durable.
-            let beside = data.as_ref().and_then(Place::start_flush);
+            let beside = data.as_ref().and_then(DataLower::start_flush);
             replicas.flush().await;
             if let Some(flush) = beside {
                 flush.await.result?;

@@ -42,7 +42,7 @@ const GIVEN_UP: u16 = 2;
 
 /// A position in the ring: the number of bytes and of records that were appended before it since the ring was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Place {
+struct RingPosition {
     bytes: u64,
     records: u64,
 }
@@ -52,8 +52,8 @@ struct Head {
     generation: u64,
     identity: u64,
     flags: u16,
-    tail: Place,
-    next: Place,
+    tail: RingPosition,
+    next: RingPosition,
 }
 
 /// The ring of one NBD disk: records of completed, unflushed changes, in memory that outlives the process.
@@ -177,7 +177,7 @@ impl Ring {
         }
         let sum = (digest.finalize() as u32).to_be_bytes();
         self.put(self.head.next.bytes, &[&header[..], &sum].concat())?;
-        self.head.next = Place { bytes: at, records: self.head.next.records + 1 };
+        self.head.next = RingPosition { bytes: at, records: self.head.next.records + 1 };
         self.lengths.push_back(len);
         if seeded::on(Bug::AnsweredUnrecorded) {
             return Ok(());
@@ -192,14 +192,14 @@ impl Ring {
     /// Errors of the ring's memory.
     pub fn trim(&mut self, count: usize, is_whole: bool) -> Result<()> {
         let bytes: u64 = self.lengths.drain(..count).sum();
-        let Place { bytes: was, records } = self.head.tail;
-        self.head.tail = Place { bytes: was + bytes, records: records + count as u64 };
+        let RingPosition { bytes: was, records } = self.head.tail;
+        self.head.tail = RingPosition { bytes: was + bytes, records: records + count as u64 };
         if self.lengths.is_empty() {
             // The next record begins at the start of the memory again, so that a short log touches only few pages of
             // it.
             let next = self.head.next;
             let bytes = next.bytes.next_multiple_of(self.capacity);
-            self.head.next = Place { bytes, ..next };
+            self.head.next = RingPosition { bytes, ..next };
             self.head.tail = self.head.next;
         }
         if is_whole {
@@ -238,7 +238,7 @@ impl Ring {
         changes: &mut Vec<Change>,
         buf: &mut impl FnMut(usize) -> Result<Buf>,
     ) -> Result<bool> {
-        let Place { mut bytes, mut records } = self.head.tail;
+        let RingPosition { mut bytes, mut records } = self.head.tail;
         let end = self.head.next;
         while records < end.records {
             let Some((change, len)) = self.read_record(bytes, records, end.bytes, buf)? else {
@@ -356,8 +356,8 @@ fn parse_head(bytes: &[u8], capacity: u64) -> Option<Head> {
     let good = bytes[..8] == *HEAD_MAGIC
         && short(8) == VERSION
         && sum == checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..60]) as u32;
-    let tail = Place { bytes: word(28), records: word(36) };
-    let next = Place { bytes: word(44), records: word(52) };
+    let tail = RingPosition { bytes: word(28), records: word(36) };
+    let next = RingPosition { bytes: word(44), records: word(52) };
     let fits = next.bytes.checked_sub(tail.bytes).is_some_and(|used| used <= capacity)
         && next.records.checked_sub(tail.records).is_some_and(|count| count <= capacity);
     let head = Head { generation: word(12), identity: word(20), flags: short(10), tail, next };

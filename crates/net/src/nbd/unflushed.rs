@@ -110,12 +110,12 @@ impl Unflushed {
     }
 
     /// Reserves room in the log for a change that is about to be sent, and waits for flushes until there is enough. For
-    /// a change that is larger than the whole log, returns a [`Room`] that holds no change.
-    pub async fn room(self: &Rc<Self>, change: &Change) -> Room {
+    /// a change that is larger than the whole log, returns a [`LogReservation`] that holds no change.
+    pub async fn room(self: &Rc<Self>, change: &Change) -> LogReservation {
         let cost = change.cost();
         poll_fn(|cx| {
             if !self.keeps() || cost > self.limit_bytes {
-                return Poll::Ready(Room { log: self.clone(), cost: 0, kept: false });
+                return Poll::Ready(LogReservation { log: self.clone(), cost: 0, kept: false });
             }
             if self.used_bytes.get() + cost > self.limit_bytes {
                 self.waiting.wake_later(cx);
@@ -123,7 +123,7 @@ impl Unflushed {
                 return Poll::Pending;
             }
             self.used_bytes.set(self.used_bytes.get() + cost);
-            Poll::Ready(Room { log: self.clone(), cost, kept: true })
+            Poll::Ready(LogReservation { log: self.clone(), cost, kept: true })
         })
         .await
     }
@@ -232,14 +232,14 @@ impl Unflushed {
     }
 }
 
-/// Room in the log that is reserved for one change. Dropping this value releases the room.
-pub(super) struct Room {
+/// LogReservation in the log that is reserved for one change. Dropping this value releases the room.
+pub(super) struct LogReservation {
     log: Rc<Unflushed>,
     cost: u64,
     kept: bool,
 }
 
-impl Room {
+impl LogReservation {
     /// Puts the completed change into the log. A durable change is put there only if it overlaps an older entry:
     /// sending that entry again would undo the change.
     pub fn answered(mut self, change: Change, durable: bool) {
@@ -270,7 +270,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for LogReservation {
     fn drop(&mut self) {
         if self.cost > 0 {
             self.log.used_bytes.set(self.log.used_bytes.get() - self.cost);
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    fn room(log: &Rc<Unflushed>, change: &Change) -> Option<Room> {
+    fn room(log: &Rc<Unflushed>, change: &Change) -> Option<LogReservation> {
         match pin!(log.room(change)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(room) => Some(room),
             Poll::Pending => None,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use block::env::{CacheMode, DiskIo, Open, Place, Storage, StorageFacts, StorageNow, Ticket};
+use block::env::{CacheMode, DiskIo, Open, PathState, Storage, StorageFacts, StorageNow, Ticket};
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Extent, Result};
 
@@ -128,7 +128,7 @@ impl Storage for Opened {
     }
 
     fn look(&self) -> Result<StorageNow> {
-        Ok(StorageNow { size: self.size_now(), place: Place::There })
+        Ok(StorageNow { size: self.size_now(), place: PathState::There })
     }
 
     fn start(&self, io: DiskIo) -> Ticket {

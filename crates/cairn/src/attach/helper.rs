@@ -17,11 +17,11 @@ use crate::exit::{Failure, Result};
 use crate::serve::process;
 
 /// The program name (`argv[0]`) under which this program is the helper process.
-pub const NAME: &str = "cairn-hands";
+pub const NAME: &str = "cairn-attach";
 
 /// A step for the attached device of a name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Job {
+pub struct HelperJob {
     /// Name of the device in `/dev/cairn`.
     pub name: String,
     /// The step to carry out.
@@ -55,7 +55,7 @@ pub struct Done {
     pub unflushed: Option<Problem>,
 }
 
-impl Job {
+impl HelperJob {
     /// Carries out the job in a helper process, and waits for the result.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Job {
 /// Runs the helper process: reads a job, carries it out, and writes its result.
 pub fn main() -> ExitCode {
     process::take_name();
-    let job: Result<Job, _> = serde_json::from_reader(std::io::stdin().lock());
+    let job: Result<HelperJob, _> = serde_json::from_reader(std::io::stdin().lock());
     let answer = match job {
         Ok(job) => job.perform(),
         Err(error) => Err(failure!(Usage, "{NAME}: standard input holds no job: {error}")),
