@@ -82,7 +82,7 @@ pub struct Load {
     pub structured: bool,
 }
 
-/// What the client has measured during a load.
+/// The results that the client has measured during a load.
 #[derive(Clone, Default)]
 pub struct Outcome {
     /// Length of the measured time in seconds.

@@ -78,7 +78,7 @@ fn resume(control: &Client) -> Result<(), String> {
     tell(control, JobCommand::Resume)
 }
 
-/// Sends a command to the migration. It is no error if the migration has ended meanwhile.
+/// Sends a command to the migration. Ignores an error if the migration has ended meanwhile.
 fn tell(control: &Client, command: JobCommand) -> Result<(), String> {
     let request = JobRequest { job: "safe-move".to_owned(), command, dry_run: false };
     match control.ask(&routes::JOB, &request) {

@@ -35,7 +35,7 @@ const ALONE_BYTES: u64 = 192 << 20;
 /// Longest time for that measurement if the job has not done a single byte, because other load keeps the disk busy.
 const ALONE_MAX: Duration = Duration::from_secs(10);
 
-/// What all measurements share: client, directories and the number of rounds.
+/// The client, the directories and the number of rounds that all measurements share.
 pub struct Ground {
     /// The event loop in which the client runs.
     pub core: runtime::Core,

@@ -58,7 +58,7 @@ struct Part {
     beneath: Rc<Beneath>,
 }
 
-/// What the engine runs for a device of the assembly: code or a table.
+/// The code or table that the engine runs for a device of the assembly.
 enum Body {
     Device(Rc<dyn AnyDevice>),
     Hooks(Rc<dyn Hooks>),

@@ -19,7 +19,8 @@ const LONG_BYTES: u64 = 64 << 10;
 /// Least number of reads in which a client verifies a large volume.
 const VERIFY_STEPS: u64 = 128;
 
-/// Number of reads of a range before a client gives up reading it. A device of kind `error` fails reads at random.
+/// Number of failed reads of a range after which a client takes the bytes for zeros. A device of kind `error` fails
+/// reads at random.
 const LEARN_TRIES: u32 = 20;
 
 /// Number of blocks in the part of the volume to which most requests go, so that requests overlap.

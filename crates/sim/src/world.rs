@@ -205,7 +205,7 @@ impl SimWorld {
     /// [`Stuck`] if no event is left that could wake a task, or after 2,000,000 events.
     ///
     /// # Panics
-    /// If a task of the simulated world calls it.
+    /// If a task of the simulated world calls this function.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, Stuck> {
         let mut future = pin!(future);
         let waker = self.0.waker(MAIN);
@@ -233,7 +233,7 @@ impl SimWorld {
     /// Runs ready tasks until no task is ready. The virtual clock stands still.
     ///
     /// # Panics
-    /// If a task of the simulated world calls it.
+    /// If a task of the simulated world calls this function.
     pub fn settle(&self) {
         assert!(
             !self.0.running.replace(true),

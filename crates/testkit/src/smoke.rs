@@ -5,7 +5,7 @@ use sim::draw::Stream;
 /// Number of inputs over which [`smoke`] runs the body of a fuzz target.
 pub const INPUTS: u64 = 4000;
 
-/// One input in this many consists of random bytes.
+/// One in `NOISE_EVERY` inputs consists of random bytes.
 const NOISE_EVERY: u64 = 4;
 
 /// Length in bytes of the longest input of random bytes.

@@ -43,8 +43,8 @@ impl Disks {
     }
 }
 
-/// Numbers of open handles of a simulated disk, for writing and for reading only. A power cut sets both to zero, and
-/// later ignores handles from before.
+/// Numbers of open handles of a simulated disk, for writing and for reading only. A power cut sets both numbers to
+/// zero; the disk no longer counts handles from before the cut.
 #[derive(Default)]
 pub(super) struct Openers {
     writers: Cell<u32>,

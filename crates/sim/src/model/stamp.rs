@@ -21,20 +21,20 @@ pub struct Stamp {
     pub write: u64,
 }
 
-/// What a sector holds, by its bytes.
+/// The content of a sector, recognized from its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// Zeros only.
+    /// The sector holds only zeros.
     Zero,
-    /// The complete data of one write.
+    /// The sector holds the complete data of one write.
     Stamp(Stamp),
-    /// The bytes that the sector had before the first write.
+    /// The sector holds the bytes that it had before the first write.
     First,
-    /// A part of the data of one write, mixed with other bytes.
+    /// The sector holds a part of the data of one write, mixed with other bytes.
     Mixture(Stamp),
-    /// The damage that a torn write leaves on a simulated disk.
+    /// The sector holds the damage that a torn write leaves on a simulated disk.
     Damage,
-    /// Bytes that no client wrote.
+    /// The sector holds bytes that no client wrote.
     Junk,
 }
 
@@ -59,7 +59,7 @@ impl Stamp {
 }
 
 impl Content {
-    /// Returns what a sector holds, by its bytes.
+    /// Recognizes the content of a sector from its bytes.
     pub fn of(bytes: &[u8]) -> Self {
         if block::is_zero(bytes) {
             return Self::Zero;

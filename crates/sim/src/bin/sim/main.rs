@@ -27,7 +27,7 @@ use crate::trial::{Failure, Report};
 /// Number of new seeds from which on the run fails if an event that the simulator counts did not happen in any seed.
 const ENOUGH: u64 = 1000;
 
-/// Every seed whose number is a multiple of this runs twice, and the event hashes of both runs must be equal.
+/// Every seed whose number is a multiple of `TWICE` runs twice, and the event hashes of both runs must be equal.
 const TWICE: u64 = 100;
 
 fn main() -> ExitCode {

@@ -106,7 +106,8 @@ impl Plan {
         }
     }
 
-    /// Draws the plan of a trial with NBD disks (`far.rs`). Its only faults are power cuts of the disks' server.
+    /// Draws the plan of a trial with NBD disks (`far.rs`). The trial's only faults are power cuts of the disks'
+    /// server.
     pub fn far(seed: u64) -> Self {
         let draw = Stream::new(seed, "far plan", 0);
         // An export of a disk without discards does not offer them. Graphs from specs emulate them, an
@@ -132,8 +133,8 @@ impl Plan {
         }
     }
 
-    /// Draws the plan of a trial whose mirror members replace each other (`handover.rs`). Its only faults are late
-    /// flushes and power cuts.
+    /// Draws the plan of a trial whose mirror members replace each other (`handover.rs`). The trial's only faults are
+    /// late flushes and power cuts.
     pub fn handover(seed: u64) -> Self {
         let draw = Stream::new(seed, "handover plan", 0);
         let size = 4096 * draw.within(2, 24);

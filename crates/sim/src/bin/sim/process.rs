@@ -44,7 +44,7 @@ pub struct Running {
     pub server: Option<Server>,
 }
 
-/// What a start of the process is given.
+/// The spec, flags and limits that the simulator gives to a start of the process.
 pub struct Wanted {
     /// The TOML text of the spec to start.
     pub text: String,

@@ -15,7 +15,7 @@ use crate::trial::Failure;
 /// Path of the labelled disk outside of the mirror.
 pub(super) const PATH: &str = "/beside";
 
-/// One seed in this many has a disk outside of the mirror.
+/// One in `SHARE` seeds with labelled graphs has a disk outside of the mirror.
 const SHARE: u64 = 4;
 
 /// The labelled disk outside of the mirror, with its older images.

@@ -13,7 +13,7 @@ use sim::{Count, Faults, Profile, Promise};
 use super::{Ask, IN_SYNC, LIMIT, Start, Trial, wrong};
 use crate::trial::Failure;
 
-/// One seed of labelled graphs in this many has disks that break the contract.
+/// One in `SHARE` seeds with labelled graphs has disks that break the contract.
 const SHARE: u64 = 8;
 
 /// How the simulated disks of a seed break the contract.
@@ -55,7 +55,7 @@ impl Doubt {
         }
     }
 
-    /// Returns the number of the one disk that lies about writes or flushes; `None` if no disk does.
+    /// Returns the number of the disk that ignores flushes, or loses or misdirects writes; `None` if no disk does.
     pub(super) fn liar(self) -> Option<usize> {
         match self {
             Self::Tears(_) => None,
@@ -100,9 +100,9 @@ impl Doubt {
 enum Came {
     /// The graph has started with all disks.
     Whole,
-    /// The graph was refused at first, and has started after the simulator unplugged the lying disk.
+    /// The graph was refused at first, and has started after the simulator unplugged the disk that breaks the contract.
     WithoutLiar,
-    /// The graph starts neither with the lying disk nor without.
+    /// The graph starts neither with the disk that breaks the contract nor without it.
     Never,
 }
 
@@ -146,7 +146,8 @@ impl Trial {
         }
     }
 
-    /// Starts the process again after a crash. If the start is refused, unplugs the lying disk and starts without it.
+    /// Starts the process again after a crash. If the start is refused, unplugs the disk that breaks the contract and
+    /// starts without it.
     fn doubtful_start(&mut self, doubt: Doubt) -> Result<Came, Failure> {
         let words = match self.start(Ask::default(), LIMIT)? {
             Start::Up => return self.check().map(|()| Came::Whole),

@@ -21,10 +21,10 @@ pub(super) const NO_MEMBER: Reason = Reason::MirrorNoCurrentMember;
 const COPIES: [u64; 2] = [64 << 10, 320 << 10];
 const COPY_BYTES: u64 = 1024;
 
-/// One change by the operator in this many overwrites a disk, as another program might.
+/// One in `OVERWRITES` changes by the operator overwrites a disk, as another program might.
 const OVERWRITES: u64 = 10;
 
-/// What the operator does to the disks between two runs of the server process.
+/// A change that the operator makes to the disks between two runs of the server process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hand {
     Nothing,

@@ -91,7 +91,8 @@ enum Crash {
     Power,
 }
 
-/// Whether the simulator makes live changes during a run of the server process, besides the requests of clients.
+/// Whether the simulator makes live changes of the graph during a run of the server process, besides the clients'
+/// requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
     /// No live changes.

@@ -16,7 +16,7 @@ pub struct Step {
     pub what: What,
 }
 
-/// What a step of the trial does.
+/// The action of a step of the trial.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum What {
     /// Draws the number of clients, the number of live changes and the end of the process's run. Without this step the

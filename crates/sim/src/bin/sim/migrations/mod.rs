@@ -29,7 +29,7 @@ mod shape;
 pub use shape::KINDS;
 use shape::{MOVE, Shape, Side};
 
-/// One seed in this many also runs the trial of migrations.
+/// One in `SHARE` seeds also runs the trial of migrations.
 const SHARE: u64 = 4;
 
 /// Bytes of a labelled disk that the two areas of its label take.
