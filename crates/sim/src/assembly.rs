@@ -80,8 +80,8 @@ impl Assembly {
         Self { engine, env, registry, fuse, parts, world: None, labels: None }
     }
 
-    /// Sets the simulated world of the assembly's environment. The assembly runs it while the opening of a device
-    /// waits.
+    /// Sets the simulated world of the assembly's environment. While the opening of a device waits, the assembly runs
+    /// the world.
     #[must_use]
     pub fn in_world(mut self, world: &SimWorld) -> Self {
         self.world = Some(world.clone());

@@ -119,8 +119,8 @@ impl Sent {
 }
 
 impl Remote {
-    /// Creates the access to `export` of the NBD server at `address`, over `count` connections, which it opens when
-    /// requests need them. `info`: the facts about the export.
+    /// Creates the access to `export` of the NBD server at `address`, over `count` connections. A connection is opened
+    /// when a request first needs the connection. `info`: the facts about the export.
     pub fn new(
         env: &Env,
         address: &Address,
@@ -150,7 +150,7 @@ impl Remote {
         self.draw.below(self.connections.borrow().len() as u64) as usize
     }
 
-    /// Picks one of the NBD connections at random, and returns it; `None` if it is not open, or broken.
+    /// Returns a random one of the NBD connections; `None` if the connection is not open, or broken.
     fn any(&self) -> Option<Connection> {
         let n = self.pick();
         self.connections.borrow()[n].clone().filter(|connection| connection.gone().is_none())

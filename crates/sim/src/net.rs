@@ -64,7 +64,8 @@ struct Transfer {
     io: Io,
     waiter: Waiter,
     abandoned: bool,
-    /// Whether the next clock event of the send or receive is scheduled. If not, it waits for the other end.
+    /// Whether the next clock event of the send or receive is scheduled. If not, the send or receive waits for the
+    /// other end of the connection.
     set: bool,
 }
 

@@ -403,7 +403,7 @@ impl Inner {
         }
     }
 
-    /// Ends a simulated process: drops all its tasks, and the tasks that these spawn while they are dropped.
+    /// Ends a simulated process: drops all its tasks, and all tasks that code spawns while tasks are dropped.
     fn end(&self, process: ProcessId) {
         self.memory.forget_death();
         let outside = self.process.replace(process);

@@ -33,7 +33,8 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// Returns the block size of the disk in bytes. Address and length of each operation must be multiples of it.
+    /// Returns the block size of the disk in bytes. Address and length of each operation must be multiples of the block
+    /// size.
     pub fn block_size(self) -> u32 {
         if self == Self::Native4k { 4096 } else { 512 }
     }

@@ -252,7 +252,8 @@ impl Model {
         Ok(())
     }
 
-    /// Checks the reply to a block status of `range`: bytes that it reports as zeros must be able to read as zeros.
+    /// Checks the reply to a block status of `range`: bytes that the reply reports as zeros must be able to read as
+    /// zeros.
     ///
     /// # Errors
     /// The rule that the reply breaks.

@@ -1,6 +1,6 @@
 //! The trial of a graph over NBD disks. The disks are exports of one server, with several connections each. The
-//! simulator cuts the power of the server repeatedly while the clients of the graph send requests. No client may get an
-//! error or a wrong reply because of this.
+//! simulator cuts the power of the server repeatedly while the clients of the graph send requests. No power cut may
+//! cause an error or a wrong reply at a client.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The trial of a mirror whose members replace each other while flushes are late. Commands take some members out and
 //! resync them while flushes to the other members are in flight. Then commands take the other members out. No flush of
-//! a client may fail because of this, and flushed writes must survive a power cut.
+//! a client may fail, and flushed writes must survive a power cut.
 
 use std::rc::Rc;
 use std::time::Duration;

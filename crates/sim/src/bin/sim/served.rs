@@ -10,8 +10,8 @@ use sim::{Client, Door, Remote};
 
 use crate::trial::Failure;
 
-/// Limit of the NBD server: it divides longer trims and writes of zeroes into pieces of this many bytes. So short that
-/// most of them have several pieces.
+/// Length in bytes of the pieces into which the NBD server divides longer trims and writes of zeroes. So short that
+/// most trims and writes of zeroes have several pieces.
 const PIECE_BYTES: u64 = 8 << 10;
 
 /// Returns the limits (such as lengths) of the NBD servers in all trials.

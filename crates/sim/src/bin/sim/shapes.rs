@@ -83,7 +83,7 @@ struct Growing<'a> {
     /// Timeout of the lowest mirrors for their members.
     timeout: Duration,
     place: Place,
-    /// Whether the trial reads the whole volume before its first write, so that all disks must be readable.
+    /// Whether the faults of the disks permit the trial to read the whole volume before its first write.
     readable: bool,
     steps: Vec<Step>,
     mirrors: Vec<Mirror>,
@@ -95,8 +95,8 @@ struct Growing<'a> {
 }
 
 /// Builds a random graph over `disks`, with at most `depth` devices above each disk. `block` is the disks' largest
-/// block size in bytes. `timeout` is the timeout of the lowest mirrors for their members. `readable`: the trial reads
-/// the whole volume before its first write.
+/// block size in bytes. `timeout` is the timeout of the lowest mirrors for their members. `readable`: the faults of the
+/// disks permit the trial to read the whole volume before its first write.
 ///
 /// # Errors
 /// A kind refuses the random options of its own shape, which is a bug in the shape.

@@ -54,8 +54,8 @@ impl Beside {
         self.images.push((self.rounds, self.disk.image()));
     }
 
-    /// Returns a random image of the disk from before the last complete broadcast; in half of the cases the newest of
-    /// these images. `None` if there is none.
+    /// Returns a random image of the disk from before the last complete broadcast; in half of the cases the newest such
+    /// image. `None` if the disk has no such image.
     fn older_image(&self, draw: &Stream) -> Option<&Image> {
         let older: Vec<_> = self.images.iter().filter(|(at, _)| *at < self.rounds).collect();
         let newest = older.iter().map(|(at, _)| *at).max()?;

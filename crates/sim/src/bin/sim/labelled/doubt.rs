@@ -31,8 +31,8 @@ pub enum Doubt {
 }
 
 impl Doubt {
-    /// Draws how the disks of a seed break the contract; `None` if all disks keep it, as in most seeds. `disks`: the
-    /// number of the mirror's members.
+    /// Draws how the disks of a seed break the contract; `None` if all disks keep the contract, as in most seeds.
+    /// `disks`: the number of the mirror's members.
     pub fn draw(seed: u64, disks: usize) -> Option<Self> {
         let draw = Stream::new(seed, "doubt", 0);
         let one = draw.below(disks as u64) as usize;
@@ -45,8 +45,8 @@ impl Doubt {
         })
     }
 
-    /// Returns the profile of the disk number `disk` in this seed. `honest`: the profile that the disk has if it keeps
-    /// the contract.
+    /// Returns the profile of the disk number `disk` in this seed. `honest`: the profile of a disk that keeps the
+    /// contract.
     pub fn profile(self, disk: usize, honest: Profile) -> Profile {
         match self {
             Self::Tears(profile) => profile,

@@ -12,8 +12,8 @@ use super::steps::What;
 use super::{Ask, LIMIT, Load, Start, Trial, path, wrong};
 use crate::trial::Failure;
 
-/// The reason with which a start must be refused if no member in sync is plugged in. The labels alone must show it,
-/// because the members' states in the memory of the last process need not have been durable.
+/// The reason with which a start must be refused if no member in sync is plugged in. The start must find the reason in
+/// the labels alone, because the states of members in the memory of the last process need not have been durable.
 pub(super) const NO_MEMBER: Reason = Reason::MirrorNoCurrentMember;
 
 /// Offsets in bytes of the two copies of a label in its area (`docs/formats/label.md`), and the number of bytes at the

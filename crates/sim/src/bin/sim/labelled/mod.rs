@@ -139,7 +139,7 @@ struct Trial {
     draw: Stream,
     shape: Shape,
     disks: Vec<Rc<SimDisk>>,
-    /// The labelled disk that is no member of the mirror; `None` if the graph has none.
+    /// The labelled disk that is no member of the mirror; `None` if the graph has no such disk.
     beside: Option<Beside>,
     /// For each path, by number, the number of the disk plugged in there; `None` if no disk is there.
     plugged: Vec<Option<usize>>,
@@ -154,8 +154,8 @@ struct Trial {
     running: Option<Running>,
     /// Disk numbers of the members that were in sync when the last process ended.
     in_sync: Vec<usize>,
-    /// Number of the disk that has had errors or late replies in this run of the process. Its last flush may have
-    /// failed, and the mirror may have taken it out.
+    /// Number of the disk that has had errors or late replies in this run of the process. The disk's last flush may
+    /// have failed, and the mirror may have taken the disk out.
     ill: Option<usize>,
     /// Number of the disk that a command takes out of the mirror in this run of the process.
     leaving: Option<usize>,
@@ -168,7 +168,7 @@ struct Trial {
     torn: bool,
     /// The graphs before and after an interrupted live change, if either of them may start.
     between: Option<[Shape; 2]>,
-    /// How the disks break the contract; `None` if they keep it.
+    /// How the disks break the contract of disks; `None` if all disks keep the contract.
     doubt: Option<Doubt>,
     /// Number of the present run of the server process. A run that is part of a change by the operator has a number
     /// between those of two other runs.
